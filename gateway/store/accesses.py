@@ -1,11 +1,11 @@
-"""The reads of one worker: recorded once, handed to consumers in batches.
+"""The reads of one worker: recorded once, delivered to consumers in batches.
 
-``Accesses.record`` is on the path of every hit, so it only appends. Consumers get batches in the order of time, in the event
-loop, and must not wait. ``Uses`` is what the index's eviction order is kept up to date with: it folds the reads of a blob into
-one entry, so that a blob read a thousand times costs one row.
+``Accesses.record`` is on the path of every hit, so it only appends. Consumers get batches in chronological order, in the event
+loop, and must not block. ``Uses`` prepares updates of the eviction order in the index: it folds the reads of a blob into one
+entry, so that a blob read a thousand times costs one row.
 
-``ObservedReads.note`` is on the path of every S3 read, and only appends too: what a client asked of an object, for the
-recognition of streams (``observation.py``).
+``ObservedReads.note`` is on the path of every S3 read, and only appends too: it records client requests for objects, from which
+streams are recognised (``observation.py``).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Note = Callable[[ObjectKey, int, int, int, bool, float, str, Peer], None]
 _Noted = tuple[ObjectKey, int, int, int, bool, float, str, Peer]
 
 BATCH = 1024
-"""Records that are handed out together at the latest."""
+"""Most records of one batch."""
 DISTINCT = 4096
-"""Blobs whose uses are kept in memory before they are written to the index; and objects that were missed."""
+"""Blobs whose uses are kept in memory before they are written to the index; likewise missed objects."""
 MOST = 512
-"""Reads of clients that a worker keeps until the next hand-over."""
+"""Client reads that a worker keeps until the next hand-over."""
 
 
 class Accesses:
-    """What was read and not handed out yet."""
+    """Reads that have not been delivered yet."""
 
     def __init__(self) -> None:
         self._records: list[Access] = []
@@ -56,7 +56,7 @@ class Accesses:
             self.hand_out()
 
     def hand_out(self) -> None:
-        """Give the consumers what was recorded since the last time."""
+        """Deliver the records since the last call to the consumers."""
         if self._records:
             records, self._records = self._records, []
             for consumer in self._consumers:
@@ -64,7 +64,7 @@ class Accesses:
 
 
 class Use(NamedTuple):
-    """Reads of a blob, folded: how many, and the last one.
+    """Folded reads of a blob: their number, and the last one.
 
     ``reads`` is 0 for a blob that a client has announced and not read yet.
     """
@@ -74,18 +74,18 @@ class Use(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """Uses by digest, and misses by what was missed: the object, or the id of the dataset."""
+    """Uses by digest, and misses by the missed object or the id of the missed dataset."""
 
     uses: dict[bytes, Use]
     misses: dict[ObjectKey | str, int]
 
 
 class Uses:
-    """Uses that the index does not know yet.
+    """Uses that are not in the index yet.
 
     Args:
         accesses: of this worker.
-        when_many: called when it is time to write them to the index.
+        when_many: called when they should be written to the index.
     """
 
     def __init__(self, accesses: Accesses, when_many: Callable[[], None]) -> None:
@@ -108,7 +108,7 @@ class Uses:
         self._look()
 
     def expect(self, access: Access) -> None:
-        """A client announced that it reads a blob next: what is fetched with it must not displace it before."""
+        """Record an announced read, so that items fetched with the blob do not displace it before it is read."""
         self._reads.setdefault(access.blob, 0)
         self._last[access.blob] = access
         self._look()
@@ -118,7 +118,7 @@ class Uses:
             self._when_many()
 
     def take(self) -> Folded | None:
-        """What was read since the last call; ``None`` for nothing."""
+        """The uses since the last call; ``None`` if there are none."""
         self._accesses.hand_out()
         uses = {blob: Use(self._reads[blob], access) for blob, access in self._last.items()}
         folded = Folded(uses, dict(self._missed))
@@ -127,7 +127,7 @@ class Uses:
 
 
 class ObservedReads:
-    """The reads of one worker that were not handed over yet."""
+    """Client reads of one worker that have not been handed over yet."""
 
     def __init__(self) -> None:
         self._noted: list[_Noted] = []
@@ -136,14 +136,14 @@ class ObservedReads:
     def note(
         self, key: ObjectKey, start: int, stop: int, size: int, hit: bool, time: float, principal: str, peer: Peer
     ) -> None:
-        """Note one read; ``peer`` is the address of the client's connection. The others are those of ``ObjectRead``."""
+        """Record one read; ``peer`` is the address of the client's connection. The others are those of ``ObjectRead``."""
         if len(self._noted) < MOST:
             self._noted.append((key, start, stop, size, hit, time, principal, peer))
         else:
             self._dropped += 1
 
     def take(self) -> tuple[list[ObjectRead], int]:
-        """What was noted since the last call, and how many reads were dropped."""
+        """The reads recorded since the last call, and the number of dropped ones."""
         noted, self._noted = self._noted, []
         dropped, self._dropped = self._dropped, 0
         return [ObjectRead(*read[:7], _client(read[6], read[7])) for read in noted], dropped

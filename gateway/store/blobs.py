@@ -1,9 +1,9 @@
-"""Open blob files: descriptors that are known to lead to verified bytes, kept open while they are in use or recent.
+"""Open blob files: descriptors of verified bytes, kept open while in use or recently used.
 
-Who owns a descriptor. An ``OpenBlob`` closes its descriptor when nothing refers to it any more: the cache of open files
-refers to it until it is pushed out, and ``hold`` refers to it for those who keep only the number, such as a transport in
-the middle of a sendfile. So a descriptor can never be closed, and its number be given to another file, between
-the moment a reader got the blob and the moment it holds it.
+Ownership. An ``OpenBlob`` closes its descriptor when the last reference to it is gone. The cache of open files holds a reference
+until the blob is evicted from it, and ``hold`` creates one for users that keep only the number, such as a transport in
+the middle of a sendfile. So a descriptor cannot be closed, and its number reused for another file, between getting the blob and
+holding it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class OpenBlob:
         _held.add(self)
 
     def release(self) -> None:
-        """Give up one ``hold``."""
+        """Undo one ``hold``."""
         assert self._holders > 0, "released more often than held"
         self._holders -= 1
         if not self._holders:
             _held.discard(self)
 
     def intact(self) -> bool:
-        """Whether the file is still linked, and still the one that was verified."""
+        """Whether the file is still linked, and is the file that was verified."""
         status = os.fstat(self.fd)
         return status.st_size == self.size and status.st_mtime_ns == self.mtime_ns and status.st_nlink > 0
 
@@ -60,7 +60,7 @@ class ReadableDisk(Protocol):
     """The disk under the blobs."""
 
     readable: bool
-    """Whether files that are open may be read."""
+    """Whether open files may be read."""
 
 
 class OpenBlobs:
@@ -75,7 +75,7 @@ class OpenBlobs:
         return len(self._open)
 
     def get(self, ref: BlobRef) -> OpenBlob | None:
-        """The open blob, if its file is still what was verified, and the disk is not failing. No I/O but one fstat."""
+        """The open blob, if its file is unchanged since verification and the disk is healthy. The only I/O is one fstat."""
         blob = self._open.get(ref.digest)
         if blob is None or not self._disk.readable:
             return None
@@ -86,7 +86,7 @@ class OpenBlobs:
         return blob
 
     def residents(self, refs: Iterable[BlobRef | None]) -> list[OpenBlob] | None:
-        """``get`` for all of them; ``None`` unless it finds every one."""
+        """``get`` for all of them; ``None`` unless all are open."""
         found = []
         for ref in refs if self._disk.readable else (None,):
             blob = None if ref is None else self._open.get(ref.digest)
@@ -97,34 +97,34 @@ class OpenBlobs:
         return found
 
     def has(self, ref: BlobRef) -> bool:
-        """Whether ``get`` would find it; changes nothing, so that any thread may ask."""
+        """Whether ``get`` would find it. Read-only, so any thread may call it."""
         blob = self._open.get(ref.digest)
         return blob is not None and blob.size == ref.size and blob.intact()
 
     def add(self, digest: bytes, blob: OpenBlob) -> None:
-        """Keep a blob open; the one not used for longest is let go."""
+        """Keep a blob open; the least recently used one is closed."""
         self._open[digest] = blob
         self._open.move_to_end(digest)
         if len(self._open) > self._limit:
             self._open.popitem(last=False)
 
     def discard(self, digest: bytes) -> None:
-        """Let go of one blob."""
+        """Drop one blob."""
         self._open.pop(digest, None)
 
     def trim(self) -> None:
-        """Let go of files that were unlinked: their bytes stay allocated while they are open."""
+        """Drop unlinked files: their bytes stay allocated while they are open."""
         for digest in [digest for digest, blob in self._open.items() if not blob.intact()]:
             del self._open[digest]
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop all blobs."""
         self._open.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file was found to contain."""
+    """The digest, CRC-32 and size in bytes of a file's content."""
 
     digest: bytes
     crc32: int
@@ -132,7 +132,7 @@ class Contents:
 
 
 def read_contents(fd: int) -> Contents:
-    """Read a whole file and name what it contains. Blocks; raises ``OSError``."""
+    """Read a whole file and hash it. Blocks; raises ``OSError``."""
     sha256, crc, offset = hashlib.sha256(), 0, 0
     while piece := os.pread(fd, _PIECE, offset):
         sha256.update(piece)

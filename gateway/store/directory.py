@@ -1,18 +1,18 @@
 """The cache directory: its layout, its locks and its plain file operations, without the index.
 
     blobs/ab/cdef…   the bytes whose SHA-256 is abcdef…
-    tmp/             blobs being written; each is locked by its writer, so an unlocked one has none any more
+    tmp/             blobs being written; each is locked by its writer, so an unlocked one is abandoned
     index.db         see schema.py
-    boot             names this start of the node, and whether it ended cleanly; locked in shared mode by every worker
+    boot             identifies this start of the node, and tells whether it ended cleanly; locked in shared mode by every worker
     keeper.lock      locked by the worker that does the keeper's work
 
 A *start* begins when a worker opens a directory that no other worker has open: it gets the exclusive lock on ``boot``,
-writes a fresh random number, and goes on with a shared lock. Workers that come later find the lock shared and read the
+writes a fresh random number, and continues with a shared lock. Later workers find the lock shared and read the
 number. The change from exclusive to shared is not atomic (flock(2)), so the number is read only under the shared lock.
-The kernel drops the locks of a killed process, so no crash leaves anything to clean up. The table of generations (generations.py)
-is not part of the directory; ``begin`` gets the starts under the exclusive lock.
+The kernel drops the locks of a killed process, so a crash leaves nothing to clean up. The table of generations (generations.py)
+is not part of the directory; ``begin`` is called with the starts under the exclusive lock.
 
-Everything here is for the gateway's user only, whatever the umask: digests are all that is needed to ask for contents.
+Everything here is accessible to the gateway's user only, whatever the umask: a digest is the right to read its content.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from gateway.store.failures import DiskFault
 from gateway.store.generations import table_of
 
 Begin = Callable[[int, int, bool], None]
-"""Hears that a start begins: its number, that of the start before (0 for none), and whether that one ended cleanly."""
+"""Called when a start begins: with its number, the previous start's (0 for none), and whether that one ended cleanly."""
 
 log = logging.getLogger("larder.store")
 
 _BLOB_NAME = re.compile("[0-9a-f]{62}")
 _IN_THE_WAY = frozenset({errno.EPERM, errno.EACCES, errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY})
-"""Errors that concern one path, while the file system takes others."""
+"""Errors that concern one path, not the file system."""
 _MOST_SKIPPED = 1000
 _CLEAN = b"\1"
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -54,7 +54,7 @@ _call.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p,
 
 
 class Free(NamedTuple):
-    """What is left of a file system, and how large it is, in bytes and in inodes; 0 inodes where it does not count them."""
+    """The free space and the size of a file system, in bytes and in inodes; 0 inodes where it does not count them."""
 
     bytes: int
     of_bytes: int
@@ -70,16 +70,16 @@ class CacheDirectory:
         self.index = root / "index.db"
         self.generations = table_of(root)
         self.leases = self.generations.with_name(f"{self.generations.name}-fills")
-        """What leases.py locks; beside the table, because opening a file may block too."""
+        """The file that leases.py locks; beside the table, because opening a file may block too."""
         shared = self.generations.parent != root
         self.reads = self.generations.with_name(f"{self.generations.name}-reads") if shared else None
         """The socket of observation.py, beside the table; ``None`` where that is on the cache disk."""
         self.boot = 0
         """The number of this start; 0 before ``join``."""
         self.started_ns = 0
-        """When this start began: what is older and has no row was left by an earlier one."""
+        """When this start began: older files without a row were left by an earlier one."""
         self.skipped: set[str] = set()
-        """Paths that could not be removed, such as immutable files and directories in the place of blobs."""
+        """Paths that could not be removed, such as immutable files, and directories in place of blobs."""
         self._blobs = str(root / "blobs")
         self._tmp = str(root / "tmp")
         self._boot_path = str(root / "boot")
@@ -88,7 +88,7 @@ class CacheDirectory:
         self._lock_fd = -1
 
     def join(self, begin: Begin = lambda boot, before, clean: None) -> None:
-        """Create what is missing and become one of the workers of this start; ``begin`` is called by the first of them."""
+        """Create missing parts and become a worker of this start; the first worker calls ``begin``."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self._tmp, self._blobs):
             Path(folder).mkdir(mode=0o700, exist_ok=True)
@@ -105,7 +105,7 @@ class CacheDirectory:
                 number, found = int.from_bytes(os.urandom(7), "little") + 1, os.pread(descriptor, 9, 0)
                 begin(number, int.from_bytes(found[:8], "little"), found[8:] == _CLEAN)
                 os.pwrite(descriptor, number.to_bytes(8, "little") + bytes(1), 0)
-                # A machine that loses its power must not find the clean end of an earlier start.
+                # After a power failure the machine must not find the clean end of an earlier start.
                 os.fsync(descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             self.boot = int.from_bytes(os.pread(descriptor, 8, 0), "little")
@@ -118,7 +118,7 @@ class CacheDirectory:
         self._boot_fd = descriptor
 
     def joined(self) -> bool:
-        """Whether the directory at the path is the one that was joined: it may have been deleted or replaced since."""
+        """Whether the path still leads to the joined directory: it may have been deleted or replaced since."""
         if self._boot_fd < 0:
             return False
         try:
@@ -133,21 +133,21 @@ class CacheDirectory:
             raise DiskFault(FailureKind.GONE, f"{self.root} is not the directory that was opened")
 
     def end(self) -> bool:
-        """Whether this worker is the last one of the start; then the end of the start is noted as clean. Before ``leave``."""
+        """Whether this worker is the last one of the start; if so, mark its end as clean. Call it before ``leave``."""
         if not self.joined() or not _try_exclusive(self._boot_fd):
             return False
         os.pwrite(self._boot_fd, _CLEAN, 8)
         return True
 
     def leave(self) -> None:
-        """Give up all locks."""
+        """Release all locks."""
         for descriptor in (self._boot_fd, self._lock_fd):
             if descriptor >= 0:
                 os.close(descriptor)
         self._boot_fd = self._lock_fd = -1
 
     def try_lock(self) -> bool:
-        """Become, or still be, the one worker that does the keeper's work on this directory."""
+        """Become or stay the worker that does the keeper's work on this directory."""
         path = self.root / "keeper.lock"
         if self._lock_fd >= 0:
             if path.exists() and os.path.samestat(path.stat(), os.fstat(self._lock_fd)):
@@ -167,26 +167,26 @@ class CacheDirectory:
         return self._lock_fd >= 0
 
     def blob_path(self, digest: bytes) -> str:
-        """Where the bytes of that digest are."""
+        """The path of the blob with this digest."""
         name = digest.hex()
         return f"{self._blobs}/{name[:2]}/{name[2:]}"
 
     def create_temporary(self) -> tuple[int, str]:
-        """A new file for a blob to be written, locked by its writer: descriptor and path."""
+        """A new file for a blob, locked by its writer: descriptor and path."""
         path = f"{self._tmp}/{os.urandom(12).hex()}"
         descriptor = os.open(path, _NEW_FILE, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         return descriptor, path
 
     def append(self, descriptor: int, data: memoryview) -> int:
-        """Write at the end of a temporary file; how many bytes it took."""
+        """Append to a temporary file; returns the number of bytes written."""
         return os.write(descriptor, data)
 
     def publish(self, path: str, digest: bytes) -> None:
-        """Give a complete temporary file its name, replacing an equal one.
+        """Rename a complete temporary file to its blob's name, replacing an equal one.
 
         Raises:
-            DiskUnavailable: something lies at that name that cannot be replaced; that says nothing about the disk.
+            DiskUnavailable: the name is taken by something that cannot be replaced; not a failure of the disk.
         """
         target = self.blob_path(digest)
         try:
@@ -202,7 +202,7 @@ class CacheDirectory:
             raise DiskUnavailable("disk", str(error)) from error
 
     def remove_blob(self, digest: bytes, condition: Callable[[os.stat_result], bool] = lambda status: True) -> bool:
-        """Unlink the file of a blob if it meets ``condition``; whether it is gone by that. One that cannot be is skipped."""
+        """Unlink a blob's file if it meets ``condition``; returns whether it is gone. Unremovable files are skipped."""
         path = self.blob_path(digest)
         try:
             return condition(os.stat(path)) and self._unlink(path)
@@ -226,13 +226,13 @@ class CacheDirectory:
             log.warning("cache file skipped: %s cannot be removed (%s); remove it by hand", path, error.strerror)
 
     def open_blob(self, digest: bytes) -> int:
-        """A descriptor to read the blob from."""
+        """Open a blob for reading; returns the descriptor."""
         return os.open(self.blob_path(digest), os.O_RDONLY | os.O_CLOEXEC)
 
     def open_at_once(self, digests: Iterable[bytes]) -> list[int]:
-        """A descriptor for each blob that the kernel finds without asking the disk, -1 for the others.
+        """A descriptor for each blob whose path is in the kernel's cache, -1 for the others.
 
-        By openat2(2) with RESOLVE_CACHED; kernels before 5.12 find none.
+        Uses openat2(2) with RESOLVE_CACHED; with kernels before 5.12 all are -1.
         """
         root, opened = os.fsencode(self._blobs), []
         for digest in digests:
@@ -241,17 +241,17 @@ class CacheDirectory:
         return opened
 
     def contents(self, descriptor: int) -> Contents:
-        """What an open file contains."""
+        """The digest, CRC-32 and size of an open file's content."""
         return read_contents(descriptor)
 
     def free(self) -> Free:
-        """What the file system has left for us."""
+        """The free space of the file system, as available to this user."""
         status = os.statvfs(self.root)
         size = status.f_blocks * status.f_frsize
         return Free(status.f_bavail * status.f_frsize, size, status.f_favail, status.f_files)
 
     def probe(self) -> None:
-        """Prove that the disk takes bytes: write, sync and remove one small file."""
+        """Check that the disk accepts writes: write, sync and remove one small file."""
         descriptor, path = self.create_temporary()
         try:
             os.write(descriptor, bytes(4096))
@@ -281,7 +281,7 @@ class CacheDirectory:
         return sizes
 
     def remove_leftovers(self, before_ns: int) -> int:
-        """Remove temporary files last written before ``before_ns`` whose writers are gone; how many there were."""
+        """Remove temporary files last written before ``before_ns`` whose writers are gone; returns their number."""
         removed = 0
         for entry in os.scandir(self._tmp):
             try:
@@ -290,13 +290,13 @@ class CacheDirectory:
             except FileNotFoundError:
                 continue
         for path in self.root.glob("generations*"):
-            # Of releases that kept the table here, unless there is no other place for it.
+            # Earlier releases kept the table here; it still is here if there is no other place.
             if path not in (self.generations, self.leases) and path.stat().st_mtime_ns <= before_ns:
                 removed += self._unlink(str(path))
         return removed
 
     def _tighten(self) -> None:
-        """Remove rights of other users that an earlier release, or the creator of the directory, left."""
+        """Revoke other users' access, left by an earlier release or the creator of the directory."""
         _for_owner_only(self.root)
         for folder in (self.root, Path(self._blobs)):
             for entry in os.scandir(folder):
@@ -305,7 +305,7 @@ class CacheDirectory:
 
 
 def _for_owner_only(path: Path) -> None:
-    # Somebody else's directory is as he wants it; one that takes no changes is no reason not to serve.
+    # Leave directories of other users unchanged; and serve even if the mode cannot be changed.
     with suppress(OSError):
         status = path.stat()
         if status.st_uid == os.geteuid() and status.st_mode & 0o077:

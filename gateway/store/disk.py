@@ -1,7 +1,7 @@
 """The disk behind its breaker: every access to directory and index is checked before and reported after.
 
-Nothing here blocks the event loop: what touches the disk is done by threads, and a wait that the disk does not end is ended by
-the watch (threads.py), which opens the breaker.
+Nothing here blocks the event loop: threads make all calls on the disk, and if the disk hangs, the watch (threads.py) ends the
+wait and opens the breaker.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 FILE_THREADS = 8
-"""Threads for small work on files; with those below, the most that a hung disk holds."""
+"""Threads for small work on files; with those below, the maximum that a hung disk blocks."""
 _VERIFY_THREADS = 2
 _MOUNT_PATIENCE = 30.0
-"""Seconds for the first use of the directory, which syncs several files; a start that takes longer goes on without the disk."""
+"""Seconds for the first use of the directory, which syncs several files; after that, the start continues without the disk."""
 _CHORE_THREADS = 2
 
 log = logging.getLogger("larder.store")
 
 
 class Disk:
-    """Directory, generations, index and breaker of one worker. To be made inside the event loop."""
+    """Directory, generations, index and breaker of one worker. Create it inside the event loop."""
 
     def __init__(self, directory: CacheDirectory, now: Callable[[], float]) -> None:
         self.directory = directory
         self.generations = Generations()
         self.breaker = Breaker()
         self.readable = True
-        """Whether files that are open may be read: a disk that only cannot be written still serves what it has."""
+        """Whether open files may be read: a disk that is only unwritable still serves them."""
         self.now = now
         self.audit_due = False
-        """Whether the keeper must compare everything: after the index was made anew, blobs of before have no rows."""
+        """Whether the keeper must compare everything: after the index was recreated, older blobs have no rows."""
         self._watch = HangWatch(self.failed)
         self._database = Database(directory.index, directory.require, self._watch, self._hear)
         self._files = Threads(FILE_THREADS, "larder-file", self._watch)
@@ -64,7 +64,7 @@ class Disk:
         """First use of the directory. A failure leaves the breaker DOWN."""
         threading.Thread(target=_remove_dead, name="larder-dead-tables", daemon=True).start()
         with suppress(OSError):
-            # Before the disk is asked: workers that start while it hangs share what they forget all the same.
+            # Before any disk access, so that workers that start on a hung disk share invalidations too.
             self.generations.attach(self.directory.generations, self.directory.root)
         try:
             async with asyncio.timeout(_MOUNT_PATIENCE):
@@ -76,7 +76,7 @@ class Disk:
             self.note(Failed(FailureKind.HUNG, total=True))
 
     async def close(self) -> None:
-        """Finish what was posted and give everything up; whatever is asked afterwards finds a disk that is not in use."""
+        """Finish posted operations and release everything; afterwards the disk counts as not in use."""
         self._closed = True
         if self._probe is not None:
             await asyncio.wait([self._probe], timeout=HUNG_AFTER)
@@ -89,7 +89,7 @@ class Disk:
         self._watch.close()
 
     def usable(self) -> bool:
-        """Whether the disk may be used now. While it may not, this starts the probe that is due."""
+        """Whether the disk may be used now. If not, this starts a probe when one is due."""
         if self._closed:
             return False
         if self.breaker.state is not BreakerState.DOWN:
@@ -100,13 +100,13 @@ class Disk:
         return step is Step.USE
 
     async def try_again(self) -> bool:
-        """``usable``, after the probe that is due or under way, unless that hangs."""
+        """``usable``, after a probe that is due or in progress, unless it hangs."""
         if not self.usable() and self._probe is not None:
             await asyncio.wait([self._probe], timeout=HUNG_AFTER)
         return self.usable()
 
     def note(self, event: Event) -> None:
-        """Tell the breaker how the disk behaved, and the log when that changes its state."""
+        """Report an event to the breaker, and log a change of its state."""
         before = self.breaker.state
         if before is BreakerState.NORMAL and isinstance(event, Ok):
             return
@@ -125,7 +125,7 @@ class Disk:
             log.info("cache disk normal: %s", root)
 
     def failed(self, fault: DiskFault) -> None:
-        """Tell the breaker of a failure."""
+        """Report a failure to the breaker."""
         if fault.kind is FailureKind.CORRUPT:
             self._condemned = identity_of(self.directory.index)
         self.note(Failed(fault.kind))
@@ -136,7 +136,7 @@ class Disk:
             raise DiskFault(self.breaker.cause or FailureKind.IO, "the cache disk is not in use")
 
     def write(self, operation: Operation[T]) -> asyncio.Future[T]:
-        """Do an operation in a transaction; done when that has ended.
+        """Run an operation in a transaction; done when that has ended.
 
         Raises:
             DiskFault: it was not done.
@@ -154,7 +154,7 @@ class Disk:
         return self._database.write_each(operation, argument)
 
     def read(self, operation: Operation[T]) -> asyncio.Future[T]:
-        """Do an operation that only reads.
+        """Run an operation that only reads.
 
         Raises:
             DiskFault: the index cannot answer.
@@ -172,20 +172,20 @@ class Disk:
         return self._database.look(operation)
 
     def post(self, operation: Operation[object], undone: Callable[[], object] = lambda: None) -> None:
-        """``write`` without waiting; nothing happens while the disk is not in use.
+        """``write`` without waiting; ignored while the disk is not in use.
 
         Args:
             operation: as for ``write``.
-            undone: called when the operation was not done because the disk failed.
+            undone: called if the operation was not done because the disk failed.
         """
         if self.usable():
             self._database.post(operation, undone)
 
     async def run(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
-        """Do blocking work on files in a thread; see ``Threads.submit``.
+        """Run blocking work on files in a thread; see ``Threads.submit``.
 
         Raises:
-            DiskFault: the disk failed or hangs, or the directory is not the one that was opened.
+            DiskFault: the disk failed or hangs, or the directory was replaced.
             OSError: the work raised it.
         """
         self.require()
@@ -220,11 +220,11 @@ class Disk:
         return await self._files.submit(work)
 
     async def read_file(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
-        """``bounded``, by threads that serve readers only: fills had better not wait for them."""
+        """``bounded``, in threads reserved for readers, so that fills do not wait for them."""
         return await self._reading.submit(work, abandoned=abandoned)
 
     async def verify(self, work: Callable[[], T], patience: float) -> T:
-        """Read a whole file in a thread, two at a time; ``patience`` is in seconds.
+        """Run a full read of a file in a thread, two at a time; ``patience`` is in seconds.
 
         Raises:
             DiskFault: the disk hangs.
@@ -233,7 +233,7 @@ class Disk:
         return await self._verifying.submit(work, patience=patience)
 
     async def chore(self, work: Callable[[], T]) -> T:
-        """Do work on files in a thread, however long it takes.
+        """Run work on files in a thread, however long it takes.
 
         Raises:
             DiskFault: the disk hangs.
@@ -242,7 +242,7 @@ class Disk:
         return await self._chores.submit(work, patience=LONG)
 
     async def glance(self, work: Callable[[], T]) -> T:
-        """Do small work on files in the one thread that looks at registrations.
+        """Run small work on files in the one thread for registrations.
 
         Raises:
             DiskFault: the disk hangs, or cannot be read.
@@ -253,7 +253,7 @@ class Disk:
         return await self._glances.submit(work)
 
     async def files(self, work: Callable[[], T]) -> T:
-        """Do work on files in a thread, however long it takes; what fails is a failure of the disk.
+        """Run work on files in a thread, however long it takes; its errors count as failures of the disk.
 
         Raises:
             DiskFault: it failed.
@@ -277,7 +277,7 @@ class Disk:
         succeeded = False
         try:
             await self._mounting.submit(self._mount)
-            # A disk that answers while a thread still waits for it is not well yet.
+            # A disk that answers a probe while another call still hangs is not healthy yet.
             succeeded = not self._watch.stuck()
         except DiskFault as fault:
             if fault.kind is FailureKind.CORRUPT:
@@ -292,7 +292,7 @@ class Disk:
             if not self.generations.vouches(self.directory.boot):
                 raise DiskFault(
                     FailureKind.GONE,
-                    f"{self.directory.generations} is not the table that the other workers on {self.directory.root} have; "
+                    f"{self.directory.generations} is not the table used by the other workers on {self.directory.root}; "
                     "restart the gateway",
                 )
             self.directory.probe()
@@ -301,20 +301,20 @@ class Disk:
             self._condemned = None
 
     def _begin(self, boot: int, before: int, clean: bool) -> None:
-        # The last worker of the start before may have removed the table, and no worker can remove this one now.
+        # The last worker of the previous start may have removed the table; under the lock, nobody removes this one.
         self.generations.attach(self.directory.generations, self.directory.root)
         self.generations.begin(boot, before, self.now(), clean=clean)
         self._remove_twins()
 
     def _remove_twins(self) -> None:
-        """Free the memory of states that were hints of a start that has ended."""
+        """Free the memory of item states from earlier starts."""
         table = self.directory.generations
         if table.parent != self.directory.root:
             for path in table.parent.glob(f"{table.name}{TWINS}*"):
                 path.unlink(missing_ok=True)
 
     def _leave(self) -> None:
-        """Give up locks and table. The end of the last worker's start is clean unless marks are left."""
+        """Release locks and table. The last worker's end is clean unless marks are left."""
         with suppress(OSError):
             if (
                 self.generations.vouches(self.directory.boot)
@@ -335,5 +335,5 @@ def _remove_dead() -> None:
 
 
 def cache_directory(path: str) -> CacheDirectory:
-    """The directory that the setting ``cache.dir`` names."""
+    """The directory of the setting ``cache.dir``."""
     return CacheDirectory(Path(path).absolute())

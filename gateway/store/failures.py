@@ -24,7 +24,7 @@ _ERRNO = {
     errno.ESTALE: FailureKind.GONE,
 }
 
-# SQLITE_ERROR is here because every statement of ours is valid on our schema: if one is refused, a table is missing.
+# SQLITE_ERROR: every statement is valid on the current schema, so if one is refused, a table is missing.
 _SQLITE = {
     sqlite3.SQLITE_FULL: FailureKind.NO_SPACE,
     sqlite3.SQLITE_READONLY: FailureKind.READ_ONLY,
@@ -39,7 +39,7 @@ _SQLITE = {
 
 
 class DiskFault(DiskUnavailable):
-    """A ``DiskUnavailable`` that still knows what the breaker wants to know."""
+    """A ``DiskUnavailable`` with the kind of failure, for the breaker."""
 
     def __init__(self, kind: FailureKind, detail: str = "") -> None:
         self.kind = kind
@@ -47,7 +47,7 @@ class DiskFault(DiskUnavailable):
 
 
 def disk_fault(error: BaseException) -> DiskFault | None:
-    """The fault that ``error`` stands for, or ``None`` when it is no failure of the disk."""
+    """The fault for ``error``, or ``None`` if it is not a failure of the disk."""
     if isinstance(error, DiskFault):
         return error
     if isinstance(error, DBAPIError) and error.orig is not None:
@@ -61,7 +61,7 @@ def disk_fault(error: BaseException) -> DiskFault | None:
 
 
 class disk_faults:
-    """Raise whatever the disk or the index does wrong inside as ``DiskFault``; a class, because it is entered for each write."""
+    """Raises errors of the disk or the index inside as ``DiskFault``; a class, because it is entered for each write."""
 
     __slots__ = ()
 

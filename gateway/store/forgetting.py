@@ -1,4 +1,4 @@
-"""Forgetting objects: by key, by prefix, by origin. It holds whatever the disk does; see generations.py."""
+"""Forgetting objects by key, prefix or origin. Takes effect whatever the state of the disk; see generations.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.store.index.database import Operation
 from gateway.store.index.objects import Recorded
 
 Settle = Callable[[Recorded, Counts | None], object]
-"""Hears what a transaction left: blobs without a row, and the counts if they were read."""
+"""Called after a transaction with the blobs left without a row, and the counts if they were read."""
 
 
 class Forgetter:
@@ -28,13 +28,13 @@ class Forgetter:
         self._settle = settle
 
     async def forget(self, keys: Sequence[ObjectKey]) -> None:
-        """Make every worker of the node forget these objects; holds whatever the disk does, and when cancelled."""
+        """Make every worker of the node forget these objects; effective whatever the disk's state, and when cancelled."""
         await asyncio.shield(self._forget(tuple(keys)))
 
     async def forget_prefix(self, origin: str, bucket: str, prefix: str) -> int:
-        """Forget every object whose key begins with ``prefix``, stored or being fetched; how many were stored.
+        """Forget every object whose key begins with ``prefix``, stored or being fetched; returns the number stored.
 
-        All keys of the node are bumped, because a fetch under way has no row by which its key could be found.
+        All keys of the node are bumped, because a fetch in progress has no row from which its key could be read.
         """
         page = partial(objects.forget_page, origin=origin, bucket=bucket, prefix=prefix)
         return await asyncio.shield(self._forget_pages(page))
@@ -44,13 +44,13 @@ class Forgetter:
         return await asyncio.shield(self._forget_pages(partial(objects.forget_origin_page, origin=origin)))
 
     async def settle_origins(self, endpoints: Mapping[str, str]) -> list[str]:
-        """Forget what came from another store under the same name, so that no store's objects are taken for another's.
+        """Forget objects that came from another store under the same origin name.
 
         Args:
-            endpoints: address by name of origin, as configured now.
+            endpoints: configured addresses by name of origin.
 
         Returns:
-            The names whose endpoint is another one than when this was last called on this cache.
+            The names whose endpoint has changed since the last call on this cache.
         """
         changed = []
         for name, endpoint in endpoints.items():

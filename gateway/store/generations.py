@@ -1,34 +1,34 @@
-"""The table of generations, by which the workers of a node learn that a key was written, without a message.
+"""The table of generations, by which the workers of a node learn of writes without a message.
 
 The table holds 65,536 slots of eight bytes, mapped into every worker. A key hashes to one slot; writing or forgetting the key
 stores a fresh random number there. An aligned eight-byte store is one machine instruction, so readers see the old number or the
-new one. Two keys that share a slot cost each other a look at the index, nothing else.
+new one. Two keys that share a slot cost each other a look-up in the index, nothing else.
 
-A bucket has a slot too, that of ``rights_in(key)``, and the generation of a key is the sum of both numbers. So a change of the
-bucket's rights invalidates what the workers remember of all objects in it, grants included, by one store.
+A bucket has a slot too, that of ``rights_in(key)``, and the generation of a key is the sum of both numbers. So one store
+invalidates everything that the workers hold of a bucket's objects, grants included, when the bucket's rights change.
 
-Behind the slots lie 65,536 bytes of distrust marks. Forgetting must hold even while the index cannot be written: then
+After the slots follow 65,536 bytes of distrust marks. Forgetting must take effect even while the index cannot be written: then
 the slot is marked, every worker treats the rows of that slot as absent, and the first keeper that can write again
 deletes those rows and clears the marks.
 
-Behind those lie as many marks of debts: keys of which the fleet has not heard yet that they were written through this node. Until
-it has, each worker of the node has reads of them checked with the origin, at whichever node they are answered. In the table,
-so that a process that is started after a crash still owes what the one before it did.
+Then follow as many debt marks: for keys written through this node without the fleet's knowledge. Until the fleet knows,
+every worker of the node has reads of them checked with the origin, at whichever node they are answered. They are in the table,
+so that a process started after a crash takes over the debts of its predecessor.
 
 The table is a file in memory (``/dev/shm``), named after the cache directory. It is written in the event loop, and a page of a
-file on the cache disk would make the loop wait for that disk; nor does damage to the cache directory reach it. It survives the
-processes of a gateway, however they end. Its last bytes are the path of the cache directory, and every process that maps it holds
-a shared lock on it: a table that is not locked and whose directory is gone is removed by the next start of any gateway.
+file on the cache disk could make the loop wait for that disk; besides, damage to the cache directory does not reach it. It
+survives the processes of a gateway, however they end. Its last bytes are the path of the cache directory, and every process that
+maps it holds a shared lock on it: an unlocked table whose directory is gone is removed by the next start of any gateway.
 
-The table does not survive the machine, and then marks may be lost that the disk never saw. So
-the table names the start of the directory that it knows of (``boot``). A directory that was not left cleanly and whose last start
-is another one is not vouched for: every row that was confirmed before ``since`` is checked with the origin before it is served.
+The table does not survive a reboot, which may lose marks that never reached the disk. So the table records the start of the
+directory that it belongs to (``boot``). If a directory was not closed cleanly and its last start is not the recorded one, it is
+not vouched for: every row confirmed before ``since`` is checked with the origin before it is served.
 
-Behind all of them lies what the node's workers remember of small ranges (policies/granularity.py).
+At the end is the workers' shared record of small ranges (policies/granularity.py).
 
-A new table is filled with random numbers. So no number of an old table (lost with the machine, or private to a
-worker that could not attach one) is mistaken for a number of the new one; and all pages exist, for touching a
-hole of a mapped file on a full file system would kill the process.
+A new table is filled with random numbers. So a number of an old table (lost at a reboot, or private to a worker that could not
+attach one) is never mistaken for a number of the new one; and all pages exist, for touching a hole of a mapped file on a full
+file system would kill the process.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PATH_BYTES = 4096
 _FILE_BYTES = _TABLE_BYTES + _PATH_BYTES
 _DIGITS = 24
 TWINS = "-states-"
-"""What follows the table's name in the names of dataset states that are kept beside it (datasets/content.py)."""
+"""The infix of the names of dataset states that are kept beside the table (datasets/content.py)."""
 _SHARED = Path("/dev/shm")  # noqa: S108 - files there are opened without following links, and their owner is checked
 
 
@@ -78,7 +78,7 @@ def _rights_slot(origin: str, bucket: str) -> int:
 
 
 def table_of(root: Path) -> Path:
-    """Where the table of a cache directory is: in memory, or in the directory on a machine without ``/dev/shm``."""
+    """The path of a cache directory's table: in memory, or in the directory on a machine without ``/dev/shm``."""
     if not os.access(_SHARED, os.W_OK):
         return root / "generations"
     return _SHARED / f"{_prefix()}{sha256(os.fsencode(root)).hexdigest()[:_DIGITS]}"
@@ -100,9 +100,9 @@ def root_of(table: Path) -> Path:
 
 
 def remove_dead(shared: Path = _SHARED) -> None:
-    """Remove the tables of cache directories that are gone, and files that are named after a table that is gone.
+    """Remove the tables of deleted cache directories, and files named after a deleted table.
 
-    Blocks as long as a file system on which one of those directories was; raises ``OSError``.
+    Blocks if the file system of one of those directories hangs; raises ``OSError``.
     """
     length = len(_prefix()) + _DIGITS
     for path in tables(shared):
@@ -118,7 +118,7 @@ def _remove_if_dead(path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             root = os.pread(descriptor, _PATH_BYTES, _TABLE_BYTES).rstrip(b"\0")
-            # Not under the lock: a process that attaches the table waits for it, and the disk may hang.
+            # Before taking the lock, for which attaching processes wait: the disk may hang.
             if root and not os.path.lexists(root):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
@@ -134,7 +134,7 @@ class Generations:
 
     def _use(self, table: mmap.mmap) -> None:
         self.numbers = memoryview(table)[:_SLOT_BYTES].cast("Q")
-        """By slot; the generation of a key is the sum of the numbers of its slot and its bucket's."""
+        """By slot; the generation of a key is the sum of the numbers of its slot and its bucket's slot."""
         self._marks = memoryview(table)[_SLOT_BYTES:_MARKS_END]
         self._debts = memoryview(table)[_MARKS_END:_DEBTS_END]
         self._boot = memoryview(table)[_DEBTS_END : _DEBTS_END + 8].cast("Q")
@@ -153,13 +153,13 @@ class Generations:
         return self._boot[0] == boot
 
     def begin(self, boot: int, before: int, now: float, *, clean: bool) -> None:
-        """A start of the directory begins, and no other worker has it open.
+        """Record a start of the directory, which no other worker has open.
 
         Args:
             boot: the number of the start.
-            before: the number of the start before, 0 for none.
+            before: the number of the previous start, 0 for none.
             now: seconds since the epoch.
-            clean: whether the start before ended without marks.
+            clean: whether the previous start ended without marks.
         """
         if not self.vouches(before):
             self.bump_all()
@@ -169,22 +169,22 @@ class Generations:
         self._boot[0] = boot
 
     def of(self, key: ObjectKey) -> int:
-        """The key's generation: another number after the key, or the rights in its bucket, were bumped."""
+        """The key's generation: it changes when the key, or the rights in its bucket, are bumped."""
         slot, bucket = slots_of(key)
         return self.numbers[slot] + self.numbers[bucket]
 
     def holds(self, key: ObjectKey, generation: int) -> bool:
-        """Whether the key's generation is still this one, and the index may be believed about it."""
+        """Whether the key's generation is unchanged, and the index can be trusted for the key."""
         return self.of(key) == generation and self.trusts(key)
 
     def at(self, slot: int, bucket: int) -> int:
-        """The same for callers that have kept ``slots_of(key)``."""
+        """``of`` for callers that have kept ``slots_of(key)``."""
         return self.numbers[slot] + self.numbers[bucket]
 
     def bump(self, key: ObjectKey) -> None:
-        """Invalidate what every worker holds of this key in memory, and fence the fills of it that are under way.
+        """Invalidate the key in every worker's memory, and fence fills of it that are in progress.
 
-        With ``rights_in(key)``, the same for all keys of the bucket.
+        With ``rights_in(key)``, do so for all keys of the bucket.
         """
         self.numbers[slot_of(key)] = int.from_bytes(os.urandom(8), "little")
 
@@ -194,7 +194,7 @@ class Generations:
             self.numbers[slot] = number
 
     def trusts(self, key: ObjectKey) -> bool:
-        """Whether the index may be believed about this key."""
+        """Whether the index can be trusted for this key."""
         return not self._marks[slots_of(key)[0]]
 
     def distrust(self, key: ObjectKey) -> None:
@@ -206,17 +206,17 @@ class Generations:
         self._marks[:] = b"\1" * SLOTS
 
     def distrusted(self) -> list[int]:
-        """The slots that are marked; asked in every sweep, so the usual answer, none, must be cheap."""
+        """The marked slots. Called in every sweep, so the usual result, none, must be cheap."""
         marks = self._marks.tobytes()
         return [slot for slot, mark in enumerate(marks) if mark] if marks.count(0) < len(marks) else []
 
     def clear(self, slots: list[int]) -> None:
-        """Believe the index again about these slots."""
+        """Trust the index again for these slots."""
         for slot in slots:
             self._marks[slot] = 0
 
     def owe(self, keys: Iterable[ObjectKey] | None) -> None:
-        """The fleet has not heard that these keys were written, ``None``: any keys."""
+        """Record that the fleet has not been told of writes to these keys, ``None``: to any keys."""
         if keys is None:
             self._debts[:] = b"\1" * SLOTS
             return
@@ -224,17 +224,17 @@ class Generations:
             self._debts[slot_of(key)] = 1
 
     def owes(self, key: ObjectKey) -> bool:
-        """Whether the fleet may not have heard of a write of a key, or of a change of the rights in its bucket."""
+        """Whether the fleet may not know of a write of a key, or of a change of the rights in its bucket."""
         slot, bucket = slots_of(key)
         return bool(self._debts[slot] | self._debts[bucket])
 
     @property
     def in_debt(self) -> bool:
-        """Whether anything is owed."""
+        """Whether any debt is recorded."""
         return any(self._debts)
 
     def paid(self, keys: Iterable[ObjectKey] | None) -> None:
-        """The fleet has heard of these keys, ``None``: of everything."""
+        """Record that the fleet has been told of these keys, ``None``: of all."""
         if keys is None:
             self._debts[:] = bytes(SLOTS)
             return
@@ -242,7 +242,7 @@ class Generations:
             self._debts[slot_of(key)] = 0
 
     def detach(self) -> None:
-        """Give up the shared table for a private one."""
+        """Replace the shared table by a private one."""
         table = mmap.mmap(-1, _TABLE_BYTES)
         table[:_SLOT_BYTES] = os.urandom(_SLOT_BYTES)
         self._identity: tuple[int, int] | None = None
@@ -259,13 +259,13 @@ class Generations:
             path.unlink()
 
     def attach(self, path: Path, root: Path | None = None) -> bool:
-        """Map the table at ``path``, creating it when there is none; ``False`` when it is the one already mapped.
+        """Map the table at ``path``, creating it if missing; ``False`` if it is mapped already.
 
-        Marks of the table mapped until now are carried over.
+        Marks of the previously mapped table are carried over.
 
         Args:
             path: of the table.
-            root: the cache directory that it belongs to; without it, the directory that the table is in.
+            root: the table's cache directory; ``None``: the directory of the table.
 
         Raises:
             OSError: the file cannot be created or mapped.
@@ -306,7 +306,7 @@ def _open_table(path: Path, root: Path) -> tuple[mmap.mmap, tuple[int, int]]:
 
 
 def _create_table(path: Path, root: Path) -> None:
-    """Put a complete table at ``path`` at once; of several processes that try, the first one's stays."""
+    """Create a complete table at ``path`` atomically; of several processes that try, the first one wins."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with draft.open("xb") as file:

@@ -1,11 +1,11 @@
 """Items of datasets on this node's disk: blobs by digest, and residency flags.
 
 
-Looking an item up costs no database, and no thread while the kernel has its path in memory. Each dataset that is open in a worker
-has three arrays in a file that all workers of the node share (``ItemStates``): whether the item's blob is resident, its CRC, and
-the modification time that its file had when it was found right. They are hints. What they say is checked against the file when it
-is opened; what they do not know is looked up in the index before the origin is asked. So a worker that missed an eviction or a
-fill elsewhere loses time, never bytes.
+Looking up an item costs no database access, and no thread while the kernel has its path in memory. Each dataset that is open in a
+worker has three arrays in a file that all workers of the node share (``ItemStates``): whether the item's blob is resident, its
+CRC, and the modification time of its file when it was verified. They are hints, checked against the file when it is opened;
+unknown items are looked up in the index before the origin is asked. So a worker that missed an eviction or a fill elsewhere loses
+time, never bytes.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from gateway.store.threads import closer
 _PAGE = 500
 _INLINE = 2_000
 _MISSING, _FAILED = -2, -3
-"""In the place of a descriptor: the file does not exist, or cannot be opened. -1 says that the disk must be asked."""
+"""Instead of a descriptor: the file does not exist, or cannot be opened. -1 means that the disk must be accessed."""
 
 
 class ItemFile(NamedTuple):
-    """An open file with an item's bytes, all ``size`` of them from offset 0; its holder closes ``fd``."""
+    """An open file with exactly an item's bytes; its holder closes ``fd``."""
 
     fd: int
     size: int
@@ -48,12 +48,12 @@ class ItemFile(NamedTuple):
 
 
 def stamp_of(mtime_ns: int) -> int:
-    """A modification time in 32 bits: enough to notice that a file is another one."""
+    """A modification time folded to 32 bits: enough to notice that a file was replaced."""
     return (mtime_ns ^ (mtime_ns >> 32)) & 0xFFFFFFFF
 
 
 class ItemBlobs:
-    """What one worker knows of the items of its open datasets. Made by the store."""
+    """One worker's knowledge of the items of its open datasets. Created by the store."""
 
     def __init__(self, disk: Disk, opener: Opener) -> None:
         self._disk = disk
@@ -64,12 +64,12 @@ class ItemBlobs:
     # --- what stores and evictions tell
 
     def stored(self, ref: BlobRef, mtime_ns: int) -> None:
-        """A blob got its name, and was hashed while it was written."""
+        """Record a blob that was just published; it was hashed while it was written."""
         for content in tuple(self._contents.values()):
             self._note(content, content.indices_of(ref.digest), VERIFIED, ref.crc32, stamp_of(mtime_ns))
 
     def gone(self, digests: Iterable[bytes]) -> None:
-        """Blobs were evicted or dropped."""
+        """Record that blobs were evicted or dropped."""
         contents = tuple(self._contents.values())
         for digest in digests if contents else ():
             for content in contents:
@@ -85,15 +85,15 @@ class ItemBlobs:
     # --- datasets
 
     def adopt(self, content: Content) -> None:
-        """Keep this dataset's states up to date from now on, and find out in the background what is resident."""
+        """Keep this dataset's states up to date from now on, and survey its residency in the background."""
         if self._contents.get(content.tag) is not content:
             self._contents[content.tag] = content
-        # The next caller restarts a survey that a failing disk ended.
+        # The next caller restarts a survey that failed.
         if not content.states.surveyed and self._disk.usable():
             self._surveys.join(content, partial(self._survey, content))
 
     async def ready(self, content: Content) -> None:
-        """Wait for the survey of a small dataset; that of a large one goes on in the background."""
+        """Wait for the survey of a small dataset; a large one is surveyed in the background."""
         task = self._surveys.get(content)
         if task is not None and content.items <= _INLINE:
             await asyncio.shield(task)
@@ -118,9 +118,9 @@ class ItemBlobs:
         content.states.surveyed = True
 
     async def confirm(self, content: Content, indices: NDArray[np.uint32]) -> None:
-        """Look whether those of some items that are believed to be in the cache have a file, and forget the others.
+        """Check that those of some items that are marked as resident have a file, and clear the marks of the others.
 
-        Nobody tells a dataset that is closed of an eviction, nor a worker of what another evicts that has it closed.
+        A closed dataset is not told of evictions, nor does a worker tell datasets that only other workers have open.
         """
         flags = content.states.flags[indices]
         believed = indices[(flags == RESIDENT) | (flags == VERIFIED)]
@@ -144,9 +144,9 @@ class ItemBlobs:
     async def open_all(
         self, content: Content, indices: Sequence[int], digests: Sequence[bytes]
     ) -> list[ItemFile | None]:
-        """The items' files that are known to be right and have not changed since.
+        """The items' verified and unchanged files; ``None`` for the others.
 
-        A thread opens those for which the disk has to be asked, all in one go.
+        If the disk must be accessed, one thread opens all of those files in one go.
         """
         files: list[ItemFile | None] = [None] * len(indices)
         verified = np.flatnonzero(content.states.flags[indices] == VERIFIED).tolist()
@@ -172,7 +172,7 @@ class ItemBlobs:
     def _check(
         content: Content, indices: Sequence[int], files: list[ItemFile | None], opened: Iterable[tuple[int, int]]
     ) -> None:
-        """Put each open file that is still the one that was verified into its place; the others are closed."""
+        """Store each open file that is still the verified one; close the others."""
         flags, stamps, crcs = content.states.flags, content.states.stamp, content.states.crc32
         for place, fd in opened:
             index = indices[place]
@@ -188,7 +188,7 @@ class ItemBlobs:
                 flags[index] = RESIDENT
 
     async def look(self, content: Content, index: int) -> ItemFile | None:
-        """``open_all``, or else what the index knows, verified if it was not since the start of the node."""
+        """``open_all`` for one item, falling back to the index; the file is verified if that was not done since the start."""
         digest = content.digest(index)
         if (file := (await self.open_all(content, [index], [digest]))[0]) is not None:
             return file
@@ -213,7 +213,7 @@ class ItemBlobs:
             blob.release()
 
     async def resident(self, digest: bytes) -> BlobRef | None:
-        """What the index knows of a digest that no dataset was named for."""
+        """The blob of a digest according to the index, independent of datasets."""
         try:
             row = await self._disk.look(lambda connection: blob_rows.find(connection, digest))
         except DiskFault:
@@ -221,7 +221,7 @@ class ItemBlobs:
         return None if row is None else BlobRef(row.digest, row.size, row.crc32)
 
     async def among(self, digests: Sequence[bytes]) -> set[bytes]:
-        """Those of some digests that the index has a blob of; none while it cannot be read."""
+        """The digests among some that have a blob in the index; none while it cannot be read."""
         found: set[bytes] = set()
         for start in range(0, len(digests), _PAGE):
             page = list(dict.fromkeys(digests[start : start + _PAGE]))
@@ -253,5 +253,5 @@ def _close_each(descriptors: Sequence[int]) -> None:
 
 
 def close_files(files: Sequence[ItemFile]) -> None:
-    """Close what ``open_all`` and ``look`` gave."""
+    """Close the files returned by ``open_all`` and ``look``."""
     closer.close_files([file.fd for file in files])

@@ -1,11 +1,11 @@
-"""The keeper's work on one node: make room, and keep index and disk equal. Done by the worker that holds the node lock.
+"""The keeper's work on one node: make room, and keep index and disk consistent. Done by the worker that holds the node lock.
 
 Order of effects. Evicting deletes rows, commits, then unlinks: a crash in between leaves a file without a row, which
-``recover`` or a later audit removes. Nothing ever leaves a row whose bytes are not complete.
+``recover`` or a later audit removes. So no row ever refers to incomplete bytes.
 
-What is young is left alone. A blob file gets its row a moment after it got its name, so a file without a row is an orphan only
-when it is older than this start of the node (``recover``), or older than ten minutes (the audit that goes round the 256 shards
-while the node runs). Whether there is a row is looked up again in the transaction that unlinks.
+Recently created files are skipped. A blob file gets its row a moment after its name, so a file without a row is an orphan only if
+it is older than this start of the node (``recover``), or older than ten minutes (the audit that goes round the 256 shards
+while the node runs). The transaction that unlinks checks again that there is no row.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _AUDIT_EVERY = 60.0
 _YOUNG_NS = 600 * 10**9
 
 Gone = Callable[[list[bytes]], None]
-"""Hears which blobs lost their rows."""
+"""Called with the digests of blobs that lost their rows."""
 
 
 class _Clock:
-    """Notices that a wall clock was set back, by the monotonic one.
+    """Detects, by the monotonic clock, that the wall clock was set back.
 
     Args:
         now: seconds since the epoch.
@@ -53,7 +53,7 @@ class _Clock:
         return self._now() - time.monotonic()
 
     def was_set_back(self) -> bool:
-        """Whether it was, by more than ``AHEAD`` seconds, since this was last true."""
+        """Whether it was set back by more than ``AHEAD`` seconds since the last true result."""
         before, now = self._ahead, self._offset()
         back = now < before - AHEAD
         self._ahead = now if back else max(before, now)
@@ -62,7 +62,7 @@ class _Clock:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What recovery found. ``blobs`` and ``size`` (bytes) are what the cache holds afterwards."""
+    """The result of recovery. ``blobs`` and ``size`` (bytes) are the content of the cache afterwards."""
 
     leftovers: int = 0
     """Temporary files of writers that are gone, removed."""
@@ -71,13 +71,13 @@ class RecoveryReport:
     broken: int = 0
     """Rows whose file was missing or of another size, dropped."""
     miscounted: int = 0
-    """Bytes by which the kept count was wrong."""
+    """Bytes by which the stored count was wrong."""
     blobs: int = 0
     size: int = 0
 
 
 class Evictor:
-    """One keeper; harmless in a worker that does not hold the lock, which simply should not call it."""
+    """One keeper. Call it only in the worker that holds the node lock."""
 
     def __init__(
         self,
@@ -99,10 +99,10 @@ class Evictor:
         self._clock = _Clock(disk.now)
 
     async def sweep(self) -> None:
-        """One pass: settle what could not be forgotten, evict down to the low watermark, audit a piece.
+        """One pass: apply pending invalidations, evict down to the low watermark, audit one shard.
 
         Raises:
-            DiskFault: the disk stopped working meanwhile.
+            DiskFault: the disk failed.
         """
         await self._settle()
         await self._remove(())
@@ -124,10 +124,10 @@ class Evictor:
             self._next_shard = (self._next_shard + 1) % 256
 
     async def free(self, wanted: int) -> None:
-        """Evict what the policy says, so that ``wanted`` more bytes fit.
+        """Evict in the order of the policy, so that ``wanted`` more bytes fit.
 
         Raises:
-            DiskFault: the disk stopped working meanwhile.
+            DiskFault: the disk failed.
         """
         async with self._evicting:
             decision = decide_eviction(await self._space.refresh(), wanted)
@@ -141,12 +141,12 @@ class Evictor:
             await self._space.refresh()
 
     async def drop_items(self, digests: Sequence[bytes]) -> int:
-        """Give up these items, those that an object needs excepted; how many blobs went.
+        """Drop these items, except those that an object needs; returns the number of blobs.
 
-        They are not counted as evicted: that says how much less fits than is read, and a rotated chunk was read to its end.
+        They are not counted as evicted: that count shows how much a cache is too small, and a rotated chunk was read to its end.
 
         Raises:
-            DiskFault: the disk stopped working meanwhile.
+            DiskFault: the disk failed.
         """
         async with self._evicting:
             gone = 0
@@ -157,10 +157,10 @@ class Evictor:
             return gone
 
     async def release(self, pool: str, most: int) -> tuple[int, int]:
-        """Give up blobs of a pool that has ended, at most ``most``; how many blobs and bytes went. They do not count as evicted.
+        """Drop at most ``most`` blobs of an ended pool, not counted as evicted; returns the number of blobs and bytes.
 
         Raises:
-            DiskFault: the disk stopped working meanwhile.
+            DiskFault: the disk failed.
         """
         async with self._evicting:
             blobs = size = 0
@@ -173,20 +173,20 @@ class Evictor:
             return blobs, size
 
     async def _evict(self, wanted: int, files: int) -> tuple[int, int]:
-        """Evict some blobs, so that in the end ``wanted`` bytes and ``files`` files are gone: how many blobs and bytes went."""
+        """Evict some blobs towards ``wanted`` bytes and ``files`` files; returns the number of blobs and bytes."""
         blobs, freed = await self._drop(lambda connection: blob_rows.evict(connection, wanted, files, _BATCH))
         self.evicted_blobs += blobs
         self.evicted_bytes += freed
         return blobs, freed
 
     async def _drop(self, choose: Callable[[Connection], list[tuple[bytes, int]]]) -> tuple[int, int]:
-        """Delete the rows of the blobs that are chosen, then their files: how many blobs and bytes."""
+        """Delete the rows of the chosen blobs, then their files; returns the number of blobs and bytes."""
         with self._space.evicting():
             victims, counts = await self._disk.write(
                 lambda connection: (choose(connection), blob_rows.counts(connection))
             )
             freed = sum(size for _, size in victims)
-            # Their room is given away only when the files are gone, else blobs and fills together would exceed the capacity.
+            # Release the space only after the files are gone, else blobs and fills together could exceed the capacity.
             self._space.learn(counts)
             self._space.leaving += freed
         digests = [digest for digest, _ in victims]
@@ -198,10 +198,10 @@ class Evictor:
         return len(victims), freed
 
     async def recover(self) -> RecoveryReport:
-        """Make index and disk equal, whatever happened before this start.
+        """Make index and disk consistent, whatever happened before this start.
 
         Raises:
-            DiskFault: the disk stopped working meanwhile.
+            DiskFault: the disk failed.
         """
         directory = self._disk.directory
         await self._disbelieve()
@@ -226,9 +226,9 @@ class Evictor:
             await self._remove(loose)
 
     async def _disbelieve(self) -> None:
-        """Take back what was confirmed or granted in the future, in the index and in every worker's memory.
+        """Revoke confirmations and grants from the future, in the index and in every worker's memory.
 
-        Later it would no longer be told from what was learned at that time.
+        Once the clock has passed those times, they could no longer be told from genuine ones.
         """
         now = self._disk.now()
         if await self._disk.write(lambda connection: objects.disbelieve(connection, now + AHEAD)):
@@ -236,7 +236,7 @@ class Evictor:
             self._disk.generations.bump_all()
 
     async def _audit(self, number: int, before_ns: int) -> tuple[int, int]:
-        """Compare one shard of the index with its folder: how many orphans and how many broken rows went."""
+        """Compare one shard of the index with its folder; returns the number of orphans and of broken rows removed."""
         directory = self._disk.directory
         rows = await self._disk.read(lambda connection: blob_rows.shard(connection, number))
         sizes = await self._disk.files(lambda: directory.shard(number))
@@ -250,7 +250,7 @@ class Evictor:
         return orphans, broken
 
     async def _remove(self, digests: Sequence[bytes]) -> None:
-        """Unlink files that have lost their rows; those that the disk does not let go now, with the next call."""
+        """Unlink files without a row; those that cannot be unlinked now, with the next call."""
         self._rowless.update(digests)
         for batch in _batches(list(self._rowless)):
             await self._disk.write(_removal(batch, self._disk.directory, None))

@@ -1,10 +1,10 @@
 """One fill per block among the workers of a node.
 
 Within a worker, fills are coalesced in memory. Between workers, the one that fills a block holds a lock on one byte of a shared
-file; the byte's position is a hash of object, generation and block number, so that a read which begins after a write never
-waits for a fill of the object from before. The kernel releases a worker's locks when it dies, however it dies, so a lease needs
-no time limit, and there is nothing to clean up. (POSIX record locks belong to the process: the file is opened once and never
-closed before the store is, because closing any descriptor of it would release them all. fcntl(2).)
+file; the byte's position is a hash of object, generation and block number, so that a read that begins after a write never
+waits for a fill of the old object. The kernel releases a worker's locks when it dies, however it dies, so a lease needs
+no time limit, and there is nothing to clean up. (POSIX record locks belong to the process: the file is opened once and stays
+open as long as the store, because closing any descriptor of it would release them all. fcntl(2).)
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gateway.model.keys import ObjectKey
 
 _POSITIONS = 2**62
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
-"""Seconds between two attempts to get a lease that another worker has."""
+"""Seconds between two attempts to get a lease held by another worker."""
 
 
 class FillLeases:
     """The leases of one worker.
 
     Args:
-        path: the shared file; ``None`` for a worker without siblings, who gets every lease.
+        path: the shared file; ``None`` for a single worker, which gets every lease.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -36,17 +36,17 @@ class FillLeases:
             try:
                 self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except OSError:
-                return  # an ill disk stores nothing, so there is nothing to coordinate
+                return  # a failing disk stores nothing, so there is nothing to coordinate
 
     @property
     def shared(self) -> bool:
-        """Whether there are other workers to look out for."""
+        """Whether other workers may hold leases."""
         return self._fd >= 0
 
     def acquire(self, key: ObjectKey, number: int, generation: int) -> bool:
         """Whether this worker may fill block ``number`` of this generation now; ``False`` while another worker does.
 
-        To be released as often as it was acquired: within the worker it is counted.
+        Acquisitions are counted: release as often as acquired.
         """
         if self._fd < 0:
             return True
@@ -57,12 +57,12 @@ class FillLeases:
             except (BlockingIOError, PermissionError):
                 return False
             except OSError:
-                return True  # no locks on this file system: several fills of one block do no harm
+                return True  # no locks on this file system: duplicate fills are harmless
         self._held[position] = self._held.get(position, 0) + 1
         return True
 
     async def take(self, key: ObjectKey, number: int, generation: int, within: float) -> bool:
-        """``acquire``, waiting for another worker for ``within`` seconds at most; whether it succeeded."""
+        """``acquire``, waiting at most ``within`` seconds for another worker; returns whether it succeeded."""
         pause = _SHORTEST_PAUSE
         while not self.acquire(key, number, generation):
             if within <= 0:
@@ -73,7 +73,7 @@ class FillLeases:
         return True
 
     def release(self, key: ObjectKey, number: int, generation: int) -> None:
-        """Let others fill the block, or find it in the index."""
+        """Allow others to fill the block, or to find it in the index."""
         if self._fd < 0:
             return
         position = _position(key, number, generation)
@@ -85,7 +85,7 @@ class FillLeases:
             fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, position)
 
     def close(self) -> None:
-        """Give up all leases."""
+        """Release all leases."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

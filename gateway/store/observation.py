@@ -1,13 +1,13 @@
 """Sends the reads of all workers of a node to the keeper's worker.
 
-Four times a second a worker takes what it noted (``accesses.ObservedReads``) and sends it to the keeper's worker: one datagram
-per 128 reads, on a Unix socket beside the table of generations, never on the cache disk (docs/decisions/0019). The kernel
-bounds the queue. Nothing waits: what finds the queue full, or no receiver, is dropped and counted, as is what a worker reads
-beyond 512 objects between two hand-overs. So observation takes a bounded share of a core, and views of streams may be thinned:
+Four times a second a worker takes its recorded reads (``accesses.ObservedReads``) and sends them to the keeper's worker: one
+datagram per 128 reads, on a Unix socket beside the table of generations, never on the cache disk (docs/decisions/0019). The
+kernel bounds the queue. Nothing waits: reads that find the queue full, or no receiver, are dropped and counted, like those
+beyond 512 between two hand-overs. So observation takes a bounded share of a core, and streams may be seen only in part:
 recognition expects that (gateway/policies/streams).
 
-The receiver binds under another name and renames its socket to the one that senders use. A worker that becomes the keeper takes
-the name over that way, whatever ended the one before.
+The receiver binds under another name and renames its socket to the senders' name. So a worker that becomes the keeper takes
+the name over, however the previous one ended.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey
 
 _PAGE = 128
-"""Reads in one datagram; with keys of usual length some 15 KB, of 200 KB that a socket may have queued."""
+"""Reads in one datagram: some 15 KB with keys of usual length, of 200 KB that a socket may queue."""
 _LONGEST = 1 << 18
-"""Bytes of a datagram at most: more than Linux lets a socket send by default."""
+"""Most bytes of a datagram: more than Linux lets a socket send by default."""
 
 
 class ReadChannel:
@@ -42,11 +42,11 @@ class ReadChannel:
 
     @property
     def receives(self) -> bool:
-        """Whether the other workers' reads come to this one."""
+        """Whether this worker receives the other workers' reads."""
         return self._receiver is not None
 
     def open(self) -> None:
-        """Have the other workers send to this one; without effect where that is impossible."""
+        """Direct the other workers' reads to this one; no effect where that is impossible."""
         if self._receiver is not None or self._path is None:
             return
         receiver, draft = _socket(), self._path.with_name(f"{self._path.name}.{os.getpid()}")
@@ -61,7 +61,7 @@ class ReadChannel:
         self._receiver = receiver
 
     def send(self, reads: Sequence[ObjectRead]) -> int:
-        """Send reads to the keeper's worker; how many were taken."""
+        """Send reads to the keeper's worker; returns how many were accepted."""
         taken = 0
         if self._path is not None:
             for start in range(0, len(reads), _PAGE):
@@ -72,7 +72,7 @@ class ReadChannel:
         return taken
 
     def receive(self, most: int) -> list[ObjectRead]:
-        """Reads that other workers sent: those of as many datagrams as it takes to have ``most``."""
+        """Reads sent by other workers: whole datagrams, until there are at least ``most`` or no more."""
         reads: list[ObjectRead] = []
         with suppress(OSError):  # the queue is empty
             while self._receiver is not None and len(reads) < most:
@@ -80,13 +80,13 @@ class ReadChannel:
         return reads
 
     def stop_receiving(self) -> None:
-        """Leave the name to another worker."""
+        """Stop receiving; another worker takes over the name."""
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
 
     def close(self) -> None:
-        """Give up the sockets. The name stays, as it may be another worker's by now; it goes with the table."""
+        """Close the sockets. The name stays: it may belong to another worker by now, and is removed with the table."""
         self.stop_receiving()
         self._sender.close()
 
@@ -98,12 +98,12 @@ def _socket() -> socket.socket:
 
 
 def encode_reads(reads: Sequence[ObjectRead]) -> bytes:
-    """A datagram of some reads."""
+    """Encode reads as a datagram."""
     return json.dumps(reads, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
 def decode_reads(datagram: bytes) -> list[ObjectRead]:
-    """The reads of a datagram; none if another version sent it."""
+    """Decode a datagram; empty if another version sent it."""
     try:
         return [ObjectRead(ObjectKey(*key), *rest) for key, *rest in json.loads(datagram)]
     except (ValueError, TypeError):

@@ -1,8 +1,8 @@
 """The slow path to a blob: open its file and, once per start of the node, verify it.
 
-A file counts as checked while its row says that a file of this modification time was found right under this start.
-So each blob is read through once after each start, by whichever worker needs it first, and once more whenever its
-modification time changes. What is wrong is dropped, with all its rows, before anybody hears that it is gone.
+A file counts as verified if its row says so for its modification time and this start.
+So each blob is read through once after each start, by the worker that needs it first, and again whenever its
+modification time changes. A wrong blob is dropped with all its rows before the caller learns that it is gone.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from gateway.store.index import blob_rows
 from gateway.store.index.blob_rows import BlobRow
 from gateway.store.threads import HUNG_AFTER, SLOWEST_READ
 
-# Running out of these says nothing about the blob.
+# Exhausting these is not the blob's fault.
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class _Wrong(Exception):
-    """The file is not what it should be; ``identity`` is ``None`` when there is no file."""
+    """The file is missing or corrupt; ``identity`` is ``None`` if it is missing."""
 
     def __init__(self, identity: tuple[int, int] | None, detail: str) -> None:
         self.identity = identity
@@ -46,15 +46,15 @@ class Opener:
         self._flight: SingleFlight[bytes, OpenBlob] = SingleFlight()
 
     async def open(self, ref: BlobRef) -> OpenBlob:
-        """The open, verified blob, which is also put into the cache of open files.
+        """The open, verified blob; it is added to the cache of open files.
 
         Raises:
-            BlobGone: it cannot be had from this disk; ask the origin.
+            BlobGone: it is not available from this disk; ask the origin.
         """
         return await self._flight.result(ref.digest, partial(self._open, ref))
 
     async def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for work in progress."""
         await self._flight.drain()
 
     async def _open(self, ref: BlobRef) -> OpenBlob:
@@ -79,7 +79,7 @@ class Opener:
         return blob
 
     def _examine(self, ref: BlobRef, row: BlobRow | None) -> tuple[OpenBlob, bool]:
-        """Runs in a thread: the blob, and whether its contents had to be checked."""
+        """The blob, and whether its contents had to be verified. Runs in a thread."""
         try:
             fd = self._disk.directory.open_blob(ref.digest)
         except FileNotFoundError:
@@ -123,7 +123,7 @@ class Opener:
                 )
             )
         except DiskFault:
-            # Its rows stay until the disk is back; every opening finds again what this one found.
+            # Its rows stay until the disk is back; later openings will fail in the same way.
             return
 
     def _note(self, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""The pools of one node, as its engine sees them (gateway/policies/pools.py says what a pool is)."""
+"""The pools of one node, for its engine (gateway/policies/pools.py defines pools)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from gateway.store.index.pool_rows import PoolRow
 from gateway.store.keeper import Evictor
 
 _AT_ONCE = 10_000
-"""Blobs of retired pools that go over to ``default`` in one transaction."""
+"""Blobs of retired pools that move to ``default`` in one transaction."""
 
 
 class Pools:
-    """For the worker that has the node lock; ``usage`` and ``of`` for any. On an ill disk nothing happens."""
+    """Pool operations, for the worker with the node lock; ``usage`` and ``of`` for any. No-ops while the disk is down."""
 
     def __init__(self, disk: Disk, keeper: Evictor) -> None:
         self._disk = disk
         self._keeper = keeper
 
     async def define(self, pools: Sequence[Pool]) -> bool:
-        """Have exactly these pools, of which one is ``default``; whether the index took it.
+        """Define exactly these pools, one of them ``default``; returns whether the index accepted them.
 
-        Blobs of others go over to ``default`` with calls of ``settle``.
+        ``settle`` moves the blobs of other pools to ``default``.
         """
         try:
             await self._disk.write(partial(pool_rows.define, wanted=pools))
@@ -37,16 +37,16 @@ class Pools:
         return True
 
     async def settle(self) -> int:
-        """Have some blobs of pools that are no more enter ``default``; how many, 0 when there are none left."""
+        """Move some blobs of retired pools to ``default``; returns their number, 0 when done."""
         try:
             return await self._disk.write(lambda connection: pool_rows.settle(connection, self._disk.now(), _AT_ONCE))
         except DiskFault:
             return 0
 
     async def charge(self, digests: Sequence[bytes], pool: str, scores: Mapping[bytes, float] | None = None) -> bool:
-        """Have blobs enter a pool, those that it holds excepted; whether the index took it.
+        """Move blobs to a pool, except those already in it; returns whether the index accepted it.
 
-        ``scores`` says how important some of them are.
+        ``scores`` are the importance of some of them.
         """
         try:
             await self._disk.write(
@@ -72,7 +72,7 @@ class Pools:
             return None
 
     async def charge_below(self, place: ObjectKey, after: str, limit: int) -> str | None:
-        """See ``pool_rows.charge_below``; while the index takes nothing, ``after`` again."""
+        """See ``pool_rows.charge_below``; returns ``after`` if the index fails."""
         try:
             return await self._disk.write(
                 lambda connection: pool_rows.charge_below(connection, place, after, self._disk.now(), limit)
@@ -81,28 +81,28 @@ class Pools:
             return after
 
     async def release(self, pool: str, most: int) -> int:
-        """Give up at most ``most`` blobs of a pool now; how many bytes went."""
+        """Drop at most ``most`` blobs of a pool now; returns the number of bytes."""
         try:
             return (await self._keeper.release(pool, most))[1]
         except DiskFault:
             return 0
 
     async def evict(self, digests: Sequence[bytes]) -> int:
-        """Give up the room of these items now; how many blobs went. What an object needs too stays."""
+        """Drop these items now, except those that an object needs; returns the number of blobs."""
         try:
             return await self._keeper.drop_items(digests)
         except DiskFault:
             return 0
 
     async def usage(self) -> list[PoolRow]:
-        """All pools with what is counted of them; none while the index cannot be read."""
+        """All pools with their counts; empty while the index cannot be read."""
         try:
             return list((await self._disk.read(pool_rows.pools)).values())
         except DiskFault:
             return []
 
     async def of(self, digest: bytes) -> PoolRow | None:
-        """The pool that a blob is charged to, if the blob is here."""
+        """The pool that a blob is charged to; ``None`` if the blob is not cached."""
         try:
             return await self._disk.look(partial(pool_rows.holder, digest=digest))
         except DiskFault:

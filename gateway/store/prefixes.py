@@ -14,7 +14,7 @@ _SURROGATES = range(0xD800, 0xE000)
 
 
 class PrefixTotals(NamedTuple):
-    """How many objects, and how many bytes of them are in the cache; blobs that objects share count for each."""
+    """The number of objects, and their bytes in the cache; shared blobs count once per object."""
 
     objects: int = 0
     bytes: int = 0
@@ -31,7 +31,7 @@ class Prefixes:
         self._disk = disk
 
     async def held(self, origin: str, bucket: str, prefix: str) -> PrefixTotals:
-        """What is stored of an origin's bucket below a prefix; nothing while the disk is down."""
+        """The totals of a bucket's objects below a prefix; zero while the disk is down."""
         try:
             return await self._disk.read(partial(held, origin=origin, bucket=bucket, prefix=prefix))
         except DiskFault:
@@ -54,7 +54,7 @@ def held(connection: Connection, origin: str, bucket: str, prefix: str) -> Prefi
 
 
 def after(prefix: str) -> str | None:
-    """The smallest text that is larger than every text with this prefix, in the order of UTF-8; ``None`` when there is none."""
+    """The smallest text greater than every text with this prefix, in UTF-8 order; ``None`` if there is none."""
     for place in range(len(prefix) - 1, -1, -1):
         following = ord(prefix[place]) + 1
         if following in _SURROGATES:

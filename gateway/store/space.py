@@ -1,4 +1,4 @@
-"""A worker's view of the node's space: the counts of the index, and reservations of its own fills."""
+"""A worker's view of the node's space: the counts of the index, and reservations of this worker's fills."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from gateway.store.index.blob_rows import Counts
 
 _TRUSTED_FOR = 1.0
 _MEASURED_EVERY = 10.0
-"""Seconds for which the bytes of datasets are believed."""
+"""Seconds for which the measured size of datasets is used."""
 _UNCOUNTED = 16 * 1024**2
-"""Bytes of registrations that take nothing from the capacity. They are small beside a usual cache, as the index is, which is not
-counted either; a cache of a few megabytes would have no room for blobs."""
+"""Bytes of registrations that are not counted against the capacity. They are small beside a usual cache, like the index, which
+is not counted either; but a cache of a few megabytes would have no room left for blobs."""
 _HEADROOM = 64 * 1024**2
-"""Bytes of the file system that are never used for blobs, and on a small one this share of it."""
+"""Bytes of the file system that blobs never use; on a small one, this share of it."""
 _SMALLEST_SHARE = 16
 
 
 class SpaceMeter:
-    """Counts as of the last look at the index, plus reservations.
+    """Counts as of the last query of the index, plus reservations.
 
-    Other workers add blobs too, so counts are believed for one second; then ``refresh`` asks the index.
+    Other workers add blobs too, so counts are used for one second; then ``refresh`` queries the index.
     """
 
     def __init__(self, settings: CacheSettings, disk: Disk) -> None:
         self.counts = Counts(0, 0)
         self.filling = 0
-        """Bytes promised to this worker's fills under way."""
+        """Bytes reserved by this worker's fills in progress."""
         self.leaving = 0
-        """Bytes of blobs that have lost their rows, but not yet their files."""
+        """Bytes of blobs whose rows are deleted, but whose files are not."""
         self.datasets = 0
-        """Bytes of the disk that registrations of datasets take. What exceeds 16 MiB of them takes from the room of blobs."""
+        """Bytes on disk of registrations of datasets. The part above 16 MiB reduces the room for blobs."""
         self._settings = settings
         self._disk = disk
         self._loop = asyncio.get_running_loop()
@@ -53,8 +53,8 @@ class SpaceMeter:
 
     @contextmanager
     def evicting(self) -> Iterator[None]:
-        """While rows are being deleted, what a look at the index says is not believed: it may not have them any more, though
-        their files are still there."""
+        """While rows are being deleted, counts read from the index are ignored: the rows may be gone while their files are
+        still there."""
         self._evicting += 1
         try:
             yield
@@ -62,19 +62,19 @@ class SpaceMeter:
             self._evicting -= 1
 
     def measure(self) -> None:
-        """Ask the file system what it has left. Blocks; raises ``OSError``."""
+        """Measure the file system. Blocks; raises ``OSError``."""
         self._free = self._disk.directory.free()
 
     def current(self) -> Space:
-        """The space as known now; what is free is what was measured last.
+        """The space as last known; free space is that of the last measurement.
 
         Raises:
             DiskFault: it has not been measured yet.
         """
         free = self._free
         if free is None:
-            raise DiskFault(FailureKind.GONE, "the file system of the cache was not reached yet")
-        # The index and what blobs take beside their bytes need room even where nothing is to be left for others.
+            raise DiskFault(FailureKind.GONE, "the file system of the cache has not been reached yet")
+        # The index and the overhead of blobs need room even with cache.reserve = 0.
         reserve = max(self._settings.reserve, min(_HEADROOM, free.of_bytes // _SMALLEST_SHARE))
         used = self.counts.size + self.leaving
         return Space(
@@ -94,7 +94,7 @@ class SpaceMeter:
         return max(0, self._settings.capacity - max(0, self.datasets - _UNCOUNTED))
 
     def room(self) -> int:
-        """Bytes of blobs that the node can come to hold; 0 while the disk is not in use."""
+        """Bytes of blobs that the node can hold at most; 0 while the disk is not in use."""
         if self._disk.breaker.state is BreakerState.DOWN:
             return 0
         try:
@@ -103,23 +103,23 @@ class SpaceMeter:
             return 0
 
     def take(self, size: int) -> bool:
-        """Reserve bytes, if the counts may still be believed and nothing has to be evicted for them; whether they are."""
+        """Reserve bytes if the counts are recent and nothing must be evicted for them; returns whether it did."""
         if self._loop.time() - self._counted_at >= _TRUSTED_FOR or size > spare(self.current()):
             return False
         self.filling += size
         return True
 
     def learn(self, counts: Counts) -> None:
-        """Take over counts that were just read in a transaction."""
+        """Adopt counts that were just read in a transaction."""
         self.counts = counts
         self._counted_at = self._loop.time()
         self._learned += 1
 
     async def refresh(self) -> Space:
-        """Ask the file system and the index. Results of a transaction that ended in between are newer, and stay.
+        """Query the file system and the index. Counts from a transaction that ended in between are newer, and are kept.
 
         Raises:
-            DiskFault: it does not answer.
+            DiskFault: the disk does not answer.
         """
         before = self._learned
         with disk_faults():

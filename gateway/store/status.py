@@ -13,9 +13,9 @@ from gateway.policies.watermarks import falls_short
 class StoreStatus:
     """``bytes``, ``blobs``, ``capacity``, ``datasets``, ``reserve`` and ``room`` are the node's; the counters are this worker's.
 
-    ``bytes`` are those of blobs, ``datasets`` what registrations of datasets take of the capacity. ``skipped_files`` could not be
-    removed. ``room`` is how many bytes of blobs the file system allows, at most what datasets leave of ``capacity``; 0 while the
-    disk is not in use.
+    ``bytes`` are those of blobs, ``datasets`` the bytes of registrations that count against the capacity. ``skipped_files``
+    could not be removed. ``room`` is the bytes of blobs that the file system allows, at most ``capacity`` less ``datasets``; 0
+    while the disk is not in use.
     """
 
     bytes: int
@@ -37,11 +37,11 @@ class StoreStatus:
 
     @property
     def shortage(self) -> str:
-        """What to tell the operator of a file system that has no room for the capacity; empty when there is nothing to tell."""
+        """The warning for a file system without room for the capacity; empty if there is enough."""
         if self.state is BreakerState.DOWN or not falls_short(self.room, self.capacity - self.datasets):
             return ""
         return (
-            f"the file system has too little free beside cache.reserve ({format_size(self.reserve)}): only "
+            f"the file system has too little free space beside cache.reserve ({format_size(self.reserve)}): only "
             f"{format_size(self.room)} of cache.capacity ({format_size(self.capacity)}) can be used; "
-            "free space on it, or lower cache.capacity"
+            "free some space, or lower cache.capacity"
         )

@@ -1,12 +1,12 @@
-"""The SSD cache of one node, as its engine sees it.
+"""The SSD cache of one node, as its engine uses it.
 
-No method makes a read fail because the cache is ill. What only helps (recency, grants, confirmations) is then left undone,
+No method makes a read fail because the cache fails. Optional updates (recency, grants, confirmations) are then skipped,
 look-ups find nothing, ``begin`` and ``BlobWriter`` raise ``DiskUnavailable``, ``open_blob`` raises ``BlobGone``; the caller
-asks the origin in each case. The one promise that holds even then is ``forget``: see generations.py.
+asks the origin in each case. The one guarantee that holds even then is ``forget``: see generations.py.
 
-Calls are made from one event loop. Every worker of a node opens its own ``Store`` on the same directory. The
-worker for which ``try_lock`` is true calls ``recover`` once and ``sweep`` from time to time; chores that each worker
-has for itself (writing down recency, letting go of unlinked files, probing a disk that is down) need no caller.
+All calls are made from one event loop. Every worker of a node opens its own ``Store`` on the same directory. The
+worker for which ``try_lock`` is true calls ``recover`` once and ``sweep`` periodically. Each worker's own chores
+(writing recency, closing unlinked files, probing a disk that is down) run by themselves.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _CHORES_EVERY = 5.0
 _WAIT_FOR_KEEPER = 2.0
 _ASK_AGAIN = 0.05
 _FEW = 512
-"""Rows that are looked up before what may take long."""
+"""Rows that are looked up ahead of long reads."""
 _FRESH = 4096
 _SHARE = 4
-"""Open blobs may take one in so many descriptors of the process."""
+"""The divisor of the process's descriptor limit: open blobs may use one in so many."""
 
 
 class Store:
-    """One worker's view of the node's cache. Made by ``open``."""
+    """One worker's view of the node's cache. Created by ``open``."""
 
     def __init__(self, settings: CacheSettings, disk: Disk) -> None:
         self.generations = disk.generations
@@ -72,7 +72,7 @@ class Store:
         self.accesses = Accesses()
         self._uses = Uses(self.accesses, self._flush)
         self.expect = self._uses.expect
-        # With more, connections would find no descriptor while every blob is in use or recent.
+        # Leave descriptors for connections: cached blobs stay open.
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.opened = OpenBlobs(min(settings.open_files, descriptors // _SHARE), disk)
         self.resident = self.opened.get
@@ -99,12 +99,12 @@ class Store:
     async def open(
         cls, settings: CacheSettings, *, now: Callable[[], float], directory: CacheDirectory | None = None
     ) -> Store:
-        """Open, and create where needed, the cache in ``settings.dir``; never fails: a disk that is ill is DOWN.
+        """Open, and create if missing, the cache in ``settings.dir``. Never fails: a failing disk is DOWN.
 
         Args:
             settings: the ``[cache]`` table.
             now: the clock, in seconds since the epoch.
-            directory: stands in for the one that ``settings.dir`` names; for tests of failing disks.
+            directory: replaces the directory of ``settings.dir``; for tests of failing disks.
         """
         disk = Disk(directory or cache_directory(settings.dir), now)
         await disk.mount()
@@ -117,7 +117,7 @@ class Store:
         return store
 
     async def close(self) -> None:
-        """Write down what is pending and give up files, threads and locks."""
+        """Write pending updates and release files, threads and locks."""
         if self._chores is not None:
             self._chores.cancel()
         await self.items.close()
@@ -129,7 +129,7 @@ class Store:
     # --- index
 
     async def lookup(self, key: ObjectKey) -> ObjectRecord | None:
-        """What the index knows of an object; ``None`` too when the disk is down."""
+        """The index's row of an object; ``None`` also while the disk is down."""
         if not self.generations.trusts(key):
             return None
         try:
@@ -138,7 +138,7 @@ class Store:
             return None
 
     async def known(self, key: ObjectKey, most: int) -> objects.CachedObject | None:
-        """``lookup``, with the object's grants and its first blocks, at most ``most``, in one look."""
+        """``lookup``, with the object's grants and at most ``most`` of its first blocks, in one query."""
         if not self.generations.trusts(key):
             return None
         try:
@@ -147,7 +147,7 @@ class Store:
             return None
 
     async def blocks(self, row_id: int, first: int, last: int) -> dict[int, BlobRef]:
-        """The cached blocks from ``first`` to ``last``, inclusive, by number; those that are missing are not in it."""
+        """The cached blocks from ``first`` to ``last``, inclusive, by number."""
         try:
             operation = partial(objects.blocks, row_id=row_id, first=first, last=last)
             return await (self._disk.look if last - first < _FEW else self._disk.read)(operation)
@@ -169,21 +169,21 @@ class Store:
         """Tie committed blobs to an object, in one transaction.
 
         A row of the same ETag, size and block size gains the blocks and the newer headers; another row is replaced. Blocks
-        whose files have gone in the meantime are left out; an object that would have none is not stored. Nor are
-        blobs that would take the node above its capacity, as fills of several workers together may.
+        whose files have vanished are left out; an object without blocks is not stored. Nor are blobs stored that would exceed the
+        node's capacity, as concurrent fills of several workers may.
 
         Args:
             key: the object.
-            meta: what the origin said of it.
+            meta: metadata from the origin.
             block_size: of the object's blocks, in bytes.
             blocks: committed blobs by block number.
             generation: ``generations.of(key)`` from before the origin was asked.
             confirmed_at: when the origin was asked, in seconds since the epoch.
             grants: as ``grant`` for each, in the same transaction.
-            used_at: when the blocks were used last, if that was after ``confirmed_at``.
+            used_at: the last use of the blocks, if later than ``confirmed_at``.
 
         Returns:
-            The row; ``None`` when the key was written since ``generation``, or when nothing could be stored. Then
+            The row; ``None`` if the key was written since ``generation``, or if nothing could be stored. Then
             blobs that no other object uses are removed.
         """
         kept, size = {}, 0
@@ -194,7 +194,7 @@ class Store:
         valid = partial(self.generations.holds, key, generation)
         used_at = max(used_at, confirmed_at)
         wanted = Recording(key, meta, block_size, kept, confirmed_at, grants or {}, used_at, valid)
-        # On disk and not in the index yet; not counted, they would be room for others that is not there.
+        # These bytes are on disk but not in the index yet, so they must not count as free.
         self._space.filling += size
         try:
             recorded, counts = await self._disk.write_each(self._record, wanted)
@@ -207,7 +207,7 @@ class Store:
             self._space.filling -= size
 
     async def confirm(self, key: ObjectKey, meta: ObjectMeta, confirmed_at: float) -> None:
-        """The origin vouched for the object again: refresh time and headers, if the row is of the same ETag and size."""
+        """The origin confirmed the object again: update time and headers, if the row has the same ETag and size."""
         try:
             await self._disk.write(
                 lambda connection: objects.confirm(connection, key, meta, confirmed_at, self._disk.now())
@@ -216,11 +216,11 @@ class Store:
             return
 
     async def withdraw(self, bucket: ObjectKey) -> None:
-        """See ``rights.withdraw``; holds whatever the disk does, and when cancelled."""
+        """See ``rights.withdraw``; effective whatever the disk's state, and when cancelled."""
         await asyncio.shield(withdraw(self._disk, self.generations.bump, bucket))
 
     async def grants(self, row_id: int) -> dict[str, float]:
-        """When the origin last said yes for this object, by name of origin identity."""
+        """When the origin last granted this object, by name of origin identity."""
         try:
             return await self._disk.look(partial(objects.grants, row_id=row_id))
         except DiskFault:
@@ -229,7 +229,7 @@ class Store:
     async def grant(
         self, row_id: int, identity: str, now: float, still_valid: Callable[[], bool] = lambda: True
     ) -> None:
-        """Remember that the origin said yes at ``now``, if the row is there and ``still_valid`` in its transaction."""
+        """Record that the origin granted a read at ``now``, if the row exists and ``still_valid`` holds in the transaction."""
         try:
             await self._disk.write(
                 lambda connection: objects.grant(connection, row_id, identity, now) if still_valid() else None
@@ -238,7 +238,7 @@ class Store:
             return
 
     async def revoke(self, row_id: int, identity: str) -> None:
-        """Forget that the origin said yes."""
+        """Forget a grant."""
         try:
             await self._disk.write(lambda connection: objects.revoke(connection, row_id, identity))
         except DiskFault:
@@ -247,7 +247,7 @@ class Store:
     # --- blobs
 
     async def open_blob(self, ref: BlobRef) -> OpenBlob:
-        """The blob, opened and if need be verified in a thread.
+        """Open a blob, and verify it in a thread if necessary.
 
         Raises:
             BlobGone: missing, short or wrong (its rows and file have been dropped), or the disk is failing.
@@ -255,15 +255,15 @@ class Store:
         return self.resident(ref) or await self._opener.open(ref)
 
     async def keep_item(self, ref: BlobRef, entering: Entering, *, for_good: bool = False) -> bool:
-        """Keep a committed blob for its own sake, without an object that it belongs to.
+        """Keep a committed blob for its own sake, independent of objects.
 
         Args:
             ref: from ``BlobWriter.commit``.
-            entering: why, and into which pool; ``default`` takes it when there is no such pool.
-            for_good: only if no eviction follows from it, see ``admits``.
+            entering: why, and for which pool; ``default`` if there is no such pool.
+            for_good: only if this causes no eviction, see ``admits``.
 
         Returns:
-            ``False`` when it was not kept: evicted already, no room, or the disk is failing. Then its file is removed.
+            ``False`` if it was not kept: evicted already, no room, or the disk is failing. Its file is removed then.
         """
         kept, capacity = self._kept(ref), self._settings.capacity
         if for_good:
@@ -287,7 +287,7 @@ class Store:
         return done
 
     def admits(self, size: int) -> bool:
-        """Whether ``size`` more bytes fit without anything being evicted, now or for their sake later."""
+        """Whether ``size`` more bytes fit without any eviction, now or later."""
         try:
             space = self._space.current()
         except DiskFault:
@@ -295,10 +295,10 @@ class Store:
         return self._disk.usable() and admits_for_good(space, size)
 
     def begin(self, expected: int) -> BlobWriter:
-        """Start writing a blob of ``expected`` bytes, which are counted as used until it is committed or aborted.
+        """Start writing a blob of ``expected`` bytes, reserved until it is committed or aborted.
 
         Raises:
-            DiskUnavailable: ``no-space`` when capacity or reserve do not allow them, ``disk`` when the disk is failing.
+            DiskUnavailable: ``no-space`` if capacity or reserve do not allow it, ``disk`` if the disk is failing.
         """
         self._disk.require()
         if not admits(self._space.current(), expected):
@@ -307,7 +307,7 @@ class Store:
         return BlobWriter(self, expected)
 
     async def create(self, size: int) -> BlobWriter:
-        """``begin``, after evicting for the bytes if need be.
+        """``begin``, after evicting blobs if necessary.
 
         Raises:
             DiskUnavailable: as ``begin``.
@@ -320,9 +320,10 @@ class Store:
         return self.begin(size)
 
     async def make_room(self, size: int) -> bool:
-        """Whether capacity and reserve allow ``size`` more bytes, after evicting for them.
+        """Evict if necessary; returns whether capacity and reserve allow ``size`` more bytes.
 
-        The worker with the node lock evicts; another one leaves word for its next ``sweep`` and waits up to two seconds.
+        The worker with the node lock evicts; another one requests it for that worker's next ``sweep``, and waits up to two
+        seconds.
         """
         try:
             if size > self._space.capacity or not self._disk.usable():
@@ -336,7 +337,7 @@ class Store:
                 return await self._wait_for_keeper(size)
             await self._keeper.free(size)
             self.opened.trim()
-            # What an unlinked file takes is free when it is closed.
+            # An unlinked file's space is free once it is closed.
             with suppress(TimeoutError):
                 async with asyncio.timeout(HUNG_AFTER):
                     await closer.done()
@@ -345,7 +346,7 @@ class Store:
             return False
 
     def status(self) -> StoreStatus:
-        """How the store is; counts are those of the last look at the index."""
+        """The state of the store; counts are those of the last query of the index."""
         breaker, opener, keeper = self._disk.breaker, self._opener, self._keeper
         return StoreStatus(
             bytes=self._space.counts.size,
@@ -368,20 +369,20 @@ class Store:
 
     @property
     def usable(self) -> bool:
-        """Whether the disk takes and gives bytes; when not, reads had better go to the origin at once."""
+        """Whether the disk works; if not, reads should go to the origin at once."""
         return self._disk.usable()
 
     # --- the keeper's duties
 
     async def try_lock(self) -> bool:
-        """Become, or still be, the worker that does the keeper's work; ``False`` too when the disk is down."""
+        """Become or stay the worker that does the keeper's work; ``False`` also while the disk is down."""
         try:
             return await self._disk.run(self.directory.try_lock)
         except (OSError, DiskFault):
             return False
 
     async def sweep(self) -> None:
-        """One pass of the keeper. Without the node lock, only this worker's own chores. Brings a disk back that is DOWN."""
+        """One pass of the keeper; without the node lock, only this worker's chores. Also probes a disk that is DOWN."""
         try:
             if not await self._disk.try_again():
                 return
@@ -398,9 +399,9 @@ class Store:
             return
 
     async def recover(self) -> RecoveryReport:
-        """Make index and disk equal after whatever ended the last start.
+        """Make index and disk consistent, whatever ended the last start.
 
-        On an ill disk the report is empty, and a later ``sweep`` does the work.
+        While the disk is failing the report is empty, and a later ``sweep`` does the work.
         """
         try:
             return await self._keeper.recover()
@@ -418,7 +419,7 @@ class Store:
         return await self._disk.read_file(partial(os.pread, fd, count, offset))
 
     async def bounded(self, work: Callable[[], T]) -> T:
-        """Do blocking work on the cache's file system in a thread, whether or not the cache uses it.
+        """Run blocking work on the cache's file system in a thread, even while the cache does not use it.
 
         Raises:
             DiskFault: the disk hangs.
@@ -426,10 +427,10 @@ class Store:
         """
         return await self._disk.bounded(work)
 
-    # --- what writers need and tell (gateway/store/writer.py, WriterHost)
+    # --- the interface of writers (gateway/store/writer.py, WriterHost)
 
     def published(self, ref: BlobRef, blob: OpenBlob) -> None:
-        """Hear that a blob got its name: it was hashed while it was written, so it needs no verification."""
+        """Record a published blob: it was hashed while it was written, so it needs no verification."""
         self.opened.add(ref.digest, blob)
         self.items.stored(ref, blob.mtime_ns)
         self._fresh[ref.digest] = blob.mtime_ns
@@ -437,18 +438,18 @@ class Store:
             del self._fresh[next(iter(self._fresh))]
 
     def is_open(self, ref: BlobRef) -> bool:
-        """Whether verified bytes of this blob are open here; any thread may ask."""
+        """Whether this blob is open here and verified; any thread may ask."""
         return self.opened.has(ref)
 
     def create_temporary(self) -> tuple[int, str]:
-        """A file for a writer, if what was promised to it still fits into the file system. Runs in a thread."""
+        """A file for a writer, if its reservation still fits into the file system. Runs in a thread."""
         self._space.measure()
         if not admits(self._space.current(), 0):
-            raise DiskUnavailable("no-space", "others have filled the file system")
+            raise DiskUnavailable("no-space", "the file system is full")
         return self.directory.create_temporary()
 
     def settled(self, expected: int) -> None:
-        """Hear that a writer needs its reservation no more."""
+        """Release a writer's reservation."""
         self._space.filling -= expected
 
     # ---
@@ -467,7 +468,7 @@ class Store:
         return recorded.record
 
     def _remove(self, digests: Sequence[bytes]) -> None:
-        """Unlink the files of blobs that have no row; what the disk does not take now is a chore for later."""
+        """Unlink the files of blobs without a row; those that cannot be unlinked now are retried later."""
         self.items.gone(digests)
         self._loose.update(digests)
         if self._loose and self._disk.usable():

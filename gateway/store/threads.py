@@ -1,11 +1,11 @@
 """Threads for everything that may block on the cache disk, and the watch over them.
 
-A system call on a disk that hangs does not return, and nothing can call it off. So no such call is made in the event loop: it is
-made here, by one of a few threads, and the loop waits for a future. When a call takes longer than its patience, the watch fails
-every wait at once and reports the hang; the threads stay where they are until the disk answers. Their number is the bound on what
+A system call on a hung disk does not return, and cannot be cancelled. So the event loop makes no such call: one of a few
+threads makes it, and the loop waits for a future. If a call takes longer than its patience, the watch fails
+all waits at once and reports the hang; the threads stay blocked until the disk answers. Their number bounds the resources that
 a hung disk holds.
 
-The threads are daemons: one that is stuck does not keep the process from ending.
+The threads are daemons: a blocked one does not keep the process from exiting.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from gateway.store.failures import DiskFault
 T = TypeVar("T")
 
 HUNG_AFTER = 10.0
-"""Seconds after which a call on the disk counts as hung: a working disk that is busy with others may need some for one fsync."""
+"""Seconds after which a call on the disk counts as hung: an fsync on a busy disk may take several."""
 SLOWEST_READ = 10 * 1024**2
 """Bytes per second that a working disk reads at least."""
 LONG = math.inf
-"""Patience with work whose duration says nothing, such as listing a directory."""
+"""Patience with work of unpredictable duration, such as listing a directory."""
 _LOOK_EVERY = 0.25
 
 
 class Station:
-    """What one thread does now; written by the thread, read by the watch."""
+    """What one thread is doing: written by the thread, read by the watch."""
 
     __slots__ = ("deadline",)
 
@@ -53,7 +53,7 @@ class Station:
 
 
 class HangWatch:
-    """Ends waits for a disk that does not answer.
+    """Ends waits for a hung disk.
 
     Args:
         on_hung: called once per hang, before the waits fail.
@@ -67,13 +67,13 @@ class HangWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def station(self) -> Station:
-        """A place for one more thread."""
+        """Register one more thread."""
         station = Station()
         self._stations.append(station)
         return station
 
     def future(self) -> asyncio.Future[Any]:
-        """A wait for one of the threads."""
+        """Register a wait for one of the threads."""
         future = self._loop.create_future()
         self._waits.add(future)
         future.add_done_callback(self._waits.discard)
@@ -82,7 +82,7 @@ class HangWatch:
         return future
 
     def stuck(self) -> bool:
-        """Whether a thread has overrun its patience."""
+        """Whether a thread has exceeded its patience."""
         now = time.monotonic()
         return any(station.deadline <= now for station in self._stations)
 
@@ -99,7 +99,7 @@ class HangWatch:
             for future in tuple(self._waits):
                 if not future.done():
                     future.set_exception(fault)
-                    future.exception()  # retrieved: the waiter may have left
+                    future.exception()  # mark as retrieved: the waiter may have left
         elif self._waits:
             self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
 
@@ -117,7 +117,7 @@ class _Job:
 
 
 class Threads:
-    """At most ``limit`` threads, started when they are needed; ``watch`` is ``None`` for work that may take any time."""
+    """At most ``limit`` threads, started on demand; ``watch`` is ``None`` for work that may take any time."""
 
     def __init__(self, limit: int, name: str, watch: HangWatch | None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -135,12 +135,12 @@ class Threads:
         patience: float = HUNG_AFTER,
         abandoned: Callable[[T], None] = lambda result: None,
     ) -> asyncio.Future[T]:
-        """Have ``work`` done by a thread.
+        """Run ``work`` in a thread.
 
         Args:
             work: the blocking call.
-            patience: seconds within which it should return once it has begun.
-            abandoned: called in the thread with the result of work that has no waiter left.
+            patience: seconds that it may take once it has begun.
+            abandoned: called in the thread with the result if the waiter has left.
         """
         future = self._loop.create_future() if self._watch is None else self._watch.future()
         if not self._idle and len(self._threads) < self._limit:
@@ -153,7 +153,7 @@ class Threads:
         return future
 
     def stop(self) -> None:
-        """End the threads when they have done what was submitted; does not wait."""
+        """End the threads after the submitted work; does not wait."""
         for _ in self._threads:
             self._jobs.put(None)
 
@@ -161,7 +161,7 @@ class Threads:
         station = Station() if self._watch is None else self._watch.station()
         while (job := self._jobs.get()) is not None:
             self._work(job, station)
-            # An idle thread must not keep the last job's result: an open blob would stay open until the next job.
+            # Drop the result: an idle thread would keep a blob open until its next job.
             del job
 
     def _work(self, job: _Job, station: Station) -> None:
@@ -177,7 +177,7 @@ class Threads:
         except RuntimeError:  # the loop is closed
             _drop(job, result, error)
         finally:
-            del error  # its traceback refers to this frame
+            del error  # break the cycle: its traceback refers to this frame
 
     def _deliver(self, job: _Job, result: Any, error: BaseException | None) -> None:
         self._idle += 1
@@ -191,10 +191,10 @@ class Threads:
 
 
 class OnceExecutor(Executor):
-    """A daemon thread for each call: one that hangs neither delays the others nor keeps the process from ending."""
+    """A daemon thread per call: a hung one neither delays others nor keeps the process from exiting."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Call ``fn`` in a thread."""
+        """Call ``fn`` in a new thread."""
         call: Future[T] = Future()
         call.set_running_or_notify_cancel()  # from here on it cannot be cancelled
 
@@ -212,15 +212,15 @@ once = OnceExecutor()
 
 
 async def within(seconds: float, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
-    """Do blocking work in a thread of its own, which is left behind if the disk does not answer in time.
+    """Run blocking work in a new thread, which is abandoned if the disk does not answer in time.
 
     Args:
-        seconds: that the work may take.
+        seconds: time limit of the work.
         work: the blocking call.
         abandoned: as for ``Threads.submit``.
 
     Raises:
-        TimeoutError: it did not.
+        TimeoutError: it took longer.
         Exception: the work raised it.
     """
     call = once.submit(work)
@@ -250,14 +250,14 @@ class Closer:
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Do ``work`` soon; ``OSError`` is ignored."""
+        """Run ``work`` soon; ``OSError`` is ignored."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="larder-closer", daemon=True)
             self._thread.start()
         self._work.put(work)
 
     def close_files(self, descriptors: Iterable[int]) -> None:
-        """Close descriptors: here if that cannot block, because the file still has a name, else by the thread."""
+        """Close descriptors: here if that cannot block, because the file still has a name, else in the thread."""
         for descriptor in descriptors:
             if os.fstat(descriptor).st_nlink:
                 os.close(descriptor)

@@ -1,7 +1,7 @@
 """``larder-gateway verify``: compares every blob with its digest, and the index with the disk.
 
-Only looks, so it may run beside a gateway: what is younger than a minute is left out, because a blob gets its row a moment after
-its file. Repairing is the store's own work, recovery and the check at first opening, and needs the node lock.
+It only reads, so it may run beside a gateway: files younger than a minute are skipped, because a blob gets its row a moment after
+its file. Repairs need the node lock, and are the store's own: recovery, and the verification at first opening.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PATIENCE = 5.0
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was found. ``corrupt``, ``missing`` and ``orphans`` name files below ``blobs/``; sizes are bytes."""
+    """The result. ``corrupt``, ``missing`` and ``orphans`` name files below ``blobs/``; sizes are bytes."""
 
     blobs: int = 0
     bytes: int = 0
@@ -40,38 +40,38 @@ class VerifyReport:
     orphans: list[str] = field(default_factory=list)
     repaired: bool = False
     shards: int = 0
-    """How many of the 256 folders have been read."""
+    """Number of the 256 folders that have been read."""
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong, or all that was has been repaired."""
+        """Whether there are no defects, or all were repaired."""
         return self.repaired or not (self.corrupt or self.missing or self.orphans)
 
     def describe(self) -> str:
-        """A line for each problem."""
+        """One line per problem."""
         kinds = (
-            ("corrupt, its bytes are not what its name says", self.corrupt),
-            ("missing, the index promises it", self.missing),
+            ("corrupt, its bytes do not match its name", self.corrupt),
+            ("missing, but in the index", self.missing),
             ("orphan, no object uses it", self.orphans),
         )
         lines = [f"{name}: {what}" for what, names in kinds for name in names]
         if self.repaired and lines:
-            lines.append("all of this has been dropped; the next readers fetch it again")
+            lines.append("all of these were dropped; the next reads fetch the data again")
         return "\n".join(lines)
 
 
 async def verify_cache(
     settings: CacheSettings, *, repair: bool = False, told: Callable[[VerifyReport], bool] | None = None
 ) -> VerifyReport:
-    """Read every blob and compare.
+    """Read and verify every blob.
 
     Args:
-        settings: whose ``dir`` is verified.
-        repair: drop what is wrong; needs the cache to itself.
-        told: called, in a thread, with what was found so far after each file; whether to go on.
+        settings: the ``[cache]`` table; ``dir`` is verified.
+        repair: drop defective blobs; needs exclusive use of the cache.
+        told: called in a thread with the results so far, after each file; returns whether to continue.
 
     Raises:
-        LarderError: there is no cache in ``dir``, it cannot be read, or ``repair`` was asked for beside a gateway.
+        LarderError: no cache in ``dir``, the cache is unreadable, or ``repair`` while a gateway is running.
     """
     root = Path(settings.dir)
     if not (root / "index.db").is_file():
@@ -103,7 +103,7 @@ def _always(_report: VerifyReport) -> bool:
 def _compare(
     report: VerifyReport, blobs: Path, number: int, index: sqlite3.Connection, told: Callable[[VerifyReport], bool]
 ) -> bool:
-    """Compare one folder with the index; ``False`` when the verification was ended."""
+    """Compare one folder with the index; ``False`` if the verification was cancelled."""
     young = time.time_ns() - _YOUNG_NS
     rows = blob_rows.shard(index, number)
     folder = blobs / f"{number:02x}"
@@ -127,7 +127,7 @@ def _compare(
             return False
     for digest in rows.keys() - present:
         name = digest.hex()[2:]
-        # A blob may have been evicted, or written anew, since the index was read.
+        # A blob may have been evicted, or written again, since the index was read.
         if blob_rows.find(index, digest) is not None and not (folder / name).exists():
             report.missing.append(f"{folder.name}/{name}")
     return told(report)
@@ -145,12 +145,12 @@ async def _repair(settings: CacheSettings, report: VerifyReport) -> None:
     store = await Store.open(settings, now=time.time)
     try:
         if not await store.try_lock():
-            raise LarderError("cache.dir: a gateway runs on this cache; stop it before --repair")
+            raise LarderError("cache.dir: a gateway is using this cache; stop it before --repair")
         await store.recover()
         for name in report.corrupt:
             digest = bytes.fromhex(name.replace("/", ""))
             try:
-                # The first opening after a start reads the whole file, and drops it when it is wrong.
+                # The first opening after a start reads the whole file, and drops it if it is corrupt.
                 await store.open_blob(BlobRef(digest, -1, 0))
             except BlobGone:
                 continue

@@ -1,10 +1,10 @@
-"""A blob in the making: a growing file that readers may follow, renamed when it is complete.
+"""Writes a blob: a growing file that readers may follow, renamed when it is complete.
 
-Threads of the disk do what touches the file, one step at a time, and the hashing, which costs more than writing. A step costs
-a thread switch. So the first step creates the file, and a caller that has all bytes of a blob gives them to ``commit``, which
+Threads of the disk access the file, one step at a time, and do the hashing, which costs more than writing. A step costs
+a thread switch. So the first step creates the file, and a caller that has all bytes of a blob passes them to ``commit``, which
 creates, writes, hashes and names the file in one step.
 
-An ``abort`` may come at any time. It does not wait: the step under way ends first, and then the file is removed.
+``abort`` may be called at any time. It does not wait: the file is removed after the step in progress.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from gateway.store.threads import closer
 T = TypeVar("T")
 
 SMALL = 256 * 1024
-"""Bytes up to which a blob is best gathered in memory and committed in one step: most objects of a training set are no larger."""
+"""Bytes up to which a blob should be gathered in memory and committed in one step; most training objects are no larger."""
 
 
 class WrongDigest(LarderError):
-    """The bytes are not those of the digest that the caller named."""
+    """The bytes do not match the digest given by the caller."""
 
 
 class WriterHost(Protocol):
-    """What a writer needs of its store."""
+    """The store as its writers use it."""
 
     directory: CacheDirectory
 
     async def on_disk(self, work: Callable[[], T]) -> T:
-        """Do a step in a thread; raises DiskFault whatever the disk does wrong, or what the step raised."""
+        """Run a step in a thread; raises DiskFault for failures of the disk, and the step's other exceptions."""
 
     def note(self, event: Event) -> None:
-        """Hear how the disk behaved."""
+        """Report how the disk behaved."""
 
     def published(self, ref: BlobRef, blob: OpenBlob) -> None:
-        """Hear that a blob got its name."""
+        """Report that a blob got its name."""
 
     def create_temporary(self) -> tuple[int, str]:
         """A new file, descriptor and path; raises DiskUnavailable without room, and OSError. Runs in a thread."""
 
     def settled(self, expected: int) -> None:
-        """Hear that the writer, which reserved ``expected`` bytes, will not write any more."""
+        """Report that the writer, which reserved ``expected`` bytes, will not write any more."""
 
     def is_open(self, ref: BlobRef) -> bool:
-        """Whether verified bytes of this blob are open here already; called in threads."""
+        """Whether this blob is open here and verified; called in threads."""
 
 
 class _WriterState(Enum):
@@ -103,7 +103,7 @@ class BlobWriter:
         """Append to the blob.
 
         Raises:
-            DiskUnavailable: the disk did not take it all; the writer can then only be aborted.
+            DiskUnavailable: the disk did not accept all bytes; the writer can only be aborted then.
         """
         assert self._state is _WriterState.OPEN
         began = self._clock()
@@ -125,13 +125,13 @@ class BlobWriter:
             left = left[taken:]
 
     async def commit(self, last: bytes | memoryview = b"", digest: bytes | None = None) -> BlobRef:
-        """Append the last bytes and name the blob, in one step: a reader of ``written`` bytes finds it by that name.
+        """Append the last bytes and name the blob, in one step: a reader that has seen ``written`` bytes finds it by its name.
 
-        Bytes that are here already and known to be right are kept.
+        If verified bytes of the blob are cached already, those are kept.
 
         Args:
             last: of the blob's bytes.
-            digest: SHA-256 that the bytes must have; ``None``: any.
+            digest: the required SHA-256; ``None``: any.
 
         Raises:
             DiskUnavailable: the file could not be written or renamed; it has been removed.
@@ -154,14 +154,14 @@ class BlobWriter:
         return ref
 
     def _complete(self, last: bytes | memoryview, digest: bytes | None) -> tuple[BlobRef, int | None]:
-        """The blob, and the modification time of its file; without one the blob was here already. Runs in a thread."""
+        """The blob, and the modification time of its file, ``None`` if the blob was cached already. Runs in a thread."""
         self._append(last)
         ref = BlobRef(self._sha256.digest(), self.written + len(last), self._crc32)
         if digest not in (None, ref.digest):
             raise WrongDigest("the bytes are not those of the digest")
         status = os.fstat(self.fd)
         if status.st_size != ref.size:
-            raise DiskFault(FailureKind.IO, "the file is not as long as what was written")
+            raise DiskFault(FailureKind.IO, "the size of the file differs from the bytes written")
         if self._host.is_open(ref):
             os.unlink(self.path)
             return ref, None
@@ -169,10 +169,10 @@ class BlobWriter:
         return ref, status.st_mtime_ns
 
     def abort(self) -> None:
-        """Throw away what was written. Idempotent, never fails, does not wait; does nothing after ``commit``."""
+        """Discard the file. Idempotent, never fails, does not wait; does nothing after ``commit``."""
         if self._state is not _WriterState.OPEN:
             return
-        # The keeper removes what is left in tmp/; a file that is gone already is what was wanted.
+        # The keeper removes leftovers in tmp/, and a missing file is fine.
         self._end(_WriterState.ABORTED)
 
     def hold(self) -> None:
@@ -181,18 +181,18 @@ class BlobWriter:
         self._holders += 1
 
     def release(self) -> None:
-        """Give up one ``hold``."""
+        """Undo one ``hold``."""
         assert self._holders > 0, "released more often than held"
         self._holders -= 1
         self._close_if_unused()
 
     def _step(self, work: Callable[[], T]) -> Awaitable[T]:
-        """Have a thread do a step. Nobody may wait for it any more when it comes to that, and then it is left out."""
+        """Run a step in a thread. Skipped if the writer has been aborted by the time the thread gets to it."""
 
         def step() -> T:
             with self._using:
                 if self._state is not _WriterState.OPEN:
-                    raise DiskFault(FailureKind.IO, "the blob was given up")
+                    raise DiskFault(FailureKind.IO, "the blob was aborted")
                 return work()
 
         return self._host.on_disk(step)

@@ -1,7 +1,7 @@
-"""The registrations of this node that were announced to the fleet: a small file that its workers share.
+"""The registrations of this node that were announced to the fleet: a small file shared by its workers.
 
-What the fleet's table does not have was removed somewhere if the table had it before, and is news if not. The table itself cannot
-tell, so each node notes what it has seen there, and under which *epoch*: a name of the table that changes when Redis loses it.
+An entry that the fleet's table lacks was removed if the table had it before, and is new otherwise. The table cannot
+tell, so each node records what it has seen there, and under which *epoch*: a name that the table changes when Redis loses it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Name = tuple[str, str]
 
 
 class AnnouncedRegistration(NamedTuple):
-    """A registration as the fleet's table has it; two of one name are the same when ``tag`` and ``stamp`` are."""
+    """A registration in the fleet's table; entries of one name are the same if ``tag`` and ``stamp`` are."""
 
     tag: str
     stamp: str
@@ -30,12 +30,12 @@ class AnnouncedRegistration(NamedTuple):
 
 
 def known_of(document: Mapping[str, Any]) -> AnnouncedRegistration:
-    """What tells a registration from others of its name. Locations have a name of their own in each, nodes keep it."""
+    """The identity of a registration. The name of its locations file is unique to it, and the same on all nodes."""
     return AnnouncedRegistration(str(document.get("content")), f"{document.get('locations')}/{document.get('caching')}")
 
 
 def inventory(folders: Folders) -> dict[Name, AnnouncedRegistration]:
-    """Every registration on this node's disk; nothing while it cannot be read. For a thread."""
+    """Every registration on this node's disk; empty if it cannot be read. Runs in a thread."""
     found = {}
     try:
         for path in folders.tenants.glob(f"*/*/{REGISTRATION}"):
@@ -48,14 +48,14 @@ def inventory(folders: Folders) -> dict[Name, AnnouncedRegistration]:
 
 
 class Mark(NamedTuple):
-    """When (which epoch of the table) and in which version (stamp) a registration was in the fleet's table."""
+    """The epoch and the stamp with which a registration was last seen in the fleet's table."""
 
     epoch: str
     stamp: str
 
 
 def read_marks(folders: Folders) -> dict[Name, Mark]:
-    """The noted marks; none when the file cannot be read, so that everything is announced again."""
+    """The recorded marks; empty if the file cannot be read, so that everything is announced again."""
     try:
         document = json.loads((folders.root / _FILE).read_bytes())
         return {_name(text): Mark(str(epoch), str(stamp)) for text, (epoch, stamp) in document.items()}
@@ -64,7 +64,7 @@ def read_marks(folders: Folders) -> dict[Name, Mark]:
 
 
 def write_marks(folders: Folders, news: Mapping[Name, Mark], epoch: str) -> None:
-    """Note more; what is of another epoch and not confirmed goes when its registration has gone.
+    """Add marks. Marks of another epoch are removed once their registration is gone.
 
     Raises:
         OSError: the disk cannot be written.

@@ -1,6 +1,6 @@
-"""The columns of a digest file, checked and turned into plain arrays. Errors name the column and the first bad row.
+"""Checks the columns of a digest file and converts them to arrays. Errors name the column and the first bad row.
 
-Imported by ``convert`` alone, because it imports pyarrow.
+Imported by ``convert`` only, because it imports pyarrow.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WANTED = {
 
 
 class BadFile(Exception):
-    """The digest file is not usable; ``code`` is the problem's."""
+    """The digest file is invalid; ``code`` is the code of the problem document."""
 
     def __init__(self, message: str, code: str = "InvalidDigestFile") -> None:
         self.code = code
@@ -40,8 +40,8 @@ class BadFile(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Some rows. ``keys`` are the different ones, in order of appearance; ``key_numbers`` says which each row has, and
-    ``buckets`` has the number of each row's bucket."""
+    """Some rows. ``keys`` are the distinct ones, in order of appearance; ``key_numbers`` has the index of each row's key, and
+    ``buckets`` the number of each row's bucket."""
 
     digests: NDArray[np.uint8]
     lengths: NDArray[np.uint64]
@@ -52,10 +52,10 @@ class Columns:
 
 
 def check_schema(schema: pa.Schema) -> None:
-    """Refuse a file whose columns are not those of a digest file; others beside them do not matter.
+    """Refuse a file without the columns of a digest file; further columns are ignored.
 
     Raises:
-        BadFile: naming the column and what it should be.
+        BadFile: naming the column and the required type.
     """
     for name, wanted in _WANTED.items():
         found = schema.get_all_field_indices(name)
@@ -79,13 +79,13 @@ def _fits(name: str, kind: pa.DataType) -> bool:
 
 
 def read_columns(batch: pa.RecordBatch, first: int, buckets: dict[str, int], allow: tuple[str, ...]) -> Columns:
-    """Check some rows and take them apart.
+    """Validate some rows and split them into columns.
 
     Args:
         batch: the rows.
-        first: the number of the first of them, counted from 0.
-        buckets: numbers of the buckets so far; new ones are added.
-        allow: globs of which each item's ``bucket/key`` must match one; empty: all may be.
+        first: the number of the first row, counted from 0.
+        buckets: numbers of the known buckets; new ones are added.
+        allow: globs, one of which each item's ``bucket/key`` must match; empty: no restriction.
 
     Raises:
         BadFile: naming column and row.
@@ -117,7 +117,7 @@ def _refuse_first(name: str, first: int, wrong: NDArray[np.bool_], problem: str)
 
 
 def _texts(name: str, array: pa.Array, first: int) -> pa.Array:
-    """The values as a large_string array that is UTF-8 indeed: Parquet does not check it."""
+    """The values as a large_string array of valid UTF-8, which Parquet does not ensure."""
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
@@ -146,7 +146,7 @@ def _span(array: pa.Array) -> tuple[memoryview, NDArray[np.int64]]:
 
 
 def _distinct(array: pa.Array) -> tuple[list[bytes], NDArray[np.int64]]:
-    """The different values of a large_string array, and the number of each row's."""
+    """The distinct values of a large_string array, and each row's index among them."""
     encoded = array.dictionary_encode()
     values: list[bytes] = encoded.dictionary.cast(pa.large_binary()).to_pylist()
     return values, np.asarray(encoded.indices).astype(np.int64)
@@ -165,7 +165,7 @@ def _digests(array: pa.Array, first: int) -> NDArray[np.uint8]:
 
 
 def _numbers(name: str, array: pa.Array, first: int) -> NDArray[np.uint64]:
-    """Non-negative numbers, ``NONE`` for null."""
+    """Non-negative numbers; ``NONE`` for null."""
     if pa.types.is_null(array.type):
         return np.full(len(array), NONE, np.uint64)
     if pa.types.is_unsigned_integer(array.type):

@@ -1,14 +1,14 @@
-"""The part of a dataset that depends on its bytes only: digests, lengths, and residency on this node.
+"""The part of a dataset that depends only on its bytes: digests, lengths, and residency on this node.
 
-Everything is mapped, so ten million items cost a worker no memory until they are touched, and what is touched is shared by the
-workers of the node. Two registrations share a ``Content`` when digests *and* lengths agree: lengths are claims,
-and one tenant's must not affect another.
+Everything is mapped, so ten million items take no memory until they are touched, and the workers of a node share the touched
+pages. Two registrations share a ``Content`` if digests *and* lengths agree: lengths are claims, and one tenant's must not affect
+another.
 
 The states are written in the event loop, so they are mapped from memory (a twin of the file, in ``/dev/shm``), where no disk can
-hold a write up; where memory has no room for them, from the file itself.
+delay a write; if memory has no room for them, from the file itself.
 
-A ``Content`` holds a shared lock on its states file for as long as it lives; who removes unused contents takes it
-exclusively. The lock belongs to the open file, which the mapping keeps, and goes when the process goes (flock(2)).
+A ``Content`` holds a shared lock on its states file as long as it lives; removing unused contents requires it exclusively.
+The lock belongs to the open file, which the mapping keeps, and ends with the process (flock(2)).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from gateway.store.datasets.layout import (
 from gateway.store.generations import TWINS, table_of
 
 NOT_KNOWN, RESIDENT, VERIFIED, FETCHING = 0, 1, 2, 3
-"""What a flag says: not known to be in the cache; in the cache; there, and found right under this start of the node; some
-worker is reading it from the origin."""
+"""The values of a flag: not known to be cached; cached; cached and verified since this start of the node; being read from the
+origin by some worker."""
 
 
 class ItemStates:
-    """One element per item, shared by the workers of the node: a hint, never a truth.
+    """One element per item, shared by the workers of the node. All values are hints.
 
     ``flags`` is one of NOT_KNOWN, RESIDENT, VERIFIED, FETCHING; ``crc32`` is that of the item's bytes; ``stamp`` is the folded
-    modification time of the file that was verified. Writes are single aligned stores; who writes several sets the flag last.
+    modification time of the verified file. Writes are single aligned stores; of several, the flag is written last.
     """
 
     def __init__(self, table: mmap.mmap, items: int) -> None:
@@ -57,12 +57,12 @@ class ItemStates:
 
     @property
     def resident(self) -> int:
-        """How many items are believed to be in the cache."""
+        """The number of items believed to be in the cache."""
         return int(np.count_nonzero((self.flags == RESIDENT) | (self.flags == VERIFIED)))
 
     @property
     def surveyed(self) -> bool:
-        """Whether the flags were once, under this start of the node, compared with the cache's index as a whole."""
+        """Whether all flags have been compared with the cache's index since this start of the node."""
         return self._table[SURVEYED] != 0
 
     @surveyed.setter
@@ -75,21 +75,21 @@ class Content:
 
     Attributes:
         id: SHA-256 over the digests in order, as 64 hex digits.
-        tag: the folder's name, which tells apart contents of one id whose lengths differ.
-        items: how many there are.
+        tag: the folder's name, different for contents of one id with different lengths.
+        items: their number.
         size: bytes of all items of known length.
         digests: (items, 32), read-only.
-        lengths: in bytes, ``UNKNOWN_LENGTH`` where the digest file does not say; read-only.
-        digest, digests_of: the SHA-256 of an item's bytes, of several; IndexError where there is no such item.
+        lengths: in bytes, ``UNKNOWN_LENGTH`` where the digest file has none; read-only.
+        digest, digests_of: the SHA-256 of one item's bytes, of several; IndexError for an invalid index.
         indices_of: all items with these bytes, in ascending order.
-        states: what is known of the items here.
+        states: the shared hints about the items.
 
     Args:
         directory: the folder.
-        boot: names this start of the node; flags of another start are forgotten.
+        boot: identifies this start of the node; flags of another start are reset.
 
     Raises:
-        Damaged: a file is missing, or has not the size that its header promises.
+        Damaged: a file is missing, or its size contradicts its header.
         OSError: the files cannot be opened for another reason.
     """
 
@@ -105,7 +105,7 @@ class Content:
             if not directory.name.startswith(index.id.hex()):
                 raise Damaged(f"{directory / INDEX} belongs to another dataset")
             self._file = _open_states(directory / STATES, index.items)
-            # No other code takes the index's lock: it makes one worker at a time forget the flags of an earlier start.
+            # Only this code takes the index's lock: one worker at a time resets the flags of an earlier start.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             states = _twin(self._file, twin_of(directory)) or self._file
             _forget_other_boot(states, index.items, boot)
@@ -126,7 +126,7 @@ class Content:
         self._identity = _identity(directory / STATES)
 
     def still_at(self, directory: Path) -> bool:
-        """Whether the folder still holds the files that were opened, not others or none."""
+        """Whether the folder still contains the opened files."""
         try:
             return _identity(directory / STATES) == self._identity
         except OSError:
@@ -147,7 +147,7 @@ def _open_states(path: Path, items: int) -> mmap.mmap:
         except FileNotFoundError:
             raise
         except OSError:
-            # A disk that cannot be written: this worker keeps its hints for itself.
+            # The disk is read-only: this worker does not share its hints.
             descriptor, access = os.open(path, os.O_RDONLY | os.O_CLOEXEC), mmap.ACCESS_COPY
     except FileNotFoundError as error:
         raise Damaged(f"{path} is missing") from error
@@ -166,7 +166,7 @@ def _open_states(path: Path, items: int) -> mmap.mmap:
 
 
 def twin_of(directory: Path) -> Path:
-    """Where the states of a content are in memory: named after the cache directory and the file that they are a twin of.
+    """The path of a content's states in memory, derived from the cache directory and the identity of the file.
 
     Raises:
         OSError: there is no such file.
@@ -176,9 +176,9 @@ def twin_of(directory: Path) -> Path:
 
 
 def _twin(file: mmap.mmap, path: Path) -> mmap.mmap | None:
-    """The twin of a states file, made when there is none; ``None`` where there can be none.
+    """The twin of a states file, created if missing; ``None`` if it is impossible.
 
-    Without a table of generations there is none: the twins of a table are removed with it.
+    It requires a table of generations: the twins of a table are removed with it.
     """
     if not path.with_name(path.name.partition(TWINS)[0]).exists():
         return None
@@ -188,7 +188,7 @@ def _twin(file: mmap.mmap, path: Path) -> mmap.mmap | None:
         return None
     try:
         if os.fstat(descriptor).st_size != len(file):
-            # All of it now: touching what memory has no room for would kill the process.
+            # Allocate all pages now: touching one that memory has no room for would kill the process.
             os.posix_fallocate(descriptor, 0, len(file))
             os.pwrite(descriptor, file[:HEADER], 0)
         if os.fstat(descriptor).st_uid != os.geteuid():
@@ -204,4 +204,4 @@ def _twin(file: mmap.mmap, path: Path) -> mmap.mmap | None:
 def _forget_other_boot(states: mmap.mmap, items: int, boot: int) -> None:
     if STATES_HEADER.unpack_from(states)[2] != boot:
         np.frombuffer(states, np.uint8, items, HEADER)[:] = NOT_KNOWN
-        STATES_HEADER.pack_into(states, 0, STATES_MAGIC, items, boot)  # with it the mark at SURVEYED goes
+        STATES_HEADER.pack_into(states, 0, STATES_MAGIC, items, boot)  # this also clears the mark at SURVEYED

@@ -27,7 +27,7 @@ log = logging.getLogger("larder.datasets")
 
 READY = b"ready\n"
 NO_SPACE = "NoSpace"
-"""The converter's code for a full disk, which is not an error of the client."""
+"""The converter's code for a full disk, which is not the client's error."""
 _WAIT_FOR_TURN = 120.0
 _LARGEST_ANSWER = 64 * 1024
 _KEPT = frozenset({"PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR"})
@@ -35,9 +35,9 @@ _KEPT = frozenset({"PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR"})
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What any one conversion may use.
+    """The resources of one conversion.
 
-    ``memory`` is address space in bytes, ``seconds`` is wall time, ``reserve`` is bytes of the file system that stay free.
+    ``memory`` is address space in bytes, ``seconds`` is wall time, ``reserve`` is the bytes of the file system to keep free.
     """
 
     memory: int = 4 * 1024**3
@@ -47,10 +47,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one digest file may become.
+    """The limits of the result of one conversion.
 
-    ``allow`` are globs of which each item's ``bucket/key`` must match one; empty: all may be. ``output`` is bytes of the result.
-    Temporary files take 40 bytes for each item, of which there are at most ``items`` and a ninth of ``output``.
+    ``allow`` are globs, one of which each item's ``bucket/key`` must match; empty: no restriction. ``output`` is in bytes.
+    Temporary files take 40 bytes per item, of which there are at most ``items``, and a ninth of ``output``.
     """
 
     allow: tuple[str, ...] = ()
@@ -63,12 +63,12 @@ class GrantExceeded(LarderError):
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
-        super().__init__(f"it is beyond {limit}")
+        super().__init__(f"the limit of {limit} is exceeded")
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What a digest file was found to list; ``tag`` names the content's folder."""
+    """The content that a digest file lists; ``tag`` is the name of its folder."""
 
     id: str
     tag: str
@@ -81,15 +81,15 @@ async def convert(parquet: Path, draft: Path, limits: Limits, grant: Grant, turn
 
     Args:
         parquet: the digest file.
-        draft: where ``content/`` and ``locations`` are made.
-        limits: what it may use.
-        grant: what it may become.
-        turns: locks: first the one of which a tenant has one, then those of which a conversion needs any.
+        draft: the folder in which ``content/`` and ``locations`` are made.
+        limits: resources of the conversion.
+        grant: limits of the result.
+        turns: locks: first the tenant's only one, then the node's, any one of which is needed.
 
     Raises:
-        ApiError: InvalidDigestFile, TooLarge, AccessDenied; SlowDown when others were still before it.
-        GrantExceeded: it is more than was granted.
-        DiskFault: there is no room for the result.
+        ApiError: InvalidDigestFile, TooLarge, AccessDenied; SlowDown if others are still in progress.
+        GrantExceeded: the result exceeds the grant.
+        DiskFault: the disk has no room for the result.
     """
     job = {**asdict(grant), "memory": limits.memory, "reserve": limits.reserve, "turns": [str(turn) for turn in turns]}
     async with asyncio.timeout(HUNG_AFTER), aiofiles.open(draft / "job.json", "w", executor=once) as file:
@@ -147,7 +147,7 @@ def _judge(status: int, answer: bytes, errors: bytes, limits: Limits) -> Convert
 
 
 def _environment() -> dict[str, str]:
-    """Nothing of the gateway's, whose environment has secrets; and one thread, because each reserves address space."""
+    """An environment without the gateway's secrets, and with one thread, because each thread reserves address space."""
     kept = {name: value for name, value in os.environ.items() if name in _KEPT}
     return kept | {
         "PYTHONPATH": str(Path(gateway.__file__).resolve().parents[1]),

@@ -1,12 +1,12 @@
-"""``python -m gateway.store.datasets.convert FILE FOLDER``: make a dataset's files out of a digest file.
+"""``python -m gateway.store.datasets.convert FILE FOLDER``: converts a digest file to the files of a dataset.
 
-Only this module and columns.py import pyarrow. A process of its own, because pyarrow is heavy and the file is a stranger's: this
-one may be killed for its memory or its time. ``FOLDER/job.json`` says what it may use. It prints ``ready`` when its turn has
-come, then one line of JSON: what the file lists, or what is wrong with it. What it leaves in FOLDER (``content/``, ``locations``)
-is complete only with status 0.
+Only this module and columns.py import pyarrow. It runs in a separate process, because pyarrow is heavy and the file untrusted:
+the process may be killed for its memory or its time. ``FOLDER/job.json`` has its limits. It prints ``ready`` when its turn has
+come, then one line of JSON: the content of the file, or the error in it. Its output in FOLDER (``content/``, ``locations``) is
+complete only with status 0.
 
-The file is read in batches, so memory is that of a batch and of the keys that are remembered (writing.py), and in the end that of
-sorting the digests: 40 bytes an item.
+The file is read in batches, so memory is that of a batch and of the remembered keys (writing.py), and at the end that of
+sorting the digests: 40 bytes per item.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PARENT_DIED = 1
 
 @dataclass(frozen=True, slots=True)
 class ConversionJob:
-    """What ``job.json`` says; see ``conversion``."""
+    """The content of ``job.json``; see ``conversion``."""
 
     allow: tuple[str, ...] = ()
     memory: int = 0
@@ -51,12 +51,12 @@ class ConversionJob:
 
 
 def convert(source: Path, folder: Path, job: ConversionJob) -> dict[str, Any]:
-    """Make the files; what the dataset is.
+    """Make the files; returns the description of the dataset.
 
     Raises:
-        BadFile: the digest file is not usable.
+        BadFile: the digest file is invalid.
         OSError: the files cannot be written.
-        MemoryError: the digest file takes too much.
+        MemoryError: the digest file needs too much memory.
     """
     budget = Budget(job.output, job.reserve)
     with pq.ParquetFile(source, memory_map=False) as file:
@@ -90,7 +90,7 @@ def _batches(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
 
 
 def _confine(job: ConversionJob) -> None:
-    """Give up what a reader of a stranger's file should not have."""
+    """Drop the privileges that a reader of an untrusted file does not need."""
     os.nice(10)
     if job.memory:
         resource.setrlimit(resource.RLIMIT_AS, (job.memory, job.memory))
@@ -134,7 +134,7 @@ def _attempt(source: Path, folder: Path, job: ConversionJob) -> dict[str, Any]:
             return {"code": "NoSpace", "detail": ""}
         if error.errno is not None:
             raise
-        return _unreadable(error)  # Arrow's own
+        return _unreadable(error)  # raised by Arrow
     except (pa.ArrowException, ValueError) as error:
         return _unreadable(error)
 
@@ -145,7 +145,7 @@ def _unreadable(error: Exception) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one conversion; 0 when the dataset's files are complete."""
+    """Run one conversion; returns 0 if the files are complete."""
     _die_with_parent()
     source, folder = Path(arguments[0]), Path(arguments[1])
     given = folder / "job.json"

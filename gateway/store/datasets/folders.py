@@ -1,13 +1,13 @@
 """The folder of datasets: its layout, its locks, and recovery after a crash.
 
-    contents/<id>-<16 hex digits>/    index, states: see layout.py; the digits tell apart contents of one id whose lengths differ
+    contents/<id>-<16 hex digits>/    index, states: see layout.py; the digits differ for contents of one id with other lengths
     tenants/<32 hex digits>/<name>/   registration.json and the locations file that it names
-    tmp/                              drafts: whatever is not complete yet, and what is being removed
+    tmp/                              drafts: incomplete folders, and folders being removed
     lock                              held while a folder is renamed into place or removed
-    turns/                            locks of conversions: ``READERS`` of the node, and one for each tenant
+    turns/                            locks of conversions: ``READERS`` for the node, and one per tenant
 
-Everything is written in a draft and renamed under the lock; ``registration.json`` comes last, and what it does not name does
-not exist. A draft's folder is locked by the process that fills it, so an unlocked one is a leftover. flock(2) drops the locks
+Everything is written in a draft and renamed under the lock; ``registration.json`` comes last, and files that it does not name do
+not count. A draft's folder is locked by the process that fills it, so an unlocked one is a leftover. flock(2) drops the locks
 of a killed process.
 """
 
@@ -30,20 +30,20 @@ DATASETS = "datasets"
 """The folder, in the cache directory."""
 REGISTRATION = "registration.json"
 READERS = 2
-"""Conversions at once on a node: while one tenant's takes long, another's can go on."""
+"""Conversions at once on a node: a long one does not block those of other tenants."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LARGEST_REGISTRATION = 1024 * 1024
 
 
 class Draft:
-    """A folder that its opener fills and closes."""
+    """A new folder, filled and closed by its opener."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
 
     def close(self) -> None:
-        """Remove the folder with whatever is still in it."""
+        """Remove the folder with its remaining content."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._descriptor)
 
@@ -59,14 +59,14 @@ class Folders:
         self._turns = root / "turns"
 
     def create(self) -> None:
-        """Make what is missing, but not the cache directory itself: without one there is no cache to belong to."""
+        """Create missing folders, except the cache directory itself: without one there is no cache."""
         self.root.mkdir(mode=0o700, exist_ok=True)
         for folder in (self.contents, self.tenants, self._tmp, self._turns):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock against other renames and removals; for short work only."""
+        """Hold the lock against other renames and removals, for short work only."""
         descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -75,15 +75,15 @@ class Folders:
             os.close(descriptor)
 
     def of_tenant(self, tenant: str) -> Path:
-        """The folder of a tenant's registrations; hashed, because a tenant's name may be no file name."""
+        """The folder of a tenant's registrations, hashed, because a tenant's name may not be a valid file name."""
         return self.tenants / sha256(tenant.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
     def turns(self, tenant: str) -> tuple[Path, ...]:
-        """The locks of a conversion: a tenant has one at a time, and a node has ``READERS``."""
+        """The locks of a conversion: one per tenant, and ``READERS`` per node."""
         return (self._turns / self.of_tenant(tenant).name, *(self._turns / str(number) for number in range(READERS)))
 
     def open_draft(self) -> Draft:
-        """An empty folder of one's own."""
+        """A new empty draft."""
         self.create()
         path = self._tmp / os.urandom(8).hex()
         with self.locked():
@@ -93,12 +93,12 @@ class Folders:
         return Draft(path, descriptor)
 
     def clear_away(self, into: Path) -> bool:
-        """Move what no registration names into a draft; to be called under the lock.
+        """Move contents that no registration names into a draft. Call it under the lock.
 
-        Contents that some worker has open stay: it may be about to name them in a new registration.
+        Contents that a worker has open stay: it may be about to name them in a new registration.
 
         Returns:
-            Whether there are such contents.
+            Whether any stayed.
         """
         doomed = [path for path in self._tmp.iterdir() if path != into and _is_abandoned(path)]
         used = set()
@@ -120,7 +120,7 @@ class Folders:
 
 
 def read_document(path: Path) -> dict[str, Any] | None:
-    """A registration's JSON document; ``None`` when there is none, or none that can be read."""
+    """A registration's JSON document; ``None`` if it is missing or unreadable."""
     try:
         if path.stat().st_size > _LARGEST_REGISTRATION:
             return None
@@ -131,7 +131,7 @@ def read_document(path: Path) -> dict[str, Any] | None:
 
 
 def write_document(path: Path, document: dict[str, Any]) -> None:
-    """Put a document at a path, whole or not at all, so that it survives a crash of the machine."""
+    """Write a document atomically and durably."""
     draft = path.with_name(f".{os.urandom(8).hex()}")
     try:
         with draft.open("xb") as file:
@@ -147,7 +147,7 @@ def write_document(path: Path, document: dict[str, Any]) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder survive a crash of the machine."""
+    """Make the names in a folder durable."""
     descriptor = os.open(path, _FOLDER)
     try:
         os.fsync(descriptor)
@@ -156,7 +156,7 @@ def sync_folder(path: Path) -> None:
 
 
 def move(path: Path, into: Path) -> None:
-    """Take something away from its place, so that it can be removed at leisure; nothing happens when it has gone."""
+    """Move a path away, to be removed later; ignored if it is gone."""
     try:
         path.rename(into / os.urandom(8).hex())
     except FileNotFoundError:
@@ -164,7 +164,7 @@ def move(path: Path, into: Path) -> None:
 
 
 def _is_open(content: Path) -> bool:
-    """Whether some process has the states mapped (content.py holds a shared lock for that long)."""
+    """Whether some process has the states mapped (content.py holds a shared lock meanwhile)."""
     try:
         descriptor = os.open(content / STATES, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

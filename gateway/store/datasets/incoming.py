@@ -22,13 +22,13 @@ _PIECE = 1024 * 1024
 
 
 class Incoming:
-    """A new file that takes bytes; made by ``incoming``.
+    """A new file being written; made by ``incoming``.
 
     Args:
         path: of the file.
         file: open for writing.
-        limit: bytes that it may have.
-        reserve: bytes of the file system that stay free.
+        limit: most bytes of the file.
+        reserve: bytes of the file system to keep free.
     """
 
     def __init__(self, path: Path, file: AsyncBufferedIOBase, limit: int, reserve: int) -> None:
@@ -46,7 +46,7 @@ class Incoming:
         return self._hash.hexdigest()
 
     def expect(self, size: int) -> None:
-        """Refuse a file that is announced too large.
+        """Refuse a file whose announced size is too large.
 
         Raises:
             ApiError: TooLarge.
@@ -62,7 +62,7 @@ class Incoming:
 
         Raises:
             ApiError: TooLarge.
-            DiskFault: there is no room for them, or the disk hangs.
+            DiskFault: the disk is full, or hangs.
         """
         self.expect(self.size + len(piece))
         self.size += len(piece)
@@ -72,7 +72,7 @@ class Incoming:
             await self.complete()
 
     async def complete(self) -> None:
-        """Write what is pending.
+        """Write pending bytes.
 
         Raises:
             DiskFault: as for ``write``.
@@ -100,7 +100,7 @@ async def incoming(path: Path, limit: int, reserve: int) -> AsyncIterator[Incomi
     try:
         yield Incoming(path, file, limit, reserve)
     finally:
-        with suppress(OSError):  # includes the TimeoutError of a disk that hangs
+        with suppress(OSError):  # includes the TimeoutError of a hung disk
             async with asyncio.timeout(HUNG_AFTER):
                 await file.close()
 

@@ -1,4 +1,4 @@
-"""An ``index`` file, opened: the digests and lengths of a dataset, mapped, in whichever form the file has them."""
+"""An ``index`` file, opened: the digests and lengths of a dataset, mapped, in either form of the file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ONE = np.uint64(1)
 
 
 class Repeated:
-    """Digests of which many are equal: each is stored once. Indexed like an array of n rows."""
+    """Digests with many duplicates, each stored once. Indexed like an array of n rows."""
 
     def __init__(self, distinct: NDArray[np.uint8], numbers: NDArray[Any]) -> None:
         self.distinct = distinct
@@ -39,13 +39,13 @@ class Repeated:
 
 
 class Lengths:
-    """Lengths at the width of the largest, each stored as one more than it is. Indexed like an array of n 64-bit numbers."""
+    """Lengths at the width of the largest, each stored plus one. Indexed like an array of n 64-bit numbers."""
 
     def __init__(self, stored: NDArray[Any]) -> None:
         self._stored = stored
 
     def __getitem__(self, key: Any) -> NDArray[np.uint64]:
-        # Not by an operator, which warns of the overflow that makes 0 NONE where there is one number only.
+        # Not ``-``: for a scalar it warns about the overflow that turns 0 into NONE.
         found: NDArray[np.uint64] = np.subtract(self._stored[key], _ONE, dtype=np.uint64)
         return found
 
@@ -54,17 +54,17 @@ class Index:
     """The items of a dataset by number and by digest.
 
     Attributes:
-        items: how many there are.
+        items: their number.
         size: bytes of all items of known length.
         id: SHA-256 over the digests in order.
         digests: (items, 32).
-        lengths: in bytes, ``layout.NONE`` where the digest file does not say.
+        lengths: in bytes, ``layout.NONE`` where the digest file has none.
 
     Args:
         table: the file.
 
     Raises:
-        Damaged: it has not the size that its header promises.
+        Damaged: its size contradicts its header.
     """
 
     def __init__(self, table: mmap.mmap | bytes) -> None:
@@ -109,7 +109,7 @@ class Index:
         """The SHA-256 of an item's bytes.
 
         Raises:
-            IndexError: there is no such item.
+            IndexError: the number is out of range.
         """
         return bytes(self.digests[item])
 
@@ -119,13 +119,13 @@ class Index:
         return [rows[start : start + 32] for start in range(0, len(rows), 32)]
 
     def items_of(self, digest: bytes) -> NDArray[np.uint32]:
-        """All items with these bytes, in ascending order; empty when there are none."""
+        """All items with these bytes, in ascending order; empty if there are none."""
         if isinstance(self.digests, Repeated):
             return self._repeated(digest, self.digests)
         prefix = np.uint64(int.from_bytes(digest[:8], "big"))
         first = int(np.searchsorted(self.prefixes, prefix, "left"))
         last = int(np.searchsorted(self.prefixes, prefix, "right"))
-        # Digests are claims, so a hostile file may have millions with one prefix: hence no scan.
+        # A hostile file may have millions of digests with one prefix: hence no scan.
         low = bisect_left(self.order, digest, first, last, key=self.digest)
         return self.order[low : bisect_right(self.order, digest, low, last, key=self.digest)]
 
@@ -138,13 +138,13 @@ class Index:
 
 
 def total_of(lengths: NDArray[np.uint64]) -> int:
-    """The sum of all known lengths, in halves, because it can be longer than 64 bits."""
+    """The sum of all known lengths, added in halves, because it may exceed 64 bits."""
     known = lengths[lengths != NONE]
     return (int((known >> np.uint64(32)).sum()) << 32) + int((known & np.uint64(0xFFFFFFFF)).sum())
 
 
 def _numbers(table: mmap.mmap | bytes, start: int, width: int, count: int) -> NDArray[Any]:
-    """Stored numbers; at width 0 there is one, of 64 bits, for all."""
+    """Stored numbers; at width 0 a single 64-bit number stands for all."""
     if width:
         return np.frombuffer(table, f"<u{width}", count, start)
     return np.broadcast_to(np.frombuffer(table, np.uint64, 1, start), (count,))

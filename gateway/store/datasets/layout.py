@@ -8,17 +8,17 @@
     locations   header; pages of ``ROWS`` rows and of ``KEYS`` keys; the places of both kinds of pages; bucket names as JSON
 
 A prefix is the first eight bytes of a digest as a big-endian number; ``order`` lists the items sorted by digest, equal ones by
-index, and ``prefixes`` is the prefix of each in that order. The repeated form is taken when at most half of the digests differ.
+index, and ``prefixes`` is the prefix of each in that order. The repeated form is used if at most half of the digests differ.
 
-Numbers are stored at the least width that holds them, and at none when all are equal. In a page of rows each column has its own
-least value, which is subtracted, and width. A length or offset is stored as one more than it is, 0 for ``NONE``. Equal keys are
-stored once, and so is what all keys of a page begin with; a page that deflate makes at most a quarter as long is stored deflated.
+Numbers are stored at the least width that holds them, and at width 0 if all are equal. In a page of rows each column has its own
+width and least value, which is subtracted. A length or offset is stored plus one, 0 for ``NONE``. Equal keys are
+stored once, and so is the common prefix of the keys of a page; a page that deflate shrinks to a quarter is stored deflated.
 
-So a row that only repeats what other rows say takes at most ``ROW_COST`` bytes, and 13 where all rows are equal.
+So a row that only repeats values of other rows takes at most ``ROW_COST`` bytes, and 13 if all rows are equal.
 
 Version 1 (magic numbers that end in 1) is still read: every column at its full width, and every key in full.
 
-One file per purpose, not one per array, because each mapped file costs every worker a descriptor.
+There is one file per purpose instead of one per array, because each mapped file costs every worker a descriptor.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ LOCATIONS_MAGIC_1 = b"LRDLOCS1"
 INDEX_HEADER = struct.Struct("<8sQ16s32s")
 """magic, items, bytes of all items of known length (128 bits), dataset id; in version 2 followed by ``INDEX_FORM``"""
 INDEX_FORM = struct.Struct("<QB55x")
-"""distinct digests, or as many as items in the plain form; bytes of a length"""
+"""distinct digests, or the number of items in the plain form; bytes of a length"""
 STATES_HEADER = struct.Struct("<8sQQ40x")
-"""magic, items, boot; the byte at ``SURVEYED`` says whether the index was asked about every item under this boot"""
+"""magic, items, boot; the byte at ``SURVEYED`` tells whether all items have been looked up in the index since this boot"""
 SURVEYED = 24
 LOCATIONS_HEADER = struct.Struct("<8sQQQQQQ8x")
 """magic, items, place of the places of row pages, keys, place of the places of key pages, place and bytes of bucket names"""
@@ -59,23 +59,23 @@ LOCATIONS_HEADER_1 = struct.Struct("<8sQQQ32x")
 RECORD = struct.Struct("<QQQIHxx")
 """Version 1: start of the key, counted from the first key; offset; length; number of the bucket; bytes of the key"""
 NONE = 2**64 - 1
-"""An offset or a length that the digest file does not say."""
+"""An offset or a length that the digest file does not give."""
 ROW_COST = 48
-"""Bytes that a row takes at most beside its digest and its key: 9 of states, 8 of the index's lengths, 8 that find items by their
-digest, in locations 4 + 2 + 8 + 8 of the four columns, and its share of the pages' heads."""
+"""Most bytes of a row beside its digest and its key: 9 of states, 8 of the index's lengths, 8 that find items by their
+digest, in locations 4 + 2 + 8 + 8 of the four columns, and its share of the pages' headers."""
 
 
 class Damaged(LarderError):
-    """A file of a dataset is missing or is not what it should be: the dataset counts as not registered."""
+    """A file of a dataset is missing or malformed: the dataset counts as not registered."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexForm:
-    """Where the parts of an ``index`` file begin, in bytes.
+    """The offsets of the parts of an ``index`` file, in bytes.
 
     Args:
         items: of the dataset.
-        distinct: how many different digests they have, or as many as items in the plain form.
+        distinct: the number of distinct digests, or of items in the plain form.
         length_width: bytes of a length.
     """
 
@@ -95,17 +95,17 @@ class IndexForm:
 
     @property
     def digests(self) -> int:
-        """The digests: one for each item, or the distinct ones, sorted."""
+        """Offset of the digests: one per item, or the distinct ones, sorted."""
         return 2 * HEADER
 
     @property
     def second(self) -> int:
-        """The prefixes, or the items sorted by the number of their digest."""
+        """Offset of the prefixes, or of the items sorted by the number of their digest."""
         return self.digests + 32 * self.distinct
 
     @property
     def third(self) -> int:
-        """The order, or the number of each item's digest."""
+        """Offset of the order, or of the number of each item's digest."""
         return self.second + (8 * self.items if self.plain else padded(4 * self.items))
 
     @property
@@ -130,7 +130,7 @@ def index_size_1(items: int) -> int:
 
 
 def padded(size: int) -> int:
-    """So many bytes, and those up to the next multiple of eight."""
+    """``size`` rounded up to a multiple of eight."""
     return -(-size // 8) * 8
 
 

@@ -1,4 +1,4 @@
-"""Where a tenant's copies of a dataset's items are, read from a mapped file item by item: keys never live in memory."""
+"""The locations of a tenant's copies of a dataset's items, read from a mapped file item by item: keys never live in memory."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ _LARGEST_BODY = KEYS * (1024 + 2)
 
 
 class Locations(Protocol):
-    """The locations of one registration. The file stays open, and readable after it was replaced, while it is referenced."""
+    """The locations of one registration. The file stays open and readable while referenced, even after it was replaced."""
 
     items: int
 
     def of(self, index: int) -> Location:
-        """Where an item is.
+        """The location of an item.
 
         Raises:
-            IndexError: there is no such item.
-            Damaged: the file does not say.
+            IndexError: the index is out of range.
+            Damaged: the file is malformed.
         """
 
     def between(self, start: int, stop: int) -> Iterator[Location]:
         """The locations of the items from ``start`` up to, not including, ``stop``.
 
         Raises:
-            IndexError: there are no such items.
-            Damaged: the file does not say.
+            IndexError: an index is out of range.
+            Damaged: the file is malformed.
         """
 
     def check(self) -> None:
-        """Look at all of the file.
+        """Validate the whole file.
 
         Raises:
-            Damaged: something in it is not as it should be.
+            Damaged: it is malformed.
         """
 
 
 def open_locations(path: Path) -> Locations:
-    """The file, in whichever version it is.
+    """Open the file, in either version.
 
     Raises:
-        Damaged: it is missing, or has not the size that its header promises.
+        Damaged: it is missing, or its size contradicts its header.
         OSError: it cannot be opened for another reason.
     """
     try:
@@ -89,7 +89,7 @@ class PackedLocations:
         table: the file.
 
     Raises:
-        Damaged: it has not the size that its header promises.
+        Damaged: its size contradicts its header.
     """
 
     def __init__(self, table: mmap.mmap | bytes) -> None:
@@ -109,7 +109,7 @@ class PackedLocations:
         self._buckets: list[str] = buckets
 
     def of(self, index: int) -> Location:
-        """Where an item is, from a few places of the file."""
+        """The location of an item, read from a few places of the file."""
         if not 0 <= index < self.items:
             raise IndexError(f"item {index} of {self.items}")
         page, row = divmod(index, ROWS)
@@ -144,7 +144,7 @@ class PackedLocations:
                     raise Damaged("the list of locations is garbled") from error
 
     def rows(self, page: int) -> list[NDArray[np.uint64]]:
-        """The columns of a page of rows: numbers of keys and of buckets, offsets and lengths as they are stored.
+        """The columns of a page of rows: numbers of keys and of buckets, offsets and lengths as stored.
 
         Raises:
             Damaged: there is no such page.
@@ -180,10 +180,10 @@ class PackedLocations:
         return [common + body[2 * count + start : 2 * count + end] for start, end in zip(starts, ends, strict=True)]
 
     def check(self) -> None:
-        """Look at every page.
+        """Validate every page.
 
         Raises:
-            Damaged: one is not as it should be.
+            Damaged: one is malformed.
         """
         for page in range(len(self._row_pages)):
             keys, buckets, _, _ = self.rows(page)
@@ -200,7 +200,7 @@ class PackedLocations:
         return common + body[2 * count + start : 2 * count + end]
 
     def _key_page(self, page: int) -> tuple[bytes, bytes, int]:
-        """The common beginning, the rest, and the number of keys."""
+        """The common prefix, the rests, and the number of keys."""
         at = int(self._key_pages[page])
         size, deflated, length = KEY_PAGE.unpack_from(self._table, at)
         at += KEY_PAGE.size
@@ -211,5 +211,5 @@ class PackedLocations:
 
 
 def _location(bucket: str, key: bytes, offset: int, length: int) -> Location:
-    """Of numbers as they are stored: one more than they are, 0 for none."""
+    """The location for an offset and a length as stored: plus one, 0 for none."""
     return Location(bucket, key.decode(), offset - 1 if offset else None, length - 1 if length else None)

@@ -1,4 +1,4 @@
-"""Locations in version 1 of their file: a record for each item, and every key in full. Read, but not written any more."""
+"""Locations in version 1 of their file: a record per item, and every key in full. Read, but no longer written."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _PAGE = 4096
 
 
 class Locations1:
-    """The locations of one registration. The file stays open, and readable after it was replaced, while it is referenced.
+    """The locations of one registration. The file stays open and readable while referenced, even after it was replaced.
 
     Args:
         path: the file.
 
     Raises:
-        Damaged: it is missing, or has not the size that its header promises.
+        Damaged: it is missing, or its size contradicts its header.
         OSError: it cannot be opened for another reason.
     """
 
@@ -44,11 +44,11 @@ class Locations1:
             raise Damaged(f"{path} has no list of buckets") from error
 
     def of(self, index: int) -> Location:
-        """Where an item is: two reads of a few bytes, in practice from the page cache.
+        """The location of an item: two small reads, in practice from the page cache.
 
         Raises:
-            IndexError: there is no such item.
-            Damaged: the file does not say.
+            IndexError: the index is out of range.
+            Damaged: the file is malformed.
         """
         return next(self.between(index, index + 1))
 
@@ -56,8 +56,8 @@ class Locations1:
         """The locations of the items from ``start`` up to, not including, ``stop``, read in pages.
 
         Raises:
-            IndexError: there are no such items.
-            Damaged: the file does not say.
+            IndexError: an index is out of range.
+            Damaged: the file is malformed.
         """
         if not 0 <= start <= stop <= self.items:
             raise IndexError(f"items {start} to {stop} of {self.items}")
@@ -65,10 +65,10 @@ class Locations1:
             yield from self._page(first, min(stop, first + _PAGE))
 
     def check(self) -> None:
-        """Look at every record.
+        """Validate every record.
 
         Raises:
-            Damaged: one is not as it should be.
+            Damaged: one is malformed.
         """
         end = 0
         for start in range(0, self.items, _PAGE):

@@ -1,4 +1,4 @@
-"""The registrations that one worker has open, reread when their files may have changed."""
+"""The registrations that one worker has open, reopened when their files have changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gateway.store.datasets.parcel import VERSION
 from gateway.store.datasets.publishing import note_use
 
 BELIEVED = 1.0
-"""Seconds for which what was seen of a registration is believed."""
+"""Seconds for which a registration is not checked again."""
 _KEPT_OPEN = 64
 _NOTED_EVERY = 600.0
 
@@ -30,7 +30,7 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Registration:
-    """One dataset under one tenant's name. ``caching`` is what was asked for; ``registered_at`` in seconds since the epoch."""
+    """One dataset under one tenant's name. ``caching`` is the requested mode; ``registered_at`` in seconds since the epoch."""
 
     tenant: str
     name: str
@@ -50,13 +50,13 @@ class _Entry:
 
 
 class OpenRegistrations:
-    """What is open. All methods but ``believed``, ``is_use_due``, ``contents`` and ``close`` may block on the disk.
+    """The open registrations. All methods except ``believed``, ``is_use_due``, ``contents`` and ``close`` may block on the disk.
 
     Args:
-        folders: where registrations are.
-        boot: names this start of the node.
+        folders: of the registrations.
+        boot: identifies this start of the node.
         clock: seconds, monotonic.
-        on_open: hears of each content when it is opened, before anybody else has it.
+        on_open: called with each content when it is opened, before any other user gets it.
 
     Attributes:
         damaged: whether a registration was removed because it was damaged.
@@ -75,34 +75,34 @@ class OpenRegistrations:
         self._known_tags: dict[Path, tuple[Stamp, str]] = {}
 
     def contents(self) -> Iterable[Content]:
-        """The contents of all of them."""
+        """The open contents."""
         return list(self._contents.values())
 
     def close(self) -> None:
-        """Let go of everything; what is still in use is closed with its last user."""
+        """Drop everything; contents in use are closed with their last user."""
         self._open.clear()
 
     def forget(self, tenant: str, name: str) -> None:
-        """Let go of one."""
+        """Drop one."""
         self._open.pop((tenant, name), None)
 
     def tidy(self) -> None:
-        """Let go of what a sibling removed."""
+        """Drop registrations that another worker removed."""
         for tenant, name in list(self._open):
             self.named(tenant, name)
         for path in [path for path in list(self._known_tags) if not path.exists()]:
             self._known_tags.pop(path, None)
 
     def find(self, tenant: str, name_or_id: str, *, now: bool = False) -> Registration | None:
-        """``get`` outside of the event loop."""
+        """``Registry.get`` outside of the event loop."""
         found = self._found(tenant, name_or_id, now)
-        # The use is noted before a sweep begins in a thread, which would expire what was only about to be used.
+        # Note the use before a sweep in a thread can expire the registration.
         if found is not None and self.is_use_due(found):
             self.note_use_of(found)
         return found
 
     def believed(self, tenant: str, name_or_id: str, within: float) -> Registration | None:
-        """The registration, if it is open and was looked at within so many seconds."""
+        """The registration, if it is open and was checked within the last ``within`` seconds."""
         if is_dataset_id(name_or_id):
             entries = [each for (owner, _), each in list(self._open.items()) if owner == tenant]
             entries = [each for each in entries if each.registration.content.id == name_or_id]
@@ -117,7 +117,7 @@ class OpenRegistrations:
             return look(tenant, name_or_id) if is_name(name_or_id) else None
         ids = {at: entry.registration.content.id for at, entry in list(self._open.items())}
         names = [name for (owner, name), identity in ids.items() if (owner, identity) == (tenant, name_or_id)]
-        # The folder is looked at only if nothing is open: every batch comes by here, and there may be a thousand names.
+        # Read the folder only if nothing is open: this is on the path of every batch, and there may be a thousand names.
         for name in chain(names, self.names_of(tenant, name_or_id)):
             registration = look(tenant, name)
             if registration is not None and registration.content.id == name_or_id:
@@ -125,7 +125,7 @@ class OpenRegistrations:
         return None
 
     def named(self, tenant: str, name: str) -> Registration | None:
-        """The registration of a name, looked at again when that was not done within the last second."""
+        """The registration of a name, checked again if the last check is more than a second ago."""
         now = self._clock()
         entry = self._open.get((tenant, name))
         if entry is not None and now - entry.checked_at < BELIEVED:
@@ -148,19 +148,19 @@ class OpenRegistrations:
         return entry.registration
 
     def is_use_due(self, registration: Registration) -> bool:
-        """Whether ``note_use_of`` has something to note."""
+        """Whether ``note_use_of`` would write."""
         entry = self._open.get((registration.tenant, registration.name))
         return entry is not None and self._clock() >= entry.noted_at + _NOTED_EVERY
 
     def note_use_of(self, registration: Registration) -> None:
-        """Note now and then that a registration is used, for it may expire otherwise."""
+        """Record the use of a registration every ten minutes, so that it does not expire."""
         entry = self._open.get((registration.tenant, registration.name))
         if entry is not None:
             entry.noted_at = self._clock()
             note_use(self._folders.of_tenant(registration.tenant) / registration.name / entry.locations)
 
     def refreshed(self, tenant: str, name: str) -> Registration | None:
-        """``named``, whatever was believed about it."""
+        """``named``, always checked again."""
         entry = self._open.get((tenant, name))
         if entry is not None:
             entry.checked_at = -math.inf
@@ -177,7 +177,7 @@ class OpenRegistrations:
             self._forget_damaged(path, stamp)
             return None
         except OSError:
-            return None  # says nothing about the dataset: too many open files, no memory
+            return None  # not the dataset's fault: too many open files, no memory
 
     def _opened(self, tenant: str, name: str, folder: Path, document: dict[str, Any]) -> Registration:
         try:
@@ -200,7 +200,7 @@ class OpenRegistrations:
     def _forget_damaged(self, path: Path, stamp: Stamp) -> None:
         try:
             with self._folders.locked():
-                # A sibling may have replaced it while it was being opened.
+                # Another worker may have replaced it while it was being opened.
                 if _stamp(path) == stamp:
                     path.unlink()
                     self.damaged = True
@@ -215,14 +215,14 @@ class OpenRegistrations:
             return []
 
     def names_of(self, tenant: str, identity: str) -> Iterator[str]:
-        """The names of datasets whose id begins so."""
+        """The names of datasets whose id begins with ``identity``."""
         folder = self._folders.of_tenant(tenant)
         for name in sorted(self.names(tenant)):
             if self._tag_of(folder / name / REGISTRATION).startswith(identity):
                 yield name
 
     def _tag_of(self, path: Path) -> str:
-        """The content that a registration names, read again only when its file has changed."""
+        """The tag of the content that a registration names, read again only if its file has changed."""
         stamp = _stamp(path)
         if stamp is None:
             self._known_tags.pop(path, None)

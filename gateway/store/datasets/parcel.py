@@ -1,8 +1,8 @@
-"""A registration in transit to another node: a TAR of its document, the content's index and the locations, as on disk.
+"""The transfer of a registration to another node: a TAR of its document, the content's index and the locations, as on disk.
 
-What comes is checked like any file of ours that may be damaged: magic numbers, sizes, that the digests are those of the id and
-the lengths those of the tag, that the sorted order is one, and that every location lies within the keys. The states file does
-not travel: it says what is in a node's own cache.
+The receiver checks it like a possibly damaged file of its own: magic numbers, sizes, that the digests match the id and
+the lengths the tag, that the sorted order is correct, and that every location lies within the keys. The states file is
+not sent: it describes a node's own cache.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from gateway.store.threads import HUNG_AFTER, once
 
 MEDIA_TYPE = "application/x-tar"
 VERSION = 1
-"""Of the document; see ``registry``."""
+"""Version of the document; see ``registry``."""
 _LARGEST_DOCUMENT = 1024 * 1024
 _BLOCK = 1 << 20
 _LOCATIONS_NAME = re.compile(rf"{LOCATIONS}-[0-9a-f]{{16}}")
@@ -55,11 +55,11 @@ NextChunk = Callable[[], Awaitable[bytes]]
 
 
 class Unfit(LarderError):
-    """What another node sent is no registration that could be used here."""
+    """The sender's data is not a registration that this node can use."""
 
 
 class Parcel:
-    """An open registration, to be sent; the receiver closes it.
+    """An open registration to be sent; ``close`` it afterwards.
 
     Attributes:
         pieces: bytes, and spans of files (descriptor, offset, count), in order.
@@ -110,14 +110,14 @@ def _padding(size: int) -> bytes:
 
 
 class _Stream:
-    """A TAR that is coming."""
+    """A TAR being received."""
 
     def __init__(self, next_chunk: NextChunk) -> None:
         self._next_chunk = next_chunk
         self._buffer = b""
 
     async def some(self, most: int) -> bytes:
-        """At least one byte, at most so many."""
+        """At least one byte, at most ``most``."""
         if not self._buffer:
             self._buffer = await self._next_chunk()
             if not self._buffer:
@@ -133,7 +133,7 @@ class _Stream:
         return b"".join(pieces)
 
     async def member(self, name: str, largest: int) -> int:
-        """The size of the member that has to come next."""
+        """The size of the next member, which must have this name."""
         try:
             found = tarfile.TarInfo.frombuf(await self.take(tarfile.BLOCKSIZE), "utf-8", "strict")
         except tarfile.TarError:
@@ -144,18 +144,18 @@ class _Stream:
 
 
 async def receive(next_chunk: NextChunk, draft: Path, output: int, reserve: int) -> dict[str, Any]:
-    """Take the files of a registration into a draft, unchecked; returns its document, whose form is right.
+    """Receive the files of a registration into a draft, without checking their contents; returns its validated document.
 
     Args:
-        next_chunk: what comes, empty at the end.
+        next_chunk: returns the next bytes, empty at the end.
         draft: the folder.
-        output: bytes that each file may have.
-        reserve: bytes of the file system that stay free.
+        output: most bytes of each file.
+        reserve: bytes of the file system to keep free.
 
     Raises:
-        Unfit: it is something else, or ends early.
+        Unfit: malformed or truncated.
         ApiError: TooLarge.
-        DiskFault: there is no room for it.
+        DiskFault: the disk has no room for it.
     """
     stream = _Stream(next_chunk)
     size = await stream.member(REGISTRATION, _LARGEST_DOCUMENT)
@@ -194,10 +194,10 @@ def _document(body: bytes) -> dict[str, Any]:
 
 
 def check(draft: Path, tag: str) -> None:
-    """Check what ``receive`` took, and complete it: the states, and that everything is on the disk. Runs in a thread.
+    """Check received files and complete them: create the states, and sync everything. Runs in a thread.
 
     Raises:
-        Unfit: it contradicts itself.
+        Unfit: the files are inconsistent.
         OSError: the disk cannot be read or written.
     """
     content = draft / "content"
@@ -206,7 +206,7 @@ def check(draft: Path, tag: str) -> None:
     with (content / STATES).open("xb") as states:
         os.fchmod(states.fileno(), 0o600)
         states.write(STATES_HEADER.pack(STATES_MAGIC, items, 0))
-        # Every byte is written: to touch a hole of a mapped file on a full disk would kill the process.
+        # Write every byte: touching a hole of a mapped file on a full disk would kill the process.
         for start in range(HEADER, states_size(items), _BLOCK):
             states.write(bytes(min(_BLOCK, states_size(items) - start)))
         os.fsync(states.fileno())
@@ -219,7 +219,7 @@ def check_index(path: Path, tag: str) -> int:
     """Check an ``index`` file against the tag of its content; returns the number of items.
 
     Raises:
-        Unfit: it is another one, or none.
+        Unfit: it does not match, or is malformed.
     """
     try:
         index = Index(_mapped(path))
@@ -264,7 +264,7 @@ def _check_numbers(index: Index, digests: Repeated) -> None:
 
 
 def _check_order(index: Index) -> None:
-    """The order names each item once, sorted by prefix, or by the number of its digest."""
+    """Check that the order lists each item once, sorted by prefix, or by the number of its digest."""
     seen = np.zeros(index.items, dtype=bool)
     last = np.uint64(0)
     for start in range(0, index.items, _BLOCK):
@@ -286,10 +286,10 @@ def _check_order(index: Index) -> None:
 
 
 def check_locations(path: Path, items: int) -> None:
-    """Check a ``locations`` file of so many items.
+    """Check a ``locations`` file for the number of items.
 
     Raises:
-        Unfit: it is another one, or none.
+        Unfit: it does not match, or is malformed.
     """
     try:
         locations = open_locations(path)

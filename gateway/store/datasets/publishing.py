@@ -1,11 +1,11 @@
-"""Registrations on disk: put in their place, replaced, expired and removed, within the quota of their tenant.
+"""Registrations on disk: put in place, replaced, expired and removed, within the quota of their tenant.
 
 A *content name* ends in ``-`` and the first 16 digits of its dataset's id. While a tenant has that dataset, no other one gets a
-name that ends so, and nothing displaces it. Any other name, also one that only looks like a content name, goes to what is
-registered last; while the former dataset is used, it stays under its content name, and jobs that read it by its id go on.
-Programs register content names, so these expire when unused.
+name with that ending, and nothing displaces it. Any other name, also one that only looks like a content name, goes to the
+last dataset registered under it; while the previous dataset is in use, it stays under its content name, and jobs that read it by
+its id continue. Programs register content names, so these expire when unused.
 
-Use is noted as the modification time of the locations file. Everything here may block, and runs in threads.
+The time of the last use is the modification time of the locations file. Everything here may block, and runs in threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gateway.store.datasets.parcel import VERSION
 from gateway.store.datasets.usage import disk_bytes, items_of, usage_of
 
 IN_USE = 3600.0
-"""Seconds after its last use that a registration counts as used."""
+"""Seconds after its last use for which a registration counts as in use."""
 _DIGITS = 16
 _LONGEST = 128
 _CONTENT_NAME = re.compile(rf"(.+)-([0-9a-f]{{{_DIGITS}}})")
@@ -41,7 +41,7 @@ def content_name(name: str, identity: str) -> str:
 
 
 def foreign_digits(name: str, identity: str) -> str:
-    """The digits in a name that would make it a content name, but not that of this dataset; or nothing."""
+    """The digits that make a name the content name of another dataset; empty if there are none."""
     match = _CONTENT_NAME.fullmatch(name)
     return "" if match is None or identity.startswith(match[2]) else match[2]
 
@@ -55,15 +55,15 @@ class Publisher:
     """Changes the registrations of one node.
 
     Args:
-        folders: where they are.
-        boot: names this start of the node.
+        folders: of the registrations.
+        boot: identifies this start of the node.
         quota: of each tenant.
-        keep_unused: seconds that a content name stays after its last use.
+        keep_unused: seconds for which an unused content name is kept.
         now: seconds since the epoch.
 
     Attributes:
-        unswept: whether there may be something that no registration names.
-        expired: what has expired since somebody took it from here.
+        unswept: whether there may be contents that no registration names.
+        expired: expired names, until the caller takes them.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class Publisher:
         self._now = now
 
     def used(self, tenant: str, without: str) -> Usage:
-        """What a tenant has beside one registration. Near its quota, content names that are not used make room.
+        """The usage of a tenant without one registration. Near the quota, unused content names are expired first.
 
         Raises:
-            ApiError: TooLarge, it may have no more registrations.
+            ApiError: TooLarge if the tenant may not have more registrations.
         """
         used = usage_of(self.folders, tenant, without)
         near = 2 * used.registrations > self.quota.registrations or 2 * used.bytes > self.quota.bytes
@@ -98,7 +98,7 @@ class Publisher:
         return used
 
     def known(self, tenant: str, name: str, caching: str, fingerprint: str, allow: tuple[str, ...]) -> bool:
-        """Whether this very file has the name already; if only ``caching`` differs, that is changed."""
+        """Whether the name already has this very file; if only ``caching`` differs, it is updated."""
         path = self.folders.of_tenant(tenant) / name / REGISTRATION
         document = read_document(path)
         if not fingerprint or document is None:
@@ -114,14 +114,14 @@ class Publisher:
         return True
 
     def content_names(self, tenant: str, name: str) -> list[str]:
-        """The content names that a tenant has for datasets that are registered under a name."""
+        """The content names of the datasets that a tenant has registered under a name."""
         return [path.parent.name for path, _ in self._content_named(tenant, f"{name[: _LONGEST - _DIGITS - 1]}-")]
 
     def publish(self, draft: Path, document: dict[str, Any]) -> bool:
-        """Put a complete dataset in its place; whether the name is new.
+        """Put a complete dataset in place; returns whether the name is new.
 
         Raises:
-            ApiError: TooLarge, the tenant would have too much.
+            ApiError: TooLarge if the tenant's quota would be exceeded.
         """
         tenant, name = document["tenant"], document["name"]
         folder = self.folders.of_tenant(tenant) / name
@@ -141,7 +141,7 @@ class Publisher:
         return before is None
 
     def remove(self, tenant: str, name: str) -> bool:
-        """Forget a name; whether there was one."""
+        """Forget a name; returns whether it existed."""
         path = self.folders.of_tenant(tenant) / name / REGISTRATION
         if not path.exists():
             return False
@@ -151,7 +151,7 @@ class Publisher:
         return True
 
     def drop(self, tenant: str, name: str, known: AnnouncedRegistration) -> bool:
-        """Forget a name if it still is what it was when that was found out; whether it was."""
+        """Forget a name if its registration is still ``known``; returns whether it was."""
         path = self.folders.of_tenant(tenant) / name / REGISTRATION
         with self.folders.locked():
             document = read_document(path)
@@ -162,7 +162,7 @@ class Publisher:
         return True
 
     def sweep(self) -> None:
-        """Remove what no registration names; what is still open somewhere is left for the next time."""
+        """Remove contents that no registration names; open ones are left for the next call."""
         trash = self.folders.open_draft()
         try:
             with self.folders.locked():
@@ -171,11 +171,11 @@ class Publisher:
             trash.close()
 
     def expire(self, idle: float | None = None, tenant: str = "") -> bool:
-        """Forget content names unused for so many seconds (``keep_unused``); whether there were any.
+        """Expire content names that are unused; returns whether there were any.
 
         Args:
-            idle: seconds without use.
-            tenant: whose; empty: everybody's.
+            idle: seconds without use; ``None``: ``keep_unused``.
+            tenant: the tenant; empty: all.
         """
         oldest = self._now() - (self._keep_unused if idle is None else idle)
         gone = set()
@@ -199,7 +199,7 @@ class Publisher:
                     yield path, document
 
     def _outlives(self, folder: Path, before: dict[str, Any], after: dict[str, Any]) -> bool:
-        """Whether what has the name now is used, so that it stays under its content name."""
+        """Whether the present holder of the name is in use, so that it stays under its content name."""
         if AnnouncedRegistration(str(before.get("content")), "").id == AnnouncedRegistration(after["content"], "").id:
             return False
         kept = folder.with_name(content_name(folder.name, str(before.get("content"))))
@@ -236,7 +236,7 @@ class Publisher:
 
 
 def note_use(locations: Path) -> None:
-    """Note that a registration is used now; a disk that cannot be written loses nothing but that."""
+    """Record that a registration is used now; failures to write are ignored."""
     try:
         os.utime(locations)
     except OSError:

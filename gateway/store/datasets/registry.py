@@ -1,9 +1,8 @@
 """The registered datasets of this node, by tenant and name on disk, opened on demand.
 
-Registrations are soft state. What cannot be read, or is not as long as it should be, counts as not registered and is removed;
-the client registers again. Workers tell each other nothing: each looks at a registration's small file, at most once a second
-while batches use it and always when somebody asks about the registration itself, and sees what a sibling registered, replaced or
-removed.
+Registrations are soft state. One that cannot be read, or has the wrong size, counts as not registered and is removed; the client
+registers it again. Workers do not communicate: each checks a registration's small file, at most once a second while batches
+use it and always when the registration itself is requested, and so notices changes and removals by other workers.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ _WAITING = 16
 
 @dataclass(frozen=True, slots=True)
 class DigestSource:
-    """Facts about a digest file besides its bytes.
+    """What is known of a digest file besides its bytes.
 
-    ``fingerprint`` names its bytes (their SHA-256), so that the same file is not read twice; empty when unknown. ``allow`` is
-    the allow-list of the caller that registers it, which must cover every item. ``content_name`` asks for a content name
+    ``fingerprint`` is the SHA-256 of its bytes, so that the same file is not read twice; empty if unknown. ``allow`` is
+    the allow-list of the registering caller, which must cover every item. ``content_name`` requests a content name
     (publishing.py).
     """
 
@@ -54,9 +53,10 @@ class DigestSource:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationRules:
-    """What may be registered.
+    """The limits of registrations.
 
-    ``limits`` are of reading one digest file, ``quota`` of what stays; a content name stays ``keep_unused`` seconds without use.
+    ``limits`` apply to reading one digest file, ``quota`` to a tenant's registrations. An unused content name is kept for
+    ``keep_unused`` seconds.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -65,17 +65,17 @@ class RegistrationRules:
 
 
 class DiskWork(Protocol):
-    """Threads for what may block on the cache disk. Both raise DiskFault while it hangs."""
+    """Threads for work that may block on the cache disk. Both methods raise DiskFault while it hangs."""
 
     async def glance(self, work: Callable[[], T]) -> T:
-        """Do small work, one after the other."""
+        """Do small work, in order."""
 
     async def chore(self, work: Callable[[], T]) -> T:
         """Do work that may take long."""
 
 
 class _Inline:
-    """No threads for what is small, and any for the rest: for a disk that does not hang."""
+    """Runs small work inline, and the rest in any thread: for a disk that does not hang."""
 
     async def glance(self, work: Callable[[], T]) -> T:
         return work()
@@ -88,17 +88,17 @@ class Registry:
     """The registrations of one node, as one worker sees them. Methods that are not coroutines may block.
 
     Args:
-        directory: of datasets, in the cache directory; need not exist, and may go away at any time.
-        boot: names this start of the node.
-        rules: of what may be registered.
+        directory: of datasets, in the cache directory; need not exist, and may vanish at any time.
+        boot: identifies this start of the node.
+        rules: limits of registrations.
         clock: seconds, monotonic.
-        on_open: hears of each content when it is opened, before anybody else has it; in the thread that opened it.
-        work: does what may block.
+        on_open: called with each content when it is opened, before any other user gets it, in the thread that opened it.
+        work: runs blocking work.
 
     Attributes:
-        folders: where everything is.
+        folders: paths and locks.
         limits: of reading one digest file.
-        work: does what may block.
+        work: runs blocking work.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Registry:
     ) -> None:
         self.folders = Folders(directory)
         self.work = work or _Inline()
-        # Without a start (an ill disk has none) nothing that an earlier one verified may be believed.
+        # Without a boot number (the disk is down), distrust everything that earlier starts verified.
         self._boot = boot or int.from_bytes(os.urandom(7), "little") + 1
         rules = rules or RegistrationRules()
         self.limits = rules.limits
@@ -126,21 +126,21 @@ class Registry:
         self._sweeping: asyncio.Task[None] | None = None
 
     def sweep(self) -> None:
-        """Remove what no registration names, such as what an earlier start left."""
+        """Remove files that no registration names, such as those left by an earlier start."""
         self._opened.damaged = False
         self._publisher.sweep()
 
     # --- looking
 
     async def get(self, tenant: str, name_or_id: str, *, now: bool = False) -> Registration | None:
-        """A tenant's dataset by its name or id; ``None`` when it is not registered, or not any more.
+        """A tenant's dataset by its name or id; ``None`` if it is not registered.
 
-        Of several names with one id, it is one that is open, else the first by name. ``now`` looks at what siblings did until
-        this moment; without it, what was seen within the last second is believed, which a batch can afford. While the disk hangs,
-        what was seen last is believed.
+        Of several names with one id, it is one that is open, else the first by name. ``now`` takes changes by other workers up to
+        this moment into account; without it, a check within the last second counts, which is enough for a batch. While the disk
+        hangs, the last known state is returned.
 
         Raises:
-            DiskFault: the disk hangs, and nothing was seen.
+            DiskFault: the disk hangs, and the registration is not known.
         """
         found = None if now else self._opened.believed(tenant, name_or_id, BELIEVED)
         try:
@@ -160,28 +160,28 @@ class Registry:
         return self._opened.find(tenant, name_or_id, now=now)
 
     async def of_tenant(self, tenant: str) -> AsyncIterator[Registration]:
-        """A tenant's datasets by name; opened one after the other, because each costs descriptors."""
+        """A tenant's datasets by name, opened one after the other, because each costs descriptors."""
         for name in sorted(await self.work.glance(partial(self._opened.names, tenant))):
             registration = await self.work.glance(partial(self._opened.refreshed, tenant, name))
             if registration is not None:
                 yield registration
 
     def contents(self) -> Iterable[Content]:
-        """What is open in this worker."""
+        """The contents that are open in this worker."""
         return self._opened.contents()
 
     def close(self) -> None:
-        """Let go of everything; what is still in use is closed with its last user."""
+        """Drop everything; contents in use are closed with their last user."""
         self._opened.close()
 
     # --- changing
 
     @asynccontextmanager
     async def draft(self) -> AsyncIterator[Path]:
-        """A folder on the same disk for a digest file that is still coming; removed at the end.
+        """A folder on the same disk for an incoming digest file; removed at the end.
 
         Raises:
-            DiskFault: there can be none.
+            DiskFault: it cannot be created.
         """
         with disk_faults():
             draft = await self.work.chore(self.folders.open_draft)
@@ -192,10 +192,10 @@ class Registry:
 
     @asynccontextmanager
     async def turn(self, tenant: str) -> AsyncIterator[None]:
-        """One registration of a tenant at a time, from the first byte of its digest file on.
+        """Serializes the registrations of a tenant, from the first byte of their digest files on.
 
         Raises:
-            ApiError: SlowDown, too many of the tenant's are waiting.
+            ApiError: SlowDown if too many registrations of the tenant are waiting.
         """
         if self._waiting[tenant] >= _WAITING:
             raise ApiError("SlowDown", "Other digest files are being read; try again.", headers={"Retry-After": "10"})
@@ -212,22 +212,22 @@ class Registry:
     async def register(
         self, tenant: str, name: str, parquet: Path, caching: str, source: DigestSource | None = None
     ) -> tuple[Registration, bool]:
-        """Register a dataset under a name, in place of what had that name.
+        """Register a dataset under a name, replacing the previous one.
 
         Args:
-            tenant: whose name it is.
-            name: see ``check_name``; with ``source.content_name``, what its content name begins with.
+            tenant: the owner of the name.
+            name: see ``check_name``; with ``source.content_name``, the beginning of its content name.
             parquet: the digest file.
             caching: one of ``CACHING``.
-            source: what is known of the file, and asked for.
+            source: further facts and options.
 
         Returns:
             The registration, and whether the name is new.
 
         Raises:
-            ApiError: InvalidRequest; InvalidDigestFile, TooLarge; AccessDenied, the allow-list does not cover an item; Conflict,
-                the name is another dataset's.
-            DiskFault: the disk cannot take it.
+            ApiError: InvalidRequest; InvalidDigestFile; TooLarge; AccessDenied if the allow-list does not cover an item; Conflict
+                if the name belongs to another dataset.
+            DiskFault: the disk cannot store it.
         """
         check_name(name)
         if caching not in CACHING:
@@ -252,7 +252,7 @@ class Registry:
         return registration, new
 
     async def remove(self, tenant: str, name: str) -> bool:
-        """Forget a dataset's name; whether there was one.
+        """Forget a dataset's name; returns whether it existed.
 
         Raises:
             DiskFault: the disk cannot be written.
@@ -264,7 +264,7 @@ class Registry:
     # --- other nodes
 
     def parcel(self, tenant: str, name: str) -> Parcel | None:
-        """A registration with its files open, to be sent to another node; ``None`` when there is none. Runs in a thread."""
+        """A registration with its files open, to be sent to another node; ``None`` if it does not exist. Runs in a thread."""
         folder = self.folders.of_tenant(tenant) / name
         try:
             with self.folders.locked():
@@ -277,11 +277,11 @@ class Registry:
             return None
 
     async def adopt(self, draft: Path, document: dict[str, Any]) -> None:
-        """Put a registration that came from another node, and was checked, in its place.
+        """Put a checked registration from another node in place.
 
         Raises:
-            ApiError: TooLarge, the tenant would have too much.
-            DiskFault: the disk cannot take it.
+            ApiError: TooLarge if the tenant's quota would be exceeded.
+            DiskFault: the disk cannot store it.
         """
         with disk_faults():
             await self.work.chore(partial(self._publisher.publish, draft, document))
@@ -289,10 +289,10 @@ class Registry:
                 await self.work.chore(self.sweep)
 
     async def grant(self, tenant: str, name: str, allow: tuple[str, ...] = ()) -> Grant:
-        """What a tenant's registration of a name may have beside its others.
+        """The limits of a tenant's registration of a name, given its other registrations.
 
         Raises:
-            ApiError: TooLarge, the tenant has all that it may have.
+            ApiError: TooLarge if the quota is used up.
         """
         with disk_faults():
             used = await self.work.chore(partial(self._publisher.used, tenant, name))
@@ -300,7 +300,7 @@ class Registry:
         return Grant(allow, min(MAX_ITEMS, allowed.items), allowed.bytes)
 
     async def drop(self, tenant: str, name: str, known: AnnouncedRegistration) -> bool:
-        """Forget a name if it still is what it was when that was found out; whether it was.
+        """Forget a name if its registration is still ``known``; returns whether it was.
 
         Raises:
             DiskFault: the disk cannot be written.
@@ -310,7 +310,7 @@ class Registry:
 
     @property
     def expired(self) -> set[Name]:
-        """Content names that have expired here; the caller removes them after telling the fleet."""
+        """Content names that have expired here. The caller removes them, after it has told the fleet."""
         return self._publisher.expired
 
     # --- how
@@ -320,12 +320,12 @@ class Registry:
         if digits and any(self._opened.names_of(tenant, digits)):
             raise ApiError(
                 "Conflict",
-                f"The name {name!r} is that of the dataset whose id begins with {digits}, and this is {identity}: the digest "
-                "file has changed. Register it under another name.",
+                f"The name {name!r} belongs to the dataset whose id begins with {digits}, and this is {identity}: the "
+                "digest file has changed. Register it under another name.",
             )
 
     async def _known(self, tenant: str, name: str, caching: str, source: DigestSource) -> Registration | None:
-        """The registration of this very file, if there is one under this name, or a content name that begins with it."""
+        """The registration of this very file, if it exists under this name, or a content name that begins with it."""
         look = self._publisher
         names = await self.work.chore(partial(look.content_names, tenant, name)) if source.content_name else [name]
         for each in names:
@@ -348,7 +348,7 @@ class Registry:
         return await convert(parquet, draft, self.limits, grant, self.folders.turns(tenant))
 
     def _tidy(self) -> None:
-        """Release registrations that a sibling removed, and free contents that no process has open. Called periodically."""
+        """Release registrations that another worker removed, and free contents that no process has open. Called periodically."""
         now = self._clock()
         if now < self._tidy_at:
             return
@@ -359,7 +359,7 @@ class Registry:
     async def _sweep_again(self) -> None:
         with suppress(DiskFault, OSError):
             await self.work.glance(self._opened.tidy)
-            # It waits for the lock of the node, and removing what a large dataset leaves takes long.
+            # This waits for the lock of the node, and removing a large dataset takes long.
             await self.work.chore(self._expire)
 
     @property
@@ -372,7 +372,7 @@ class Registry:
             self.sweep()
 
     async def swept(self) -> None:
-        """Wait for what is being removed in the background."""
+        """Wait for removals in the background."""
         if self._sweeping is not None:
             await self._sweeping
 

@@ -13,12 +13,12 @@ from gateway.store.datasets.layout import INDEX, INDEX_HEADER
 
 
 def disk_bytes(folder: Path) -> int:
-    """Bytes of a folder's files, drafts included; 0 when there is none. Runs in a thread."""
+    """Bytes of a folder's files, drafts included; 0 if it is missing. Runs in a thread."""
     return sum(status.st_size for status in _files(folder))
 
 
 def usage_of(folders: Folders, tenant: str, without: str = "") -> Usage:
-    """What a tenant has, less the registration named ``without``; what two of them share counts once. Runs in a thread.
+    """The usage of a tenant, without the registration ``without``; shared contents count once. Runs in a thread.
 
     Raises:
         OSError: the disk cannot be read.
@@ -40,7 +40,7 @@ def usage_of(folders: Folders, tenant: str, without: str = "") -> Usage:
 
 
 def items_of(index: Path) -> int:
-    """How many items an ``index`` file has; 0 when there is none that can be read."""
+    """The number of items of an ``index`` file; 0 if it is missing or unreadable."""
     try:
         with index.open("rb") as file:
             return int(INDEX_HEADER.unpack(file.read(INDEX_HEADER.size))[1])
@@ -60,4 +60,4 @@ def _files(folder: Path) -> Iterator[os.stat_result]:
             else:
                 yield entry.stat(follow_symlinks=False)
         except FileNotFoundError:
-            continue  # removed in this moment
+            continue  # removed in the meantime

@@ -1,7 +1,7 @@
 """Writes a dataset's files, batch of rows by batch of rows, in the form that layout.py describes.
 
-Digests and lengths are written at their full width first, as only the last row tells which form is the shorter one; the rest is
-written once. What is written for good counts against a budget as it is written, so a file that comes to too much ends early.
+Digests and lengths are written at their full width first, as only the last row tells which form is shorter; the rest is
+written once. Final bytes count against a budget as they are written, so an oversized result fails early.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from gateway.store.datasets.index import total_of
 from gateway.store.datasets.layout import NONE, IndexForm, width_of
 
 KNOWN_KEYS = 2**19
-"""Keys that are remembered, so that they are stored once; when there are more, remembering begins anew."""
+"""Keys that are remembered, so that they are stored once; beyond that, remembering starts over."""
 _PIECE = 8 * 1024**2
 _BLOCK = 2**20
 _SHORT = 16
 
 
 class Budget:
-    """Bytes that may still be written for good, and the free space of the file system that must stay."""
+    """Final bytes that may still be written, and the free space of the file system to keep."""
 
     def __init__(self, output: int, reserve: int) -> None:
         self._left = output
         self._reserve = reserve
 
     def spend(self, size: int) -> None:
-        """Account for bytes that stay.
+        """Account for final bytes.
 
         Raises:
-            BadFile: they are more than are left.
+            BadFile: the budget is exceeded.
         """
         self._left -= size
         if self._left < 0:
             raise BadFile("The converted file takes more space than the tenant may use.", Limit.BYTES)
 
     def check_room(self, size: int, path: Path) -> None:
-        """Keep the reserve.
+        """Check that the reserve stays free.
 
         Raises:
-            OSError: ENOSPC, so many more bytes would touch it.
+            OSError: ENOSPC if ``size`` more bytes would touch it.
         """
         status = os.statvfs(path.parent)
         if status.f_bavail * status.f_frsize < self._reserve + size:
@@ -60,11 +60,11 @@ class Budget:
 
 
 class Output:
-    """A file that is written at given places.
+    """A file written at given positions.
 
     Args:
         path: of the file, which must not exist.
-        budget: shared by all files of the job; what is written is not spent.
+        budget: shared by all files of the job; ``put`` does not spend from it.
     """
 
     def __init__(self, path: Path, budget: Budget) -> None:
@@ -74,7 +74,7 @@ class Output:
         self._budget = budget
 
     def put(self, position: int, data: bytes | memoryview) -> None:
-        """Write bytes at a place."""
+        """Write bytes at a position."""
         left = memoryview(data)
         self._budget.check_room(len(left), self.path)
         while left:
@@ -88,13 +88,13 @@ class Output:
         self.put(self.end, data)
 
     def read(self, dtype: Any, count: int, position: int = 0) -> NDArray[Any]:
-        """Map what was written."""
+        """Map the written bytes."""
         if not count:
             return np.empty(0, dtype)
         return np.memmap(self.path, dtype, "r", position, (count,))
 
     def finish(self) -> None:
-        """Have it on the disk, so that a crash of the machine leaves no hole."""
+        """Sync the file, so that a crash of the machine leaves no hole."""
         os.fsync(self._fd)
         os.close(self._fd)
 
@@ -105,7 +105,7 @@ class Output:
 
 
 def bytes_of(numbers: NDArray[Any]) -> memoryview:
-    """An array's bytes."""
+    """The bytes of an array."""
     return np.ascontiguousarray(numbers).reshape(-1).view(np.uint8).data
 
 
@@ -113,8 +113,8 @@ class IndexWriter:
     """Writes ``index`` and ``states``.
 
     Args:
-        folder: gets the files; it is in a draft, which gets what is temporary.
-        items: that will come.
+        folder: receives the files; its parent, the draft, receives temporary files.
+        items: the number of rows to come.
         budget: of the job.
     """
 
@@ -130,7 +130,7 @@ class IndexWriter:
         self._least, self._largest = NONE, 0
 
     def add(self, columns: Columns) -> None:
-        """The next rows."""
+        """Add the next rows."""
         digests, lengths = bytes_of(columns.digests), bytes_of(columns.lengths)
         self._digests.update(digests)
         self._lengths.update(lengths)
@@ -142,7 +142,7 @@ class IndexWriter:
         self._all_lengths.add(bytes_of(stored))
 
     def finish(self) -> dict[str, Any]:
-        """Write the files, and say what the dataset is."""
+        """Write the files; returns the description of the dataset."""
         items = self._items
         digests = self._all_digests.read(np.uint8, 32 * items).reshape(items, 32)
         prefixes, order = sort_digests(digests)
@@ -180,7 +180,7 @@ class IndexWriter:
         file.put(used, bytes(form.size - used))
 
     def _write_states(self) -> None:
-        # Every byte is written: to touch a hole of a mapped file on a full disk would kill the process.
+        # Write every byte: touching a hole of a mapped file on a full disk would kill the process.
         states = Output(self._folder / layout.STATES, self._budget)
         end = layout.states_size(self._items)
         for position in range(0, end, _PIECE):
@@ -197,7 +197,7 @@ def sort_digests(digests: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArra
     prefixes = prefixes[order]
     again = np.flatnonzero(prefixes[1:] == prefixes[:-1])
     if len(again):
-        # Only equal prefixes need the rest of the digest; among strangers' bytes there are none but duplicates.
+        # Only equal prefixes need the rest of the digest; short of an attack, only duplicates have them.
         tied = np.union1d(again, again + 1)
         items = order[tied]
         rest = words[items]
@@ -206,7 +206,7 @@ def sort_digests(digests: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArra
 
 
 def _first_of_equals(digests: NDArray[np.uint8], order: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """For each item in order, whether its digest is another one than that of the item before."""
+    """For each item in order, whether its digest differs from the previous one's."""
     words = digests.reshape(-1).view(np.uint64).reshape(-1, 4)
     fresh = np.ones(len(order), bool)
     for start in range(1, len(order), _BLOCK):
@@ -265,7 +265,7 @@ class LocationsWriter:
         self._count = 0
 
     def add(self, columns: Columns) -> None:
-        """The next rows."""
+        """Add the next rows."""
         keys = np.array([self._number(key) for key in columns.keys], np.uint64)
         one = np.uint64(1)
         new = (keys[columns.key_numbers], columns.buckets, columns.offsets + one, columns.lengths + one)
@@ -277,7 +277,7 @@ class LocationsWriter:
         self._items += len(columns.lengths)
 
     def finish(self, buckets: dict[str, int]) -> None:
-        """Write the rest."""
+        """Write the remaining pages."""
         if len(self._rows):
             self._write_rows(self._rows)
         if self._keys:
@@ -293,7 +293,7 @@ class LocationsWriter:
         self._file.finish()
 
     def _number(self, key: bytes) -> int:
-        # A long key is known by its hash, so that memory does not depend on how long keys are.
+        # Long keys are remembered by hash, so that memory does not depend on their length.
         known = key if len(key) <= _SHORT else blake2b(key, digest_size=_SHORT).digest()
         number = self._numbers.get(known)
         if number is None:
@@ -315,14 +315,14 @@ class LocationsWriter:
         self._row_pages.append(self._append(page) - len(page))
 
     def _append(self, data: bytes) -> int:
-        """Where the file ends then."""
+        """Append data; returns the end of the file."""
         self._budget.spend(len(data))
         self._file.add(data)
         return self._file.end
 
 
 def pack_rows(rows: NDArray[np.uint64]) -> bytes:
-    """A page of rows."""
+    """Encode a page of rows."""
     least = rows.min(axis=0)
     above = rows - least
     widths = [width_of(int(largest)) for largest in above.max(axis=0)]
@@ -331,7 +331,7 @@ def pack_rows(rows: NDArray[np.uint64]) -> bytes:
 
 
 def pack_keys(keys: list[bytes]) -> bytes:
-    """A page of keys."""
+    """Encode a page of keys."""
     first, last = min(keys), max(keys)
     size = next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
     common, rests = first[:size], [key[size:] for key in keys]

@@ -1,8 +1,8 @@
 """Operations on the rows of blobs: eviction order, use, verification, counts.
 
 Files are removed only here, by ``remove_files``, and only while the transaction holds the write lock and the blob has no
-row. ``recording.record`` looks at the files under the same lock. So of an eviction and a new fill of the same bytes one comes
-first: either the fill's row protects the file, or the fill sees that the file is gone and is not recorded.
+row. ``recording.record`` checks the files under the same lock. So an eviction and a new fill of the same bytes are ordered:
+either the fill's row protects the file, or the fill sees that the file is gone and is not recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.store.index.schema import NODE
 
 @dataclass(frozen=True, slots=True)
 class BlobRow:
-    """What the index knows of one blob. ``boot`` is the start under which the file of ``mtime_ns`` was found right."""
+    """A blob's row. ``boot`` is the start during which the file of ``mtime_ns`` was verified."""
 
     digest: bytes
     size: int
@@ -31,7 +31,7 @@ class BlobRow:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What all blobs of the node amount to."""
+    """The totals of the node's blobs: bytes and number."""
 
     size: int
     blobs: int
@@ -39,7 +39,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A committed blob file. ``boot`` is the start under which the file of ``mtime_ns`` was known to be right."""
+    """A committed blob file. ``boot`` is the start during which the file of ``mtime_ns`` was verified."""
 
     ref: BlobRef
     path: str
@@ -56,29 +56,29 @@ def find(connection: Connection, digest: bytes) -> BlobRow | None:
 
 
 def find_many(connection: Connection, digests: Sequence[bytes]) -> list[BlobRow]:
-    """The rows of those of at most 500 blobs that have one."""
+    """The existing rows of at most 500 blobs."""
     marks = ",".join("?" * len(digests))
     statement = f"SELECT digest, size, crc32, mtime_ns, boot FROM blobs WHERE digest IN ({marks})"  # noqa: S608 - "?" only
     return [BlobRow(*row) for row in connection.execute(statement, tuple(digests))]
 
 
 def held(connection: Connection, digests: Sequence[bytes]) -> set[bytes]:
-    """Those of at most 500 blobs that have a row."""
+    """The digests among at most 500 whose blobs have a row."""
     marks = ",".join("?" * len(digests))
     statement = f"SELECT digest FROM blobs WHERE digest IN ({marks})"  # noqa: S608 - "?" only
     return {digest for (digest,) in connection.execute(statement, tuple(digests))}
 
 
 def fit(connection: Connection, sizes: Mapping[bytes, int], capacity: int) -> bool:
-    """Whether the blobs that are not here yet, of ``sizes`` by digest, leave the node within its capacity."""
+    """Whether the node stays within its capacity with those of the blobs, sizes by digest, that are not cached yet."""
     new = sizes.keys() - held(connection, tuple(sizes))
     return not new or counts(connection).size + sum(sizes[digest] for digest in new) <= capacity
 
 
 def keep_item(connection: Connection, blob: Kept, capacity: int, entry: Entering, now: float) -> bool:
-    """Give a blob that was stored for its own sake its row; ``False`` when its file is gone or there is no room.
+    """Insert the row of a blob stored for its own sake; ``False`` if its file is gone or there is no room.
 
-    Evicted files are unlinked under the write lock that this transaction holds, so what is seen here stays.
+    Files are evicted under the write lock that this transaction holds, so the file cannot vanish before the commit.
     """
     try:
         status = os.stat(blob.path)
@@ -91,13 +91,13 @@ def keep_item(connection: Connection, blob: Kept, capacity: int, entry: Entering
 
 
 def entered(blob: Kept, mtime_ns: int, entry: Entering, *, item: bool = False) -> NewBlob:
-    """A blob on its way into a pool, with the modification time that its file has."""
+    """A blob about to enter a pool, with its file's modification time."""
     boot = blob.boot if mtime_ns == blob.mtime_ns else 0
     return NewBlob(blob.ref.digest, blob.ref.size, blob.ref.crc32, mtime_ns, boot, entry, item)
 
 
 def counts(connection: Connection) -> Counts:
-    """The kept counts."""
+    """The stored totals."""
     row = connection.execute("SELECT bytes, blobs FROM pools WHERE id = ?", (NODE,)).fetchone()
     return Counts(row[0], row[1])
 
@@ -109,7 +109,7 @@ def born(connection: Connection) -> int:
 
 
 def want(connection: Connection, size: int) -> None:
-    """Leave word for the keeper that room for ``size`` bytes is needed."""
+    """Ask the keeper for room for ``size`` bytes."""
     connection.execute(
         "INSERT INTO meta VALUES ('wanted', ?) ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
         (size,),
@@ -117,23 +117,23 @@ def want(connection: Connection, size: int) -> None:
 
 
 def wanted(connection: Connection) -> int:
-    """The most that was wanted since ``forget_wanted``."""
+    """The largest request since ``forget_wanted``."""
     row = connection.execute("SELECT value FROM meta WHERE name = 'wanted'").fetchone()
     return 0 if row is None else int(row[0])
 
 
 def forget_wanted(connection: Connection) -> None:
-    """The room was made."""
+    """Clear the requests after room was made."""
     connection.execute("DELETE FROM meta WHERE name = 'wanted'")
 
 
 def note_verified(connection: Connection, digest: bytes, mtime_ns: int, boot: int) -> None:
-    """Write down that the file of that modification time was found right under this start."""
+    """Record that the file of that modification time was verified during this start."""
     connection.execute("UPDATE blobs SET mtime_ns = ?, boot = ? WHERE digest = ?", (mtime_ns, boot, digest))
 
 
 def evict(connection: Connection, wanted: int, files: int, limit: int) -> list[tuple[bytes, int]]:
-    """Delete the rows of the blobs that leave next, until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs.
+    """Delete the rows of the next blobs in the eviction order, until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs.
 
     Returns:
         Digests and sizes.
@@ -144,14 +144,14 @@ def evict(connection: Connection, wanted: int, files: int, limit: int) -> list[t
 
 
 def evict_pool(connection: Connection, name: str, limit: int) -> list[tuple[bytes, int]]:
-    """Delete the rows of at most ``limit`` blobs of a pool; digests and sizes."""
+    """Delete the rows of at most ``limit`` blobs of a pool; returns digests and sizes."""
     chosen = pool_rows.lowest(connection, name, limit)
     drop(connection, [digest for digest, _ in chosen])
     return chosen
 
 
 def evict_items(connection: Connection, digests: Sequence[bytes]) -> list[tuple[bytes, int]]:
-    """Delete the rows of blobs that are here for their own sake only; digests and sizes of those that had one."""
+    """Delete the rows of blobs stored for their own sake only; returns digests and sizes of those deleted."""
     marks = ",".join("?" * len(digests))
     statement = (
         f"SELECT digest, size FROM blobs WHERE digest IN ({marks}) AND item = 1 "  # noqa: S608 - "?" only
@@ -163,7 +163,7 @@ def evict_items(connection: Connection, digests: Sequence[bytes]) -> list[tuple[
 
 
 def drop(connection: Connection, digests: Iterable[bytes]) -> int:
-    """Delete blobs with all their ties, and the objects that lose their last block; how many blobs had a row."""
+    """Delete blobs with all their ties, and objects that lose their last block; returns the number of blobs with a row."""
     dropped = 0
     for digest in digests:
         holders = connection.execute(
@@ -184,14 +184,14 @@ def remove_files(
     digests: Sequence[bytes],
     remove: Callable[[bytes], bool],
 ) -> int:
-    """Have ``remove`` unlink the files of blobs that have no row; how many went."""
+    """Unlink, by ``remove``, the files of blobs without a row; returns their number."""
     return sum(remove(digest) for digest in digests if find(connection, digest) is None)
 
 
 def drop_wrong(connection: Connection, digest: bytes, path: str, wrong: tuple[int, int] | None) -> int:
-    """Drop a blob whose file was found wrong (``wrong``: its device and inode) or missing (``None``).
+    """Drop a blob whose file is corrupt (``wrong``: its device and inode) or missing (``None``).
 
-    Nothing is dropped when another file lies there by now: it was written since. How many blobs had a row.
+    Nothing is dropped if the path now leads to another file, written since. Returns the number of blobs with a row.
     """
     try:
         status = os.stat(path)
@@ -202,7 +202,7 @@ def drop_wrong(connection: Connection, digest: bytes, path: str, wrong: tuple[in
 
 
 def drop_broken(connection: Connection, digests: Sequence[bytes], path_of: Callable[[bytes], str]) -> list[bytes]:
-    """Drop the blobs whose file is missing or has not the size of the row; their digests."""
+    """Drop blobs whose file is missing or differs in size from the row; returns their digests."""
     broken = []
     for digest in digests:
         row = find(connection, digest)

@@ -1,14 +1,14 @@
-"""The three threads that talk to the index: one writes, one reads what may take long, one looks up single rows.
+"""The three threads that access the index: one writes, one runs long reads, one looks up single rows.
 
-The event loop waits for none of them longer than the watch allows (threads.py).
+The event loop does not wait for any of them longer than the watch allows (threads.py).
 
-Group commit. What the event loop asks to be written while a transaction is running is done together in the next one. An
-operation is a function of a connection. When one of a group fails, the group is rolled back and each operation is done
-in a transaction of its own, so an operation may run twice and must have no effects except through the connection
-or ones that do not mind repetition (unlinking a file). What comes often takes an argument, and gets those of all that wait in
-a row: a statement costs more than its rows, as the threads of the process compete for the interpreter after each.
+Group commit. Writes submitted while a transaction is running are done together in the next one. An operation is a function of a
+connection. If one of a group fails, the group is rolled back and each operation is retried in its own transaction, so an
+operation may run twice, and must have no effects except through the connection, or only idempotent ones (unlinking a file).
+Frequent operations take an argument, and are called once with the arguments of all consecutive ones: a statement costs more than
+its rows, as the threads of the process compete for the interpreter after each.
 
-A connection is used only while the file at its path is the one that was opened: SQLite itself would go on writing to a
+A connection is used only while the file at its path is the one that was opened: SQLite itself would keep writing to a
 deleted index.
 """
 
@@ -46,7 +46,7 @@ PATIENCE = 2.0
 Hear = Callable[[DiskFault | None], None]
 """Hears in the event loop how the index behaved: the fault of an operation, or that operations were done."""
 Check = Callable[[], None]
-"""Raises ``DiskFault`` when the index is not the one that was opened; called in the threads."""
+"""Raises ``DiskFault`` if the index is not the one that was opened; called in the threads."""
 
 
 _NONE = object()
@@ -64,7 +64,7 @@ Outcome = tuple["_QueuedOperation", Any, BaseException | None]
 
 
 class _Session:
-    """One thread's connection, opened when it is first needed and dropped when it failed or its file was replaced."""
+    """One thread's connection, opened at first use, and dropped if it failed or its file was replaced."""
 
     def __init__(self, path: Path, check: Check) -> None:
         self._path = path
@@ -76,7 +76,7 @@ class _Session:
         """The connection, checked against the file at the path.
 
         Raises:
-            DiskFault: GONE, when there is no index at the path; it is never created here.
+            DiskFault: GONE if there is no index at the path; it is never created here.
         """
         self._check()
         try:
@@ -92,7 +92,7 @@ class _Session:
         return driver_of(self._connection)
 
     def close(self) -> None:
-        """Close the connection; never fails."""
+        """Close the connection; never raises."""
         if self._connection is not None:
             try:
                 self._connection.close()
@@ -104,7 +104,7 @@ class _Session:
 
 
 class _Lane:
-    """A thread that takes operations in groups and reports them done, a whole group in one wake-up of the event loop."""
+    """A thread that runs operations in groups, and reports each group with one wake-up of the event loop."""
 
     def __init__(
         self, session: _Session, name: str, watch: HangWatch, hear: Hear, *, writes: bool = False, long: bool = False
@@ -126,7 +126,7 @@ class _Lane:
         return future
 
     def stop(self) -> asyncio.Future[None]:
-        """End the thread when it has finished what was submitted."""
+        """End the thread after the submitted operations."""
         self._ended: asyncio.Future[None] = self._watch.future()
         self._jobs.put(None)
         return self._ended
@@ -174,7 +174,7 @@ class _Lane:
         except Exception as error:
             judged = self._judge(error)
             if isinstance(judged, DiskFault) and judged.kind is FailureKind.BUSY:
-                # Each of them alone would wait for the same lock as long.
+                # Each of them would wait for the same lock again.
                 return [(job, None, judged) for job in group]
             if len(group) > 1:
                 return [outcome for job in group for outcome in self._write([job])]
@@ -219,7 +219,7 @@ class _Lane:
 
 
 class Database:
-    """The index as the event loop sees it."""
+    """The index as the event loop uses it."""
 
     def __init__(self, path: Path, check: Check, watch: HangWatch, hear: Hear) -> None:
         self._writer = _Lane(_Session(path, check), "larder-index-writer", watch, hear, writes=True)
@@ -227,7 +227,7 @@ class Database:
         self._looker = _Lane(_Session(path, check), "larder-index-looker", watch, hear)
 
     def write(self, operation: Operation[T]) -> asyncio.Future[T]:
-        """Do ``operation`` in a transaction; returns when it is committed.
+        """Run ``operation`` in a transaction; returns when it is committed.
 
         Raises:
             DiskFault: the index cannot take it.
@@ -243,7 +243,7 @@ class Database:
         return self._writer.submit(operation, argument)
 
     def read(self, operation: Operation[T]) -> asyncio.Future[T]:
-        """Do ``operation``, which only reads and may take long, outside of any transaction.
+        """Run ``operation``, which only reads and may take long, outside of a transaction.
 
         Raises:
             DiskFault: the index cannot answer.
@@ -251,7 +251,7 @@ class Database:
         return self._reader.submit(operation)
 
     def look(self, operation: Operation[T]) -> asyncio.Future[T]:
-        """Do a small ``operation``, which only reads, before the long ones.
+        """Run a small, read-only ``operation`` before the long ones.
 
         Raises:
             DiskFault: the index cannot answer.
@@ -259,11 +259,11 @@ class Database:
         return self._looker.submit(operation)
 
     def post(self, operation: Operation[object], undone: Callable[[], object]) -> None:
-        """``write`` without waiting, after everything submitted before it; ``undone`` is called when the disk failed it."""
+        """``write`` without waiting, after everything submitted before it; ``undone`` is called if the disk fails."""
         self._writer.submit(operation).add_done_callback(partial(self._posted, undone))
 
     async def close(self) -> None:
-        """Finish what was submitted and close the connections; a disk that hangs is not waited for."""
+        """Finish submitted operations and close the connections; does not wait for a hung disk."""
         for lane in (self._writer, self._reader, self._looker):
             with suppress(DiskFault):
                 await lane.stop()
@@ -295,7 +295,7 @@ def _end(future: asyncio.Future[None]) -> None:
 
 
 def _judged(error: Exception, session: _Session) -> Exception:
-    """What an error means: a fault of the disk, after which the session starts anew, or a mistake of ours."""
+    """Classify an error: a fault of the disk, after which the session is reopened, or a bug."""
     fault = disk_fault(error)
     if fault is None:
         return error

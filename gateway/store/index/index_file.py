@@ -1,4 +1,4 @@
-"""The index file: made when missing, replaced when it cannot be read, by one process at a time."""
+"""The index file: created if missing, replaced if unreadable, by one process at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Identity = tuple[int, int]
 
 
 def identity_of(path: Path) -> Identity | None:
-    """Device and inode of a file, or ``None`` when there is none."""
+    """Device and inode of a file, or ``None`` if it is missing."""
     try:
         status = path.stat()
     except OSError:
@@ -28,13 +28,13 @@ def identity_of(path: Path) -> Identity | None:
 
 
 def ensure_index(path: Path, condemned: Identity | None) -> bool:
-    """Have a readable index at ``path``. An index that is ``condemned``, or cannot be opened as one, starts anew, empty.
+    """Have a readable index at ``path``. A ``condemned`` or unreadable index is replaced by an empty one.
 
     Returns:
-        Whether a new index was made: then every blob file of before is an orphan.
+        Whether a new index was created; then all existing blob files are orphans.
 
     Raises:
-        DiskFault: the index cannot be read or written for a reason that a new one would not cure.
+        DiskFault: the index cannot be read or written, and a new one would not help.
     """
     with disk_faults(), _alone(path.with_name("index.lock")):
         if condemned is not None and identity_of(path) == condemned:
@@ -52,9 +52,9 @@ def ensure_index(path: Path, condemned: Identity | None) -> bool:
 
 
 def _open_once(path: Path) -> None:
-    # Digests are secrets, and SQLite gives its logs the mode of the file that it finds. One that is there is not opened here:
-    # the close would take away the locks that SQLite holds for this process's connections (fcntl(2)). Another process would then
-    # take itself for the last user and remove the log that this one writes to.
+    # Digests are secrets, and SQLite copies the file's mode to its logs. An existing file is not opened here: closing it
+    # would release the locks of this process's connections (fcntl(2)), and another process would consider itself the last
+    # user and remove the log that this one writes to.
     with disk_faults(), suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with disk_faults(), open_engine(path, patience=PATIENCE).connect() as connection:
@@ -63,7 +63,7 @@ def _open_once(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    # The log first: a new index next to an old log would be read together with it.
+    # The log first: SQLite would apply an old log to a new index.
     for suffix in ("-wal", "-shm", ""):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 

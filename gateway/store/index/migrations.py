@@ -1,9 +1,10 @@
-"""The index's schema, brought up to date in place: a cache that an older version of Larder filled is kept.
+"""Migrates the index's schema in place: a cache that an older version of Larder filled is kept.
 
-Each step leads from one version to the next. All of it is one transaction, so a migration that was killed has not happened, and
-the next start does it. Making the index over the ranks takes about a second per million blobs; until then the cache is not used.
+Each step migrates one version to the next. All steps run in one transaction, so a killed migration has no effect, and
+the next start repeats it. Creating the index over the ranks takes about a second per million blobs; until then the cache is not
+used.
 
-An index of a newer version is left alone: this version cannot read it, and does not know what it would lose.
+An index of a newer version is left alone: this version cannot read it, nor judge what would be lost.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from gateway.store.index.schema import DEFAULT_POOL, NODE, SCHEMA_VERSION, creat
 
 
 def migrate(connection: Connection, born: int) -> None:
-    """Bring the index to this version's schema; ``born`` (nanoseconds since the epoch) is noted in a new one.
+    """Migrate the index to this version's schema; ``born`` (nanoseconds since the epoch) is stored in a new one.
 
     Raises:
-        DiskFault: NEWER, when a newer version of Larder wrote the index, which is left as it is; CORRUPT, when no version did.
+        DiskFault: NEWER if a newer version of Larder wrote the index, which is left unchanged; CORRUPT if no version did.
     """
     connection.exec_driver_sql("BEGIN IMMEDIATE")
     try:
@@ -44,7 +45,7 @@ def _version(connection: Connection) -> int:
         raise DiskFault(
             FailureKind.NEWER,
             f"index.db was written by a newer version of Larder (schema {found}, this version has {SCHEMA_VERSION}); "
-            "it is left as it is. Install that version, or give this one another cache.dir",
+            "it is left unchanged. Install that version, or set another cache.dir",
         )
     if found != SCHEMA_VERSION and found not in _STEPS:
         raise DiskFault(FailureKind.CORRUPT, f"index.db has schema {found}, which no version of Larder wrote")
@@ -59,7 +60,7 @@ def _from_2(connection: Connection) -> None:
         "DROP INDEX IF EXISTS blobs_by_use",
         "ALTER TABLE blobs RENAME COLUMN last_used TO rank",
         f"ALTER TABLE blobs ADD COLUMN pool INTEGER NOT NULL DEFAULT {DEFAULT_POOL}",
-        # Version 2 wrote times ten years ahead for what the fleet's plan had given space to.
+        # Version 2 marked blobs with granted space by times ten years ahead.
         "UPDATE blobs SET rank = CAST(strftime('%s') AS REAL) WHERE rank > CAST(strftime('%s') AS REAL)",
         "CREATE INDEX blobs_by_rank ON blobs (pool, rank)",
     ):
@@ -74,4 +75,4 @@ def _from_2(connection: Connection) -> None:
 
 
 _STEPS: dict[int, Callable[[Connection], None]] = {2: _from_2}
-"""By the version that a step leads on from."""
+"""Migration steps, by the version that they start from."""

@@ -1,7 +1,7 @@
 """Operations on objects, their blocks and their grants. Each takes a connection inside a transaction, or one to read from.
 
-Statements are written out and run by the driver: they are on the path of every miss, and through SQLAlchemy's result
-objects recording one small object took 150 us of CPU instead of 45. New objects are written by recording.py.
+The statements are plain SQL for the driver: they are on the path of every miss, and through SQLAlchemy's result
+objects recording one small object took 150 us of CPU instead of 45. recording.py writes new objects.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The row as it is now, if there is one, and the digests that may have no row any more."""
+    """The row after recording, if there is one, and the digests that may have lost their rows."""
 
     record: ObjectRecord | None
     loose: tuple[bytes, ...] = ()
 
 
 class CachedObject(NamedTuple):
-    """All that serving an object takes: its row, its grants by identity, and the blobs of its blocks by number."""
+    """Everything needed to serve an object: its row, its grants by identity, and the blobs of its blocks by number."""
 
     record: ObjectRecord
     grants: dict[str, float]
@@ -43,7 +43,7 @@ class CachedObject(NamedTuple):
 
 
 encode = json.JSONEncoder(separators=(",", ":")).encode
-"""Headers as text. ASCII, because one may hold bytes that were no UTF-8, and SQLite would refuse what stands for them."""
+"""Headers as text. ASCII: one may contain bytes that are not UTF-8, decoded to surrogates, which SQLite refuses."""
 
 
 def _decode(text: str) -> tuple[Header, ...]:
@@ -60,7 +60,7 @@ def lookup(connection: Connection, key: ObjectKey) -> ObjectRecord | None:
 
 
 def blocks(connection: Connection, row_id: int, first: int, last: int) -> dict[int, BlobRef]:
-    """The blobs of blocks ``first`` to ``last``, inclusive, as far as they are here."""
+    """The cached blobs among blocks ``first`` to ``last``, inclusive."""
     rows = connection.execute(
         "SELECT b.no, b.digest, blobs.size, blobs.crc32 FROM object_blocks b JOIN blobs ON blobs.digest = b.digest "
         "WHERE b.object_id = ? AND b.no BETWEEN ? AND ?",
@@ -70,7 +70,7 @@ def blocks(connection: Connection, row_id: int, first: int, last: int) -> dict[i
 
 
 def known(connection: Connection, key: ObjectKey, most: int) -> CachedObject | None:
-    """The row of a key with its grants and its first blocks, at most ``most``."""
+    """The row of a key with its grants and at most ``most`` of its first blocks."""
     row = lookup(connection, key)
     if row is None:
         return None
@@ -82,8 +82,8 @@ def known(connection: Connection, key: ObjectKey, most: int) -> CachedObject | N
 def refresh(
     connection: Connection, old: ObjectRecord, meta: ObjectMeta, confirmed_at: float, now: float
 ) -> ObjectRecord:
-    """Take over what the origin said again of an object."""
-    # An answer that could not carry checksums does not say that there are none.
+    """Update an object's row from another answer of the origin."""
+    # ``None`` means that the answer could not carry checksums, not that there are none.
     checksums = old.meta.checksums if meta.checksums is None else meta.checksums
     row = ObjectRecord(
         old.row_id, replace(meta, checksums=checksums), old.block_size, latest(old.confirmed_at, confirmed_at, now)
@@ -96,20 +96,20 @@ def refresh(
 
 
 def confirm(connection: Connection, key: ObjectKey, meta: ObjectMeta, confirmed_at: float, now: float) -> None:
-    """Note that the origin vouched for the object again; nothing happens when the row is of another one."""
+    """Record that the origin confirmed the object again; ignored if the row is of another version."""
     old = lookup(connection, key)
     if old is not None and (old.meta.etag, old.meta.size) == (meta.etag, meta.size):
         refresh(connection, old, meta, confirmed_at, now)
 
 
 def forget(connection: Connection, keys: Sequence[ObjectKey]) -> list[bytes]:
-    """Delete the rows of these keys; the digests whose blobs went with them."""
+    """Delete the rows of these keys; returns the digests of blobs deleted with them."""
     rows = [row for key in keys if (row := lookup(connection, key)) is not None]
     return drop_untied(connection, delete(connection, [row.row_id for row in rows]))
 
 
 def forget_page(connection: Connection, origin: str, bucket: str, prefix: str) -> tuple[int, list[bytes]]:
-    """Delete up to 500 objects of a prefix; how many there were, and the digests whose blobs went with them."""
+    """Delete up to 500 objects of a prefix; returns their number, and the digests of blobs deleted with them."""
     rows = connection.execute(
         "SELECT id, key FROM objects WHERE origin = ? AND bucket = ? AND key >= ? ORDER BY key LIMIT ?",
         (origin, bucket, prefix, _PAGE),
@@ -125,23 +125,23 @@ def forget_origin_page(connection: Connection, origin: str) -> tuple[int, list[b
 
 
 def origin_mark(connection: Connection, origin: str) -> int | None:
-    """What ``mark_origin`` noted of an origin."""
+    """The mark of an origin, written by ``mark_origin``."""
     row = connection.execute("SELECT value FROM meta WHERE name = ?", (f"origin:{origin}",)).fetchone()
     return None if row is None else int(row[0])
 
 
 def mark_origin(connection: Connection, origin: str, mark: int) -> None:
-    """Note which store the objects of an origin came from."""
+    """Record which store the objects of an origin came from."""
     connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"origin:{origin}", mark))
 
 
 def delete_rows(connection: Connection, row_ids: Sequence[int]) -> list[bytes]:
-    """Delete objects by id; the digests whose blobs went with them."""
+    """Delete objects by id; returns the digests of blobs deleted with them."""
     return drop_untied(connection, delete(connection, row_ids))
 
 
 def delete_slots(connection: Connection, slots: Sequence[int]) -> list[bytes]:
-    """Delete every object whose key is in one of these slots; the digests whose blobs went with them."""
+    """Delete every object whose key is in one of these slots; returns the digests of blobs deleted with them."""
     ids: list[int] = []
     for slot in slots:
         ids += [row[0] for row in connection.execute("SELECT id FROM objects WHERE slot = ?", (slot,))]
@@ -149,7 +149,7 @@ def delete_slots(connection: Connection, slots: Sequence[int]) -> list[bytes]:
 
 
 def delete(connection: Connection, row_ids: Iterable[int]) -> list[bytes]:
-    """Delete objects, their ties and grants; the digests they were tied to."""
+    """Delete objects, their ties and grants; returns the digests they were tied to."""
     digests: list[bytes] = []
     for row_id in row_ids:
         rows = connection.execute("SELECT digest FROM object_blocks WHERE object_id = ?", (row_id,))
@@ -173,13 +173,13 @@ def drop_untied(connection: Connection, digests: Iterable[bytes]) -> list[bytes]
 
 
 def grants(connection: Connection, row_id: int) -> dict[str, float]:
-    """Who was granted the object, and when."""
+    """The grants of an object: times by identity, in seconds since the epoch."""
     rows = connection.execute("SELECT identity, granted_at FROM grants WHERE object_id = ?", (row_id,)).fetchall()
     return {row[0]: row[1] for row in rows}
 
 
 def grant(connection: Connection, row_id: int, identity: str, now: float) -> None:
-    """Remember a grant, if the object still has its row."""
+    """Record a grant, if the object still has its row."""
     connection.execute(
         "INSERT OR REPLACE INTO grants (object_id, identity, granted_at) SELECT id, ?, ? FROM objects WHERE id = ?",
         (identity, now, row_id),
@@ -192,7 +192,7 @@ def revoke(connection: Connection, row_id: int, identity: str) -> None:
 
 
 def withdraw_page(connection: Connection, origin: str, bucket: str, after: str) -> str | None:
-    """Forget the grants of up to 500 objects of a bucket, those behind the key ``after``; the last key, ``None`` at the end."""
+    """Forget the grants of up to 500 objects of a bucket after the key ``after``; returns the last key, ``None`` at the end."""
     rows = connection.execute(
         "SELECT id, key FROM objects WHERE origin = ? AND bucket = ? AND key > ? ORDER BY key LIMIT ?",
         (origin, bucket, after, _PAGE),
@@ -202,6 +202,6 @@ def withdraw_page(connection: Connection, origin: str, bucket: str, after: str) 
 
 
 def disbelieve(connection: Connection, now: float) -> int:
-    """Take back confirmations and grants from the future of ``now``; how many there were."""
+    """Revoke confirmations and grants with times after ``now``; returns their number."""
     confirmed = connection.execute("UPDATE objects SET confirmed_at = 0 WHERE confirmed_at > ?", (now,)).rowcount
     return confirmed + connection.execute("DELETE FROM grants WHERE granted_at > ?", (now,)).rowcount

@@ -1,7 +1,7 @@
 """Operations on pools: their blobs, the order of eviction, and counts.
 
-Each takes a connection inside a transaction. Ranks are what the pools' eviction orders say (gateway/policies/pools.py); sums are
-kept by triggers (schema.py).
+Each takes a connection inside a transaction. Ranks come from the pools' eviction orders (gateway/policies/pools.py); triggers
+keep the sums (schema.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gateway.store.index.schema import NODE
 T = TypeVar("T")
 _PAGE = 500
 _TRIMMED = 64
-"""Ghosts that are forgotten at a time, at most."""
+"""Most ghosts that are deleted at a time."""
 _NOBODY = OriginIdentity("", "")
 _NONE: Mapping[bytes, float] = MappingProxyType({})
 _COLUMNS = (
@@ -47,7 +47,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class PoolRow:
-    """One pool as the index has it. ``retired``: it is defined no more, and its blobs go over to ``default``."""
+    """One pool in the index. ``retired``: no longer defined; its blobs move to ``default``."""
 
     id: int
     pool: Pool
@@ -62,20 +62,20 @@ class PoolRow:
 
     @property
     def order(self) -> EvictionOrder:
-        """Its eviction order."""
+        """The pool's eviction order."""
         return order_named(self.pool.order)
 
     @property
     def remembers(self) -> bool:
-        """Whether what left the pool is remembered: for its order, or to measure what a skewed stream gains from more space."""
+        """Whether evicted blobs are remembered: for the order, or to measure what a skewed stream gains from more space."""
         measured = self.pool.name.startswith(STREAM) and self.pool.order == LeastRecentlyUsed.name
         return self.order.remembers or measured
 
 
 class Entering(NamedTuple):
-    """Why a blob enters the cache: the access, and the pool that it is for; of an object, its stream's goes before ``default``.
+    """Why a blob enters the cache: the access, and the intended pool. An object's stream pool takes precedence over ``default``.
 
-    ``reads`` is 0 if it was loaded ahead. ``score``: see ``BlobFacts``.
+    ``reads`` is 0 for a blob loaded ahead. ``score``: see ``BlobFacts``.
     """
 
     access: Access
@@ -85,7 +85,7 @@ class Entering(NamedTuple):
 
 
 class NewBlob(NamedTuple):
-    """A blob that enters. ``item``: it is kept for its own sake. ``mtime_ns`` and ``boot``: see ``blob_rows.BlobRow``."""
+    """A blob about to enter. ``item``: stored for its own sake. ``mtime_ns`` and ``boot``: see ``blob_rows.BlobRow``."""
 
     digest: bytes
     size: int
@@ -109,7 +109,7 @@ def pools(connection: Connection) -> dict[int, PoolRow]:
 
 
 def _pool(connection: Connection, *names: str) -> PoolRow:
-    """The pool in use that has the longest of these names; ``default`` if there is none."""
+    """The active pool with the longest of these names; ``default`` if there is none."""
     found = connection.execute(
         f"SELECT {_COLUMNS} FROM pools WHERE name IN ({_marks(names)}, '{DEFAULT}') AND NOT retired "  # noqa: S608
         f"ORDER BY name = '{DEFAULT}', length(name) DESC LIMIT 1",
@@ -135,15 +135,15 @@ def _wanted(entry: Entering) -> tuple[str, ...]:
 
 
 def holder(connection: Connection, digest: bytes) -> PoolRow | None:
-    """The pool that a blob is charged to, if the blob has a row."""
+    """The pool that a blob is charged to; ``None`` if the blob has no row."""
     found = connection.execute("SELECT pool FROM blobs WHERE digest = ?", (digest,)).fetchone()
     return None if found is None else pools(connection).get(found[0])
 
 
 def define(connection: Connection, wanted: Iterable[Pool]) -> None:
-    """Have exactly these pools, of which one is ``default``; the others are retired.
+    """Define exactly these pools, one of them ``default``; the others are retired.
 
-    So is a pool whose order changes, as ranks of one order mean nothing to another: its blobs enter the new one.
+    A pool whose order changes is retired too, as ranks of one order mean nothing to another: its blobs enter the new one.
     """
     connection.execute("UPDATE pools SET retired = 1 WHERE id <> ?", (NODE,))
     for pool in wanted:
@@ -159,7 +159,7 @@ def define(connection: Connection, wanted: Iterable[Pool]) -> None:
 
 
 def settle(connection: Connection, now: float, limit: int) -> int:
-    """Have at most ``limit`` blobs of retired pools enter ``default``; how many."""
+    """Move at most ``limit`` blobs of retired pools to ``default``; returns their number."""
     found = connection.execute(
         "SELECT digest FROM blobs WHERE pool IN (SELECT id FROM pools WHERE retired AND blobs > 0) LIMIT ?", (limit,)
     ).fetchall()
@@ -169,7 +169,7 @@ def settle(connection: Connection, now: float, limit: int) -> int:
 
 
 def _forget_empty(connection: Connection) -> None:
-    """Drop the retired pools that hold nothing any more, with what is remembered of them."""
+    """Delete empty retired pools and their ghosts."""
     empty = f"SELECT id FROM pools WHERE retired AND blobs = 0 AND id <> {NODE}"  # noqa: S608
     connection.execute(f"DELETE FROM ghosts WHERE pool IN ({empty})")  # noqa: S608
     connection.execute(f"DELETE FROM pools WHERE id IN ({empty})")  # noqa: S608
@@ -178,7 +178,7 @@ def _forget_empty(connection: Connection) -> None:
 def charge(
     connection: Connection, digests: Sequence[bytes], name: str, now: float, scores: Mapping[bytes, float] = _NONE
 ) -> int:
-    """Have blobs enter a pool, those excepted that it holds; how many did."""
+    """Move blobs to a pool; returns the number of those that were in another one."""
     row = _pool(connection, name)
     entering = []
     for page in _pages(digests):
@@ -195,16 +195,16 @@ def charge(
 
 
 def charge_below(connection: Connection, place: ObjectKey, after: str, now: float, limit: int) -> str | None:
-    """Have blobs of objects below a prefix enter the pools of their streams; those of datasets stay.
+    """Move the blobs of objects below a prefix to the pools of their streams; blobs of datasets stay.
 
     Args:
-        place: origin and bucket, and as its key what the objects' keys begin with.
+        place: origin and bucket, with the prefix as its key.
         after: key after which to begin.
         now: seconds since the epoch.
-        limit: objects at most.
+        limit: most objects.
 
     Returns:
-        The last key that was looked at; ``None`` at the end.
+        The last key processed; ``None`` at the end.
     """
     found = connection.execute(
         "SELECT id, key FROM objects WHERE origin = ? AND bucket = ? AND key >= ? AND key > ? ORDER BY key LIMIT ?",
@@ -232,7 +232,7 @@ def charge_below(connection: Connection, place: ObjectKey, after: str, now: floa
 
 
 def lowest(connection: Connection, name: str, limit: int) -> list[tuple[bytes, int]]:
-    """The blobs of a pool that leave first, at most ``limit``: digests and sizes."""
+    """The first blobs in a pool's eviction order, at most ``limit``: digests and sizes."""
     return connection.execute(
         "SELECT digest, size FROM blobs WHERE pool = (SELECT id FROM pools WHERE name = ?) ORDER BY rank LIMIT ?",
         (name, limit),
@@ -240,12 +240,12 @@ def lowest(connection: Connection, name: str, limit: int) -> list[tuple[bytes, i
 
 
 def _numbers(rows: Mapping[int, PoolRow]) -> dict[str, int]:
-    """The numbers of the pools in use, by name."""
+    """The ids of the active pools, by name."""
     return {row.pool.name: number for number, row in rows.items() if not row.retired}
 
 
 def enter(connection: Connection, new: NewBlob, now: float) -> None:
-    """Give a blob its row, or refresh it. One that another dataset holds stays charged to that."""
+    """Insert or refresh a blob's row. A blob held by another dataset stays charged to that one."""
     row = _pool(connection, *_wanted(new.entry))
     known = connection.execute("SELECT pool, rank FROM blobs WHERE digest = ?", (new.digest,)).fetchone()
     if known is not None and known[0] != row.id:
@@ -274,7 +274,7 @@ def enter(connection: Connection, new: NewBlob, now: float) -> None:
 
 
 def note_uses(connection: Connection, folded: Folded, now: float) -> None:
-    """Rank blobs anew after they were used, and count hits and misses."""
+    """Update the ranks of used blobs, and count hits and misses."""
     uses = folded.uses
     rows = pools(connection)
     ranked: list[tuple[float, bytes]] = []
@@ -301,7 +301,7 @@ def note_uses(connection: Connection, folded: Folded, now: float) -> None:
 
 
 def _missed(rows: Mapping[int, PoolRow], misses: Mapping[ObjectKey | str, int]) -> Counter[int]:
-    """Misses by the number of the pool that would have had the blob."""
+    """Misses by the id of the pool that the blob would have been charged to."""
     numbers = _numbers(rows)
     found: Counter[int] = Counter()
     for key, count in misses.items():
@@ -311,9 +311,9 @@ def _missed(rows: Mapping[int, PoolRow], misses: Mapping[ObjectKey | str, int]) 
 
 
 def victims(connection: Connection, wanted: int, files: int, limit: int) -> list[tuple[bytes, int]]:
-    """The blobs that leave next: until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs; digests and sizes.
+    """The next blobs to evict: until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs; digests and sizes.
 
-    What the pools' orders remember of them is noted.
+    They become ghosts where the pools' orders remember evicted blobs.
     """
     rows = pools(connection)
     book = Overdrafts(
@@ -339,7 +339,7 @@ def victims(connection: Connection, wanted: int, files: int, limit: int) -> list
 
 
 class _Queue:
-    """The blobs of one pool in the order of leaving, while some are chosen."""
+    """The blobs of one pool in eviction order, while victims are chosen."""
 
     def __init__(self, connection: Connection, row: PoolRow, limit: int) -> None:
         self._connection = connection
@@ -351,7 +351,7 @@ class _Queue:
         self._head: tuple[bytes, int, float] | None = None
 
     def head(self) -> tuple[bytes, int, float] | None:
-        """The blob that leaves next: digest, size, rank; ``None`` when the pool is empty."""
+        """The next victim: digest, size, rank; ``None`` if the pool is empty."""
         if self._head is None:
             span = self._row.order.victims(self._ledger)
             self._head = self._next(span) or self._next(EVERYTHING)
@@ -367,7 +367,7 @@ class _Queue:
         self._head = None
 
     def write(self) -> None:
-        """Count those that left, and remember them if the order does."""
+        """Count the victims, and store them as ghosts if the order remembers them."""
         if not self._left:
             return
         self._connection.execute(
@@ -375,7 +375,7 @@ class _Queue:
             (len(self._left), sum(size for size, _ in self._left.values()), self._row.id),
         )
         if self._row.remembers:
-            # Not by REPLACE, which fires no trigger of the row that it replaces.
+            # Not REPLACE, which does not fire the delete trigger of the replaced row.
             self._connection.executemany(
                 "DELETE FROM ghosts WHERE pool = ? AND digest = ?", [(self._row.id, digest) for digest in self._left]
             )
@@ -401,7 +401,7 @@ class _Queue:
 
 
 def without(pool: Ledger, size: int, rank: float) -> Ledger:
-    """The ledger after a blob has left."""
+    """The ledger after a blob has left the pool."""
     fresh = size if rank < 0 else 0
     return Ledger(
         pool.target, pool.size - size, pool.fresh - fresh, pool.ghosts + size, pool.fresh_ghosts + fresh, pool.adapted
@@ -409,7 +409,7 @@ def without(pool: Ledger, size: int, rank: float) -> Ledger:
 
 
 def _recall(connection: Connection, pool: int, digest: bytes) -> float | None:
-    """The rank of a ghost, which is one no more."""
+    """Delete a ghost and return its rank; ``None`` if there is none."""
     found = connection.execute("SELECT rank FROM ghosts WHERE pool = ? AND digest = ?", (pool, digest)).fetchone()
     if found is None:
         return None
@@ -418,9 +418,9 @@ def _recall(connection: Connection, pool: int, digest: bytes) -> float | None:
 
 
 def _trim(connection: Connection, row: PoolRow) -> None:
-    """Forget the oldest ghosts: of a stream, but for the window that measures its benefit.
+    """Delete the oldest ghosts. Of a stream, keep the window that measures its benefit.
 
-    Where the order needs them, each side and all together are bounded by the target (ARC, figure 4, case IV).
+    If the order needs ghosts, each side and all together are bounded by the target (ARC, figure 4, case IV).
     """
     pool = row.id
     if not row.order.remembers:
@@ -446,7 +446,7 @@ def _trim(connection: Connection, row: PoolRow) -> None:
 
 
 class Miscount(NamedTuple):
-    """By how much the kept counts of one pool are wrong; ``size`` and ``fresh`` are in bytes."""
+    """The error of one pool's stored counts; ``size`` and ``fresh`` are in bytes."""
 
     pool: int
     size: int
@@ -455,7 +455,7 @@ class Miscount(NamedTuple):
 
 
 def miscount(connection: Connection) -> list[Miscount]:
-    """The pools whose counts are wrong. One statement, so of one moment."""
+    """The pools with wrong counts. A single statement, so all values are of one moment."""
     found = connection.execute(
         "WITH held AS (SELECT pool, sum(size) AS size, count(*) AS blobs, sum(size * (rank < 0)) AS fresh FROM blobs "
         "GROUP BY pool UNION ALL SELECT 0, sum(size), count(*), sum(size * (rank < 0)) FROM blobs), "
@@ -467,7 +467,7 @@ def miscount(connection: Connection) -> list[Miscount]:
 
 
 def correct(connection: Connection, differences: Iterable[Miscount]) -> None:
-    """Add what ``miscount`` found; what other workers counted since then is kept."""
+    """Add the differences found by ``miscount``; counts by other workers since then are kept."""
     connection.executemany(
         "UPDATE pools SET bytes = bytes + ?, blobs = blobs + ?, fresh = fresh + ? WHERE id = ?",
         [(one.size, one.blobs, one.fresh, one.pool) for one in differences],

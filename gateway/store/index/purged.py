@@ -1,9 +1,9 @@
-"""The catalog's purges that a node has applied, noted in its index.
+"""The catalog's purges that a node has applied, recorded in its index.
 
-In the index, and not beside it: what SQLite loses with the power is what was written last, so where the note has survived, the
-deletions before it have too; and an index that was lost has neither.
+They are in the index for a reason: at a power failure SQLite loses the latest transactions, so if the record survives, the
+earlier deletions survive too; and with a lost index, both are gone.
 
-Purges are applied in the catalog's order. Of one that the node was told of in between, it is noted that it was applied ahead of
+Purges are applied in the catalog's order. A purge that the node received directly is recorded as applied ahead of
 its turn.
 """
 
@@ -29,34 +29,34 @@ _MOST_AHEAD = 256
 
 
 class Applied(NamedTuple):
-    """The last purge that was applied in its turn, empty for none; and those that were applied ahead of theirs."""
+    """The last purge applied in order, empty if none; and those applied ahead of their turn."""
 
     last: str = ""
     ahead: tuple[str, ...] = ()
 
 
 class AppliedPurges:
-    """The note of one node, which all of its workers read and write."""
+    """The record of one node, shared by its workers."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
     async def read(self) -> Applied | None:
-        """What was applied; ``None`` while the disk is down."""
+        """The applied purges; ``None`` while the disk is down."""
         try:
             return await self._disk.read(_read)
         except DiskFault:
             return None
 
     async def nothing_to_forget(self) -> bool:
-        """Whether there is no object in the index; false while the disk is down."""
+        """Whether the index has no objects; false while the disk is down."""
         try:
             return await self._disk.read(_is_empty)
         except DiskFault:
             return False
 
     async def note(self, applied: Applied) -> bool:
-        """Note what was applied, after it was; whether the disk took it."""
+        """Record applied purges; returns whether the disk accepted it."""
         text = json.dumps([applied.last, *applied.ahead[-_MOST_AHEAD:]])
         try:
             await self._disk.write(partial(_write, text=text))
@@ -66,14 +66,14 @@ class AppliedPurges:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """The workers of the node apply purges one after the other; without a disk there is nothing to take turns at."""
+        """Serializes purging among the node's workers; does nothing without a disk."""
         try:
             descriptor = await self._disk.run(partial(_lock_file, self._disk.directory.root / "purges.lock"), os.close)
         except (OSError, DiskFault):
             yield
             return
         try:
-            # Other processes hold it: there is no event to wait for, and a thread that waits cannot be called off.
+            # Polling, because another process holds the lock and a blocked thread could not be cancelled.
             while not _locked(descriptor):  # noqa: ASYNC110
                 await asyncio.sleep(_AGAIN)
             yield

@@ -14,13 +14,13 @@ from gateway.store.index import objects
 async def withdraw(disk: Disk, bump: Callable[[ObjectKey], None], bucket: ObjectKey) -> None:
     """Make every worker of the node forget the grants in a bucket; its objects stay.
 
-    As with objects, *bump, delete, bump*: the first bump fences what is being learned, the second invalidates what was read from
-    the index between the first and the deletion. While the index cannot be written, all of it is distrusted.
+    As with objects, *bump, delete, bump*: the first bump fences grants being learned, the second invalidates rows read from
+    the index before the deletion. While the index cannot be written, all of it is distrusted.
 
     Args:
         disk: of the node.
         bump: changes a generation.
-        bucket: what ``rights_in`` gives for it.
+        bucket: the result of ``rights_in`` for the bucket.
     """
     bump(bucket)
     last: str | None = ""

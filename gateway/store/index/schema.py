@@ -1,16 +1,16 @@
 """The index's tables, and how a connection to them is opened.
 
-``blobs`` and ``objects`` meet in ``object_blocks``; every object is tied to at least one blob, and every blob to at least one
-object, unless it was stored for its own sake, as an item of a dataset (``item``): that one is reached by its digest. Row ids of
-objects start at a random number and are never reused: a worker that still holds an id of a deleted row, or of an index that had
-to be thrown away, can never touch another object's grants.
+``blobs`` and ``objects`` are joined by ``object_blocks``; every object is tied to at least one blob, and every blob to at least
+one object, unless it is stored for its own sake as an item of a dataset (``item``), found by its digest. Row ids of objects
+start at a random number and are never reused: a worker that holds the id of a deleted row, or of a discarded index, can never
+touch another object's grants.
 
-Every blob is charged to one of ``pools`` and has a rank in its eviction order (gateway/policies/pools.py); the pool of the number
-``NODE`` counts all blobs. What ``pools`` counts is kept by triggers, inside the transaction that changes ``blobs`` or ``ghosts``,
-so it is right whichever worker writes. ``ghosts`` are blobs that were evicted and are remembered by their pool's order.
+Every blob is charged to one of ``pools`` and has a rank in its eviction order (gateway/policies/pools.py); the pool with the id
+``NODE`` counts all blobs. Triggers keep the counts in ``pools``, inside the transaction that changes ``blobs`` or ``ghosts``,
+so they are right whichever worker writes. ``ghosts`` are evicted blobs that their pool's order remembers.
 
-SQLite in WAL mode with synchronous=NORMAL may lose the last transactions when the machine loses power, never its
-consistency (https://www.sqlite.org/pragma.html#pragma_synchronous); a cache can afford the former.
+SQLite in WAL mode with synchronous=NORMAL may lose the last transactions at a power failure, never its
+consistency (https://www.sqlite.org/pragma.html#pragma_synchronous). A cache can afford that.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from gateway.policies.pools import DEFAULT
 
 SCHEMA_VERSION = 3
 NODE, DEFAULT_POOL = 0, 1
-"""Numbers of pools: all blobs together, and ``policies.pools.DEFAULT``."""
+"""Ids of pools: all blobs together, and ``policies.pools.DEFAULT``."""
 
 ROWS = 16
 """Rows of one statement at most: each number of rows is a statement of its own, which a connection keeps prepared."""
@@ -177,7 +177,7 @@ def open_engine(path: Path, *, patience: float) -> Engine:
 
 
 def prepare_connection(connection: Connection) -> None:
-    """Set what SQLite keeps per connection; sizes bound the memory of a worker."""
+    """Set SQLite's options of a connection; sizes bound the memory of a worker."""
     for pragma in (
         "journal_mode = WAL",
         "synchronous = NORMAL",
@@ -211,14 +211,14 @@ def rollback(connection: sqlite3.Connection) -> None:
 
 
 def driver_of(connection: Connection) -> sqlite3.Connection:
-    """The driver's connection behind one of SQLAlchemy."""
+    """The driver's connection behind an SQLAlchemy connection."""
     driver = connection.connection.driver_connection
     assert isinstance(driver, sqlite3.Connection)
     return driver
 
 
 def create_schema(connection: Connection, born: int) -> None:
-    """Create what is missing, inside a transaction; ``born`` (nanoseconds since the epoch) is noted in a new index."""
+    """Create missing tables, inside a transaction; ``born`` (nanoseconds since the epoch) is stored in a new index."""
     metadata.create_all(connection)
     for statement in _TRIGGERS:
         connection.exec_driver_sql(statement)
