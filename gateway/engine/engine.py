@@ -1,4 +1,4 @@
-"""The data path as the edges see it: find, read, write, forget."""
+"""The engine's surface for the edges: find, open, forget, warm."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ log = logging.getLogger("larder.engine")
 
 
 class Engine:
-    """One per worker. ``services.rules`` may be replaced at any time.
+    """The data path of one worker. ``services.rules`` may be replaced at any time.
 
     Args:
         services: of the worker.
-        channel: tells the fleet of writes.
-        entries: objects that are kept in memory.
-        max_fills: fills that run at once.
-        preload_bandwidth: bytes per second for chunks that are loaded ahead, 0 for no limit.
+        channel: announces writes to the fleet.
+        entries: most objects kept in memory.
+        max_fills: most fills at once.
+        preload_bandwidth: bytes per second for chunks loaded ahead, 0 for no limit.
     """
 
     def __init__(
@@ -73,18 +73,18 @@ class Engine:
         self.change_rights = self._writes.change_rights
 
     async def open(self, ask: Ask, found: Found, start: int, stop: int) -> Body:
-        """A body whose first byte is certain to come.
+        """A body whose first byte is guaranteed to be available.
 
         Args:
-            ask: of its reader.
+            ask: the reader's request.
             found: the object, for this reader.
-            start: its first byte.
-            stop: behind its last byte.
+            start: first byte.
+            stop: end, exclusive.
 
         Raises:
-            ObjectChanged: it is another one now, or this reader may not read it any more; what was wrong is forgotten: ask again.
+            ObjectChanged: the object has changed, or this reader may no longer read it; the entry was forgotten: ask again.
             DiskUnavailable: it cannot be stored; forward the request instead.
-            OriginUnavailable: it cannot be had.
+            OriginUnavailable: the origin cannot be reached.
         """
         entry, part = found.entry, found.part
         body = Body(self.blocks, entry, ask.identity, start, stop)
@@ -103,18 +103,18 @@ class Engine:
         return body
 
     async def forget_from_fleet(self, keys: Sequence[ObjectKey]) -> None:
-        """Another gateway wrote these keys."""
+        """Forget keys that another gateway wrote."""
         await self._writes.forget_here(keys, "fleet")
 
     async def settle_origins(self, endpoints: Mapping[str, str]) -> None:
-        """Forget objects and grants of origins that are other stores than before; see ``Store.settle_origins``."""
+        """Forget objects and grants of origins whose store has changed; see ``Store.settle_origins``."""
         changed = await self.services.store.settle_origins(endpoints)
         if changed:
             self._grants.drop()
-            log.warning("the endpoint of %s changed; what the cache held of it was forgotten", ", ".join(changed))
+            log.warning("the endpoint of %s changed; its cached objects were forgotten", ", ".join(changed))
 
     def warm(self, key: ObjectKey, identity: OriginIdentity) -> None:
-        """Read an object into the cache in the background, because a rule says warm_on_write."""
+        """Read an object into the cache in the background, for the rule option warm_on_write."""
         self.lane.add(LoadClass.REWRITTEN, (Ask(key, identity),), self._warm)
 
     async def _warm(self, ask: Ask) -> int:
@@ -127,7 +127,7 @@ class Engine:
         return 0
 
     async def read_through(self, ask: Ask, found: Found, span: tuple[int, int] | None = None) -> bool | None:
-        """Read an object, or the bytes [first, behind the last) of it, as its reader: a long fill without readers stops.
+        """Read an object, or its bytes [first, end), as a reader: a long fill without readers stops.
 
         Returns:
             Whether bytes came from the origin; ``None`` if the cache did not keep them.
@@ -147,11 +147,11 @@ class Engine:
             body.close()
 
     def explainer(self, me: str) -> Explainer:
-        """Looks up what the next read would be; ``me`` is this node's id."""
+        """Predicts the next read of an object; ``me`` is this node's id."""
         return Explainer(self.services, self._reads, self._grants, me)
 
     async def close(self) -> None:
-        """Stop the background loads, the fetches and the fills."""
+        """Stop background loads, fetches and fills."""
         await self.lane.close()
         await self.fetches.close()
         await self.blocks.close()

@@ -1,7 +1,7 @@
 """Bytes on their way from the origin, or from another node, into a blob and to its readers.
 
-Objects and items of datasets are fetched by the same two things. A ``ByteStream`` gives exactly as many bytes as it promised, and
-goes on with another answer when one breaks off. A ``GrowingBlob`` writes one blob from a stream, verifies it where the
+Objects and items of datasets are fetched by the same two classes. A ``ByteStream`` yields exactly the promised number of bytes,
+and continues with another answer when one breaks off. A ``GrowingBlob`` writes one blob from a stream, verifies it if the
 digest is known, and lets any number of readers follow it while it grows.
 """
 
@@ -19,14 +19,14 @@ from gateway.net.exchange import StreamedResponse
 from gateway.store.writer import SMALL, BlobWriter
 
 RESUMES = 2
-"""How often a stream goes on with another answer, unless its owner says otherwise."""
+"""How often a stream continues with another answer, unless its owner sets another number."""
 
 Reopen = Callable[[int], Awaitable[StreamedResponse]]
 """Opens an answer with the bytes of a stream from an offset on; raises LarderError."""
 
 
 async def pause(turn: int = 1) -> None:
-    """Wait before the origin is asked again: 50 to 250 ms for each turn, so that many do not ask at once."""
+    """Wait before the next attempt at the origin: 50 to 250 ms times ``turn``, so that many clients do not retry at once."""
     await asyncio.sleep(random.uniform(0.05, 0.25) * turn)  # noqa: S311 - jitter, not a secret
 
 
@@ -34,13 +34,13 @@ class ByteStream:
     """The bytes of one read. End it with ``release`` or ``abort``.
 
     Args:
-        response: an open answer with the bytes from the first one on; ``None`` for a stream of no bytes.
-        length: how many bytes there are; ``None`` when that is not known, so that the end of the answer is their end.
-        reopen: opens another answer when one breaks off; ``None`` when none may follow.
+        response: an open answer with the bytes from the first one on; ``None`` for an empty stream.
+        length: the number of bytes; ``None`` if unknown: the end of the answer is the end of the stream.
+        reopen: opens another answer when one breaks off; ``None`` if that is impossible.
 
     Attributes:
-        received: bytes that came so far.
-        resumes: how often the stream may still go on with another answer.
+        received: bytes so far.
+        resumes: how often the stream may still continue with another answer.
         resumed: whether it has.
     """
 
@@ -54,10 +54,10 @@ class ByteStream:
         self._left = b""
 
     async def next_chunk(self, most: int | None = None) -> bytes:
-        """Whatever has arrived since the last call, at most ``most`` bytes, waiting for at least one; ``b""`` at the end.
+        """The bytes received since the last call, at most ``most``, waiting for at least one; ``b""`` at the end.
 
         Raises:
-            LarderError: the rest cannot be had.
+            LarderError: the rest cannot be read.
         """
         chunk = self._left
         while not chunk and most != 0 and self.received != self._length:
@@ -80,7 +80,7 @@ class ByteStream:
         return chunk
 
     async def _interrupted(self, failure: LarderError) -> None:
-        """Have the stream go on with another answer, or raise the failure."""
+        """Continue with another answer, or raise the failure."""
         self.abort()
         if self._reopen is None or self._length is None or self.received >= self._length or not self.resumes:
             raise failure
@@ -99,12 +99,12 @@ class ByteStream:
         return b"".join([chunk async for chunk in self.chunks()])
 
     def release(self) -> None:
-        """Give the connection back, or close it when there is more to come."""
+        """Return the connection for reuse, or close it if bytes are outstanding."""
         if self._response is not None:
             self._response.release()
 
     def abort(self) -> None:
-        """Close the connection; the stream may go on over another one."""
+        """Close the connection; the stream may continue over another one."""
         if self._response is not None:
             self._response.abort()
             self._response = None
@@ -112,7 +112,7 @@ class ByteStream:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a file that is ready to be sent: ``count`` bytes at ``offset`` of the open descriptor ``fd``."""
+    """A piece of a file, ready to be sent: ``count`` bytes at ``offset`` of the open descriptor ``fd``."""
 
     fd: int
     offset: int
@@ -120,10 +120,10 @@ class Span:
 
 
 class GrowingBlob:
-    """One blob on its way to the disk: block ``number`` of an object, or an item.
+    """A blob being written to disk: block ``number`` of an object, or an item.
 
-    Readers call ``available`` for the number of bytes they may take by ``part``. It ends *finished* (all ``received``;
-    ``ref`` names the blob once it is committed) or *failed* (no more bytes will come).
+    ``available`` tells readers the number of bytes that they may read by ``part``. The blob ends *finished* (all ``received``;
+    ``ref`` names it once it is committed) or *failed* (no more bytes will come).
     """
 
     def __init__(self, number: int, length: int) -> None:
@@ -132,25 +132,25 @@ class GrowingBlob:
         self.received = 0
         self.writer: BlobWriter | None = None
         self.gathered = b""
-        """What has come of a small blob, which is written in one step when it is whole."""
+        """The bytes of a small blob, which is written in one step when complete."""
         self.ref: BlobRef | None = None
         self.failure: LarderError | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._users = 1  # who fills it
+        self._users = 1  # the filler
 
     async def fill(self, writer: BlobWriter, stream: ByteStream, digest: bytes | None = None) -> BlobRef:
-        """Write the blob; the caller calls ``progress`` when it has noted the reference.
+        """Write the blob; the caller calls ``progress`` once it has recorded the reference.
 
-        A reader who gets the last bytes and asks again so meets a hit.
+        So a reader that gets the last bytes and reads again gets a hit.
 
         Args:
             writer: of the blob.
-            stream: of bytes, the blob's next.
-            digest: SHA-256 that the bytes must have; ``None``: any.
+            stream: positioned at the blob's first byte.
+            digest: the required SHA-256; ``None``: any.
 
         Raises:
-            DiskUnavailable: the disk does not take it.
-            WrongDigest: the bytes have another digest; nothing is kept.
+            DiskUnavailable: the disk failed.
+            WrongDigest: the bytes have another digest and were discarded.
             LarderError: the stream failed.
         """
         self.writer = writer
@@ -172,31 +172,31 @@ class GrowingBlob:
             self.progress()
 
     def join(self) -> None:
-        """Keep the bytes readable until ``leave``, whatever becomes of the fetch and of the file's name."""
+        """Keep the bytes readable until ``leave``, even if the fetch ends or the file is unlinked."""
         self._users += 1
 
     def leave(self) -> None:
-        """Undo one ``join``; the last one out closes the file."""
+        """Undo one ``join``; the last call closes the file."""
         self._users -= 1
         if self._users == 0 and self.writer is not None:
             self.writer.release()
 
     def part(self, start: int, stop: int) -> Span | bytes:
-        """The bytes [start, stop) of those that are ``available``."""
+        """The bytes [start, stop), which must be ``available``."""
         if self.gathered:
             return self.gathered[start:stop]
         assert self.writer is not None
         return Span(self.writer.fd, start, stop - start)
 
     def progress(self) -> None:
-        """Wake the readers: bytes came, or the blob ended."""
+        """Wake the readers: bytes arrived, or the blob ended."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     def end(self, failure: LarderError | None = None) -> None:
-        """No more bytes will come; readers learn why. To be called once, by who fills it."""
+        """Tell readers that no more bytes will come, and why. The filler calls it once."""
         if self.ref is None:
             if self.writer is not None:
                 self.writer.abort()
@@ -205,10 +205,10 @@ class GrowingBlob:
         self.leave()
 
     async def available(self, beyond: int) -> int:
-        """Wait until more than ``beyond`` bytes are there, and return how many.
+        """Wait until more than ``beyond`` bytes are available; returns their number.
 
         Raises:
-            LarderError: the failure of the fetch, when it ended before that.
+            LarderError: the failure of the fetch, if it ended before.
         """
         while self.received <= beyond:
             if self.failure is not None:

@@ -1,8 +1,8 @@
 """The background lane: everything that this worker loads into the cache while no client waits for it.
 
-A producer adds a load: units, in the order in which it wants them, and a callable that loads one. The lane runs them within the
+A producer adds a load: units in the order of preference, and a callable that loads one. The lane runs them within the
 limits of their class, behind readers (gateway/policies/lane.py). Units are taken from the iterator when their turn comes, so a
-producer may name millions, or decide late.
+producer may provide millions, or decide late.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gateway.policies.streams.prefetch import DEPTH
 from gateway.tasks import Tasks
 
 BESIDE = 2
-"""Units of a class that yields which run beside readers."""
+"""Units of a yielding class that run beside readers."""
 _LOOK = 0.02
-"""Seconds after which a load that waits for readers or bandwidth is looked at again."""
+"""Seconds between checks of a load that waits for readers or bandwidth."""
 END = object()
 
 T = TypeVar("T")
@@ -38,10 +38,10 @@ def load_limits(places: int, bandwidth: int) -> dict[LoadClass, LoadLimits]:
         bandwidth: bytes per second for chunks, 0 for no limit.
     """
     return {
-        # A job that announces its items is no slower than one that does not.
+        # Announcing items must not make a job slower.
         LoadClass.PREFETCH: LoadLimits(FETCHES_PER_BATCH),
         LoadClass.REWRITTEN: LoadLimits(16),
-        # As many as a sequential stream is ahead of its reader at first, whose own reads are under way beside them.
+        # As many as a sequential stream initially reads ahead, beside the reader's own reads.
         LoadClass.STREAM: LoadLimits(16, DEPTH, places),
         LoadClass.CHUNK: LoadLimits(16, BESIDE, AT_ONCE, bandwidth),
         LoadClass.WARMUP: LoadLimits(16, BESIDE, places),
@@ -49,12 +49,12 @@ def load_limits(places: int, bandwidth: int) -> dict[LoadClass, LoadLimits]:
 
 
 class BackgroundLoad:
-    """Units that one producer has loaded.
+    """The units of one producer.
 
     Attributes:
-        kind: why.
-        done: units that have ended.
-        size: bytes that they have read.
+        kind: the class.
+        done: completed units.
+        size: bytes read by them.
     """
 
     def __init__(self, kind: LoadClass, units: Iterator[Any], load: Callable[[Any], Work]) -> None:
@@ -69,9 +69,9 @@ class BackgroundLoad:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def ended(self) -> None:
-        """Wait for the last unit. A caller that is cancelled cancels the load.
+        """Wait for the last unit. Cancelling the caller cancels the load.
 
-        Raises the first error of a unit; the others are loaded all the same.
+        Raises the first error of a unit; the other units are loaded nevertheless.
         """
         try:
             await self._ended
@@ -79,7 +79,7 @@ class BackgroundLoad:
             self.cancel()
 
     def cancel(self) -> None:
-        """Begin no unit any more, and cancel those under way."""
+        """Begin no more units, and cancel those in progress."""
         self._units = iter(())
         self._exhausted = True
         for task in self._tasks:
@@ -87,7 +87,7 @@ class BackgroundLoad:
         self._settle()
 
     def next(self) -> Any:
-        """The next unit; ``END`` when there is none."""
+        """The next unit; ``END`` at the end."""
         unit, error = END, None
         try:
             unit = next(self._units, END)
@@ -105,7 +105,7 @@ class BackgroundLoad:
         return task
 
     def note(self, task: asyncio.Task[int]) -> int:
-        """Count the unit of a task that has ended; the bytes that it has read."""
+        """Count the unit of a finished task; returns the bytes it has read."""
         self._tasks.discard(task)
         self.done += 1
         error = None if task.cancelled() else task.exception()
@@ -129,7 +129,7 @@ class Lane:
 
     Args:
         limits: of the classes.
-        others: by class that yields, the reads under way that go before it, given its own units under way.
+        others: by yielding class, the number of reads in progress that take precedence, given the class's own units in progress.
     """
 
     def __init__(self, limits: Mapping[LoadClass, LoadLimits], others: Mapping[LoadClass, Others]) -> None:
@@ -142,15 +142,15 @@ class Lane:
         self._closed = self._settling = False
 
     def running(self, kind: LoadClass) -> int:
-        """Units of a class that are under way."""
+        """Units of a class in progress."""
         return len(self._units[kind])
 
     def add(self, kind: LoadClass, units: Iterable[U], load: Callable[[U], Work]) -> BackgroundLoad:
         """Load units in the background.
 
         Args:
-            kind: why.
-            units: what, in the order in which it is wanted.
+            kind: the class.
+            units: in the order of preference.
             load: loads one unit, and returns the bytes that count against the bandwidth of the class.
         """
         added = BackgroundLoad(kind, iter(units), load)
@@ -181,7 +181,7 @@ class Lane:
         await self._tasks.stop()
 
     def _pump(self) -> None:
-        """Begin what may begin now, and look again later at what has to wait for readers or bandwidth."""
+        """Begin all units that may begin now, and check again later if some wait for readers or bandwidth."""
         if self._closed or self._settling:
             return
         while (load := self._scheduler.next(self._loop.time(), self._reading)) is not None:
@@ -192,7 +192,7 @@ class Lane:
             self._units[load.kind].append(unit)
             load.begin(unit, self._tasks).add_done_callback(partial(self._ended, load, unit))
             if load.kind in self._others:
-                # A unit counts as a read after its first step. Until then, ``others`` would return one too few.
+                # A unit counts as a read only after its first step; until then ``others`` returns one too few.
                 self._settling = True
                 self._loop.call_soon(self._look_again)
                 return

@@ -1,4 +1,4 @@
-"""What the parts of the engine share: the node's store, the way to the origin, the rules in force, and the clock."""
+"""Shared by the parts of the engine: the node's store, the origin client, the rules in force, and the clock."""
 
 from __future__ import annotations
 
@@ -52,10 +52,9 @@ async def _not_moved(_key: ObjectKey, _identity: OriginIdentity) -> Moved | None
 class Services:
     """Shared by the engine's parts; ``rules`` is replaced when the configuration is reloaded.
 
-    ``heard`` says which writes elsewhere in the fleet this worker knows of. ``fleet`` is how other nodes are
-    reached; ``None`` when there can be none.
-    ``moved`` takes objects over from their former homes, but not those that were ``forgotten`` lately.
-    ``keeps`` says whether the plan has a place for an item of a dataset, ``scores`` how important it is.
+    ``heard`` tells which writes elsewhere in the fleet this worker knows of. ``fleet`` calls other nodes; ``None`` outside a
+    fleet. ``moved`` takes objects over from their previous homes, except those recently ``forgotten``.
+    ``keeps`` tells whether the plan has space for an item of a dataset, ``scores`` how important the item is.
     """
 
     store: Store
@@ -73,9 +72,9 @@ class Services:
     scores: ScoredItems = field(default_factory=_Unscored)
 
     def trusted_since(self) -> float:
-        """When the origin must have confirmed an object, at the earliest, for it to be served without a check.
+        """The earliest confirmation that lets an object be served without asking the origin.
 
-        Seconds since the epoch; ``inf`` while writes may be missed. ``Hits.find`` compares by itself.
+        In seconds since the epoch; ``inf`` while writes may be missed. ``Hits.find`` repeats this check inline.
         """
         heard = self.heard
         return max(heard.since, self.store.generations.since) if time.monotonic() < heard.until else math.inf

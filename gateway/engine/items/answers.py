@@ -1,4 +1,4 @@
-"""What is asked of a batch, and what it is answered with."""
+"""The request of a batch, and its two forms of answer."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gateway.store.items import ItemFile, close_files
 
 @dataclass(frozen=True, slots=True)
 class BatchAsk:
-    """A batch that was checked: every index is one of the dataset, the reader may have them all.
+    """A validated batch: every index exists, and the reader may read all of them.
 
-    ``indices`` are the candidates, by position; ``take`` is how many of them are wanted in substitute mode. ``here`` says that a
-    node asks, so that no other is asked for it.
+    ``indices`` are the candidates, by position; ``take`` is the number wanted in substitute mode. ``here``: another node
+    asks, so this one does not ask others.
     """
 
     registration: Registration
@@ -36,14 +36,14 @@ class BatchAsk:
 
 
 class Room:
-    """How many files the batches of one worker have open before their turn to be sent: readers that stop hold no more."""
+    """Limits the files that one worker's batches have open before they are sent, so that stalled readers cannot exhaust them."""
 
     def __init__(self, limit: int) -> None:
         self.left = limit
 
 
 class Resident:
-    """What is to be delivered and is on disk: ``positions`` and open ``files``, in the order of delivery."""
+    """An answer that is entirely on disk: ``positions`` and open ``files``, in the order of delivery."""
 
     def __init__(self, room: Room) -> None:
         self.positions: list[int] = []
@@ -57,7 +57,7 @@ class Resident:
         self._room.left -= len(files)
 
     def pop(self) -> Arrival:
-        """Hand over the last file."""
+        """Remove and return the last file."""
         self._room.left += 1
         return Arrival(self.positions.pop(), self.files.pop())
 
@@ -70,7 +70,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One position's end: an open file (the receiver closes it), or what a fetch came to."""
+    """The result for one position: an open file (closed by the receiver), or the outcome of a fetch."""
 
     position: int
     content: ItemFile | Outcome
@@ -78,13 +78,13 @@ class Arrival:
 
 @dataclass(slots=True)
 class Arriving:
-    """Not everything is ready. ``arrivals`` yields each position's end; ``status`` is final when it is exhausted."""
+    """An answer with pending items. ``arrivals`` yields the result for each position; ``status`` is final at its end."""
 
     arrivals: AsyncGenerator[Arrival]
     opened: Resident
     status: ItemStatus = ItemStatus.OK
 
     async def aclose(self) -> None:
-        """Let go of everything. (A generator that has not begun has nothing to let go of by itself.)"""
+        """Release everything. (A generator that was never started cannot release anything by itself.)"""
         await self.arrivals.aclose()
         self.opened.close()

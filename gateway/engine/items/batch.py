@@ -1,11 +1,11 @@
 """Batches: many items of a dataset for one reader, in one answer.
 
-``Batches.open`` decides between the two forms of an answer (gateway/model/frames.py). If everything that will be delivered is
-on disk, it opens the files and the answer has a length (``Resident``). Otherwise items are delivered as they come
-(``Arriving``): first what is there, then what is fetched.
+``Batches.open`` decides between the two forms of an answer (gateway/model/frames.py). If all items to be delivered are
+on disk, it opens the files and the answer has a length (``Resident``). Otherwise items are delivered as they arrive
+(``Arriving``): resident items first, then fetched ones.
 
-In substitute mode the reader gets what he asked for as long as there are candidates: a slow item is not waited for, another one
-takes its place (``policies.batch.may_replace``), and a failed one is replaced too. What he does not get he may ask for again.
+In substitute mode the reader gets the requested number as long as there are candidates: a slow item is replaced by another one
+(``policies.batch.may_replace``), and so is a failed one. Items that were not delivered can be requested again.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from gateway.store.datasets.content import FETCHING, RESIDENT, VERIFIED, Content
 from gateway.store.items import ItemFile, close_files
 
 LARGEST_OPEN_BATCH = 1024
-"""Items whose files are all opened before the first byte; those of larger batches are opened as they are sent."""
+"""Items of a batch whose files are all opened before the first byte; larger batches open files as they are sent."""
 _LOOK = 0.25
 _AT_A_TIME = 4096
 _HOMES = 3
 _COUNTED_FOR = 2.0
-"""Seconds that the fullest chunk of a dataset is remembered, for ``_COUNTED`` datasets."""
+"""Seconds for which the fullest chunk of a dataset is cached, for ``_COUNTED`` datasets."""
 _COUNTED = 256
 
 
 @dataclass(frozen=True, slots=True)
 class _Routes:
-    """Where a batch's items come from: by position, whether the home is another node and nothing is here; who is asked
-    before the origin; and how many other nodes are home of something."""
+    """The sources of a batch's items: by position, whether the item must come from another node; who may have items before the
+    origin is asked; and the number of other nodes that are homes of some."""
 
     far: NDArray[np.bool_]
     source: HolderSource | None
@@ -65,13 +65,13 @@ class Batches:
         self._items = services.store.items
         self.fetches = fetches
         self._prefetcher = Prefetcher(services, fetches, lane)
-        # A quarter: connections, blobs and whatever else there is need descriptors too.
+        # A quarter: connections and blobs need descriptors too.
         self._room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._fullest: TTLCache[str, int] = TTLCache(_COUNTED, _COUNTED_FOR, time.monotonic)
         self._random = np.random.default_rng()
 
     async def open(self, ask: BatchAsk) -> Resident | Arriving:
-        """Decide what is delivered, and open what is there."""
+        """Decide what to deliver, and open the resident items."""
         await self._prepare(ask)
         return await (self._open_exact(ask) if ask.mode is BatchMode.EXACT else self._open_substitute(ask))
 
@@ -84,7 +84,7 @@ class Batches:
         return resident
 
     async def lookup(self, ask: BatchAsk) -> NDArray[np.bool_]:
-        """``resident``, in the whole fleet, once the dataset's survey has been waited for if it is a small one."""
+        """``resident``, in the whole fleet; waits for the survey of a small dataset first."""
         await self._prepare(ask)
         resident = self.resident(ask)
         there, _ = await self._there(ask, self._split(ask), resident)
@@ -96,7 +96,7 @@ class Batches:
         return fetching
 
     def fullest_chunk(self, content: Content, cut: ChunkCut) -> int:
-        """The chunk with most resident items, as of a moment ago; -1 when there is none."""
+        """The chunk with most resident items, at most ``_COUNTED_FOR`` seconds old; -1 if none has any."""
         chunk = self._fullest.get(content.tag)
         if chunk is None:
             flags = content.states.flags
@@ -109,7 +109,7 @@ class Batches:
         await self._items.ready(ask.registration.content)
 
     async def _ready(self, ask: BatchAsk, positions: Sequence[int]) -> list[ItemFile | None]:
-        """The files of those items that are known to be right."""
+        """The verified files of these items; ``None`` for the others."""
         if ask.caching is CachingMode.NONE:
             return [None] * len(positions)
         content = ask.registration.content
@@ -125,7 +125,7 @@ class Batches:
         return files
 
     async def _file(self, ask: BatchAsk, position: int) -> ItemFile | None:
-        """The item's file, verified first if need be; ``None`` if it is not in the cache."""
+        """The item's file, verified first if necessary; ``None`` if it is not in the cache."""
         content, index = ask.registration.content, int(ask.indices[position])
         (file,) = await self._ready(ask, [position])
         if file is None and ask.caching is not CachingMode.NONE and content.states.flags[index] in (RESIDENT, VERIFIED):
@@ -143,7 +143,7 @@ class Batches:
     async def _there(
         self, ask: BatchAsk, split: Split | None, resident: NDArray[np.bool_]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """By position, of what is not here: whether its home has it; and whether its home is reading it from the origin."""
+        """For items not cached here, by position: whether the home has it; and whether the home is reading it from the origin."""
         has, reads = np.zeros((2, len(ask.indices)), dtype=bool)
         peers = self.fetches.peers
         if split is None or peers is None:
@@ -158,13 +158,13 @@ class Batches:
         return has, reads
 
     def _routes(self, ask: BatchAsk, split: Split | None, resident: NDArray[np.bool_], order: Iterable[int]) -> _Routes:
-        """How the items that are not here are to be had.
+        """The sources of the items that are not cached here.
 
         Args:
             ask: the batch.
             split: the homes of its items.
-            resident: by position, whether the item is here.
-            order: the positions of those that are not, as they will be asked for.
+            resident: by position, whether the item is cached here.
+            order: the positions of the others, in the order of requests.
         """
         far = np.zeros(len(ask.indices), dtype=bool) if split is None else split.elsewhere & ~resident
         neighbours, fleet = self.fetches.neighbours, self._services.fleet
@@ -231,10 +231,10 @@ class Batches:
                 del outcome, task
         finally:
             _abandon(task for _, task in ahead if task is not None)
-            ahead.clear()  # the traceback of a cancelled request refers to this frame
+            ahead.clear()  # drop the references: the traceback of a cancelled request keeps this frame alive
 
     async def _each_as_it_comes(self, ask: BatchAsk, answer: Arriving) -> AsyncGenerator[Arrival]:
-        """What is resident first, while the first of the others are being fetched."""
+        """Resident items first, while the first of the others are being fetched."""
         resident = self.resident(ask)
         there = iter(np.flatnonzero(resident).tolist())
         missing = np.flatnonzero(~resident)
@@ -321,7 +321,7 @@ class Batches:
     async def _substitutes(
         self, ask: BatchAsk, candidates: Candidates, there: NDArray[np.bool_], routes: _Routes, answer: Arriving
     ) -> AsyncGenerator[Arrival]:
-        """What is open, then residents that have to be verified, opened or asked for first, then what has to be fetched."""
+        """Open items, then residents that must be verified, opened or requested first, then items to fetch."""
         opened, residents = answer.opened, candidates.residents
         progress = BatchProgress(ask.take - len(opened.files))
         loop = asyncio.get_running_loop()
@@ -364,7 +364,7 @@ class Batches:
         at_hand: int,
         silent: float,
     ) -> None:
-        """Ask for what other nodes have, and for as many others as are needed beside that and beside ``at_hand`` items."""
+        """Request items that other nodes have cached, and fetch as many others as needed beside those and ``at_hand`` items."""
         while len(progress.underway) < progress.needed and (position := candidates.next_promised()) is not None:
             progress.underway.add(position, self._start(ask, position, routes))
         waiting = len(progress.underway) + len(candidates.promised)
@@ -375,7 +375,7 @@ class Batches:
 
     @staticmethod
     def _counts(arrival: Arrival, progress: BatchProgress) -> bool:
-        """Whether to tell the reader: not of what he does not need any more, nor of what only failed for now."""
+        """Whether to report an arrival: not if the reader has enough items, nor for a temporary failure."""
         content = arrival.content
         if isinstance(content, FailedItem):
             return content.status is not ItemStatus.ORIGIN_ERROR
@@ -395,20 +395,20 @@ class Batches:
     # --- prefetch
 
     async def prefetch(self, ask: BatchAsk) -> dict[str, int]:
-        """Have the items fetched in the background, in random order; how many are here, are being fetched, and were refused.
+        """Fetch the items in the background, in random order; returns how many are resident, being fetched, and refused.
 
-        Refused is what would fill more than half of the cache, with what is queued already: it would push out the chunk in use.
+        Items are refused if the queue would exceed half of the cache: they would displace the chunk in use.
         """
         await self._prepare(ask)
         counts = PrefetchCounts(0, 0, 0)
         for start in range(0, len(ask.indices), _AT_A_TIME):
             part = replace(ask, indices=ask.indices[start : start + _AT_A_TIME])
             counts = _sum(counts, await self._prefetch_at_homes(part))
-            await asyncio.sleep(0)  # others have a turn: there may be a million items
+            await asyncio.sleep(0)  # there may be a million items: let other requests run
         return counts._asdict()
 
     async def _prefetch_at_homes(self, ask: BatchAsk) -> PrefetchCounts:
-        """Each home is given its part; that of one which does not take it goes to the next, and in the end to nobody."""
+        """Sends each home its part. If a home does not accept it, the next one gets it; after the last one it is dropped."""
         counts = PrefetchCounts(0, 0, 0)
         for _ in range(_HOMES):
             split, peers = self._split(ask), self.fetches.peers
@@ -426,14 +426,14 @@ class Batches:
         return _sum(counts, PrefetchCounts(0, 0, len(ask.indices)))
 
     async def _prefetch_here(self, ask: BatchAsk) -> PrefetchCounts:
-        # A job announces an item once: what was evicted unheard of would be missing when its turn comes.
+        # A job announces an item once: one that was evicted unnoticed would be missing when its turn comes.
         await self._items.confirm(ask.registration.content, ask.indices)
         resident = self.resident(ask)
         self._used_soon(ask, ask.indices[resident])
         return self._prefetcher.add(ask.registration, ask.identity, ask.caching, ask.indices, ask.indices[~resident])
 
     def _used_soon(self, ask: BatchAsk, indices: NDArray[np.uint32]) -> None:
-        """What is announced and here counts as used now, or what is fetched with it would push it out before its turn."""
+        """Mark announced resident items as used, so that fetched items do not displace them before their turn."""
         now, content, identity = self._services.now(), ask.registration.content, ask.identity
         for index in indices.tolist():
             self._services.store.expect(Access(content.id, index, content.digest(index), False, now, identity))
@@ -444,7 +444,7 @@ def _sum(*counts: PrefetchCounts) -> PrefetchCounts:
 
 
 def _abandon(tasks: Iterable[asyncio.Task[Outcome]]) -> None:
-    """Nobody waits for these any more; the fetches themselves go on, because they belong to the node."""
+    """Cancel these waits; the fetches themselves continue, because they belong to the node."""
     for task in tuple(tasks):
         task.cancel()
 

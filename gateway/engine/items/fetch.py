@@ -2,17 +2,17 @@
 
 Rules
 -----
-1. A fetch belongs to the node: it runs in its own task, keyed by digest, and whoever needs the same bytes joins it. Between the
-   workers of a node a lease on the digest does the same. A joiner whose fetch was refused or failed tries once with his own
-   address and rights, because the other's failure says nothing about his.
-2. The bytes are hashed on their way. What is not what its digest says is thrown away and reported as changed; it is stored under
-   no name at all, so nobody can plant bytes (DESIGN: the server hashes everything it stores).
-3. What the cache does not take (static cache full, disk ill, a rule against it) is passed on all the same: small items from
-   memory, large ones as they come, marked so that the reader knows that the verdict follows the bytes.
-4. In a fleet an item is fetched by its home (``homes.py``), which is asked from here, whoever asks here. A home's
-   origin error is not final: the next node in the ring is asked, and in the end the item is read here. A home asks a node that is
-   known to have the item before it asks the origin, and keeps nobody waiting for a lost origin (gateway/origin/reach.py).
-5. Readers are told of the origin's answers, not of its address nor of anything else behind the gateway; the log is.
+1. A fetch belongs to the node: it runs in a separate task, keyed by digest, and further readers of the same bytes join it.
+   Between the workers of a node, a lease on the digest does the same. If a joined fetch was refused or failed, the joiner tries
+   once with its own location and rights, because the failure may not apply to them.
+2. The bytes are hashed on the way. Bytes that do not match the digest are discarded and reported as changed; they are stored
+   under no name at all, so nobody can plant bytes.
+3. Items that the cache does not accept (static cache full, disk failing, a rule against it) are delivered all the same: small
+   ones from memory, large ones as they arrive, flagged so that the reader knows that the verdict follows the bytes.
+4. In a fleet an item is fetched by its home (``homes.py``), which this module asks. A home's origin error is not final: the next
+   node in the ring is asked, and at last the item is read here. A home asks nodes that are known to have the item before
+   the origin, and does not keep callers waiting for a lost origin (gateway/origin/reach.py).
+5. Readers learn the origin's status, but not its address or other internals; the log has them.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from gateway.store.writer import BlobWriter, WrongDigest
 ATTEMPTS = 3
 LARGEST_IN_MEMORY = 8 * 1024**2
 MEMORY = 64 * 1024**2
-"""Bytes of items that are in memory at once in one worker because the cache did not take them."""
+"""Bytes of uncached items that one worker holds in memory at once."""
 AT_ONCE = 128
 LEASE_PATIENCE = 30.0
-"""Seconds that an item may wait for another worker of the node; then both read it."""
+"""Seconds that an item may wait for another worker of the node; then this one reads it too."""
 _HOMES = 3
-"""Homes asked in turn before an item is read here."""
+"""Homes that are asked in turn before an item is read here."""
 
 _UNREACHED = FailedItem(ItemStatus.ORIGIN_ERROR, "the origin cannot be reached, or broke off")
 log = logging.getLogger("larder.items")
@@ -81,7 +81,7 @@ class _Failed(LarderError):
 
 
 class _Unusable(OriginUnavailable):
-    """The origin answered, but with what is no use; the message is fit for readers."""
+    """The origin's answer is unusable; the message is fit for readers."""
 
 
 class ItemFetches:
@@ -99,11 +99,11 @@ class ItemFetches:
 
     @property
     def active(self) -> int:
-        """How many fetches are under way."""
+        """The number of fetches in progress."""
         return len(self._flight)
 
     async def fetch(self, wanted: Wanted) -> Outcome:
-        """Get one item, by joining a fetch of the same bytes, or anew. Never raises but to be cancelled."""
+        """Get one item, by joining a fetch of the same bytes or starting one. Raises nothing but cancellation."""
         digest = wanted.digest
         owner = self._flight.owner(digest)
         if owner is not None:
@@ -122,15 +122,15 @@ class ItemFetches:
         return outcome if tried else await self._or_elsewhere(outcome, digest, wanted)
 
     async def _or_elsewhere(self, outcome: Outcome, digest: bytes, wanted: Wanted) -> Outcome:
-        """What this node's fetch came to; what another one's does, when only the way from here to the origin is the trouble."""
+        """The outcome of this node's fetch; another node's, if only this node's way to the origin failed."""
         if self._fleet is None or not _may_be_had_elsewhere(outcome):
             return outcome
         return await self._from_others(digest, wanted, [self._fleet.members.me]) or outcome
 
     async def _from_others(self, digest: bytes, wanted: Wanted, tried: list[str]) -> Outcome | None:
-        """What the item's home says, or the next one when that is dead or has lost its origin; ``None``: it is to be read here.
+        """The outcome at the item's home, or at the next one if that is dead or has lost its origin; ``None``: read it here.
 
-        ``tried`` are the nodes that are not to be asked; who is asked is added.
+        ``tried`` are nodes to skip; nodes that are asked are added.
         """
         for _ in range(_HOMES):
             home = self.home(digest, wanted, tried)
@@ -147,12 +147,12 @@ class ItemFetches:
         if self._flight.owner(digest) != wanted.who:
             if self._hasty(wanted) and self._services.origin.lost(wanted.identity):
                 return _UNREACHED
-            # Perhaps in place of another one, of somebody whose failure would say nothing about this one.
+            # This may replace another reader's fetch, whose failure may not apply to this one.
             self._flight.begin(digest, self._run(digest, wanted), wanted.who)
         return await self._outcome(digest, wanted)
 
     async def _outcome(self, digest: bytes, wanted: Wanted) -> Outcome:
-        """What the fetch in flight comes to, unless the origin is lost before and another node may do better."""
+        """The outcome of the fetch in flight; ends early if the origin is lost and another node may succeed."""
         waiter = self._flight.waiter(digest)
         try:
             if not self._hasty(wanted):
@@ -161,20 +161,20 @@ class ItemFetches:
         except OriginUnavailable:
             return _UNREACHED
         finally:
-            waiter.cancel()  # the traceback of a reader that left refers to it, and would keep the outcome's file open
+            waiter.cancel()  # the traceback of a cancelled reader refers to it, and would keep the outcome's file open
 
     def _hasty(self, wanted: Wanted) -> bool:
-        """Whether another node may read the item if this one cannot: the one that asks, or one that is asked."""
+        """Whether another node may read the item if this one cannot: the caller, or one that is asked."""
         return wanted.here or (self._fleet is not None and not self._fleet.members.alone)
 
     def home(self, digest: bytes, wanted: Wanted, without: Sequence[str] = ()) -> Node | None:
-        """The node to ask for an item, of those that are not ``without``; ``None`` when that is this one."""
+        """The node to ask for an item, skipping ``without``; ``None`` if it is this one."""
         if self._fleet is None or wanted.here or wanted.mode is CachingMode.NONE:
             return None
         return self._fleet.members.home(item_key(digest), without)
 
     async def close(self) -> None:
-        """Stop every fetch; what was not whole is thrown away."""
+        """Stop every fetch; incomplete items are discarded."""
         if self.peers is not None:
             await self.peers.close()
         await self._flight.stop()
@@ -198,14 +198,14 @@ class ItemFetches:
                 try:
                     return await self._read(wanted, keep=True)
                 except DiskUnavailable:
-                    # The bytes are passed on without being kept.
+                    # The bytes are delivered without being stored.
                     return await self._read(wanted, keep=False)
         except _Failed as failure:
             return FailedItem(failure.status, str(failure))
         except OriginUnavailable as failure:
             return _unreached(wanted, failure)
         except Exception:
-            # It is reported here alone: those who wait may all have left.
+            # Log it here: all waiters may have left.
             log.exception("an item could not be read")
             return FailedItem(ItemStatus.ORIGIN_ERROR, "internal error; see the gateway's log")
         finally:
@@ -222,7 +222,7 @@ class ItemFetches:
         if wanted.store_only and not keep:
             return _not_taken()
         if location.length == 0:
-            # Kept, so that batches with it can be all resident.
+            # Stored, so that batches containing it can be entirely resident.
             return await self._take(wanted, ByteStream(None, 0), 0, keep=keep)
         node = await wanted.source.of(wanted.index) if wanted.source else None
         moved = await self._move(wanted, node, keep=keep) if node else None
@@ -236,7 +236,7 @@ class ItemFetches:
             stream.release()
 
     async def _move(self, wanted: Wanted, node: Node, *, keep: bool) -> Outcome | None:
-        """Take the item over from a node that has it; ``None`` when that comes to nothing."""
+        """Take the item over from a node that has it; ``None`` if that fails."""
         assert self.neighbours is not None
         expected = int(wanted.registration.content.lengths[wanted.index])
         try:
@@ -254,7 +254,7 @@ class ItemFetches:
         except DiskUnavailable:
             raise
         except LarderError as failure:
-            log.info("%s did not give an item that it said it has: %s", node.id, failure)
+            log.info("node %s failed to deliver an item that it has: %s", node.id, failure)
             return None
         if not isinstance(outcome, StoredItem | InMemoryItem):
             return None
@@ -262,11 +262,11 @@ class ItemFetches:
         return replace(outcome, flags=ItemFlag.HIT)
 
     async def _open(self, wanted: Wanted, location: Location) -> tuple[ByteStream, int, Sequence[Header]]:
-        """The item from the origin: its bytes, how many there are, and the header of the answer.
+        """The item from the origin: its bytes, their number, and the headers of the answer.
 
         Raises:
             OriginUnavailable: it failed ``ATTEMPTS`` times.
-            _Failed: it said no.
+            _Failed: the origin refused.
         """
 
         async def rest(offset: int) -> StreamedResponse:
@@ -286,11 +286,11 @@ class ItemFetches:
         return stream, length, response.headers
 
     async def _ask(self, wanted: Wanted, location: Location, skip: int = 0) -> tuple[StreamedResponse, int]:
-        """The origin's answer to a read of exactly this item but its first ``skip`` bytes, and how many bytes it will be.
+        """The origin's answer to a read of this item without its first ``skip`` bytes, and the number of its bytes.
 
         Raises:
             OriginUnavailable: it failed.
-            _Failed: it said no.
+            _Failed: the origin refused.
         """
         key = ObjectKey(wanted.identity.origin, location.bucket, location.key)
         headers = []
@@ -308,7 +308,7 @@ class ItemFetches:
             raise
 
     def _may_keep(self, wanted: Wanted, location: Location, length: int) -> bool:
-        """Whether the cache may take the item, as far as its ``length``, perhaps unknown, tells."""
+        """Whether the cache may store the item, judging by its ``length``, if known."""
         if wanted.mode is CachingMode.NONE or not self._services.rules.for_path(location.path).cache:
             return False
         if not self._services.keeps(wanted.registration.content, wanted.index):
@@ -318,7 +318,7 @@ class ItemFetches:
         return length <= self._services.capacity // 2 and (may_evict_for(wanted.mode) or self._store.admits(length))
 
     async def _writer(self, wanted: Wanted, length: int) -> BlobWriter | None:
-        """Begin a blob; ``None`` when the cache does not take it."""
+        """Begin a blob; ``None`` if the cache does not accept it."""
         try:
             if may_evict_for(wanted.mode):
                 return await self._store.create(length)
@@ -327,7 +327,7 @@ class ItemFetches:
             return None
 
     async def _take(self, wanted: Wanted, stream: ByteStream, length: int, *, keep: bool) -> Outcome:
-        """Read an item into the cache, or into memory, or not at all."""
+        """Read an item into the cache, else into memory, or leave it to be streamed."""
         writer = await self._writer(wanted, length) if keep else None
         if writer is not None:
             return await self._into_store(wanted, stream, writer, length)
@@ -361,7 +361,7 @@ class ItemFetches:
     # --- items that only pass through
 
     async def stream(self, wanted: Wanted) -> ItemStream | FailedItem:
-        """A ``LargeItem``, asked for anew: the answer that showed how large it is was not kept for a reader that may be slow."""
+        """Stream a ``LargeItem``. It is requested again: the answer that revealed its size is not held open for a slow reader."""
         there = await self._at_home(wanted)
         if there is not None:
             return there
@@ -374,7 +374,7 @@ class ItemFetches:
         return ItemStream(stream, length, wanted.digest)
 
     async def _at_home(self, wanted: Wanted) -> ItemStream | None:
-        """The item out of its home's cache; what a home that dies half-way owes is read from the origin."""
+        """The item from its home's cache; if the home breaks off, the rest is read from the origin."""
         home = self.home(wanted.digest, wanted)
         if home is None or self.neighbours is None:
             return None
@@ -414,7 +414,7 @@ def _checked(response: StreamedResponse, *, ranged: bool, expected: int) -> int:
 
 
 def _may_be_had_elsewhere(outcome: Outcome) -> bool:
-    """Whether a failure is of one node's way to the origin, so that it says nothing of another's."""
+    """Whether a failure concerns only one node's way to the origin, so that another node may succeed."""
     return isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR
 
 
@@ -425,7 +425,7 @@ def _unreached(wanted: Wanted, failure: OriginUnavailable) -> FailedItem:
 
 
 def _not_taken() -> FailedItem:
-    return FailedItem(ItemStatus.NOT_RESIDENT, "the cache does not take it")
+    return FailedItem(ItemStatus.NOT_RESIDENT, "the cache does not accept it")
 
 
 def _changed() -> _Failed:

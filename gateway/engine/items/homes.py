@@ -1,16 +1,16 @@
 """Which node is home of an item, and which other nodes may have it already.
 
-An item lives where the ring puts its digest (gateway/policies/ring.py). Every gateway answers for every item: it serves what is
-on its own disk, asks an item's home for what is not, and is the home of some. A call from another node is served here and never
-passed on, so two nodes that disagree about the ring for a moment cost a read of the origin, not a circle.
+An item lives where the ring puts its digest (gateway/policies/ring.py). Every gateway serves every item: from its own disk, from
+the item's home, or as the home itself. A call from another node is served here and never passed on, so two nodes that disagree
+about the ring for a moment cost an extra read of the origin, not a loop.
 
 Before a home reads an item from the origin, it asks the nodes that may have it (``Neighbours``):
 
-* the previous homes, until this node joined or while one of them is drained: blobs move only when they are wanted;
-* the node that this one believes to be home when another node asks it: the caller may know better, or found that node dead;
+* the previous homes, until this node joined or while one of them is drained: blobs move only on demand;
+* the node that this one considers home when another node asks it: the caller may know better, or have found that node dead;
 * the home of the item's path, if the item is a whole object, which may have been read by its name.
 
-A batch asks about the next ``PAGE`` items that it will have to fetch, in one request to each node. Only items on disk there
+A batch asks about the next ``PAGE`` items that it will have to fetch, in one request per node. Only items on disk there
 count, and the wait for the answers is short.
 """
 
@@ -34,11 +34,11 @@ from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
 
 PREFIX = "/-/peer/v1"
-"""What the addresses of calls between nodes begin with."""
+"""The prefix of addresses of calls between nodes."""
 PAGE = 256
-"""Items that a batch asks other nodes about at once."""
+"""Items that a batch asks other nodes about at a time."""
 _WITHIN = 0.5
-"""Seconds that a node may take to say which items it has."""
+"""Seconds that a node may take to answer which items it has."""
 
 Known = dict[int, Node]
 """By index, a node that has the item."""
@@ -46,7 +46,7 @@ Known = dict[int, Node]
 
 @dataclass(frozen=True, slots=True)
 class PeerNodes:
-    """The other nodes, and how to call them."""
+    """The other nodes, and the way to call them."""
 
     members: Membership
     peers: Peers
@@ -54,7 +54,7 @@ class PeerNodes:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """By position in a request, the number of the item's home in ``nodes``; -1: here."""
+    """By position in a request, the index of the item's home in ``nodes``; -1: this node."""
 
     numbers: NDArray[np.int16]
     nodes: tuple[Node, ...]
@@ -66,13 +66,13 @@ class Split:
         return there
 
     def parts(self) -> list[tuple[Node, NDArray[np.int64]]]:
-        """Each other node that is home of something, with the positions."""
+        """The other nodes that are homes, each with its positions."""
         found = [(node, np.flatnonzero(self.numbers == number)) for number, node in enumerate(self.nodes)]
         return [(node, positions) for node, positions in found if len(positions)]
 
 
 def split_of(members: Membership, content: Content, indices: NDArray[np.uint32]) -> Split | None:
-    """The homes of some items; ``None`` when all of them are at home here."""
+    """The homes of some items; ``None`` if all of them are at home here."""
     if members.alone or not len(indices):
         return None
     numbers, nodes = members.homes(keys_of(content, indices))
@@ -90,7 +90,7 @@ class Neighbours:
 
     Args:
         fleet: the other nodes.
-        largest: bytes of the largest object that is cached as one blob; those of larger ones have other digests than their items.
+        largest: bytes of the largest object that is cached as one blob; the blobs of larger ones have digests of their blocks.
     """
 
     def __init__(self, fleet: PeerNodes, largest: int) -> None:
@@ -98,7 +98,7 @@ class Neighbours:
         self._largest = largest
 
     async def blob(self, node: Node, digest: bytes) -> tuple[StreamedResponse, int] | None:
-        """The bytes of a blob and how many they are; ``None`` when the node does not have it.
+        """The bytes of a blob and their number; ``None`` if the node does not have it.
 
         Raises:
             LarderError: the node does not answer.
@@ -111,7 +111,7 @@ class Neighbours:
         return answer, int(length)
 
     async def who_has(self, registration: Registration, indices: list[int]) -> Known:
-        """The nodes that have some of these items on disk, of those that answer in time."""
+        """Nodes that have some of these items on disk, among those that answer in time."""
         asked: dict[str, tuple[Node, list[int]]] = {}
         try:
             for index, node in self._candidates(registration, indices):
@@ -131,7 +131,7 @@ class Neighbours:
         for position, index in enumerate(indices):
             if homes[position] >= 0:
                 yield index, nodes[homes[position]]
-            for earlier in members.formers(int(keys[position])):
+            for earlier in members.previous_owners(int(keys[position])):
                 yield index, earlier
         places = {index: place for index in indices if (place := self._object(registration, index)) is not None}
         paths = np.array([path_key(*place) for place in places.values()], dtype=np.uint64)
@@ -141,7 +141,7 @@ class Neighbours:
                 yield index, nodes[number]
 
     def _object(self, registration: Registration, index: int) -> tuple[str, str] | None:
-        """Bucket and key of an item that is a whole object and may be a single blob somewhere."""
+        """Bucket and key of an item that is a whole object, and may be cached as a single blob."""
         place = registration.locations.of(index)
         if place.offset is not None or int(registration.content.lengths[index]) > self._largest:
             return None
@@ -166,10 +166,10 @@ class Neighbours:
 
 
 class HolderLookup:
-    """Asks ahead for one batch: when one of its items is about to be fetched, the next ones are asked about with it.
+    """Looks up holders ahead for one batch: with the item about to be fetched, it asks about the next ones too.
 
     Args:
-        neighbours: who asks.
+        neighbours: asks the nodes.
         registration: of the dataset.
         upcoming: the items that will probably be fetched, in that order.
     """
@@ -181,7 +181,7 @@ class HolderLookup:
         self._pages: dict[int, asyncio.Task[Known]] = {}
 
     async def of(self, index: int) -> Node | None:
-        """A node that has an item, or ``None`` when none is known."""
+        """A node that has an item; ``None`` if none is known."""
         page = self._pages.pop(index, None)
         if page is None:
             indices = [index, *islice((other for other in self._upcoming if other != index), PAGE - 1)]

@@ -1,6 +1,6 @@
-"""Reading a batch answer of another node, item by item (the format: gateway/model/frames.py).
+"""Reads a batch answer of another node, item by item (the format: gateway/model/frames.py).
 
-Whatever is not exactly an answer is an answer that broke off: what came whole before it counts.
+A malformed answer counts as one that broke off: complete items before the error are valid.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _FLAGS = ItemFlag.HIT | ItemFlag.JOINED | ItemFlag.STREAMED
 
 
 class PeerAnswerBroken(LarderError):
-    """A node's answer ended early, or is none."""
+    """A node's answer ended early, or is malformed."""
 
 
 class AnswerReader:
-    """One answer; ``items`` yields nothing that was not asked for.
+    """One answer; ``items`` yields only requested items.
 
     Args:
-        next_chunk: more of the body, ``b""`` at its end.
-        indices: what was asked for, by position.
+        next_chunk: returns more of the body, ``b""`` at its end.
+        indices: the requested ones, by position.
     """
 
     def __init__(self, next_chunk: Callable[[], Awaitable[bytes]], indices: list[int]) -> None:
@@ -47,7 +47,7 @@ class AnswerReader:
         self._entries: list[tuple[FrameEntry, ItemStatus]] | None = None
         self._crc = 0
         self.status = ItemStatus.OK
-        """Of the answer, once it has ended: ORIGIN_ERROR when the home gave up."""
+        """The status of the whole answer, once it has ended: ORIGIN_ERROR if the home gave up."""
 
     async def begin(self) -> None:
         """Read the preamble, and the index if there is one.
@@ -57,7 +57,7 @@ class AnswerReader:
         """
         magic, version, _, count, _ = PREAMBLE.unpack(await self.take(PREAMBLE.size))
         if version != VERSION or magic not in (INDEX_MAGIC, FRAMES_MAGIC) or count > len(self._indices):
-            raise PeerAnswerBroken("it is no batch answer of this version")
+            raise PeerAnswerBroken("not a batch answer, or an unsupported version")
         if magic == INDEX_MAGIC:
             block = await self.take(ENTRY.size * count)
             self._crc = crc32(block)
@@ -67,7 +67,7 @@ class AnswerReader:
             ]
 
     async def next(self) -> tuple[FrameEntry, ItemStatus] | None:
-        """The head of the next item, whose bytes follow and must be taken; ``None`` after the last one of a whole answer."""
+        """The head of the next item, whose bytes must be taken next; ``None`` at the end of a complete answer."""
         if self._entries:
             return self._entries.pop()
         if self._entries is not None:
@@ -81,7 +81,7 @@ class AnswerReader:
         return self._entry(*FRAME.unpack(head))
 
     async def trailer(self) -> tuple[int, ItemStatus]:
-        """What follows the bytes of a streamed item: their CRC, and what became of it."""
+        """The trailer of a streamed item: its CRC, and its status."""
         record = await self.take(TRAILER.size)
         self._crc = crc32(record, self._crc)
         crc, status, _ = TRAILER.unpack(record)
@@ -96,7 +96,7 @@ class AnswerReader:
         return taken
 
     async def skip(self, count: int) -> None:
-        """Read bytes that nobody wants."""
+        """Discard bytes."""
         while len(self._buffer) < count:
             count -= len(self._buffer)
             self._buffer[:] = await self._more()
@@ -112,13 +112,13 @@ class AnswerReader:
         self, position: int, index: int, length: int, crc: int, status: int, flags: int
     ) -> tuple[FrameEntry, ItemStatus]:
         if position >= len(self._indices) or self._indices[position] != index or flags & ~int(_FLAGS):
-            raise PeerAnswerBroken("it has an item that was not asked for")
+            raise PeerAnswerBroken("it contains an item that was not requested")
         return FrameEntry(position, index, length, crc, ItemFlag(flags)), _status(status)
 
     def _end(self, record: bytes) -> None:
         position, magic, _, _, _, crc, status, _ = END.unpack(record)
         if position != END_POSITION or magic != END_MAGIC or crc != self._crc:
-            raise PeerAnswerBroken("its end record is not the end of this answer")
+            raise PeerAnswerBroken("its end record does not match the answer")
         self.status = _status(status)
 
 
@@ -126,4 +126,4 @@ def _status(number: int) -> ItemStatus:
     try:
         return ItemStatus(number)
     except ValueError:
-        raise PeerAnswerBroken(f"there is no status {number}") from None
+        raise PeerAnswerBroken(f"unknown status {number}") from None

@@ -1,14 +1,14 @@
-"""Items whose home is another node: asked for there, in one request for all that are wanted at the same moment.
+"""Items whose home is another node: requested there, in one request for all that are wanted at the same moment.
 
-What a gateway's batches want of one home within a turn of the event loop goes there as one batch. Each item of the answer ends
-the wait of whoever wanted it, when it has come; so a home that dies half-way has delivered what came whole. The rest is asked for
-again by the caller, who finds another home in the ring, because this one is a suspect by then. A home that is only silent may be
+The items that a gateway's batches want from one home within a turn of the event loop go into one batch. Each item of the answer
+ends the wait for it as soon as it is complete, so a home that dies half-way has delivered its complete items. The caller
+requests the rest again, and finds another home in the ring, because this one is a suspect by then. A silent home may be
 waiting for its origin, and is waited for (gateway/fleet/peers.py).
 
-What comes is in memory until the reader has taken it: at most ``MEMORY`` bytes per worker. While that is full nothing more is
-read, and the home waits, as for any slow reader; but not for long in one answer, because the reader of the one item may be
-waiting for the other, and nobody should wait for readers that have stopped. An item that is too large, or found no room, is
-streamed from its home when its turn has come.
+Received items are in memory until the reader has taken them: at most ``MEMORY`` bytes per worker. While that is full nothing more
+is read, and the home waits, as for any slow reader. But one answer waits only briefly, because the reader of one item may be
+waiting for another, and stalled readers must not block the rest. An item that is too large, or found no room, is
+streamed from its home when its turn comes.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from gateway.store.datasets.opened import Registration
 from gateway.tasks import Tasks
 
 LARGEST = 8 * 1024**2
-"""Bytes of an item that is sent from node to node within a batch."""
+"""Most bytes of an item that is sent from node to node within a batch."""
 MEMORY = 64 * 1024**2
 MOST = 4096
-"""Items in one request."""
+"""Most items in one request."""
 LOOKUP = 0.5
-"""Seconds that a batch waits to hear what other nodes have."""
+"""Seconds that a batch waits for other nodes' lists of resident items."""
 _ROOM = 1.0
 _PAUSE = 0.005
 _LARGEST_JSON = 64 * 1024
@@ -61,9 +61,9 @@ _Key = tuple[str, Registration, OriginIdentity, CachingMode]
 
 @dataclass(eq=False, slots=True)
 class _Group:
-    """What is asked of one home together.
+    """Items requested from one home together.
 
-    ``waiting`` has who is still without an outcome; ``patience`` is how many seconds its answer may still wait for room.
+    ``waiting`` has the pending items; ``patience`` is the seconds that the answer may still wait for room in memory.
     """
 
     home: Node
@@ -80,12 +80,12 @@ class _Group:
 
     @property
     def query(self) -> str:
-        """What the home has to know beside the indices."""
+        """The parameters for the home."""
         return f"{named(self.example.registration)}&caching={self.example.mode.value}&largest={LARGEST}"
 
 
 class PeerItems:
-    """The items that this worker asks other nodes for."""
+    """The items that this worker requests from other nodes."""
 
     def __init__(self, fleet: PeerNodes) -> None:
         self._fleet = fleet
@@ -100,7 +100,7 @@ class PeerItems:
     # --- bodies
 
     async def fetch(self, home: Node, wanted: Wanted) -> Outcome | None:
-        """One item from its home; ``None`` when the home cannot serve it, so that it is to be had elsewhere."""
+        """One item from its home; ``None`` if the home cannot serve it, so that the caller must try elsewhere."""
         group = self._group(home, wanted)
         future = group.waiting.get(wanted.index)
         first = future is None
@@ -135,10 +135,10 @@ class PeerItems:
         try:
             await self._ask(group)
         except (LarderError, OSError, TimeoutError) as failure:
-            log.info("%s did not serve a batch to its end: %s", group.home.id, failure)
+            log.info("node %s did not complete a batch: %s", group.home.id, failure)
             self._fleet.members.suspect(group.home.id)
         except Exception:
-            log.exception("an answer of %s could not be read", group.home.id)
+            log.exception("reading an answer of node %s failed", group.home.id)
         finally:
             _end(group, None)
 
@@ -156,7 +156,7 @@ class PeerItems:
         )
         try:
             if response.status != 200:
-                log.info("%s answered %d to a batch", group.home.id, response.status)
+                log.info("node %s answered %d to a batch", group.home.id, response.status)
                 return
             reader = AnswerReader(response.next_chunk, indices)
             await reader.begin()
@@ -168,7 +168,7 @@ class PeerItems:
                     future.set_result(outcome)
                 del outcome, future
             if reader.status is ItemStatus.ORIGIN_ERROR:
-                _end(group, FailedItem(ItemStatus.ORIGIN_ERROR, "the origin fails again and again"))
+                _end(group, FailedItem(ItemStatus.ORIGIN_ERROR, "the origin fails repeatedly"))
         finally:
             response.release()
 
@@ -177,11 +177,11 @@ class PeerItems:
     ) -> Outcome | None:
         if status is not ItemStatus.OK:
             if entry.length > _LARGEST_JSON:
-                raise PeerAnswerBroken("a reason is longer than any")
+                raise PeerAnswerBroken("a reason is too long")
             detail = _detail(await reader.take(entry.length))
             return LargeItem(0) if status is ItemStatus.NOT_RESIDENT else FailedItem(status, detail)
         if entry.length > LARGEST:
-            raise PeerAnswerBroken(f"an item has {entry.length} bytes, and {LARGEST} were said to be the most")
+            raise PeerAnswerBroken(f"an item has {entry.length} bytes, more than the requested limit of {LARGEST}")
         streamed = ItemFlag.STREAMED in entry.flags
         if not await self._has_room(group, entry.length):
             await reader.skip(entry.length)
@@ -194,7 +194,7 @@ class PeerItems:
         if verdict is not ItemStatus.OK:
             return FailedItem(verdict, "its bytes are not those of the digest file")
         if crc32(data) != crc:
-            raise PeerAnswerBroken("the bytes of an item are not what they were")
+            raise PeerAnswerBroken("the bytes of an item do not match their CRC")
         return InMemoryItem(data, crc, share, entry.flags & ~ItemFlag.STREAMED)
 
     async def _has_room(self, group: _Group, size: int) -> bool:
@@ -210,7 +210,7 @@ class PeerItems:
     async def resident(
         self, home: Node, wanted: Wanted, indices: NDArray[np.uint32]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which items a home has, and which it is reading from the origin; none when it does not say in time."""
+        """Which items a home has, and which it is reading from the origin; all false if it does not answer in time."""
         nothing = np.zeros(len(indices), dtype=bool)
         try:
             async with asyncio.timeout(LOOKUP):
@@ -224,7 +224,7 @@ class PeerItems:
         return bits[: len(indices)].astype(bool), bits[size : size + len(indices)].astype(bool)
 
     async def prefetch(self, home: Node, wanted: Wanted, indices: NDArray[np.uint32]) -> PrefetchCounts | None:
-        """Have a home fetch items; its counts, or ``None`` when it cannot."""
+        """Let a home prefetch items; returns its counts, or ``None`` if it cannot."""
         try:
             status, body = await self._call(
                 home, wanted, "batch", indices, f"&caching={wanted.mode.value}&mode=prefetch"
@@ -256,12 +256,12 @@ class PeerItems:
 
 
 def named(registration: Registration) -> str:
-    """The part of a query that says under which name the tenant has the dataset."""
+    """The part of a query that names the tenant's dataset."""
     return f"name={quote(registration.name, safe='')}"
 
 
 def _end(group: _Group, outcome: Outcome | None) -> None:
-    """Tell everybody who still waits."""
+    """Resolve all waits that are still pending."""
     for future in group.waiting.values():
         if not future.done():
             future.set_result(outcome)
@@ -272,4 +272,4 @@ def _detail(body: bytes) -> str:
     try:
         return str(json.loads(body)["detail"])
     except (ValueError, KeyError, TypeError):
-        return "the item's home does not say"
+        return "the item's home gave no reason"

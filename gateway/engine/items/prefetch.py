@@ -1,7 +1,7 @@
-"""Prefetching: items that a job has announced are read into the cache, so that they are there when their turn comes.
+"""Prefetching: items that a job has announced are read into the cache ahead of its reads.
 
-Half of the cache bounds what is queued at any time, by all jobs together: more would push out the chunk in use
-before the next one is. An item is queued once, however many jobs want it of the same copy, and at its home.
+The queue of all jobs together is bounded by half of the cache: more would displace the chunk in use
+before the next one is needed. An item is queued once, however many jobs announce the same copy, and at its home.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Indices = NDArray[np.uint32]
 
 @dataclass(eq=False, slots=True)
 class _Errand:
-    """What one reader has announced of one dataset: by item whether it is queued, and how many are.
+    """The items of one dataset that one reader has announced: by item whether it is queued, and their number.
 
-    ``parts`` have not begun; each goes with the nodes that may have its items. ``loading`` says whether the lane takes from them.
+    ``parts`` have not begun; each comes with the nodes that may have its items. ``loading``: the lane is taking from them.
     """
 
     registration: Registration
@@ -47,7 +47,7 @@ class _Errand:
     loading: bool = False
 
     def units(self) -> Iterator[tuple[int, HolderSource | None]]:
-        """Items in the order in which their parts were announced."""
+        """Items in the order of announcement of their parts."""
         while self.parts:
             indices, source = self.parts.popleft()
             for index in indices:
@@ -65,7 +65,7 @@ class Prefetcher:
         self._errands: dict[tuple[Registration, OriginIdentity], _Errand] = {}
         self._random = np.random.default_rng()
         self.queued_bytes = 0.0
-        """Of items that are queued or being read."""
+        """Bytes of queued items and of those being read."""
 
     def add(
         self,
@@ -75,14 +75,14 @@ class Prefetcher:
         indices: Indices,
         missing: Indices,
     ) -> PrefetchCounts:
-        """Queue items, in random order, as far as there is room for them.
+        """Queue items, in random order, as far as the limit allows.
 
         Args:
             registration: of the dataset.
-            identity: who reads them from the origin.
+            identity: reads them from the origin.
             mode: how the dataset is cached.
-            indices: that were asked for.
-            missing: those of them that are not in the cache.
+            indices: the requested items.
+            missing: those of them that are not cached.
         """
         if mode is CachingMode.NONE or not len(missing):
             return PrefetchCounts(len(indices) - len(missing), 0, len(missing))
@@ -113,13 +113,13 @@ class Prefetcher:
         return HolderLookup(neighbours, registration, map(int, indices))
 
     def _sizes(self, registration: Registration, indices: Indices) -> NDArray[np.float64]:
-        """Bytes of items, as far as they are known; floats, because lengths are claims and their sum must not wrap around."""
+        """Bytes of items, 0 if unknown; floats, because lengths are claims and their sum must not overflow."""
         lengths = registration.content.lengths[indices]
         return np.where(lengths == UNKNOWN_LENGTH, self._services.block_size, lengths).astype(np.float64)
 
     async def _load(self, errand: _Errand, index: int, source: HolderSource | None) -> int:
         try:
-            # Another job may have brought it.
+            # Another job may have loaded it.
             if errand.registration.content.states.flags[index] not in (RESIDENT, VERIFIED):
                 await self._fetch(errand, index, source)
         finally:
@@ -141,7 +141,7 @@ class Prefetcher:
 
 
 def _distinct(indices: Indices) -> Indices:
-    """Each once, in ascending order; ``numpy.unique`` takes a hundred times as long for a million."""
+    """The distinct indices in ascending order; ``numpy.unique`` takes a hundred times as long for a million."""
     ordered = np.sort(indices)
     distinct: Indices = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
     return distinct

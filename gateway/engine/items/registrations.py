@@ -1,19 +1,19 @@
-"""The fleet's registrations: what was registered at one gateway can be used at every other.
+"""The fleet's registrations: a dataset registered at one gateway can be used at every other.
 
-A registration is on the disk of the node that took it. A table in Redis says who has registered what (gateway/fleet/datasets.py).
-Whoever is asked for a dataset that is not on his disk looks there, and copies it from a node that has it
-(gateway/store/datasets/parcel.py). Nothing is copied that nobody asks for.
+A registration is on the disk of the node that accepted it. A table in Redis lists who has registered what
+(gateway/fleet/datasets.py). A node that gets a request for a dataset it does not have looks there, and copies it from a node that
+has it (gateway/store/datasets/parcel.py). Nothing is copied before it is requested.
 
-A name that was replaced or removed elsewhere is dropped here, and copied anew when it is asked for. That is decided by comparing
-the disk with the table, each time the table has changed:
+A name that was replaced or removed elsewhere is dropped here, and copied again on request. That is decided by comparing the disk
+with the table, each time the table has changed:
 
-- what the table has in another version, or does not have although it had it in this epoch, is dropped;
-- what the table lost, because Redis did, is told again, unless another node was quicker;
-- what this node has not told yet, because Redis was out of reach, is told, and replaces what the table has.
+- a registration that the table has in another version, or lacks although it had it in this epoch, is dropped;
+- entries that were lost with Redis are written again, unless another node was quicker;
+- registrations that could not be announced, because Redis was unreachable, are announced, and replace the table's.
 
-The disk is read before the table, and a name is dropped only if it still is what it was then: a registration that is made at the
-same moment is safe. While Redis is lost, what is on the disk goes on, and only a removal is refused, because others could not be
-told.
+The disk is read before the table, and a name is dropped only if it is unchanged since then: a registration that is made at the
+same moment is safe. While Redis is lost, registrations on disk stay in use, and only removals are refused, because other nodes
+would not learn of them.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ from gateway.tasks import repeat
 log = logging.getLogger("larder.datasets")
 
 EVERY = 0.5
-"""Seconds between two looks at the table."""
+"""Seconds between two checks of the table."""
 _AGAIN = 20
-"""Looks after which disk and table are compared although neither is known to have changed."""
+"""Checks after which disk and table are compared although neither is known to have changed."""
 _PATIENCE = 20.0
 _BLIND = 1.0
 _REST = 10.0
 _LONGEST_REST = 60.0
-"""What could not be copied is left alone for ``_REST`` times as long as the attempt took, at most so many seconds: batches ask
-for their dataset again and again, and would have a large one sent over and over to a node that cannot take it."""
+"""Most seconds of the pause after a failed copy, which is ``_REST`` times as long as the attempt took: batches keep
+requesting their dataset, and would have a large one sent over and over to a node that cannot store it."""
 _NOBODY = OriginIdentity("", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the nodes of a fleet have in common: each other, and the table."""
+    """The shared state of a fleet: its nodes, and the table."""
 
     fleet: PeerNodes
     table: DatasetTable
@@ -71,7 +71,7 @@ class Registrations:
 
     Args:
         registry: of the node.
-        shared: the fleet's; ``None`` for a node that is in no fleet, which has its own registrations only.
+        shared: the fleet's; ``None`` for a node outside a fleet, which has only its own registrations.
         clock: seconds, monotonic.
     """
 
@@ -95,10 +95,10 @@ class Registrations:
     # --- looking
 
     async def find(self, tenant: str, name_or_id: str, *, now: bool = False) -> Registration | None:
-        """A tenant's dataset by its name or id, wherever it was registered; ``None`` when it is nowhere.
+        """A tenant's dataset by its name or id, wherever it was registered; ``None`` if it is unknown.
 
         Raises:
-            ApiError: SlowDown, it is being copied from another node.
+            ApiError: SlowDown while it is being copied from another node.
         """
         found = await self.registry.get(tenant, name_or_id, now=now)
         if found is not None or self._shared is None or not (is_dataset_id(name_or_id) or is_name(name_or_id)):
@@ -120,7 +120,7 @@ class Registrations:
                 yield name
 
     async def bring(self, tenant: str) -> None:
-        """Have every dataset of a tenant here, as far as they can be had: to list them."""
+        """Copy every available dataset of a tenant to this node, in order to list them."""
         if self._shared is None:
             return
         await self._look(self._shared.table)
@@ -131,17 +131,17 @@ class Registrations:
     # --- changing
 
     async def registered(self) -> None:
-        """Tell the fleet of a registration that was made here; with Redis lost it is told later. Never raises."""
+        """Announce a registration made here; later if Redis is lost. Never raises."""
         if self._shared is None:
             return
         self._settled = State()
         try:
             await self.settle(self._shared)
         except (*DOWN, LarderError) as failure:
-            log.warning("the fleet could not be told of a registration yet: %s", type(failure).__name__)
+            log.warning("a registration could not be announced to the fleet yet: %s", type(failure).__name__)
 
     async def remove(self, tenant: str, name: str) -> bool:
-        """Forget a name in the whole fleet; whether there was one.
+        """Forget a name in the whole fleet; returns whether it existed.
 
         Raises:
             ApiError: ServiceUnavailable, Redis cannot be reached.
@@ -154,7 +154,7 @@ class Registrations:
             except DOWN as failure:
                 raise ApiError(
                     "ServiceUnavailable",
-                    "Redis cannot be reached, so the other gateways cannot be told; try again.",
+                    "Redis cannot be reached, so the other gateways cannot be informed; try again.",
                     headers={"Retry-After": "5"},
                 ) from failure
         return await self.registry.remove(tenant, name) or listed
@@ -180,10 +180,10 @@ class Registrations:
             await self.settle(shared)
 
     async def _look(self, table: DatasetTable) -> None:
-        """Know the table as it is now; with Redis lost, as it was."""
+        """Read the current table; keep the last one while Redis is lost."""
         loop = asyncio.get_running_loop()
         async with self._looking:
-            # A Redis that hangs would make every request for an unknown dataset wait as long as it takes to see that.
+            # Otherwise every request for an unknown dataset would wait for the time-out of a hung Redis.
             if loop.time() < self._blind_until:
                 return
             try:
@@ -194,7 +194,7 @@ class Registrations:
                 log.debug("the table of datasets cannot be read: %r", failure)
 
     async def settle(self, shared: Shared) -> None:
-        """Make this node's disk and the fleet's table agree.
+        """Reconcile this node's disk with the fleet's table.
 
         Raises:
             RedisError, OSError: Redis cannot be reached; nothing was dropped.
@@ -216,7 +216,7 @@ class Registrations:
         self._settled = state
 
     async def _agree(self, shared: Shared, name: Name, known: AnnouncedRegistration, mark: Mark | None) -> str:
-        """Bring one name to agree; the epoch in which the table has it as it is here, empty if it does not."""
+        """Reconcile one name; returns the epoch in which the table has it as it is here, empty if it does not."""
         listed, epoch = self._listed.get(name), self._state.epoch
         if listed is not None and (listed.tag, listed.stamp) == known:
             return epoch
@@ -254,7 +254,7 @@ class Registrations:
                 await self._copy_from(fleet, node, name, listed)
                 return
             except LarderError as failure:
-                log.info("a registration could not be copied from node %s: %s", node.id, failure)
+                log.info("copying a registration from node %s failed: %s", node.id, failure)
         now = self._clock()
         self._resting[name] = listed, now + min(_LONGEST_REST, _REST * (now - began))
 
@@ -271,10 +271,10 @@ class Registrations:
                 reserve = self.registry.limits.reserve
                 document = await parcel.receive(answer.next_chunk, draft, grant.output, reserve)
                 if (document["tenant"], document["name"], document["content"]) != (*name, listed.tag):
-                    raise parcel.Unfit("it is another one than was asked for")
+                    raise parcel.Unfit("it is not the requested registration")
                 with disk_faults():
                     await self.registry.work.chore(partial(parcel.check, draft, listed.tag))
-                    # First, or what came would pass for a registration that was made here and is news.
+                    # Mark it first; otherwise the copy would be taken for a new registration made here.
                     stamp = f"{document['locations']}/{document['caching']}"
                     marks = {name: Mark(self._state.epoch, stamp)}
                     await self.registry.work.chore(

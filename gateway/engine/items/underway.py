@@ -1,4 +1,4 @@
-"""What one batch has asked for and not received yet, how much that may be, and what it asks for next."""
+"""The requests of one batch in progress, the limits on them, and the choice of the next."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gateway.policies.batch import gives_up
 from gateway.store.datasets.content import UNKNOWN_LENGTH
 
 FETCHES_PER_BATCH = 32
-"""Items of one batch that are read from the origin at once by this node, or by each other node that this one asks."""
+"""Items of one batch that this node, or one other node on its behalf, reads from the origin at once."""
 FAR_BYTES = 16 * 1024**2
 FAR_ITEMS = 2048
 _GUESS = 256 * 1024
 
 
 class Underway:
-    """Fetches of one batch; the cost of hearing that one has ended does not depend on how many there are."""
+    """Fetches of one batch. The cost of a completion does not depend on their number."""
 
     def __init__(self) -> None:
         self._positions: dict[asyncio.Task[Outcome], int] = {}
@@ -34,7 +34,7 @@ class Underway:
         return len(self._positions)
 
     def add(self, position: int, task: asyncio.Task[Outcome]) -> None:
-        """Wait for one more."""
+        """Track one more fetch."""
         self._positions[task] = position
         task.add_done_callback(self._note)
 
@@ -43,7 +43,7 @@ class Underway:
         self._some.set()
 
     async def ended(self, within: float | None = None) -> list[tuple[int, Outcome]]:
-        """What has ended since the last call, waiting for at least one; nothing when none has ``within`` so many seconds."""
+        """The fetches ended since the last call, waiting for at least one; empty after ``within`` seconds."""
         try:
             async with asyncio.timeout(within):
                 await self._some.wait()
@@ -57,7 +57,7 @@ class Underway:
         return found
 
     def abandon(self) -> None:
-        """Nobody waits for these any more; the fetches themselves go on, because they belong to the node."""
+        """Stop tracking; the fetches themselves continue, because they belong to the node."""
         for task in self._positions:
             task.remove_done_callback(self._note)
             task.cancel()
@@ -66,7 +66,7 @@ class Underway:
 
 @dataclass(slots=True)
 class BatchProgress:
-    """What a batch has come to; ``failures`` counts what the origin failed since an item last came."""
+    """The state of a batch; ``failures`` counts origin errors since the last delivered item."""
 
     needed: int
     failures: int = 0
@@ -74,7 +74,7 @@ class BatchProgress:
     underway: Underway = field(default_factory=Underway)
 
     def hear(self, outcome: Outcome) -> None:
-        """Take note of how a fetch ended."""
+        """Record the outcome of a fetch."""
         if isinstance(outcome, FailedItem) and outcome.status is ItemStatus.ORIGIN_ERROR:
             self.failures += 1
             self.failed = True
@@ -83,15 +83,15 @@ class BatchProgress:
 
     @property
     def hopeless(self) -> bool:
-        """Whether to try no more."""
+        """Whether to stop trying."""
         return gives_up(self.failures, self.needed)
 
 
 class AskWindow:
-    """How much of a batch is asked of other nodes at once.
+    """Limits how much of a batch is requested from other nodes at once.
 
-    By bytes, because all of it may come to be in memory here. It opens again when half of it has come, so that what is asked next
-    goes in few requests.
+    The limit is in bytes, because all of it may be in memory here. The window opens again when half of it has arrived, so that
+    requests are few.
 
     Args:
         lengths: of the batch's items in bytes, by position.
@@ -109,7 +109,7 @@ class AskWindow:
         return position in self._inside
 
     def takes(self, position: int) -> bool:
-        """Whether one more item may be asked for now; if so, it is counted until it has ``come``."""
+        """Whether one more item may be requested now; if so, it is counted until it has ``come``."""
         size = int(self._sizes[position])
         if self._inside and (len(self._inside) >= self._most or self._bytes + size > FAR_BYTES):
             self._open = False
@@ -120,26 +120,26 @@ class AskWindow:
         return True
 
     def come(self, position: int) -> None:
-        """An item has come, or will not; one that was not counted does not matter."""
+        """An item has arrived, or will not; ignored for an item that was not counted."""
         self._bytes -= self._inside.pop(position, 0)
         if 2 * len(self._inside) <= self._most and 2 * self._bytes <= FAR_BYTES:
             self._open = True
 
 
 class Candidates:
-    """What is left to choose from.
+    """The remaining candidates of a batch.
 
     Attributes:
-        residents: believed to be in a cache, this node's or their home's, to be had first and in this order.
-        promised: residents of other nodes that are about to be asked for; with what is under way they count as delivered.
+        residents: believed to be cached, here or at their home; first choice, in this order.
+        promised: residents of other nodes that are about to be requested; with those in progress they count as delivered.
 
     Args:
-        residents: see there.
-        promised: see there.
-        others: in nobody's cache, in the order in which to fetch them.
+        residents: see above.
+        promised: see above.
+        others: cached nowhere, in the order in which to fetch them.
         far: by position, whether another node is asked.
         lengths: of the items in bytes, by position.
-        nodes: how many other nodes are home of some.
+        nodes: the number of other nodes that are homes of some.
     """
 
     def __init__(
@@ -164,18 +164,18 @@ class Candidates:
             self.add_other(position)
 
     def add_other(self, position: int) -> None:
-        """One more that has to be fetched, after all others."""
+        """Append one more item that must be fetched."""
         self._last += 1
         (self._far_others if self._far[position] else self._near_others).append((self._last, position))
 
     def next_promised(self) -> int | None:
-        """The next item to ask another node's cache for, if it may be now."""
+        """The next item to request from another node's cache, if the limits allow one now."""
         if self.promised and self._hits.takes(self.promised[0]):
             return self.promised.popleft()
         return None
 
     def next_other(self) -> int | None:
-        """The next item to have fetched, if it may be now."""
+        """The next item to fetch, if the limits allow one now."""
         near = self._near_others if len(self._reading) < FETCHES_PER_BATCH else None
         far = self._far_others
         if near and (not far or near[0] < far[0]):
@@ -191,7 +191,7 @@ class Candidates:
         return None
 
     def ended(self, position: int) -> None:
-        """An item that was asked for has come, or will not."""
+        """A requested item has arrived, or will not."""
         self._reading.discard(position)
         self._hits.come(position)
         self._fetches.come(position)

@@ -1,4 +1,4 @@
-"""One item that is wanted by one reader, and what can become of it."""
+"""One item wanted by one reader, and its possible outcomes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Who = tuple[OriginIdentity, str, str, int, bool]
 
 
 class HolderSource(Protocol):
-    """Knows which other node has an item in its cache although this one is its home."""
+    """Knows which other nodes have items cached whose home is this node."""
 
     async def of(self, index: int) -> Node | None:
-        """The node, or ``None`` when nobody is known to have the item."""
+        """The node, or ``None`` if none is known to have the item."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """One item, for one reader.
 
-    ``mode`` is how its dataset is cached; ``store_only`` says that nobody waits for the bytes: what the cache does not take is
-    not read at all. ``here`` says that another node is not asked to serve it: it is a node that asks. ``source`` is asked before
-    the origin is.
+    ``mode`` is how its dataset is cached. ``store_only``: nobody waits for the bytes, so an item that the cache does not accept
+    is not read at all. ``here``: do not ask other nodes to serve it, because another node asks. ``source`` is asked before the
+    origin.
     """
 
     registration: Registration
@@ -51,32 +51,32 @@ class Wanted:
 
     @property
     def who(self) -> Who:
-        """Whose rights, which copy, and whether the bytes are wanted: where this differs, answers may."""
+        """Rights, copy, and whether the bytes are wanted: requests that differ here may have different outcomes."""
         return self.identity, self.registration.tenant, self.registration.name, self.index, self.store_only
 
     @property
     def location(self) -> Location:
-        """Where the reader's tenant has it; read from disk each time."""
+        """The tenant's location of the item; read from disk each time."""
         return self.registration.locations.of(self.index)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """An item that is on disk now; ``blob`` keeps its bytes readable even if it is evicted at once."""
+    """An item on disk; ``blob`` keeps its bytes readable even after an eviction."""
 
     blob: OpenBlob
     flags: ItemFlag = ItemFlag.NONE
 
 
 class MemoryBudget:
-    """Bytes that items take in one worker's memory, for as long as anybody refers to them."""
+    """Limits the bytes of items in one worker's memory."""
 
     def __init__(self) -> None:
         self.used = 0
 
 
 class MemoryLease:
-    """A part of ``MemoryBudget``, given back when nothing refers to it any more: only a reader that stops reading holds it."""
+    """A part of ``MemoryBudget``, returned when the last reference to it is gone."""
 
     def __init__(self, memory: MemoryBudget, size: int) -> None:
         self._memory = memory
@@ -89,7 +89,7 @@ class MemoryLease:
 
 @dataclass(frozen=True, slots=True)
 class InMemoryItem:
-    """An item that is only in memory."""
+    """An item that exists only in memory."""
 
     data: bytes
     crc32: int
@@ -99,7 +99,7 @@ class InMemoryItem:
 
 @dataclass(frozen=True, slots=True)
 class LargeItem:
-    """An item that is not on this disk and is too large for memory: to be streamed, see ``ItemFetches.stream``."""
+    """An item that is not cached and too large for memory: to be streamed, see ``ItemFetches.stream``."""
 
     length: int
 
@@ -116,7 +116,7 @@ Outcome = StoredItem | InMemoryItem | LargeItem | FailedItem
 
 
 class PrefetchCounts(NamedTuple):
-    """What became of a request to prefetch, in items."""
+    """The result of a prefetch request, in items."""
 
     resident: int
     fetching: int
@@ -124,9 +124,9 @@ class PrefetchCounts(NamedTuple):
 
 
 class ItemStream:
-    """An item that passes through, ``length`` bytes long; its owner calls ``close``.
+    """An item being streamed, ``length`` bytes long; its owner calls ``close``.
 
-    The digest is that of all bytes, so bytes of two versions of an object cannot pass for one when the stream was resumed.
+    The digest is that of all bytes, so a resumed stream cannot mix two versions of an object unnoticed.
     """
 
     def __init__(self, stream: ByteStream, length: int, digest: bytes) -> None:
@@ -140,7 +140,7 @@ class ItemStream:
         """The bytes as they come.
 
         Raises:
-            LarderError: they broke off; nothing can be said in place of those that are missing.
+            LarderError: the stream broke off; the missing bytes cannot be replaced.
         """
         while chunk := await self._stream.next_chunk():
             self._sha256.update(chunk)
@@ -148,10 +148,10 @@ class ItemStream:
             yield chunk
 
     def verdict(self) -> tuple[int, ItemStatus]:
-        """CRC of the bytes, and whether they were the item's."""
+        """CRC of the bytes, and whether they match the item's digest."""
         right = self._sha256.digest() == self._digest
         return self._crc32, ItemStatus.OK if right else ItemStatus.CHANGED
 
     def close(self) -> None:
-        """Give the connection back, or end it when there is more to come."""
+        """Return the connection for reuse, or close it if bytes are outstanding."""
         self._stream.release()

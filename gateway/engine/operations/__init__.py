@@ -1,1 +1,1 @@
-"""What operators ask for: explain, purge, verify, warm up, watch."""
+"""Operators' requests: explain, purge, verify, warm up, watch."""

@@ -1,7 +1,7 @@
-"""What this node has counted, read from its metrics: so the pages of operators and Prometheus cannot disagree.
+"""The node's counters, read from its metrics, so that admin pages and Prometheus cannot disagree.
 
-Of a node with several workers the sums are over all of them, and over those that ended since its start; each worker can read
-them.
+If a node has several workers, the sums include all of them, and those that have ended since the node's start; every worker can
+read them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Counted:
                 self._samples[sample.name].append((sample.labels, sample.value))
 
     def sum(self, name: str, label: str = "", values: Iterable[str] = ()) -> float:
-        """The sum of a metric, or of those of its samples whose label has one of these values."""
+        """The sum of a metric's samples; with ``label``, of those with one of these values."""
         wanted = set(values)
         return sum(value for labels, value in self._samples[name] if not label or labels.get(label) in wanted)
 
     @property
     def counters(self) -> Counters:
-        """The sums that operators see."""
+        """The sums shown to operators."""
         return Counters(
             requests=self.sum("larder_requests_total"),
             hits=self.sum("larder_requests_total", "outcome", _CACHED),
@@ -63,7 +63,7 @@ class Counted:
 
     @property
     def reasons(self) -> dict[str, float]:
-        """Answers that were no plain hits, by outcome and reason: ``"MISS cold": 17``."""
+        """Answers other than plain hits, by outcome and reason: ``"MISS cold": 17``."""
         found: dict[str, float] = defaultdict(float)
         for labels, value in self._samples["larder_requests_total"]:
             if labels["reason"] or labels["outcome"] != Outcome.HIT.value:
@@ -72,7 +72,7 @@ class Counted:
 
 
 def counted() -> Counted:
-    """Read them. With several workers this reads files of each, and is best done in a thread."""
+    """Read the metrics. With several workers this reads files of each, so call it in a thread."""
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         return Counted(MultiProcessCollector(CollectorRegistry()).collect())  # type: ignore[no-untyped-call]
     return Counted(family for metric in _READ for family in metric.collect())

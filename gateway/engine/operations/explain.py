@@ -1,7 +1,7 @@
-"""Why a read was no hit, and what the next one will be: looked up at the home of the object, without asking the origin.
+"""Explains why a read was not a hit, and predicts the next one: looked up at the object's home, without asking the origin.
 
-The answer is what ``objects/reads.py`` would find at this moment, from the same index and by the same policies; nothing is
-fetched, renewed or counted for it. ``Knowledge`` travels between nodes as JSON.
+The answer is what ``objects/reads.py`` would find at this moment, from the same index and by the same policies, without fetching,
+renewing or counting anything. ``Knowledge`` is sent between nodes as JSON.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from gateway.policies.ring import path_key
 from gateway.policies.rules import Caching
 
 EXPLAIN = f"{PREFIX}/explain"
-"""Where a node is asked for what it knows of an object."""
+"""The address where nodes explain objects to each other."""
 LONGEST = 16 * 1024
 _FOR_EVER = 1e15
 
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What one node knows of an object, for one origin identity. Times are seconds since the epoch by that node's clock.
+    """One node's knowledge of an object, for one origin identity. Times are seconds since the epoch by that node's clock.
 
-    ``node`` knows it; ``usable`` says whether its disk is in use, ``channel`` whether it hears of the fleet's writes.
-    ``known``: its index has the object; then ``fresh_until`` and ``granted_until`` say how long it may be served without asking
-    the origin (``None``: never asked, or never granted; a time in the far future: for as long as it is there), and ``resident``
-    of ``blocks`` are on the disk. ``serves`` is the verdict of freshness, grant and channel together, now. ``former`` were home
-    of it before, and are asked before the origin, in order. ``pool`` is charged with its first block.
+    ``node`` is its id; ``usable``: its disk is in use; ``channel``: it receives the fleet's invalidations.
+    ``known``: its index has the object; then ``fresh_until`` and ``granted_until`` are the times until which it may be served
+    without asking the origin (``None``: never asked, or never granted; far in the future: no limit), and ``resident``
+    of ``blocks`` are on disk. ``serves`` combines freshness, grant and channel at this moment. ``former`` are the previous
+    homes, asked in this order before the origin. ``pool`` is charged with the first block.
     """
 
     node: str
@@ -58,24 +58,24 @@ class Knowledge:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Knowledge:
-        """Read what ``asdict`` made.
+        """Parse the result of ``asdict``.
 
         Raises:
-            TypeError: it is something else.
+            TypeError: the document is malformed.
         """
         return cls(**{**told, "former": tuple(told.get("former", ()))})
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the next plain GET of the object would be, and why."""
+    """The outcome of the next plain GET of the object, and its reason."""
 
     outcome: Outcome
     reason: Reason | None = None
 
 
 def expected(rule: Caching, knowledge: Knowledge) -> Expected:
-    """What the next plain GET would be, if the origin says what it said last."""
+    """Predict the next plain GET, assuming that the object at the origin is unchanged."""
     if not rule.cache:
         return Expected(Outcome.BYPASS, Reason.RULE)
     if not knowledge.known:
@@ -86,7 +86,7 @@ def expected(rule: Caching, knowledge: Knowledge) -> Expected:
 
 
 class Explainer:
-    """Looks up objects on this node, and at the nodes that are their homes."""
+    """Looks up objects on this node, and at other nodes that are their homes."""
 
     def __init__(self, services: Services, reads: Reads, grants: Grants, me: str) -> None:
         self._services = services
@@ -95,12 +95,12 @@ class Explainer:
         self._me = me
 
     def home(self, bucket: str, key: str) -> Node | None:
-        """Which other node is home of an object; ``None``: this one."""
+        """The other node that is home of an object; ``None``: this one."""
         fleet = self._services.fleet
         return None if fleet is None else fleet.members.home(path_key(bucket, key))
 
     async def here(self, key: ObjectKey, identity: OriginIdentity) -> Knowledge:
-        """What this node knows of an object."""
+        """This node's knowledge of an object."""
         services, store = self._services, self._services.store
         usable, since = store.usable, services.trusted_since()
         entry = await self._reads.known(key)
@@ -132,10 +132,10 @@ class Explainer:
         services = self._services
         if services.fleet is None or key in services.forgotten:
             return ()
-        return tuple(node.id for node in services.fleet.members.formers(path_key(key.bucket, key.key)))
+        return tuple(node.id for node in services.fleet.members.previous_owners(path_key(key.bucket, key.key)))
 
     async def anywhere(self, key: ObjectKey, tenant: str, identity: OriginIdentity) -> tuple[Knowledge, str]:
-        """What the home of an object knows of it; and why this node was asked instead, empty if it was not."""
+        """The knowledge of an object's home; and why this node was asked instead, empty if it was not."""
         home, fleet = self.home(key.bucket, key.key), self._services.fleet
         if home is None or fleet is None:
             return await self.here(key, identity), ""
@@ -154,11 +154,11 @@ async def _asked(fleet: PeerNodes, home: Node, key: ObjectKey, principal: tuple[
             raise LarderError(f"node {home.id} answered {answer.status}")
         return Knowledge.from_json(json.loads(text))
     except (ValueError, TypeError) as error:
-        raise LarderError(f"node {home.id} answered what is no explanation") from error
+        raise LarderError(f"node {home.id} sent an invalid explanation") from error
 
 
 def to_json(knowledge: Knowledge) -> dict[str, Any]:
-    """As JSON types."""
+    """Convert to JSON types."""
     return asdict(knowledge)
 
 

@@ -1,13 +1,13 @@
-"""Forgetting what is below a prefix, on every node of the fleet: for what was changed at the origin behind the gateway's back.
+"""Forgets objects below a prefix on every node of the fleet, for objects that were changed at the origin directly.
 
-Every node forgets by its own index, and fences every fill that is under way. A node that has become home of an object takes it
-over from its former home, which may not have forgotten it yet; so all nodes are asked twice: in the second round nobody has the
-old bytes any more but whoever took them over during the first. Nothing is changed at the origin. Items of datasets are not
-meant: they are what their digest says, wherever they came from.
+Every node forgets by its own index, and fences fills in progress. A node that has become home of an object takes it
+over from its previous home, which may not have forgotten it yet. So all nodes are asked twice: in the second round only nodes
+that took objects over during the first can still have old bytes. Nothing is changed at the origin. Items of datasets are not
+affected: their digest identifies them.
 
-A node may be away while a prefix is purged: dead, hung or cut off, with a cache that comes back. So a purge is a row of the
-catalog before any node is asked, and each node notes which it has applied (``store/index/purged.py``). It applies those that it
-has missed when it follows the catalog again, after a start before it answers a request. A node that missed more purges than
+A node may be down while a prefix is purged: dead, hung or cut off, with a cache that comes back. So a purge is a row of the
+catalog before any node is asked, and each node records which ones it has applied (``store/index/purged.py``). It applies missed
+ones when it follows the catalog again, after a start before it serves requests. A node that missed more purges than
 the catalog keeps forgets all objects.
 """
 
@@ -29,9 +29,9 @@ from gateway.store.prefixes import PrefixTotals
 from gateway.store.store import Store
 
 FORGET = f"{PREFIX}/forget"
-"""Where a node is asked to forget."""
+"""The address where nodes are asked to forget."""
 LONGEST = 16 * 1024
-"""Bytes of such a question, and of its answer."""
+"""Most bytes of a request, and of its answer."""
 _LONGEST_ID = 64
 
 log = logging.getLogger("larder.engine")
@@ -39,7 +39,7 @@ log = logging.getLogger("larder.engine")
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """What is to be forgotten. ``dry_run`` only counts. ``id`` is the catalog's name of it; empty for one not in there."""
+    """A prefix to forget. ``dry_run`` only counts. ``id`` is the catalog's name of the purge; empty if it has none."""
 
     bucket: str
     prefix: str
@@ -52,41 +52,41 @@ class Purge:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Purge:
-        """Read what ``to_json`` made.
+        """Parse the result of ``to_json``.
 
         Raises:
-            ValueError, KeyError, TypeError: it is something else.
+            ValueError, KeyError, TypeError: the document is malformed.
         """
         if not isinstance(told["bucket"], str) or not isinstance(told["prefix"], str):
-            raise TypeError("bucket and prefix are texts")
+            raise TypeError("bucket and prefix must be strings")
         name = told.get("id", "")
         if not isinstance(name, str) or len(name) > _LONGEST_ID:
-            raise TypeError("id is a short text")
+            raise TypeError("id must be a short string")
         return cls(told["bucket"], told["prefix"], bool(told["dry_run"]), name)
 
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """What became of it on one node; ``failure`` says why it was not done there, empty if it was."""
+    """The result of a purge on one node; ``failure`` is the reason why it failed, empty if it did not."""
 
     held: PrefixTotals = field(default_factory=PrefixTotals)
     failure: str = ""
 
 
 class Unseen(NamedTuple):
-    """Purges that a node has not applied, in the catalog's order; ``more``: there may have been others, which are forgotten."""
+    """Purges that a node has not applied, in the catalog's order; ``more``: there may have been others, no longer kept."""
 
     purges: Sequence[Purge]
     more: bool = False
 
 
 class Forgetting:
-    """Purges this node, once for each purge.
+    """Applies purges on this node, each at least once.
 
     Args:
         store: of the node.
         origins: the names of all origins that objects may have come from.
-        forgotten: what nobody else's copy is believed of.
+        forgotten: keys whose copies on other nodes are not trusted.
     """
 
     def __init__(self, store: Store, origins: Callable[[], Iterable[str]], forgotten: RecentlyInvalidated) -> None:
@@ -95,7 +95,7 @@ class Forgetting:
         self._forgotten = forgotten
 
     async def told(self, purge: Purge) -> Purged:
-        """Forget on this node, whether or not it has done so before; what there was."""
+        """Forget on this node, even if that was done before; returns what was removed."""
         if purge.dry_run:
             return self._ended(await self._held(purge))
         async with self._store.purged.turn():
@@ -106,14 +106,14 @@ class Forgetting:
         return self._ended(held)
 
     async def catch_up(self, newest: str, unseen: Callable[[str], Awaitable[Unseen]]) -> bool:
-        """Apply what this node has missed; whether it has applied all then, which it has not while its disk is down.
+        """Apply missed purges; returns whether all are applied, which is false while the disk is down.
 
         Args:
             newest: the catalog's last purge; empty for none.
-            unseen: those after the one that is named; after an empty or unknown name, all.
+            unseen: returns the purges after the named one; all for an empty or unknown name.
 
         Raises:
-            CatalogUnavailable: ``unseen`` did; nothing was noted.
+            CatalogUnavailable: raised by ``unseen``; nothing was recorded.
         """
         purged = self._store.purged
         while newest:
@@ -137,7 +137,7 @@ class Forgetting:
 
     async def _apply(self, unseen: Unseen, ahead: frozenset[str]) -> None:
         if unseen.more:
-            log.warning("this node has missed more purges than the catalog remembers: it forgets all objects")
+            log.warning("this node has missed more purges than the catalog keeps: forgetting all objects")
             self._forgotten.note_all()
             await self._forget_all()
             return
@@ -150,7 +150,7 @@ class Forgetting:
                 done = purge
 
     async def _forget_all(self) -> None:
-        """Everything; of a new cache, which has nothing, the fills that are under way."""
+        """Forget everything; in a new cache, which is empty, only fence fills in progress."""
         for origin in self._origins():
             FORGOTTEN.labels("purge").inc(await self._store.forget_origin(origin))
 
@@ -171,15 +171,15 @@ class Forgetting:
         return there
 
     def _ended(self, held: PrefixTotals) -> Purged:
-        return Purged(held, "" if self._store.usable else "its disk is down: everything that it holds is distrusted")
+        return Purged(held, "" if self._store.usable else "its disk is down: its cached objects are distrusted")
 
 
 class Purges:
-    """Purges this node, and has the others purged.
+    """Purges this node and the others.
 
     Args:
         here: this node.
-        fleet: the other nodes; ``None`` for a node that is in no fleet.
+        fleet: the other nodes; ``None`` outside a fleet.
         me: this node's id.
     """
 
@@ -189,26 +189,26 @@ class Purges:
         self._me = me
 
     async def count(self, purge: Purge) -> dict[str, Purged]:
-        """By node, what would be forgotten. A node that cannot be asked is named with the reason."""
+        """Count what would be forgotten, by node. A node that cannot be asked is listed with the reason."""
         return await self._round(replace(purge, dry_run=True))
 
     async def everywhere(self, purge: Purge, counted: Mapping[str, Purged]) -> dict[str, Purged]:
-        """Forget in the whole fleet; by node, what there was.
+        """Forget in the whole fleet; returns the results by node.
 
         Args:
-            purge: what.
-            counted: what ``count`` said; a node that has gone since then is named too, as one that has not forgotten.
+            purge: the prefix.
+            counted: the result of ``count``; nodes that have left since then are listed as failures.
         """
         done = await self._round(purge)
         if len(done) > 1:
             again = await self._round(purge)
             done = {name: _both(done.get(name), again.get(name)) for name in {**done, **again}}
         gone = {
-            name: Purged(failure=one.failure or "it left meanwhile")
+            name: Purged(failure=one.failure or "it has left the fleet")
             for name, one in counted.items()
             if name not in done
         }
-        # Who follows the catalog may have forgotten before it was asked.
+        # Nodes that follow the catalog may have applied the purge before they were asked.
         most = {
             name: replace(one, held=max(one.held, counted[name].held)) if name in counted and not one.failure else one
             for name, one in done.items()
@@ -233,11 +233,11 @@ class Purges:
         except LarderError as failure:
             return Purged(failure=str(failure))
         except (ValueError, KeyError, TypeError, AttributeError):
-            return Purged(failure="its answer could not be read")
+            return Purged(failure="its answer is invalid")
 
 
 def _both(first: Purged | None, second: Purged | None) -> Purged:
-    """Two rounds at one node; one that was there in one of them only is what it said then."""
+    """Combine two rounds at one node; if it answered in one of them only, that result counts."""
     if first is None or second is None:
         return second or first or Purged()
     return second if first.failure or second.failure else Purged(first.held.plus(second.held))

@@ -1,7 +1,7 @@
-"""A node reads through its cache because an operator wants it to, while it serves on: it only looks, and says how far it is.
+"""Verifies a node's cache while it serves, on request of an operator: it only reads, and reports its progress.
 
-The worker that speaks for the node does it, one verification at a time. One that was cut off, by the worker's end or Redis's,
-is begun anew by whoever speaks next. What is found wrong is dropped by the store itself, when it is read next
+The worker that speaks for the node does it, one verification at a time. One that was interrupted, by the end of the worker or of
+Redis, is restarted by the next worker that speaks. The store itself drops defective blobs when they are read next
 (gateway/store/opening.py).
 """
 
@@ -25,13 +25,13 @@ _SHARDS = 256
 
 
 class Verifications:
-    """The verifications of a zone, and this node's part in them.
+    """Runs this node's part of the verifications of a zone.
 
     Args:
         queue: in Redis.
         node: this node's id.
-        cache: what is verified.
-        speaks: whether this worker does it now.
+        cache: settings of the cache to verify.
+        speaks: whether this worker speaks for its node.
     """
 
     def __init__(self, queue: VerificationQueue, node: str, cache: CacheSettings, speaks: Callable[[], bool]) -> None:
@@ -43,11 +43,11 @@ class Verifications:
         self._wanted = False
 
     async def run(self) -> None:
-        """Do what is asked of this node, until cancelled."""
+        """Run the verifications requested of this node, until cancelled."""
         await repeat("verification", self.turn, _LOOK, DOWN)
 
     async def turn(self) -> None:
-        """Do the oldest verification that waits for this node, if there is one and this worker speaks for its node."""
+        """Run the oldest verification that waits for this node, if there is one and this worker speaks for its node."""
         if not self._speaks():
             return
         waiting = [one for one in await self.queue.all() if self._is_due(one)]
@@ -67,7 +67,7 @@ class Verifications:
                     return
             await self.queue.say(name, self._node, _ended(reading))
         finally:
-            # The thread stops after the file that it reads.
+            # The thread stops after the current file.
             self._wanted = False
             await asyncio.gather(reading, return_exceptions=True)
 

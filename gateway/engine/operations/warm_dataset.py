@@ -1,7 +1,7 @@
-"""Warming up a dataset: its items are loaded, part by part, each at its home, as a loader's announcements would have it.
+"""Warm-up of a dataset: its items are loaded part by part, each at its home, like items announced by a loader.
 
-A dataset is refused that the cache does not keep whole: because it is larger than the cache, or because the plan gives the
-space to others. Parts follow the items' order; within one the order is random, as ever (gateway/engine/items/prefetch.py).
+A dataset that the cache does not keep whole is refused: because it is larger than the cache, or because the plan gives the
+space to others. Parts follow the items' order; within a part the order is random (gateway/engine/items/prefetch.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gateway.tasks import for_each
 _PART = 512
 _LOOK = 0.1
 _QUIET = 2.0
-"""Seconds: items of which none has come for so long are asked for one by one, which tells why."""
+"""Seconds without progress after which the remaining items of a part are requested one by one, to learn the reasons."""
 _AT_ONCE = 8
 
 Find = Callable[[str, str], Awaitable[Registration | None]]
@@ -47,8 +47,8 @@ Rights = Callable[[Principal, Registration, NDArray[np.uint32]], Awaitable[None]
 
 @dataclass(frozen=True, slots=True)
 class DatasetAccess:
-    """Where datasets are: ``find`` gives a tenant's by name or id; ``rights`` raises LarderError for items that a caller may
-    not read."""
+    """Access to datasets: ``find`` returns a tenant's dataset by name or id; ``rights`` raises LarderError for items that a
+    caller may not read."""
 
     find: Find
     rights: Rights
@@ -61,7 +61,7 @@ class WarmDataset:
 
     Args:
         name: of the dataset, or its id.
-        principal: who reads.
+        principal: the reader.
         datasets: finds datasets and loads their items.
         capacity: bytes that the caches of the fleet can hold.
     """
@@ -88,11 +88,11 @@ class WarmDataset:
             progress.mark(str(start + len(part)))
 
     async def check(self) -> Registration:
-        """Whether the dataset can be warmed up, as far as that is known now.
+        """Check whether the dataset can be warmed up, as far as is known now.
 
         Raises:
             WarmupRefused: it cannot.
-            WarmupFailed: it cannot be told now.
+            WarmupFailed: that cannot be decided now.
         """
         principal = require_valid(self._principal)
         try:
@@ -101,18 +101,18 @@ class WarmDataset:
             raise WarmupFailed(str(failure)) from None
         if registration is None:
             raise WarmupRefused(
-                f"dataset: the tenant {principal.tenant} of the access key has none named {self._name[:140]!r}; register it first"
+                f"dataset: the access key's tenant {principal.tenant} has no dataset {self._name[:140]!r}; register it first"
             )
         size, limit = registration.content.size, self._capacity()
         if size > limit:
             raise WarmupRefused(
-                f"dataset: has {format_size(size)}, and the caches of the fleet can hold {format_size(limit)}: add nodes, or let "
+                f"dataset: it has {format_size(size)}, and the caches of the fleet hold {format_size(limit)}: add nodes, or let "
                 "jobs use it in chunks, which are loaded ahead without a warm-up"
             )
         mode = self._datasets.planned.of(registration).caching
         if mode not in (CachingMode.FULL, CachingMode.STATIC):
             raise WarmupRefused(
-                f"dataset: the plan holds it as {mode.value!r}, not whole; pin it (PUT /-/admin/datasets/{{id}}/override), "
+                f"dataset: the plan caches it as {mode.value!r}, not whole; pin it (PUT /-/admin/datasets/{{id}}/override), "
                 "or leave it to the plan"
             )
         return registration
@@ -145,7 +145,7 @@ class WarmDataset:
             progress.fail(f"item {index}", left.get(index, "the cache did not keep it"))
 
     async def _settled(self, ask: BatchAsk, progress: WarmupProgress, before: tuple[int, int]) -> NDArray[np.bool_]:
-        """Wait until nothing has come of a part for a while; by position, whether the item is in the cache."""
+        """Wait until a part makes no more progress; returns, by position, whether the item is in the cache."""
         loop = asyncio.get_running_loop()
         resident = await self._datasets.batches.lookup(ask)
         quiet_since = loop.time()
@@ -161,7 +161,7 @@ class WarmDataset:
         return resident
 
     async def _ask_for(self, ask: BatchAsk, left: NDArray[np.uint32]) -> dict[int, str]:
-        """Ask for items one by one, of which nothing has come; for those that cannot be had, why."""
+        """Request the remaining items one by one; returns the reasons for those that cannot be loaded."""
         reasons: dict[int, str] = {}
 
         async def fetch(index: int) -> None:

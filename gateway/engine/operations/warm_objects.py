@@ -1,8 +1,8 @@
-"""Reading objects into the cache of their homes, for an operator, in the background lane.
+"""Loads objects into the cache of their homes, for an operator, in the background lane.
 
-The home of an object loads it as if a reader had asked for it, with that reader's rights; the node that runs the warm-up
-asks, and hears how it ended. A home answers at once that it has begun, and then every second that it goes on,
-so that a large object is not taken for a dead node.
+The home of an object loads it as if a reader had requested it, with that reader's rights; the node that runs the warm-up
+asks it to, and is told the result. A home answers at once, and then every second while it is loading,
+so that a large object does not look like a dead node.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from gateway.policies.ring import path_key
 from gateway.policies.rules import Rules
 
 WARM = f"{PREFIX}/warm"
-"""Where a node is asked to load an object."""
+"""The address where a node is asked to load an object."""
 AT_ONCE = 16
-"""Objects that one warm-up has loaded at once, here and at other nodes."""
+"""Objects that one warm-up loads at once, on all nodes."""
 Span = tuple[int, int] | None
-"""First byte of an object, and the one behind the last; ``None`` for all of it."""
+"""First byte of an object, and end (exclusive); ``None`` for all of it."""
 _ALIVE = 1.0
-"""Seconds between two lines that say that a load goes on."""
+"""Seconds between two progress lines of a load."""
 _ATTEMPTS = 3
 _HOMES = 3
 _LONGEST = 1 << 20
@@ -43,7 +43,7 @@ _RULED_OUT = "a rule says cache = false"
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """How it ended: ``size`` bytes are in the cache now, and were before if ``there``; or why not (``failure``)."""
+    """The result of a load: ``size`` bytes are cached now, and were before if ``there``; or the reason why not (``failure``)."""
 
     size: int = 0
     there: bool = False
@@ -51,11 +51,11 @@ class Warmed:
 
 
 class WarmObjects:
-    """Loads objects on this node, and has the others load what is theirs.
+    """Loads objects on this node, and asks other nodes to load those whose homes they are.
 
     Args:
         engine: of this worker.
-        fleet: the other nodes; ``None`` for a node that is in no fleet.
+        fleet: the other nodes; ``None`` outside a fleet.
     """
 
     def __init__(self, engine: Engine, fleet: PeerNodes | None) -> None:
@@ -70,7 +70,7 @@ class WarmObjects:
         span: Span = None,
         kind: LoadClass = LoadClass.WARMUP,
     ) -> Warmed:
-        """Have an object, or a span of it, loaded at its home. Never raises but to be cancelled."""
+        """Load an object, or a span of it, at its home. Raises nothing but cancellation."""
         fleet, tried = self._fleet, None
         for _ in range(_HOMES if fleet is not None else 0):
             assert fleet is not None
@@ -81,19 +81,19 @@ class WarmObjects:
                 asked = [*key] if kind is LoadClass.WARMUP else [*key, span, kind]
                 return await _loaded_at(fleet, home, json.dumps(asked).encode(), principal_header(tenant, identity))
             except LarderError:
-                tried = home  # it is suspected now, and its successor is home
+                tried = home  # it is a suspect now, and its successor is home
         return await self.here(key, identity, span, kind)
 
     async def here(
         self, key: ObjectKey, identity: OriginIdentity, span: Span = None, kind: LoadClass = LoadClass.WARMUP
     ) -> Warmed:
-        """Load an object, or a span of it, into this node's cache. Never raises but to be cancelled."""
+        """Load an object, or a span of it, into this node's cache. Raises nothing but cancellation."""
 
         async def load(key: ObjectKey) -> Warmed:
             try:
                 return await self._load(Ask(key, identity, metadata_first=span is not None), span)
             except IdentityGone:
-                return Warmed(failure="the origin of the access key is not configured any more")
+                return Warmed(failure="the origin of the access key is no longer configured")
             except OriginUnavailable:
                 return Warmed(failure="the origin cannot be reached")
             except DiskUnavailable as failure:
@@ -106,7 +106,7 @@ class WarmObjects:
     async def progress(
         self, key: ObjectKey, identity: OriginIdentity, span: Span = None, kind: LoadClass = LoadClass.WARMUP
     ) -> AsyncGenerator[bytes]:
-        """``here`` as another node hears it: a line every second while it goes on, and at the end one with how it ended."""
+        """``here`` for another node: a line every second while loading, and one with the result at the end."""
         loading = asyncio.get_running_loop().create_task(self.here(key, identity, span, kind))
         try:
             yield b"\n"
@@ -128,7 +128,7 @@ class WarmObjects:
             except ObjectChanged:
                 continue
             if missed is None:
-                return Warmed(failure="the cache did not take it")
+                return Warmed(failure="the cache did not accept it")
             size = found.entry.record.meta.size
             loaded = size if span is None else max(0, min(size, span[1]) - span[0])
             return Warmed(loaded, found.outcome is Outcome.HIT and not missed)
@@ -179,4 +179,4 @@ async def _loaded_at(fleet: PeerNodes, home: Node, body: bytes, principal: tuple
         told: dict[str, Any] = json.loads(text)
         return Warmed(int(told["size"]), bool(told["there"]), str(told["failure"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise LarderError(f"node {home.id} answered what cannot be read") from error
+        raise LarderError(f"node {home.id} sent an invalid answer") from error

@@ -26,12 +26,12 @@ from gateway.origin.listing import ListedObject, ListingPage, ListingRefused, Li
 from gateway.tasks import for_each
 
 _PART = 200
-"""Objects between two marks of the progress."""
+"""Objects between two updates of the resume position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What to load: the objects of a bucket whose keys begin with ``prefix``."""
+    """The objects of a bucket whose keys begin with ``prefix``."""
 
     bucket: str
     prefix: str
@@ -42,7 +42,7 @@ class WarmPrefix:
 
     Args:
         wanted: the prefix.
-        principal: who lists and reads.
+        principal: lists and reads.
         listings: of the origins.
         loads: loads objects.
         capacity: bytes that the caches of the fleet can hold.
@@ -90,7 +90,7 @@ class WarmPrefix:
             if size > limit:
                 raise WarmupRefused(
                     f"the objects below {self._wanted.bucket}/{self._wanted.prefix} have more than {format_size(limit)}, "
-                    "which is what the caches of the fleet can hold: name a longer prefix, or add nodes"
+                    "the capacity of the fleet's caches: name a longer prefix, or add nodes"
                 )
         progress.total, progress.total_bytes = count, size
 
@@ -109,7 +109,7 @@ class WarmPrefix:
             more = page.truncated
             if page.objects:
                 if page.objects[-1].key == after:
-                    raise WarmupFailed("the origin repeats a page of its listing: it ignores start-after")
+                    raise WarmupFailed("the origin repeats a page of its listing; it seems to ignore start-after")
                 yield page.objects
                 after = page.objects[-1].key
 
@@ -120,10 +120,10 @@ class WarmPrefix:
         except IdentityGone:
             raise WarmupFailed("the origin of the access key is no longer configured") from None
         except OriginUnavailable:
-            raise WarmupFailed("the origin cannot be reached; resume when it can") from None
+            raise WarmupFailed("the origin cannot be reached; resume the warm-up later") from None
         except ListingUnreadable:
             raise WarmupFailed("the origin's listing cannot be read") from None
         except ListingRefused as refusal:
             raise WarmupFailed(
-                f"the origin answers {refusal.status} to listing the bucket with this access key's rights (ListBucket)"
+                f"the origin answered {refusal.status} to listing the bucket with this access key's rights (ListBucket)"
             ) from None

@@ -1,4 +1,4 @@
-"""Common to all warm-ups: progress, the position to resume from, and why one cannot continue."""
+"""Shared by all warm-ups: progress, the position to resume from, and errors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
 
 EXAMPLES = 20
-"""Failures that are kept with their reason; the others are only counted."""
+"""Failures that are kept with their reason; further ones are only counted."""
 _LONGEST_TEXT = 300
 
 
 class WarmupRefused(LarderError):
-    """The warm-up cannot succeed; the message says why, and what to do."""
+    """The warm-up cannot succeed; the message has the reason and a remedy."""
 
 
 class WarmupFailed(LarderError):
@@ -43,26 +43,26 @@ class WarmupProgress:
     marked_examples: int = 0
 
     def loaded(self, size: int, there: bool) -> None:
-        """Count one that is in the cache."""
+        """Count a unit that is in the cache."""
         self.done += 1
         self.done_bytes += size
         self.there += there
 
     def fail(self, what: str, why: str) -> None:
-        """Count one that could not be loaded."""
+        """Count a unit that could not be loaded."""
         self.done += 1
         self.failed += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append({"key": what[:_LONGEST_TEXT], "why": why[:_LONGEST_TEXT]})
 
     def mark(self, cursor: str) -> None:
-        """Everything up to ``cursor`` was processed."""
+        """Record that everything up to ``cursor`` was processed."""
         self.cursor = cursor
         self.marked = (self.done, self.done_bytes, self.there, self.failed)
         self.marked_examples = len(self.examples)
 
     def rewind(self) -> None:
-        """Return to the last mark; what came after it is processed again."""
+        """Return to the last mark; later units are processed again."""
         self.done, self.done_bytes, self.there, self.failed = self.marked
         del self.examples[self.marked_examples :]
 
@@ -103,7 +103,7 @@ class WarmupProgress:
 
 
 PrincipalSource = Callable[[], Principal | None]
-"""Who lists and reads; ``None`` once the access key has expired or was revoked."""
+"""Lists and reads for a warm-up; ``None`` once the access key has expired or was revoked."""
 Capacity = Callable[[], int]
 
 

@@ -1,8 +1,8 @@
-"""A node looks at itself every few seconds, and tells the zone: what it has counted, how it is, what is wrong with it.
+"""Collects a node's status every few seconds, and reports it to the zone: counters, condition, problems.
 
-One of its workers does it (``Samples.speaks``). While Redis is lost each worker looks for itself and tells nobody, so that
-whoever asks it for an overview still hears of this node. A trouble has begun when it was seen first; a worker that takes over
-from another goes on from what that one had said.
+One of the node's workers does it (``Samples.speaks``). While Redis is lost each worker collects for itself and reports nothing,
+so that an overview requested from it still includes this node. A problem begins when it is first seen; a worker that takes over
+continues from the previous worker's report.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _MOST_DATASETS = 500
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """Where a node looks. ``contents`` are the datasets that are open here, ``stopping`` says whether the node is about to end,
-    ``parts`` is what is wrong by what this worker's parts say at the moment."""
+    """The sources of a node's status. ``contents`` are the open datasets, ``stopping`` tells whether the node is about to end,
+    ``parts`` returns the current problems of this worker's parts."""
 
     store: Store
     contents: Callable[[], Iterable[Content]]
@@ -47,7 +47,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Which node looks: its id, the token of its start, what tells this worker from its siblings, where others reach it."""
+    """The identity of a node and worker: node id, token of the start, unique id of the worker, address for other nodes."""
 
     node: str
     boot: str
@@ -56,19 +56,19 @@ class NodeIdentity:
 
 
 class NodeWatch:
-    """One worker's part.
+    """Collects the status, in one worker.
 
     Args:
         samples: of the zone.
         me: the node and worker.
-        seen: where it looks.
+        seen: the sources.
         now: seconds since the epoch, by this node's clock.
         look: reads the node's metrics; called in a thread.
 
     Attributes:
         speaks: whether this worker speaks for its node.
-        document: what was found last; empty before the first look.
-        recent: samples that this worker took, in the order of time; by Redis's clock as far as it is known.
+        document: the last report; empty before the first one.
+        recent: samples taken by this worker, oldest first; by Redis's clock as far as that is known.
     """
 
     def __init__(
@@ -93,25 +93,25 @@ class NodeWatch:
         self._counted: Sequence[Trouble] = ()
 
     def problems(self) -> list[Trouble]:
-        """What is wrong with this node now, errors first; what follows from counters is a few seconds old."""
+        """The problems of this node, errors first; those derived from counters are a few seconds old."""
         return worst_first([*self._seen.parts(), *self._counted])
 
     async def run(self) -> None:
-        """Look every ``EVERY`` seconds until cancelled."""
+        """Collect every ``EVERY`` seconds until cancelled."""
         await repeat("collecting node status", self.turn, lambda: EVERY if self.speaks else _SOON)
 
     async def stop(self) -> None:
-        """Let a sibling speak at once; of a node that stops nothing is to be missed. Never raises for Redis."""
+        """Let another worker speak at once, and withdraw the report of a node that stops. Never raises for Redis."""
         self.speaks = False
         try:
             await self._samples.silent(self._me.node, self._me.worker)
             if self._seen.stopping():
                 await self._samples.gone(self._me.node)
         except DOWN:
-            return  # both run out by themselves
+            return  # both expire by themselves
 
     async def turn(self) -> None:
-        """Look once, if it is this worker's turn."""
+        """Collect once, if this worker speaks for its node."""
         try:
             spoke, self.speaks = self.speaks, await self._may_speak()
             if not self.speaks:
@@ -132,7 +132,7 @@ class NodeWatch:
             self._note(self._now() - self._skew, found)
 
     async def _may_speak(self) -> bool:
-        """Whether it is this worker's turn: that of the one that keeps the cache, which has the node's datasets open."""
+        """Whether this worker should speak: the one that keeps the cache, which has the node's datasets open."""
         store = self._seen.store
         if self._seen.stopping() or (store.usable and not store.directory.locked):
             if self.speaks:
@@ -141,7 +141,7 @@ class NodeWatch:
         return await self._samples.speaks(self._me.node, self._me.worker)
 
     def _hear(self, document: Mapping[str, Any]) -> None:
-        """Believe the worker that speaks for this node: only one of them counts."""
+        """Adopt the report of the worker that speaks for this node: only one of them counts."""
         if document.get("boot") != self._me.boot:
             return
         self.document = document
@@ -149,7 +149,7 @@ class NodeWatch:
         self._counted = [each for each in told if each.kind in COUNTED]
 
     async def _take_over(self) -> None:
-        """Go on from what was said before: since when what is wrong, and what was counted."""
+        """Continue from the previous worker's report: the beginnings of problems, and the counters."""
         told = (await self._samples.statuses()).nodes.get(self._me.node)
         if told is not None and told.document.get("boot") == self._me.boot:
             known = told.document.get("problems", [])
@@ -195,12 +195,12 @@ class NodeWatch:
         )
 
     def _started(self) -> float:
-        """When the node was started; a worker may have been replaced since."""
+        """When the node started; a worker may have been replaced since."""
         started = self._seen.store.directory.started_ns / 1e9
         return min(started, self._began) if started else self._began
 
     def _datasets(self) -> dict[str, list[int]]:
-        """Items, bytes and resident items of the datasets that are open here, by id."""
+        """Items, bytes and resident items of the open datasets, by id."""
         found: dict[str, list[int]] = {}
         for content in self._seen.contents():
             known = found.get(content.id, [0, 0, 0])
