@@ -82,7 +82,7 @@ class ServerSettings(Section):
 class CacheSettings(Section):
     """The node's SSD cache."""
 
-    dir: str = Field("./larder-cache", min_length=1, description="directory of the cache; created when missing")
+    dir: str = Field("./larder-cache", min_length=1, description="directory of the cache; created if missing")
     capacity: Size = Field(10 * 1000**3, ge=1, description="bytes of blobs kept on this node")
     block_size: Size = Field(
         4 * 1024**2,
@@ -106,7 +106,7 @@ class CacheSettings(Section):
 
 
 class DatasetSettings(Section):
-    """Datasets: the digest files that clients register. Each is read by a process of its own, one at a time per tenant, two per
+    """Datasets: the digest files that clients register. Each is read in a separate process, one at a time per tenant, two per
     node."""
 
     max_digest_file: Size = Field(4 * 1024**3, ge=1, description="largest digest file")
@@ -143,7 +143,7 @@ class RedisSettings(Section):
         try:
             ConnectionPool.from_url(url).make_connection()  # type: ignore[no-untyped-call]
         except (ValueError, TypeError):
-            # Their text may quote the password.
+            # The exception text may contain the password.
             raise ValueError('must look like "redis://:password@host:6379/0"; a part of it cannot be read') from None
         return url
 
@@ -153,29 +153,29 @@ class FleetSettings(Section):
 
     secret: str = Field(
         "",
-        description="what the nodes prove to each other, with a redis.url that all share; empty: this node is no fleet's",
+        description="shared secret of the fleet's nodes, with a redis.url that all share; empty: this node is standalone",
         repr=False,
     )
-    node: str = Field("", description="this node's id; empty: a random one that is kept in {cache.dir}/node")
+    node: str = Field("", description="this node's id; empty: a random one kept in {cache.dir}/node")
     advertise: str = Field(
         "", description='"http://host:port" for other nodes and clients to reach this one; empty: where it listens'
     )
     zone: str = Field("default", description="nodes share only within their zone, such as a rack or a data centre")
-    heartbeat: Seconds = Field(1.0, ge=0.05, le=60, description="how often a node says that it is there")
-    expire: Seconds = Field(4.0, ge=0.2, le=600, description="silence after which a node is gone")
+    heartbeat: Seconds = Field(1.0, ge=0.05, le=60, description="interval of a node's heartbeats")
+    expire: Seconds = Field(4.0, ge=0.2, le=600, description="silence after which a node counts as gone")
 
     @field_validator("node", "zone")
     @classmethod
     def _a_name(cls, name: str, info: ValidationInfo) -> str:
         if not is_node_name(name) and not (info.field_name == "node" and not name):
-            raise ValueError("has 1 to 64 characters out of A-Z a-z 0-9 . _ -")
+            raise ValueError("must have 1 to 64 characters out of A-Z a-z 0-9 . _ -")
         return name
 
     @field_validator("secret")
     @classmethod
     def _long_enough(cls, secret: str) -> str:
         if secret and len(secret) < 16:
-            raise ValueError("must have at least 16 characters; openssl rand -hex 32 makes a good one")
+            raise ValueError("must have at least 16 characters; generate one with: openssl rand -hex 32")
         return secret
 
     @field_validator("advertise")
@@ -188,7 +188,7 @@ class FleetSettings(Section):
     @model_validator(mode="after")
     def _several_heartbeats(self) -> FleetSettings:
         if self.expire < 2 * self.heartbeat:
-            raise ValueError("expire must be at least twice heartbeat, or one that is late counts as a death")
+            raise ValueError("expire must be at least twice heartbeat, or a late heartbeat counts as a death")
         return self
 
 
@@ -196,7 +196,10 @@ class ManagerSettings(Section):
     """How the fleet divides its space among the datasets of training jobs."""
 
     probe_batches: int = Field(
-        100, ge=0, le=1_000_000, description="mini-batches of a new job that are refused hits; 0 switches probing off"
+        100,
+        ge=0,
+        le=1_000_000,
+        description="mini-batches of a new job that get no hits, to measure the cache's benefit; 0 disables probing",
     )
     preload_bandwidth: Size = Field(
         0, description="bytes per second with which one node loads chunks ahead; 0 means unlimited"
@@ -206,11 +209,11 @@ class ManagerSettings(Section):
         gt=0,
         description="after the first job has finished a chunk, those still in it lose it; longer than a chunk takes to load",
     )
-    job_expire: Seconds = Field(30.0, ge=1, le=86_400, description="a job that was silent for so long is gone")
+    job_expire: Seconds = Field(30.0, ge=1, le=86_400, description="silence after which a job is dropped")
 
 
 class StreamSettings(Section):
-    """Access streams: what the gateway learns from plain S3 reads, for clients that change nothing (docs/streams.md)."""
+    """Access streams: patterns recognised from plain S3 reads, for clients that change nothing (docs/streams.md)."""
 
     enabled: bool = Field(
         True, description="watch S3 reads, recognise their patterns, and keep and prefetch objects accordingly"
@@ -239,8 +242,8 @@ class Origin(Section):
     check_timeout: Seconds = Field(
         2.0,
         gt=0,
-        description="how long a freshness check may take before stale_if_error counts; "
-        "an origin that is silent for so long, to a probe too, is lost",
+        description="how long a freshness check may take before stale_if_error applies; "
+        "an origin that is silent for so long, also to a probe, counts as lost",
     )
     max_connections: int = Field(256, ge=1, description="connections to the origin per worker")
 
@@ -273,7 +276,7 @@ class Credential(Section):
     origin_secret_access_key: str = Field("", description="secret of origin_access_key_id", repr=False)
     origin_session_token: str = Field("", description="session token of origin_access_key_id", repr=False)
     allow: tuple[str, ...] = Field(
-        (), description='bucket/prefix globs this key may touch, as "bucket/train/**"; empty: all'
+        (), description='bucket/prefix globs this key may access, such as "bucket/train/**"; empty: all'
     )
     read_only: bool = Field(False, description="refuse every write of this key")
 
@@ -293,7 +296,7 @@ class Credential(Section):
             if expires:
                 datetime.fromisoformat(expires)
         except ValueError:
-            raise ValueError("is no ISO 8601 time, such as 2030-01-31T12:00:00Z") from None
+            raise ValueError("is not an ISO 8601 time such as 2030-01-31T12:00:00Z") from None
         return expires
 
     @model_validator(mode="after")
@@ -306,7 +309,7 @@ class Credential(Section):
 
 
 class Rule(Section):
-    """How the objects that match are cached; the first rule of the file that matches counts."""
+    """How matching objects are cached; the first matching rule of the file applies."""
 
     match: str = Field(min_length=1, description="glob over bucket/key: * within a segment, ** across them")
     freshness: Freshness = Field(
@@ -315,9 +318,9 @@ class Rule(Section):
     authorization: Literal["object", "prefix"] = Field(
         "object", description="a grant is for one object, or for all of its bucket that the rule matches"
     )
-    grant: Seconds = Field(600.0, description="how long the origin's yes to a reader is remembered")
-    cache: bool = Field(True, description="whether to cache what matches")
-    warm_on_write: bool = Field(False, description="read an object into the cache after it was written")
+    grant: Seconds = Field(600.0, description="how long the origin's permission for a reader is remembered")
+    cache: bool = Field(True, description="whether to cache matching objects")
+    warm_on_write: bool = Field(False, description="read an object into the cache after each write")
     pattern: Literal["auto", "sequential", "random", "skewed", "off"] = Field(
         "auto", description="how clients read these objects: recognised (auto), given, or not watched at all (off)"
     )
@@ -341,57 +344,57 @@ class Settings(Section):
     log: LogSettings = LogSettings()
     origins: tuple[Origin, ...] = Field((), description="object stores behind the gateway")
     credentials: tuple[Credential, ...] = Field((), description="access keys of the gateway")
-    rules: tuple[Rule, ...] = Field((), description="caching rules, first match counts")
+    rules: tuple[Rule, ...] = Field((), description="caching rules, the first match applies")
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
         if not self.origins:
-            raise ValueError("origins: at least one [[origins]] table with an endpoint is needed")
+            raise ValueError("origins: at least one [[origins]] table with an endpoint is required")
         names = [origin.name for origin in self.origins]
         _refuse_twice("origins", "name", names)
         _refuse_twice("credentials", "access_key_id", [c.access_key_id for c in self.credentials])
         for number, credential in enumerate(self.credentials):
             if credential.origin not in names:
                 raise ValueError(
-                    f"credentials.{number}.origin: there is no origin named {credential.origin!r}; known: {', '.join(names)}"
+                    f"credentials.{number}.origin: unknown origin {credential.origin!r}; known: {', '.join(names)}"
                 )
         if bool(self.server.tls_cert) != bool(self.server.tls_key):
             raise ValueError("server.tls_cert and server.tls_key go together")
         if self.fleet.secret and self.redis.url == "embedded":
             raise ValueError(
-                'fleet.secret: is there, but redis.url is "embedded", which no other node reaches: '
-                "give redis.url the Redis that all nodes share, or leave fleet.secret out"
+                'fleet.secret: is set, but redis.url is "embedded", which other nodes cannot reach: '
+                "set redis.url to the Redis that all nodes share, or remove fleet.secret"
             )
         if not self.database.sqlite and not self.database.encryption_key:
             raise ValueError(
-                "database.encryption_key: is needed with PostgreSQL, the same on all gateways; "
-                "make one by: openssl rand -base64 32 | tr +/ -_"
+                "database.encryption_key: is required with PostgreSQL, the same on all gateways; "
+                "generate one with: openssl rand -base64 32 | tr +/ -_"
             )
         if self.in_fleet and not self.fleet.advertise and self.server.host in _EVERYWHERE:
             raise ValueError(
-                f"fleet.advertise: is needed with server.host {self.server.host!r}, which other nodes cannot connect to"
+                f"fleet.advertise: is required with server.host {self.server.host!r}, to which other nodes cannot connect"
             )
         return self
 
     @property
     def catalog_url(self) -> str:
-        """``database.url`` with its driver, and with ``cache.dir`` in the place of ``{cache.dir}``."""
+        """``database.url`` with its driver, and with ``{cache.dir}`` replaced."""
         return self.database.with_driver.replace("{cache.dir}", self.cache.dir)
 
     @property
     def in_fleet(self) -> bool:
-        """Whether this node shares with others: it needs their Redis, and their secret."""
+        """Whether this node is part of a fleet: it has a shared Redis and a secret."""
         return self.redis.url != "embedded" and bool(self.fleet.secret)
 
     def origin(self, name: str) -> Origin:
-        """The origin of that name; validation made sure that it exists."""
+        """The origin of that name, which validation has ensured to exist."""
         return next(origin for origin in self.origins if origin.name == name)
 
 
 def _refuse_twice(section: str, field: str, values: list[str]) -> None:
     for value in values:
         if values.count(value) > 1:
-            raise ValueError(f"{section}: {field} {value!r} is there twice")
+            raise ValueError(f"{section}: {field} {value!r} appears twice")
 
 
 def sections() -> Sections:
@@ -415,7 +418,7 @@ def load_settings(
         flags: dotted names (``"server.port"``) that override both.
 
     Raises:
-        ConfigError: naming the field that is wrong and what to write instead.
+        ConfigError: naming the invalid field and the remedy.
     """
     tree = _read_toml(path) if path else {}
     for name, parts, value in settings_in(environ or {}):
@@ -466,7 +469,7 @@ def _explain(error: ValidationError, path: Path | None) -> str:
         field = ".".join(str(part) for part in problem["loc"] if part not in ("float", "literal['always','immutable']"))
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            message = f"there is no such setting{_nearest(problem['loc'])}"
+            message = f"unknown setting{_nearest(problem['loc'])}"
         lines.append(f"{field}: {message}" if field else message)
     where = f"{path}: " if path else "configuration: "
     return where + "; ".join(dict.fromkeys(lines))

@@ -1,4 +1,4 @@
-"""What the tables of a configuration have in common."""
+"""Common to the tables of a configuration."""
 
 from __future__ import annotations
 

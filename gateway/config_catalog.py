@@ -1,4 +1,4 @@
-"""The settings of the catalog, and of who may administrate; part of gateway/config.py."""
+"""The settings of the catalog and of the admin API; part of gateway/config.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DatabaseSettings(Section):
     encryption_key: str = Field(
         "",
         description="key of the catalog's secrets, 32 bytes in URL-safe base64 (openssl rand -base64 32 | tr +/ -_), the same on "
-        "all gateways; empty with SQLite: a file beside the database, made at the first start",
+        "all gateways; empty with SQLite: a file beside the database, created at the first start",
         repr=False,
     )
 
@@ -37,50 +37,52 @@ class DatabaseSettings(Section):
             known = make_url(url)
             backend = known.get_backend_name()
         except (ArgumentError, ValueError):
-            # Their text may quote the password.
+            # The exception text may contain the password.
             raise ValueError('must look like "postgresql+asyncpg://user:password@host:5432/larder"') from None
         if backend not in _DRIVERS or known.drivername not in (backend, _DRIVERS[backend]):
             raise ValueError("must start with sqlite:/// or postgresql+asyncpg://")
         if backend == "sqlite" and known.database in (None, "", ":memory:"):
-            raise ValueError("must name a file, as sqlite:////var/lib/larder/catalog.db")
+            raise ValueError("must name a file, such as sqlite:////var/lib/larder/catalog.db")
         return url
 
     @field_validator("encryption_key")
     @classmethod
     def _a_key(cls, key: str) -> str:
         if key and not _KEY.fullmatch(key):
-            raise ValueError("must be 32 bytes in URL-safe base64; make one by: openssl rand -base64 32 | tr +/ -_")
+            raise ValueError(
+                "must be 32 bytes in URL-safe base64; generate one with: openssl rand -base64 32 | tr +/ -_"
+            )
         return key
 
     @property
     def with_driver(self) -> str:
-        """The URL, naming the driver that the gateway has for this database."""
+        """The URL with the gateway's driver for this database."""
         scheme, _, rest = self.url.partition("://")
         return f"{_DRIVERS[scheme.partition('+')[0]]}://{rest}"
 
     @property
     def sqlite(self) -> bool:
-        """Whether the catalog is a file of this machine."""
+        """Whether the catalog is a file on this machine."""
         return self.url.startswith("sqlite")
 
 
 class AdminSettings(Section):
-    """Access to the admin addresses, ``/-/admin``; without a token they are closed."""
+    """Access to the admin API, ``/-/admin``; without a token it is disabled."""
 
-    token: str = Field("", description="bearer token that may see and change everything", repr=False)
-    read_token: str = Field("", description="bearer token that may see everything and change nothing", repr=False)
+    token: str = Field("", description="bearer token for reading and changing everything", repr=False)
+    read_token: str = Field("", description="bearer token for reading everything", repr=False)
 
     @field_validator("token", "read_token")
     @classmethod
     def _can_be_sent(cls, token: str) -> str:
         if token and not _SENDABLE.fullmatch(token):
             raise ValueError(
-                "may have printable ASCII characters only, and no spaces; openssl rand -hex 32 makes a good one"
+                "must consist of printable ASCII characters without spaces; generate one with: openssl rand -hex 32"
             )
         return token
 
     @model_validator(mode="after")
     def _two_tokens(self) -> AdminSettings:
         if self.token and self.token == self.read_token:
-            raise ValueError("read_token must be another one than token, or it may change everything")
+            raise ValueError("read_token must differ from token, or it could change everything")
         return self

@@ -1,9 +1,9 @@
-"""Which variables of the environment are settings, and which only look like one.
+"""Tells which variables of the environment are settings, and which only look like one.
 
-``LARDER_SECTION__KEY`` is a setting, with two underscores between section and key. Every other variable is somebody else's, even
-if it begins with ``LARDER_``: the client and the command line have some, and Kubernetes makes several of every Service, such as
-``LARDER_PORT=tcp://10.0.0.1:9000`` of one called larder (kubernetes.io, "Service", environment variables). Those that resemble a
-setting are named in a warning.
+``LARDER_SECTION__KEY`` is a setting, with two underscores between section and key. Every other variable belongs to something
+else, even if it begins with ``LARDER_``: the client and the command line have some, and Kubernetes creates several for every
+Service, such as ``LARDER_PORT=tcp://10.0.0.1:9000`` for one called larder (kubernetes.io, "Service", environment variables).
+Those that resemble a setting are named in a warning.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _OF_A_SERVICE = re.compile(
     r".*_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_PROTO|_PORT|_ADDR)?)"
 )
 _ADDRESS = re.compile(r"(?:tcp|udp|sctp)://.*")
-"""What Kubernetes gives as ``..._PORT`` of a Service."""
+"""The value of ``..._PORT`` that Kubernetes sets for a Service."""
 _ALIKE = 0.85
-"""How similar two names are to be for one to be taken for the other, of 1 (difflib)."""
+"""Least similarity, of 1 (difflib), for an unknown name to be taken for a setting."""
 
 Sections = Mapping[str, tuple[bool, tuple[str, ...]]]
-"""The tables of the configuration by name: whether a table is a list of such, and its keys."""
+"""The tables of the configuration by name: whether a table is a list of tables, and its keys."""
 
 
 def settings_in(environ: Mapping[str, str]) -> list[tuple[str, list[str], str]]:
     """The settings of an environment, known or not: name, path in the configuration, value.
 
-    Items of a list come in the order of their numbers, as an environment has no order of its own.
+    Items of a list are sorted by number, as an environment has no order.
     """
     names = [name for name, value in environ.items() if _BETWEEN in _rest(name) and not _of_a_service(name, value)]
     return [(name, _rest(name).lower().split(_BETWEEN), environ[name]) for name in sorted(names, key=_in_order)]
 
 
 def lookalikes(environ: Mapping[str, str], sections: Sections) -> list[str]:
-    """What to warn of: variables that are ignored, and that somebody may believe to be settings."""
+    """Warnings about ignored variables that resemble settings."""
     known = {_flat(name): name for name in _names(sections)}
     found = []
     for name, value in sorted(environ.items()):
@@ -47,14 +47,14 @@ def lookalikes(environ: Mapping[str, str], sections: Sections) -> list[str]:
             continue
         meant = get_close_matches(_flat(name), list(known), n=1, cutoff=_ALIKE)
         if meant:
-            found.append(f"{name} is no setting and is ignored; did you mean {known[meant[0]]}?")
+            found.append(f"{name} is not a setting and is ignored; did you mean {known[meant[0]]}?")
         elif rest.lower().startswith(tuple(f"{section}_" for section in sections)):
-            found.append(f"{name} is no setting and is ignored: section and key have two underscores between them")
+            found.append(f"{name} is not a setting and is ignored: separate section and key by two underscores")
     return found
 
 
 def _rest(name: str) -> str:
-    """The name without its prefix; empty where it has another one."""
+    """The name without its prefix; empty if it has another prefix."""
     return name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else ""
 
 
@@ -75,5 +75,5 @@ def _names(sections: Sections) -> list[str]:
 
 
 def _flat(name: str) -> str:
-    """The name as it is without a difference between one underscore and two, and between the items of a list."""
+    """The name normalised: one underscore and two are equal, and so are the items of a list."""
     return re.sub(r"_[0-9]+_", "_0_", re.sub(r"_+", "_", name))

@@ -1,4 +1,4 @@
-"""One call in flight per key: callers that need the same at the same moment share the work."""
+"""One call in flight per key: concurrent callers share it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Call(NamedTuple):
 
 
 class SingleFlight(Generic[K, T]):
-    """Calls in flight, by key. A call belongs to no caller: it goes on when they leave."""
+    """Calls in flight, by key. A call belongs to no caller: it continues when they leave."""
 
     def __init__(self) -> None:
         self._calls: dict[K, _Call] = {}
@@ -35,11 +35,11 @@ class SingleFlight(Generic[K, T]):
         return None if call is None else call.task
 
     def join(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
-        """The call in flight for a key, begun if there is none. A caller that awaits the task itself shields it."""
+        """The call in flight for a key, started if there is none. A caller that awaits the task itself should shield it."""
         return self.get(key) or self.begin(key, call())
 
     def begin(self, key: K, call: Coroutine[Any, Any, T], owner: Hashable = None) -> asyncio.Task[T]:
-        """Begin the call that later callers join, in place of one in flight; see ``owner``."""
+        """Start a call that later callers join, replacing one in flight; see ``owner``."""
         loop = asyncio.get_running_loop()
         task = loop.create_task(call)
         self._calls[key] = _Call(task, loop.time(), owner)
@@ -48,24 +48,24 @@ class SingleFlight(Generic[K, T]):
         return task
 
     def waiter(self, key: K) -> asyncio.Future[T]:
-        """What the call in flight for a key will come to, for one caller, who may cancel it."""
+        """The result of the call in flight for a key, as a future that one caller may cancel."""
         return asyncio.shield(self._calls[key].task)
 
     async def result(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What the call for a key returns or raises."""
+        """The result of the call for a key; raises its exception."""
         return await asyncio.shield(self.join(key, call))
 
     def began(self, key: K) -> float:
-        """When the call in flight for a key began, by the clock of the event loop."""
+        """When the call in flight for a key began, on the event loop's clock."""
         return self._calls[key].began
 
     def owner(self, key: K) -> Hashable:
-        """In whose name the call in flight for a key began; ``None`` when there is no call."""
+        """The owner of the call in flight for a key; ``None`` if there is no call."""
         call = self._calls.get(key)
         return None if call is None else call.owner
 
     def forget(self, key: K) -> None:
-        """Have later callers begin anew; those that have joined get their result."""
+        """Let later callers start a new call; callers that have joined get their result."""
         self._calls.pop(key, None)
 
     def _end(self, key: K, task: asyncio.Task[T]) -> None:
@@ -74,7 +74,7 @@ class SingleFlight(Generic[K, T]):
         if call is not None and call.task is task:
             del self._calls[key]
         if not task.cancelled():
-            task.exception()  # asyncio logs an error that no caller is left to take, unless it is looked at
+            task.exception()  # mark the error as retrieved: all callers may have left
 
     async def drain(self) -> None:
         """Wait for the calls in flight."""

@@ -1,6 +1,6 @@
 """Logging: one JSON object a line, or text for people. Every field that may appear is named here.
 
-No line names a blob: errors of the operating system name files, and the name of a blob's file is its digest.
+Lines are redacted: OS errors name files, and the name of a blob's file is its digest.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Literal
 from gateway.model.redaction import redact_text
 
 FIELDS = ("request_id", "bucket", "status", "seconds", "state", "reason", "error")
-"""Names that may be given as ``extra``; everything else of a record stays out of the log."""
+"""Names accepted as ``extra``; other attributes of a record are not logged."""
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time (UTC), level, logger, message, the known fields, and the traceback if there is one."""
+    """One JSON object per line: time (UTC), level, logger, message, the known fields, and the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record."""
@@ -36,7 +36,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line of text a record, and the traceback if there is one."""
+    """One line of text per record, and the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record."""

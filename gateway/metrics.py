@@ -1,10 +1,10 @@
 """Every metric, declared once; docs/metrics.md is checked against ``ALL``.
 
-Labels are bounded: no keys, no digests, no tenants, no datasets, no nodes; each has the values that its description, or an
-enum of the code, lists. So the number of series does not depend on what clients ask for (tests/deploy/test_cardinality.py).
+Labels are bounded: no keys, digests, tenants, datasets or nodes; each label has the values listed in its description, or in an
+enum of the code. So the number of series does not depend on clients' requests (tests/deploy/test_cardinality.py).
 
-With several workers, a gauge is shown as its mode says. One that is added up, or of which the worst counts, has a "live"
-mode: a worker that has died is left out of it (gateway/server/run.py).
+With several workers, a gauge is combined according to its mode. A gauge that is summed, or whose worst value counts, has a
+"live" mode: it excludes dead workers (gateway/server/run.py).
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ RING_CHANGES = Counter(
 )
 SUSPECTS = Counter(
     "larder_peer_suspects_total",
-    "Times that another node was left out of the ring for a while, by reason: silent, refused",
+    "Times that another node was suspected and taken out of the ring, by reason: silent, refused",
     ["why"],
 )
 PEER_LATENCY = Histogram("larder_peer_seconds", "Seconds until the head of another node's answer", buckets=_SLOW)
@@ -259,7 +259,7 @@ IMPORTANT_ITEMS = Counter(
 IMPORTANT_BYTES = Counter("larder_importance_prefetched_bytes_total", "Bytes of those items")
 STREAM_ACCESSES = Counter(
     "larder_stream_accesses_total",
-    "S3 reads watched for access streams, by result: recorded, dropped (too many to process)",
+    "S3 reads observed for access streams, by result: recorded, dropped (too many to process)",
     ["result"],
 )
 STREAMS = Gauge(
@@ -270,10 +270,10 @@ STREAMS = Gauge(
 )
 RELEASED_BYTES = Counter(
     "larder_stream_released_bytes_total",
-    "Bytes of access streams that have ended, evicted at once for the room of others",
+    "Bytes of ended access streams that were evicted at once to free space",
 )
 BUILD = Gauge("larder_build_info", "Always 1; the version is the label", ["version"], multiprocess_mode="livemax")
-READY = Gauge("larder_ready", "1 while requests should come here, as /-/readyz says", multiprocess_mode="livemin")
+READY = Gauge("larder_ready", "1 while /-/readyz reports ready", multiprocess_mode="livemin")
 MEMORY = Gauge("larder_memory_bytes", "Resident memory of the workers", multiprocess_mode="livesum")
 LOOP_LAG = Histogram(
     "larder_event_loop_lag_seconds",
@@ -314,7 +314,7 @@ ALL = (
 
 
 def _begin_at_zero() -> None:
-    """A counter that appears with its first event shows no rise then, and an alert on its increase would not fire."""
+    """Create all label values at 0: a counter that appears with its first event shows no increase to alerts."""
     for counter, values in (
         (ORIGIN_FAILURES, ("dns", "connect", "tls", "timeout", "broken", "invalid")),
         (LATE_INVALIDATIONS, ("unannounced", "unanswered")),

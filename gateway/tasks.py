@@ -12,7 +12,7 @@ STOP_WITHIN = 10.0
 """Seconds that ``stop`` waits for tasks to end."""
 _SHORTEST_BACKOFF = 0.1
 _LONGEST_BACKOFF = 5.0
-"""Seconds between two turns of a loop that fails again and again, unless its pause is longer."""
+"""Seconds between two turns of a loop that keeps failing, unless its pause is longer."""
 
 log = logging.getLogger("larder.tasks")
 
@@ -38,7 +38,7 @@ async def repeat(
     Args:
         name: of the loop, for the log and the task.
         turn: one turn. An error that it raises is logged; the next turn follows after a pause that doubles with each error.
-        pause: seconds between two turns.
+        pause: seconds between two turns, or a function that returns them.
         expected: errors that are normal while a service is down. They are logged for debugging only, and the pause stays.
     """
     if (task := asyncio.current_task()) is not None:
@@ -73,7 +73,7 @@ async def stop(tasks: Collection[asyncio.Task[Any]]) -> None:
         log.error("%s does not stop", task.get_name())
     for task in tasks:
         if task.done() and not task.cancelled():
-            task.exception()  # asyncio logs an error that nobody has looked at
+            task.exception()  # mark the error as retrieved, or asyncio logs it
 
 
 class Tasks:
@@ -93,7 +93,7 @@ class Tasks:
         return task
 
     async def join(self) -> None:
-        """Wait for the tasks without cancelling them; their errors are theirs."""
+        """Wait for the tasks without cancelling them; their errors are ignored."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What is around every ASGI application that answers requests: the choice of the application, and one wrapper for all."""
+"""Shared by all ASGI applications of the edges: the choice of the application, and the wrapper around each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 class Router(ABC):
     """Sends a request to the application of its path.
 
-    ``objects`` answers for S3; ``elsewhere`` has the lifespan, and what begins with "/-", as no bucket's name can.
+    ``objects`` serves S3; ``elsewhere`` has the lifespan, and paths that begin with "/-", which no bucket name can.
     """
 
     objects: Application
@@ -34,23 +34,23 @@ class Router(ABC):
 
     @abstractmethod
     def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Answer what may be no request for an object."""
+        """Answer a request that may not concern an object."""
 
 
 class Edge(ABC):
-    """Counts requests under way, sheds those beyond a limit, and answers failures.
+    """Counts requests in progress, sheds those beyond a limit, and answers failures.
 
-    A failure before the answer has begun becomes a refusal. One after that can only break the connection, so that no client
-    takes the answer for whole.
+    A failure before the answer has begun becomes a refusal. A later one breaks the connection, so that no client
+    takes the answer for complete.
 
     Args:
         log: of the edge, for refusals that operators should see.
-        limit: requests at once.
+        limit: most requests at once.
     """
 
     overloaded = "Too many requests at once; try again."
     breaks_off = False
-    """Whether ``answer`` itself raises BrokenBody for failures after it has begun to send. Then messages are not inspected."""
+    """Whether ``answer`` itself raises BrokenBody for failures after it has begun to send. If so, messages are not inspected."""
 
     def __init__(self, log: logging.Logger, limit: float = math.inf) -> None:
         self.in_flight = 0
@@ -76,7 +76,7 @@ class Edge(ABC):
                 raise ApiError("SlowDown", self.overloaded, headers=RETRY)
             await self.answer(scope, receive, reply)
         except (ClientGone, BrokenBody):
-            raise  # nobody is left to answer
+            raise  # the client is gone
         except LarderError as failure:
             if begun:
                 raise BrokenBody(str(failure)) from failure
@@ -89,7 +89,7 @@ class Edge(ABC):
         """Answer one request, or raise the LarderError that refuses it."""
 
     def headers(self, scope: Scope, status: int) -> Headers:
-        """The headers that every answer gets; refusals too."""
+        """The headers that every answer gets, including refusals."""
         return ()
 
     async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:

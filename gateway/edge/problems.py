@@ -1,6 +1,6 @@
-"""Problem documents (RFC 9457): how every error under ``/-/`` is answered, with a ``code`` that programs can rely on.
+"""Problem documents (RFC 9457): the form of every error under ``/-/``, with a ``code`` for programs.
 
-Where S3 has a word for what went wrong, above all for everything about signatures, the code is S3's. The S3 edge answers with
+If S3 has a code for the error, above all for everything about signatures, that one is used. The S3 edge answers with
 S3's XML documents instead (``gateway/api/s3/errors.py``).
 """
 
@@ -61,7 +61,7 @@ class Problem:
             "code": self.code,
             "detail": self.detail,
         }
-        # In ASCII: a detail that repeats half of a surrogate pair has no encoding.
+        # ASCII: a detail that repeats a lone surrogate has no UTF-8 encoding.
         return json.dumps({**self.extra, **own}).encode()
 
 
@@ -71,19 +71,19 @@ class ProblemDocument(BaseModel):
     type: str = Field(examples=["about:blank"])
     title: str = Field(examples=["The dataset is not registered; register it again"])
     status: int = Field(examples=[404])
-    code: str = Field(description="for programs; it does not change", examples=["UnknownDataset"])
+    code: str = Field(description="for programs; stable", examples=["UnknownDataset"])
     detail: str = Field(
-        description="for people: what was wrong, and what to do about it",
-        examples=["The dataset 'imagenet-train' is not known here: check the name, or register it again."],
+        description="for people: the error, and the remedy",
+        examples=["Unknown dataset 'imagenet-train': check the name, or register it again."],
     )
 
 
 CONTENT: dict[str, Any] = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
-"""The body of a refusal, as descriptions have it."""
+"""The body of a refusal, for OpenAPI descriptions."""
 
 
 def refusals(meanings: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
-    """The description of refusals, by status; ``meanings`` gives the codes."""
+    """The OpenAPI description of refusals, by status; ``meanings`` lists the codes."""
     return {
         status: {"model": ProblemDocument, "description": meaning, "content": CONTENT}
         for status, meaning in meanings.items()
@@ -91,7 +91,7 @@ def refusals(meanings: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
 
 
 def problem_of(error: Exception) -> Problem:
-    """The problem that an error is. What is wrong inside the gateway, or behind it, is for the log only."""
+    """The problem document of an error. Internal details, and those of the origin, go to the log only."""
     if isinstance(error, S3Error):
         return Problem(error.status, S3_CODES[error.code][1], error.code, error.message, error.headers, error.extra)
     refusal = error if isinstance(error, ApiError) else _as_refusal(error)
@@ -99,22 +99,22 @@ def problem_of(error: Exception) -> Problem:
 
 
 def _as_refusal(error: Exception) -> ApiError:
-    """Any other error in the words of ``/-/``."""
+    """Map any other error to a refusal."""
     match error:
         case CatalogUnavailable():
-            what = f"The catalog cannot be reached ({error}); nothing was changed. Gateways go on with what they last read of it."
+            what = f"The catalog cannot be reached ({error}); nothing was changed. Gateways continue with their last snapshot."
             return ApiError("ServiceUnavailable", what, headers=LATER)
         case OriginUnavailable():
             return ApiError("ServiceUnavailable", "The origin cannot be reached; try again.", headers=RETRY)
         case DiskUnavailable():
-            what = "is full" if error.reason == "no-space" else "cannot be read or written at the moment"
+            what = "is full" if error.reason == "no-space" else "is not available at the moment"
             return ApiError("ServiceUnavailable", f"The gateway's cache disk {what}; try again.", headers=LATER)
         case Damaged():
             return UnknownDataset("asked for")
         case RequestValidationError():
             return invalid_request(error.errors())
         case HTTPException(status_code=400):
-            # Nothing of ours raises it: FastAPI does, of a body that is no text.
+            # Raised only by FastAPI, for a body that is not text.
             return ApiError("InvalidRequest", "body: is not JSON in UTF-8.")
         case HTTPException() if error.status_code in _OF_HTTP:
             return ApiError(_OF_HTTP[error.status_code], headers=error.headers)
@@ -124,28 +124,28 @@ def _as_refusal(error: Exception) -> ApiError:
 
 
 def invalid_request(mistakes: Iterable[Mapping[str, Any]]) -> ApiError:
-    """The refusal of a request in which pydantic found mistakes."""
+    """The refusal of a request that failed pydantic's validation."""
     return ApiError("InvalidRequest", "; ".join(map(_described, mistakes)))
 
 
 def _described(error: Mapping[str, Any]) -> str:
-    """One mistake of a request: where, and what is wanted there; never the value, nor where pydantic explains itself."""
+    """One validation error: the field and the requirement, without the value or links to pydantic's documentation."""
     if error["type"] == "json_invalid" and len(error["loc"]) == 2:
         return f"body: is not JSON, from character {error['loc'][1]} on"
     place = [str(part) for part in error["loc"] if part not in ("query", "path", "body")]
-    unknown = "there is no such field" if error["type"] == "extra_forbidden" else str(error["msg"])
+    unknown = "unknown field" if error["type"] == "extra_forbidden" else str(error["msg"])
     return f"{'.'.join(place) or 'body'}: {unknown.removeprefix('Value error, ')}"
 
 
 def note_refusal(status: int, code: str, error: Exception, log: Logger, about: str = "", **extra: str) -> None:
-    """Count and log a refusal; to be called once for each that is sent.
+    """Count and log a refusal. Call it once per refusal sent.
 
     Args:
         status: of the answer.
-        code: of the problem.
-        error: why, for the log.
+        code: of the problem document.
+        error: the reason, for the log.
         log: of the edge.
-        about: what was asked, for the log.
+        about: the request, for the log.
         extra: further fields of the log line.
     """
     if status in (401, 403):
@@ -169,24 +169,24 @@ async def send_problem(send: Send, error: Exception, log: Logger) -> None:
 
 
 def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Headers as ASGI has them."""
+    """Headers in ASGI's form."""
     return [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
 
 
 def handle_problems(app: FastAPI, log: Logger) -> None:
-    """Have an application answer every error with a problem document. Its endpoints come by ``include``."""
+    """Have an application answer every error with a problem document. Add its endpoints by ``include``."""
     app.state.methods = []
 
     async def respond(request: Request, error: Exception) -> Response:
         if isinstance(error, ClientGone):
-            raise error  # nobody is left to answer
+            raise error  # the client is gone
         if isinstance(error, HTTPException) and error.status_code == 405 and (methods := _methods(request)):
             error.headers = {"Allow": ", ".join(sorted(methods))}
         problem = problem_of(_of_its_type(request, error))
         note_refusal(problem.status, problem.code, error, log)
         return Response(problem.body, problem.status, dict(problem.headers), MEDIA_TYPE)
 
-    # Not for LarderError itself: of a client that left while it was answered, a handler would make a mistake of ours.
+    # Not LarderError itself: a handler would report a client that left as an internal error.
     for kind in (
         ApiError, S3Error, OriginUnavailable, DiskUnavailable, CatalogUnavailable, Damaged, RequestValidationError,
         HTTPException, Exception,
@@ -195,7 +195,7 @@ def handle_problems(app: FastAPI, log: Logger) -> None:
 
 
 def include(app: FastAPI, router: APIRouter, prefix: str = "") -> None:
-    """Add endpoints, and note their methods: routing itself knows only those of the first route that has a path."""
+    """Add endpoints, and record their methods: routing itself only knows those of the first route of a path."""
     app.include_router(router, prefix=prefix)
     routes = (route for route in router.routes if isinstance(route, APIRoute))
     app.state.methods += [(compile_path(prefix + route.path)[0], route.methods) for route in routes]
@@ -207,7 +207,7 @@ def _methods(request: Request) -> set[str]:
 
 
 def _of_its_type(request: Request, error: Exception) -> Exception:
-    """A body that is not read as JSON, because its Content-Type is another, is wrong in no field of its own."""
+    """The error for a body that was not parsed as JSON because of its Content-Type, instead of errors about its fields."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     mistakes = error.errors() if isinstance(error, RequestValidationError) else ()
     whole = any(each["loc"] == ("body",) and each["type"] != "missing" for each in mistakes)

@@ -1,4 +1,4 @@
-"""The events of a read: what the cache did with one block, and what one client asked of one object."""
+"""The events of a read: the cache's result for one block, and a client's request for one object."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Access(NamedTuple):
     Attributes:
         key: the object, or the id of the dataset.
         block: number of the block in the object, or of the item in the dataset.
-        blob: digest of the blob that is ranked anew; empty for a miss, and for a hit that changes no rank.
+        blob: digest of the blob to rank again; empty for a miss, and for a hit that changes no rank.
         hit: whether the cache had it.
         time: seconds since the epoch.
-        client: the keys that its reader reads the origin with.
+        client: the identity under which its reader reads the origin.
     """
 
     key: ObjectKey | str
@@ -28,7 +28,7 @@ class Access(NamedTuple):
 
 
 class ObjectRead(NamedTuple):
-    """One GET of an object, or of a range of it, recorded where the client asked.
+    """One GET of an object, or of a range of it, recorded at the node that the client asked.
 
     Attributes:
         key: the object.

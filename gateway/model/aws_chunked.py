@@ -1,13 +1,13 @@
 """The aws-chunked content coding: payload forms, and an incremental decoder that verifies signatures and trailers.
 
-A body is a row of chunks, ``hex-size[;chunk-signature=hex]`` CRLF data CRLF, closed by a chunk of size zero and, in the
-trailer forms, by header lines: checksums of the whole, and x-amz-trailer-signature where chunks are signed. Each
-signature covers the one before it, so a chunk can be neither dropped nor moved.
+A body is a sequence of chunks, ``hex-size[;chunk-signature=hex]`` CRLF data CRLF, closed by a chunk of size zero and, in the
+trailer forms, by header lines: checksums of the whole, and x-amz-trailer-signature if chunks are signed. Each
+signature covers the previous one, so a chunk can be neither dropped nor moved.
 
-Data is handed out as it arrives, before the signature of its chunk could be checked: a chunk may be gigabytes long.
-Therefore a consumer must hold back the last piece until ``finish`` has returned. ``finish`` is also what ends the
-trailer section, not the empty line: clients differ there (minio-go puts one before the trailer signature and ends
-its lines in LF), and the end of the HTTP body says it anyway.
+Data is returned as it arrives, before the signature of its chunk can be checked: a chunk may be gigabytes long.
+Therefore a consumer must hold back the last piece until ``finish`` has returned. ``finish`` also ends the
+trailer section, instead of the empty line: clients differ there (minio-go puts one before the trailer signature and ends
+its lines in LF), and the end of the HTTP body is unambiguous.
 
 Bounds: a chunk header has at most 1 KiB, the trailer section 16 KiB, and nothing else is kept.
 
@@ -34,7 +34,7 @@ _TRAILER_SIGNATURE = "x-amz-trailer-signature"
 
 
 class PayloadForm(Enum):
-    """How a body travels, as the x-amz-content-sha256 header announces it."""
+    """The form of a body, announced by the x-amz-content-sha256 header."""
 
     ABSENT = ""
     UNSIGNED = UNSIGNED_PAYLOAD
@@ -44,7 +44,7 @@ class PayloadForm(Enum):
     UNSIGNED_CHUNKS_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 
     def __init__(self, word: str) -> None:
-        # Plain attributes: they are read on every request, and looking at enum members costs microseconds.
+        # Plain attributes: they are read on every request, and comparing enum members costs microseconds.
         self.chunked = word.startswith("STREAMING-")
         """Whether the body is aws-chunked."""
         self.signed = word.startswith("STREAMING-AWS4-")
@@ -56,11 +56,11 @@ class PayloadForm(Enum):
 FORMS = {form.value: form for form in PayloadForm if form is not PayloadForm.HASHED} | {
     EMPTY_SHA256: PayloadForm.HASHED
 }
-"""What ``payload_form`` says of the words, and of the hash that most requests without a body have."""
+"""Results of ``payload_form`` for the keywords, and for the hash of the empty body that most requests have."""
 
 
 def payload_form(content_sha256: str) -> PayloadForm:
-    """The form that an x-amz-content-sha256 value announces; an empty value is ``ABSENT``.
+    """The form announced by an x-amz-content-sha256 value; an empty value is ``ABSENT``.
 
     Raises:
         S3Error: NotImplemented for SigV4A chunks, InvalidArgument for anything unknown.
@@ -83,7 +83,7 @@ def payload_form(content_sha256: str) -> PayloadForm:
 
 @dataclass(frozen=True, slots=True)
 class ChunkSigner:
-    """What chunk signatures are computed from: the request's own signature seeds the chain."""
+    """The inputs of chunk signatures; the request's own signature seeds the chain."""
 
     key: bytes = field(repr=False)
     amz_date: str
@@ -104,15 +104,15 @@ class ChunkDecoder:
     Args:
         length: the x-amz-decoded-content-length, in bytes.
         signer: verifies chunk signatures; ``None`` for the unsigned form.
-        announced: lower-case names from the x-amz-trailer header; no other trailer is accepted, none may be missing.
+        announced: lower-case names from the x-amz-trailer header; exactly these trailers must follow.
     """
 
     def __init__(self, length: int, signer: ChunkSigner | None = None, announced: Collection[str] = ()) -> None:
         self.trailers: dict[str, str] = {}
         self.decoded = 0
-        """Bytes handed out so far."""
+        """Bytes returned so far."""
         self.verified = 0
-        """Bytes, from the start, whose chunk is complete and whose signature, if it must have one, was right."""
+        """Bytes, from the start, of complete chunks whose signature, if required, is verified."""
         self._length = length
         self._signer = signer
         self._previous = signer.seed if signer else b""
@@ -124,11 +124,11 @@ class ChunkDecoder:
         self._hash = sha256()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take bytes of the encoded body and return the decoded pieces among them, none of them empty.
+        """Decode bytes of the body; returns the decoded pieces, none of them empty.
 
         Raises:
-            S3Error: InvalidChunkSizeError, SignatureDoesNotMatch, IncompleteBody when more than the declared length
-                comes, MalformedTrailerError. The decoder is of no use after that.
+            S3Error: InvalidChunkSizeError, SignatureDoesNotMatch, IncompleteBody for more than the declared length,
+                MalformedTrailerError. The decoder is unusable afterwards.
         """
         pieces: list[bytes] = []
         position = 0
@@ -148,7 +148,7 @@ class ChunkDecoder:
         return pieces
 
     def finish(self) -> None:
-        """Say that the encoded body has ended. Only after this has returned is the body known to be whole and right.
+        """Mark the end of the encoded body. The body is complete and verified only after this has returned.
 
         Raises:
             S3Error: IncompleteBody, MalformedTrailerError, SignatureDoesNotMatch.
@@ -227,7 +227,7 @@ class ChunkDecoder:
                 continue
             lower, text = name.strip().lower().decode("latin-1"), value.strip().decode("latin-1")
             expected = lower in self._announced or (self._signer is not None and lower == _TRAILER_SIGNATURE)
-            # They become headers towards the origin: no control characters.
+            # They become headers towards the origin, so control characters are refused.
             plain = text.isascii() and text.isprintable()
             if not colon or not expected or not plain or lower in self.trailers:
                 raise S3Error("MalformedTrailerError")
@@ -236,7 +236,7 @@ class ChunkDecoder:
                 signed_lines += lower.encode() + b":" + text.encode("latin-1") + b"\n"
         claimed = self.trailers.pop(_TRAILER_SIGNATURE, "")
         if self.trailers.keys() != self._announced:
-            raise S3Error("MalformedTrailerError", explain="A header named by x-amz-trailer did not come.")
+            raise S3Error("MalformedTrailerError", explain="A header named by x-amz-trailer is missing.")
         if self._signer and (self._announced or claimed):
             self._verify_trailers(self._signer, signed_lines, claimed)
 

@@ -1,6 +1,6 @@
-"""The checksums S3 clients send: Content-MD5 and x-amz-checksum-*, computed while the bytes pass.
+"""The checksums that S3 clients send: Content-MD5 and x-amz-checksum-*, computed while the bytes pass.
 
-An algorithm that is not here is no error: the header goes to the origin, which checks what it knows. Composite values
+Unknown algorithms are not an error: the header goes to the origin, which checks what it supports. Composite values
 of multipart uploads ("...-12") are checksums of checksums and cannot be computed from one body, so they pass too.
 
 Source: "Checking object integrity in Amazon S3" in the Amazon S3 user guide.
@@ -25,13 +25,13 @@ PREFIX = "x-amz-checksum-"
 
 
 class Checksum(Protocol):
-    """A checksum under way."""
+    """A running checksum."""
 
     def update(self, data: bytes, /) -> object:
-        """Take the next bytes."""
+        """Add the next bytes."""
 
     def digest(self) -> bytes:
-        """The checksum of everything taken so far, big-endian."""
+        """The checksum of all bytes added so far, big-endian."""
 
 
 class _Crc:
@@ -61,12 +61,12 @@ KNOWN = frozenset(_FACTORIES)
 
 
 def start(name: str) -> Checksum:
-    """A fresh checksum for a header name of ``KNOWN``."""
+    """A new checksum for a header name of ``KNOWN``."""
     return _FACTORIES[name][0]()
 
 
 def encode(checksum: Checksum) -> str:
-    """The base64 form, as header values carry it."""
+    """The base64 form used in header values."""
     return b64encode(checksum.digest()).decode()
 
 
@@ -77,7 +77,7 @@ def is_composite(value: str) -> bool:
 
 
 def check_form(name: str, value: str) -> None:
-    """Refuse a value that no body could have.
+    """Refuse a value that has the wrong form.
 
     Raises:
         S3Error: InvalidDigest for Content-MD5, InvalidRequest for x-amz-checksum-*.
@@ -93,10 +93,10 @@ def check_form(name: str, value: str) -> None:
 
 
 def check_value(name: str, claimed: str, checksum: Checksum) -> None:
-    """Compare a header's value with what was computed.
+    """Compare a header's value with the computed checksum.
 
     Raises:
-        S3Error: BadDigest when they differ.
+        S3Error: BadDigest if they differ.
     """
     if not hmac.compare_digest(b64decode(claimed), checksum.digest()):
         label = "Content-MD5" if name == CONTENT_MD5 else name.removeprefix(PREFIX).upper()

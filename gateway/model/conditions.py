@@ -1,12 +1,12 @@
 """Conditional requests, in the order of RFC 9110 section 13.2.2, and the directives of Cache-Control.
 
-If-Match decides alone when it is there, then If-Unmodified-Since; If-None-Match decides alone when it is there, then
+If-Match, if present, decides alone, else If-Unmodified-Since; then If-None-Match, if present, decides alone, else
 If-Modified-Since. S3's two documented combinations follow from that order: If-Match true with If-Unmodified-Since
 false answers 200, If-None-Match false with If-Modified-Since true answers 304 ("GetObject" in the S3 API reference).
 
-Two leniences of S3: entity tags may lack their quotes, and a date that cannot be read is as good as absent (the
-latter is RFC 9110's rule too). If-Range is stricter than both: only an equal strong entity tag lets the range apply,
-for a date proves too little about bytes that may change twice in a second, and a whole object is always a right answer.
+Like S3, this is lenient in two ways: entity tags may lack their quotes, and an invalid date counts as absent (as in
+RFC 9110). If-Range is stricter than both: only an equal strong entity tag lets the range apply, because a date proves too
+little about bytes that may change twice in a second, and a whole object is always a correct answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import lru_cache
 
 
 class ConditionVerdict(Enum):
-    """What the preconditions of a GET or HEAD come to."""
+    """The result of the preconditions of a GET or HEAD."""
 
     PASS = "pass"  # noqa: S105
     NOT_MODIFIED = "not-modified"
@@ -29,7 +29,7 @@ class ConditionVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditional headers of a request, raw, several lines joined by ","; ``None`` where absent."""
+    """The conditional headers of a request, unparsed, several lines joined by ","; ``None`` if absent."""
 
     if_match: str | None = None
     if_unmodified_since: str | None = None
@@ -38,7 +38,7 @@ class Conditions:
 
     @classmethod
     def read(cls, header: Callable[[bytes], bytes | None]) -> Conditions | None:
-        """The conditions among a request's headers, looked up by lower-case name; ``None`` when there are none."""
+        """The conditions among a request's headers, looked up by lower-case name; ``None`` if there are none."""
         values = [header(name) for name in _NAMES]
         if values == _NOTHING:
             return None
@@ -81,7 +81,7 @@ def _later(modified: float | None, limit: str | None) -> bool:
 def tag_listed(header: str, etag: str, *, weak: bool) -> bool:
     """Whether an If-Match or If-None-Match value covers ``etag``: a list of entity tags, or "*".
 
-    ``weak`` chooses the comparison of RFC 9110 section 8.8.3.2: the weak one ignores "W/", the strong one wants none.
+    ``weak`` chooses the comparison of RFC 9110 section 8.8.3.2: the weak one ignores "W/", the strong one requires strong tags.
     """
     if header.strip() == "*":
         return True
@@ -111,7 +111,7 @@ def _tags(header: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def http_date(text: str | None) -> float | None:
-    """Seconds since the epoch of an HTTP date in any of its three forms; ``None`` when absent or not readable."""
+    """Seconds since the epoch of an HTTP date in any of its three forms; ``None`` if absent or invalid."""
     if not text:
         return None
     try:
@@ -122,7 +122,7 @@ def http_date(text: str | None) -> float | None:
 
 
 def range_applies(if_range: str | None, etag: str) -> bool:
-    """Whether a Range is to be honoured: no If-Range, or one with exactly this strong entity tag (RFC 9110, 13.1.5)."""
+    """Whether to apply a Range: no If-Range, or one with exactly this strong entity tag (RFC 9110, 13.1.5)."""
     return if_range is None or (if_range.strip() == etag and etag.startswith('"') and len(etag) > 2)
 
 

@@ -1,4 +1,4 @@
-"""What a node has counted since it was started, as far as operators want to see it: a few sums over its metrics."""
+"""The counters of a node since its start that operators see: a few sums over its metrics."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Sums since the start of a node, over all its workers; or what was counted between two moments.
+    """Sums since the start of a node, over all its workers; or differences between two moments.
 
-    ``requests`` are S3 requests, ``hits`` those of them that were answered from the cache (HIT and STALE). ``sent_bytes`` are
-    object and item bytes sent to clients, ``cache_bytes`` those of them that came from the cache; ``origin_bytes`` are bodies
-    received from origins. ``origin_failures`` are requests to origins that had no answer, or one of status 5xx. ``batch_items``
-    are items that batches delivered, ``batch_hits`` those of them that were there.
+    ``requests`` are S3 requests, ``hits`` those answered from the cache (HIT and STALE). ``sent_bytes`` are
+    object and item bytes sent to clients, ``cache_bytes`` those that came from the cache; ``origin_bytes`` are bodies
+    received from origins. ``origin_failures`` are requests to origins without an answer, or with status 5xx. ``batch_items``
+    are items delivered in batches, ``batch_hits`` those that came from the cache.
     """
 
     requests: float = 0
@@ -34,11 +34,11 @@ class Counters:
         return Counters(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     def times(self, share: float) -> Counters:
-        """A share of it."""
+        """These counters multiplied by ``share``."""
         return self if share == 1 else Counters(*(share * value for value in astuple(self)))
 
     def since(self, earlier: Counters) -> Counters | None:
-        """What was counted since an earlier moment; ``None`` when something is less by now: the node was started anew."""
+        """The difference to earlier counters; ``None`` if a counter has decreased, which means that the node was restarted."""
         gained = [mine - theirs for mine, theirs in zip(astuple(self), astuple(earlier), strict=True)]
         return None if min(gained) < 0 else Counters(*gained)
 
@@ -48,16 +48,16 @@ class Counters:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Counters:
-        """Read ``values``; those that an older version did not have are 0.
+        """Parse ``values``; fields that an older version did not have are 0.
 
         Raises:
-            ValueError, TypeError: they are none.
+            ValueError, TypeError: the values are malformed.
         """
         return cls(*(float(value) for value in values[: len(fields(cls))]))
 
 
 class Sample(NamedTuple):
-    """What a node had counted at a moment: ``at`` in seconds of Redis's clock, ``boot`` names the start of the node."""
+    """A node's counters at one moment: ``at`` in seconds of Redis's clock, ``boot`` identifies the start of the node."""
 
     at: float
     boot: str

@@ -1,7 +1,7 @@
-"""Datasets in words: what an item's place is, which names are legal, and how ``/-/v1`` names its refusals.
+"""Vocabulary of datasets: locations of items, valid names, and the error codes of ``/-/v1``.
 
-A dataset is an ordered list of items. Items are addressed by index; what an item *is* (its digest) depends on the bytes only and
-is shared by everyone who has them, where it *is* (bucket, key, span) is each tenant's own.
+A dataset is an ordered list of items, addressed by index. The digest of an item depends only on its bytes and is common to
+everyone who has them; its location (bucket, key, span) is each tenant's own.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from typing import Any, NamedTuple
 from gateway.model.errors import S3_CODES, LarderError
 
 UNKNOWN_LENGTH = 2**64 - 1
-"""What ``Content.lengths`` holds for an item whose length the digest file does not say."""
+"""The value in ``Content.lengths`` for an item whose length is not in the digest file."""
 MAX_ITEMS = 100_000_000
-"""Items of one dataset: indices are 32 bits wide, and the index of this many can be built in 4 GiB of memory."""
+"""Most items of one dataset: indices are 32 bits wide, and the index of this many can be built in 4 GiB of memory."""
 
 CACHING = ("auto", "full", "static", "chunked", "none")
-"""What a client may ask for; all but the first are also what a directive may say."""
+"""Modes that a client may request; all but the first are also values of directives."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ID = re.compile(r"[0-9a-f]{64}")
 
 API_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
     {
-        "AdminDisabled": (403, "The admin addresses are closed"),
-        "Conflict": (409, "What is there already does not go together with this"),
-        "CrossSite": (403, "The request was made by a page of another site"),
-        "IndexOutOfRange": (400, "The dataset has no item of this index"),
-        "InvalidDigestFile": (400, "The digest file is not usable"),
+        "AdminDisabled": (403, "The admin API is disabled"),
+        "Conflict": (409, "The request conflicts with the current state"),
+        "CrossSite": (403, "The request comes from a page of another site"),
+        "IndexOutOfRange": (400, "The dataset has no item with this index"),
+        "InvalidDigestFile": (400, "The digest file is invalid"),
         "JobConflict": (409, "A job of this name is registered with another dataset"),
         "LengthRequired": (411, "The request needs a Content-Length"),
-        "MethodNotAllowed": (405, "The address does not have this method"),
-        "NotFound": (404, "There is nothing at this address"),
-        "NotResident": (404, "The cache does not hold this blob"),
-        "ReadOnlyToken": (403, "This token may read, and change nothing"),
-        "ServiceUnavailable": (503, "Something that is needed for the answer is not available at the moment"),
+        "MethodNotAllowed": (405, "The method is not allowed for this address"),
+        "NotFound": (404, "Unknown address"),
+        "NotResident": (404, "The blob is not in the cache"),
+        "ReadOnlyToken": (403, "This token allows reading only"),
+        "ServiceUnavailable": (503, "A required service is unavailable"),
         "TooLarge": (413, "The request is too large"),
         "Unauthorized": (401, "The request needs a valid token"),
         "UnknownBase": (409, "The part adds to one that is not here; send a whole one"),
         "UnknownDataset": (404, "The dataset is not registered; register it again"),
         "UnknownJob": (404, "The job is not registered, or was silent for too long; register it again"),
-        "UnsupportedMediaType": (415, "The body's type is not understood here"),
+        "UnsupportedMediaType": (415, "The content type of the body is not supported"),
     }
 )
-"""Codes of ``/-/v1`` and ``/-/admin`` beside S3's own, with status and title; and S3's whose title speaks of the origin only."""
+"""Codes of ``/-/v1`` and ``/-/admin`` beside S3's, with status and title; some redefine an S3 code with a broader title."""
 
 
 class Location(NamedTuple):
-    """Where one tenant's copy of an item is.
+    """The location of one tenant's copy of an item.
 
     ``offset`` in bytes, ``None`` for the start of the object; ``length`` in bytes, ``None`` for up to the object's end.
     """
@@ -67,11 +67,11 @@ class Location(NamedTuple):
 
 
 class ApiError(LarderError):
-    """A request to ``/-/v1`` or ``/-/admin`` cannot be answered as asked.
+    """A request to ``/-/v1`` or ``/-/admin`` is refused.
 
     Args:
-        code: a key of ``API_CODES``, or of ``S3_CODES`` where S3 has a word for it.
-        detail: what was wrong and what to do about it.
+        code: a key of ``API_CODES``, or of ``S3_CODES`` if S3 has a code for the case.
+        detail: what is wrong, and the remedy.
         headers: further response headers (``Retry-After``, ...).
         extra: further members of the problem document (``index``, ...).
     """
@@ -86,16 +86,14 @@ class ApiError(LarderError):
 
 
 class UnknownDataset(ApiError):
-    """Nobody of this tenant has registered it, or it was forgotten: registrations are soft state."""
+    """The tenant has not registered the dataset, or the registration was lost: registrations are soft state."""
 
     def __init__(self, name_or_id: str) -> None:
-        super().__init__(
-            "UnknownDataset", f"The dataset {name_or_id!r} is not known here: check the name, or register it again."
-        )
+        super().__init__("UnknownDataset", f"Unknown dataset {name_or_id!r}: check the name, or register it again.")
 
 
 def is_job_name(text: str) -> bool:
-    """Whether a text can name a job."""
+    """Whether a text is a valid job name."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -105,13 +103,13 @@ def is_dataset_id(text: str) -> bool:
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can name a dataset: and so, as it stands, a folder."""
-    # "." and ".." would be other folders, and no HTTP client sends them in a path as they are.
+    """Whether a text is a valid dataset name, and so a safe folder name."""
+    # "." and ".." are special in paths, and HTTP clients normalise them away.
     return bool(_NAME.fullmatch(text)) and not _ID.fullmatch(text.lower()) and text not in (".", "..")
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot name a dataset.
+    """Refuse an invalid dataset name.
 
     Raises:
         ApiError: InvalidRequest, with the rule.

@@ -1,7 +1,7 @@
-"""Failures, with the S3 code that names each. What they look like on the wire is decided in gateway/api/s3/errors.py.
+"""Failures, with the S3 code of each. gateway/api/s3/errors.py renders them.
 
-The codes are those of the "Error responses" page of the Amazon S3 API reference; a code that is not in the table cannot be
-raised. The sentences are those that S3 sends, which differ from the page in places: clients look for them (s3fs for "At least
+The codes are those of the "Error responses" page of the Amazon S3 API reference; only codes in the table can be
+raised. The sentences are those that S3 sends, which differ from the page in places: clients match them (s3fs looks for "At least
 one of the pre-conditions you specified did not hold").
 """
 
@@ -87,22 +87,22 @@ S3_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
 
 
 def sentence(code: str, explain: str = "") -> str:
-    """S3's sentence for a code, followed by ours if there is one."""
+    """S3's sentence for a code, followed by an explanation if there is one."""
     standard = S3_CODES[code][1]
     return f"{standard.removesuffix('.')}. {explain}" if explain else standard
 
 
 class LarderError(Exception):
-    """Base of every failure that Larder raises on purpose."""
+    """Base of all failures that Larder raises deliberately."""
 
 
 class S3Error(LarderError):
-    """A request cannot be answered as asked.
+    """A request is refused.
 
     Args:
         code: a key of ``S3_CODES``.
-        message: S3's own sentence for this case; the code's standard sentence when empty.
-        explain: a sentence of ours that follows S3's, for a cause that S3 does not have.
+        message: S3's own sentence for this case; empty: the standard sentence of the code.
+        explain: an additional sentence, for causes that S3 does not have.
         extra: further XML elements of the error document (``ArgumentName``, ``ActualObjectSize``, ...).
         headers: further response headers (``Retry-After``, ``Content-Range``, ...).
         detail: for the log only, never for the client.
@@ -131,19 +131,19 @@ class OriginUnavailable(LarderError):
 
 
 class IdentityGone(OriginUnavailable):
-    """The origin, or the keys to sign with, are not of this configuration (any more): they were taken away meanwhile."""
+    """The origin, or the keys to sign with, are no longer in the configuration."""
 
 
 class CatalogUnavailable(LarderError):
-    """The catalog cannot be read or written at the moment; the message says what is wrong, without secrets."""
+    """The catalog cannot be read or written at the moment; the message has the reason, without secrets."""
 
 
 class CatalogUnusable(CatalogUnavailable):
-    """The database answers, but not with this catalog: tables are missing, of another version, or closed to this user."""
+    """The database answers, but has no usable catalog: tables are missing, of another version, or inaccessible to this user."""
 
 
 class DiskUnavailable(LarderError):
-    """The cache disk cannot take or give bytes right now; ``reason`` is ``disk`` or ``no-space``."""
+    """The cache disk cannot be read or written now; ``reason`` is ``disk`` or ``no-space``."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         self.reason = reason
@@ -151,16 +151,16 @@ class DiskUnavailable(LarderError):
 
 
 class BlobGone(LarderError):
-    """The bytes of a blob are no longer there, or were not what their digest says (and have been dropped)."""
+    """The bytes of a blob are gone, or were corrupt (and have been dropped)."""
 
 
 class BrokenBody(LarderError):
-    """An answer that has begun cannot be completed; its connection is broken, so that no client takes it for whole."""
+    """An answer that has begun cannot be completed; the connection is broken, so that no client takes the answer for complete."""
 
 
 class ClientGone(LarderError, ConnectionError):
-    """The client closed its connection before the answer was complete; there is nobody left to send to."""
+    """The client closed its connection before the answer was complete."""
 
 
 class ConfigError(LarderError):
-    """The configuration is wrong; the message names the field and the remedy."""
+    """The configuration is invalid; the message names the field and the remedy."""

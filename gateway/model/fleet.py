@@ -1,4 +1,4 @@
-"""A fleet in words: what a node is, and which states it goes through."""
+"""Vocabulary of fleets: nodes, and their states."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from enum import StrEnum
 from typing import Any
 
 PROTOCOL = 1
-"""The version of what nodes say to each other. Nodes of different versions are no fleet: each version has a ring of its own."""
+"""The version of the protocol between nodes. Nodes of different versions do not share: each version has its own ring."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class NodeState(StrEnum):
-    """Where a node is between start and stop; only READY ones are home of anything."""
+    """The stage of a node's life; only READY nodes are homes."""
 
     JOINING = "JOINING"
-    """It answers, but does not know yet what its disk holds."""
+    """It answers, but has not read its disk yet."""
     READY = "READY"
     """It is in the ring."""
     LEAVING = "LEAVING"
-    """It finishes what it has begun; nobody should ask it for anything new."""
+    """It finishes its work; it gets no new requests from others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """One machine with one cache.
 
-    ``address`` is ``http://host:port``, under which other nodes and clients reach it; ``capacity`` its cache in bytes; ``boot`` a
-    token of its last start, which its workers share.
+    ``address`` is ``http://host:port`` for other nodes and clients; ``capacity`` its cache in bytes; ``boot`` a
+    token of its last start, shared by its workers.
     """
 
     id: str
@@ -55,10 +55,10 @@ class Node:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Node:
-        """Read a node.
+        """Parse a node.
 
         Raises:
-            ValueError, KeyError, TypeError: it is none.
+            ValueError, KeyError, TypeError: the document is malformed.
         """
         node = cls(
             str(document["id"]),
@@ -75,5 +75,5 @@ class Node:
 
 
 def is_node_name(text: str) -> bool:
-    """Whether a text can name a node, or a zone."""
+    """Whether a text is a valid name of a node or zone."""
     return _NAME.fullmatch(text) is not None

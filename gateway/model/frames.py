@@ -1,9 +1,9 @@
-"""The body of a batch answer: fixed little-endian records around items' bytes. The whole format is in docs/batch-protocol.md.
+"""The body of a batch answer: fixed little-endian records around items' bytes. docs/batch-protocol.md has the whole format.
 
-Two forms. When everything to be delivered is resident, an index of all items comes first and then their bytes back to back, so
-that the length of the answer is known and a client reads it into one buffer. Otherwise each item is a frame of its own, in
-the order of arrival. Both end with a record that says how much there should have been: without it an answer is cut off,
-whatever the transport says (a chunked body that a proxy closes cleanly looks complete to every HTTP client).
+There are two forms. If everything to be delivered is resident, an index of all items comes first and then their bytes back to
+back, so the length of the answer is known and a client reads it into one buffer. Otherwise each item is a separate frame, in
+the order of arrival. Both end with a record of the totals: an answer without it was truncated, even if the transport reports no
+error (a chunked body that a proxy closes cleanly looks complete to every HTTP client).
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ END = struct.Struct("<I4sQIIIHH")
 
 
 class ItemStatus(IntEnum):
-    """What became of one item."""
+    """The result for one item."""
 
     OK = 0
     MISSING = 1
     """The origin has no such object."""
     CHANGED = 2
-    """The bytes at the origin are not those of the digest file."""
+    """The bytes at the origin do not match the digest file."""
     ORIGIN_ERROR = 3
-    """The origin failed; asking again may help."""
+    """The origin failed; a retry may help."""
     NOT_RESIDENT = 4
-    """It is not in the cache, and was not asked for from the origin."""
+    """It is not in the cache, and was not requested from the origin."""
     REFUSED = 5
     """The origin refuses this caller."""
 
 
 class ItemFlag(IntFlag):
-    """How an item came to be delivered."""
+    """How an item was obtained."""
 
     NONE = 0
     HIT = 1
     """It was in the cache."""
     JOINED = 2
-    """Another reader's fetch brought it."""
+    """Another reader's fetch delivered it."""
     STREAMED = 4
     """It was not stored: its CRC and final status follow its bytes."""
 
@@ -69,7 +69,7 @@ class FrameEntry:
 
 
 def index_head(entries: Iterable[FrameEntry]) -> tuple[bytes, bytes, int]:
-    """Preamble and entries; the end record; and how many bytes of items come between them."""
+    """Preamble and entries; the end record; and the number of item bytes between them."""
     offset, packed = 0, []
     for entry in entries:
         packed.append(
@@ -82,7 +82,7 @@ def index_head(entries: Iterable[FrameEntry]) -> tuple[bytes, bytes, int]:
 
 
 class FrameSequence:
-    """The records of one answer in frames; it counts what it made, for the end record."""
+    """The records of one answer in frames, with the counts for the end record."""
 
     def __init__(self) -> None:
         self.delivered = 0
@@ -92,11 +92,11 @@ class FrameSequence:
 
     @staticmethod
     def preamble() -> bytes:
-        """What an answer in frames begins with."""
+        """The beginning of an answer in frames."""
         return PREAMBLE.pack(FRAMES_MAGIC, VERSION, 0, 0, 0)
 
     def item(self, entry: FrameEntry) -> bytes:
-        """The header of an item whose bytes follow; a streamed one counts only when ``trailer`` says that it is right."""
+        """The header of an item whose bytes follow; a streamed one counts only once ``trailer`` confirms it."""
         streamed = ItemFlag.STREAMED in entry.flags
         if not streamed:
             self.delivered += 1
@@ -113,7 +113,7 @@ class FrameSequence:
         )
 
     def trailer(self, entry: FrameEntry, crc: int, status: ItemStatus) -> bytes:
-        """What follows the bytes of a streamed item: its CRC, and whether it was what it should be."""
+        """The trailer of a streamed item: its CRC, and whether the bytes match its digest."""
         if status is ItemStatus.OK:
             self.delivered += 1
             self.bytes += entry.length
@@ -122,7 +122,7 @@ class FrameSequence:
         return self._record(TRAILER.pack(crc, status, 0))
 
     def failure(self, position: int, index: int, status: ItemStatus, bucket: str, key: str, detail: str) -> bytes:
-        """The frame of an item that is not delivered, saying why."""
+        """The frame of an item that is not delivered, with the reason."""
         self.missing += 1
         body = json.dumps({"bucket": bucket, "key": key, "detail": detail}).encode()
         return self._record(FRAME.pack(position, index, len(body), crc32(body), status, 0)) + body

@@ -1,4 +1,4 @@
-"""Names of things: where an object lives and who asks for it."""
+"""Identifiers: objects, origin identities, principals."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class ObjectKey(NamedTuple):
 
     @property
     def raw_path(self) -> str:
-        """The percent-encoded path under which every S3 finds the object."""
+        """The percent-encoded path of the object, valid for every S3 store."""
         return f"/{self.bucket}/{quote(self.key, safe='/-_.~')}"
 
 
 def rights_in(key: ObjectKey) -> ObjectKey:
-    """The name under which the rights in a key's bucket are forgotten and announced: no object has an empty key."""
+    """The key under which changes of rights in a key's bucket are forgotten and announced: no object has an empty key."""
     return key._replace(key="")
 
 
 @dataclass(frozen=True, slots=True)
 class OriginIdentity:
-    """The keys with which the gateway signs towards one origin on behalf of some principals.
+    """The keys with which the gateway signs requests to one origin, for some principals.
 
-    Grants are remembered per identity: two principals whose requests reach the origin under the same keys have the
-    same rights there, and what tells them apart (allow-list, read-only) is checked by the gateway on every request.
-    ``access_key_id`` is empty for anonymous requests, which are forwarded unsigned.
+    Grants are stored per identity: two principals with the same identity have the same rights at the origin, and the gateway
+    checks their differences (allow-list, read-only) on every request. ``access_key_id`` is empty for anonymous requests, which
+    are forwarded unsigned.
     """
 
     origin: str
@@ -59,7 +59,7 @@ class OriginIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks: an access key of the gateway and its tenant; ``access_key_id`` is empty for anonymous callers."""
+    """The caller: an access key of the gateway and its tenant; ``access_key_id`` is empty for anonymous callers."""
 
     access_key_id: str
     tenant: str
@@ -69,7 +69,7 @@ class Principal:
 
     @property
     def anonymous(self) -> bool:
-        """Whether the request carried no credentials at all."""
+        """Whether the request carried no credentials."""
         return not self.access_key_id
 
     def may_touch(self, path: str) -> bool:
@@ -83,17 +83,17 @@ def _compiled(pattern: str) -> Pattern[str]:
     if not rest:
         return compile_pattern(f"(?s:{_piece(first)})\\Z")
     *middle, last = rest
-    # Where a piece ends first is as good as any later end, for what follows "**" may begin anywhere after it. So nothing is tried
-    # again (atomic groups), and no key makes a worker think for long.
+    # The first end of a piece is as good as any later one, because what follows "**" may begin anywhere after it. So atomic
+    # groups avoid backtracking, and no key can make matching slow.
     text = f"(?>{_piece(first.rstrip('*'), lazy=True)})"
     text += "".join(f"(?>.*?{_piece(each.strip('*'), lazy=True)})" for each in middle)
     return compile_pattern(f"(?s:{text}.*{_piece(last.lstrip('*'))})\\Z")
 
 
 def _piece(glob: str, *, lazy: bool = False) -> str:
-    """The expression of a glob without "**"; ``lazy``: it ends as soon as it can."""
+    """The expression of a glob without "**"; ``lazy``: it ends as early as possible."""
     body = translate(glob).removeprefix("(?s:").removesuffix(r")\Z").removesuffix(r")\z")
-    # fnmatch's "*" crosses "/"; here it does not, as in every shell and in .gitignore.
+    # fnmatch's "*" crosses "/"; here it does not, as in shells and .gitignore.
     return body.replace(".*?", "[^/]*?").replace(".*", "[^/]*?" if lazy else "[^/]*")
 
 
@@ -104,9 +104,9 @@ def glob_matches(pattern: str, path: str) -> bool:
 
 @lru_cache(maxsize=256)
 def is_bucket_name(text: str) -> bool:
-    """Whether a text can be a bucket's name, so that it can be no path either.
+    """Whether a text can be a bucket name, which also rules out paths.
 
-    The origin judges the finer rules; old buckets are longer and have capitals and underscores.
+    The origin applies the stricter rules; old buckets have longer names, with capitals and underscores.
     """
     raw = text.encode("ascii", "replace")
     return 1 <= len(raw) <= 255 and _BUCKET_BYTES.issuperset(raw) and raw[0] not in b".-" and b".." not in raw

@@ -1,4 +1,4 @@
-"""What the cache knows of an object: frozen values, no behaviour beyond arithmetic."""
+"""The metadata of cached objects: frozen values."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Header = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
-    """An object's metadata exactly as the origin stated it.
+    """An object's metadata exactly as the origin sent it.
 
-    ``headers`` holds every entity header to replay on a hit (Content-Type, Last-Modified, x-amz-meta-*, ...), in the
+    ``headers`` are the entity headers to replay on a hit (Content-Type, Last-Modified, x-amz-meta-*, ...), in the
     origin's order and spelling, without Content-Length, Content-Range, ETag, Date, Server, request ids, hop-by-hop
-    headers and checksums. ``checksums`` is ``None`` when the answer they came from could not carry them (a ranged
-    one), which differs from an empty tuple: "the origin has none".
+    headers and checksums. ``checksums`` is ``None`` if the answer could not carry them (a ranged one), in contrast to an empty
+    tuple: "the origin has none".
     """
 
     etag: str
@@ -40,10 +40,10 @@ class BlobRef:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRecord:
-    """One row of the index: an object and the facts shared by all its blocks.
+    """One row of the index: an object and the facts common to all its blocks.
 
-    An object of at most ``block_size`` bytes is one blob, at block number 0. ``confirmed_at`` is when the origin last
-    vouched for it (seconds since the epoch). ``row_id`` is 0 for a record that lives in memory only.
+    An object of at most ``block_size`` bytes is one blob, at block number 0. ``confirmed_at`` is the time of the origin's last
+    confirmation (seconds since the epoch). ``row_id`` is 0 for a record that exists in memory only.
     """
 
     row_id: int
@@ -51,11 +51,11 @@ class ObjectRecord:
     block_size: int
     confirmed_at: float
     block_count: int = field(init=False, repr=False, compare=False)
-    """How many blocks the object is cut into; an empty object is one empty block."""
+    """The number of blocks; an empty object is one empty block."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "block_count", max(1, -(-self.meta.size // self.block_size)))
 
     def block_length(self, number: int) -> int:
-        """The length of block ``number`` in bytes: the last one is short."""
+        """The length of block ``number`` in bytes; the last block may be shorter."""
         return min(self.block_size, self.meta.size - number * self.block_size)

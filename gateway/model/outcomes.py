@@ -19,7 +19,7 @@ _WARM = "Read it once, or warm up its prefix before it is needed."
 
 
 class Reason(StrEnum):
-    """Why a request was not a plain hit. Every member has its name in the header, its meaning, and what would make it rarer."""
+    """Why a request was not a plain hit. Every member has its name in the header, its meaning, and a way to make it rarer."""
 
     meaning: str
     change: str
@@ -47,14 +47,14 @@ class Reason(StrEnum):
     REVALIDATED = (
         "revalidated",
         "The bytes came from the cache after the origin had confirmed them, or had allowed this key to read them.",
-        'Give the rule a longer freshness and grant, or authorization = "prefix"; "immutable" for what never changes.',
+        'Give the rule a longer freshness and grant, or authorization = "prefix"; "immutable" for objects that never change.',
     )
     CHANGED = "changed", "The origin had a newer object than the cache.", "Nothing: the object was changed."
     NOT_FOUND = "not-found", "The origin has no such object.", "Find out which client asks for missing objects."
     REFUSED = (
         "refused",
         "The origin, or the allow-list of the access key, refused this caller.",
-        "Give the key the right, if it should have it.",
+        "Grant the key access, if it should have it.",
     )
     INVALID = "invalid", "The request was malformed, or not allowed in this form.", "See the error that the client got."
     ORIGIN_ERROR = "origin-error", "The origin failed or could not be reached.", "Check the origin."

@@ -1,7 +1,7 @@
-"""How a node that cannot reach Redis has another one announce what was written: ``POST`` to ``ANNOUNCE``.
+"""The request of a node without Redis that another node announce its writes: ``POST`` to ``ANNOUNCE``.
 
-The body is a JSON array of ``[origin, bucket, key]``, or ``null`` for everything. It is answered 204 when every worker of the
-fleet has forgotten, or is known to check with the origin; 503 when the asked node does not reach Redis either.
+The body is a JSON array of ``[origin, bucket, key]``, or ``null`` for everything. The answer is 204 once every worker of the
+fleet has forgotten the objects, or is known to check with the origin; 503 if the node does not reach Redis either.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from gateway.model.keys import ObjectKey
 ANNOUNCE = "/-/peer/v1/announce"
 ANNOUNCED = 204
 LONGEST = 8 * 1024**2
-"""Bytes of such a body: a thousand keys of a kilobyte, each byte of which may be escaped."""
+"""Most bytes of the body: a thousand keys of a kilobyte, with every byte escaped."""
 
 
 def written(keys: Sequence[ObjectKey] | None) -> bytes:
-    """The body; ``None``: everything."""
+    """Encode the body; ``None``: everything."""
     return json.dumps(keys).encode()
 
 
 def read_written(body: bytes) -> list[ObjectKey] | None:
-    """Read what ``written`` made.
+    """Parse the result of ``written``.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the body is malformed.
     """
     try:
         names = json.loads(body)

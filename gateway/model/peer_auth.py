@@ -1,11 +1,11 @@
-"""How nodes prove to each other that they are of one fleet: every request is signed with the secret that all of them share.
+"""Authentication between nodes: every request is signed with the fleet's shared secret.
 
-Signed are the protocol's version, who asks, when, the hash of the body, method, path and query as they are on the wire, and every
-other header whose name begins with ``x-larder-``; so none of these can be changed or left out on the way, and what was signed for
-one address is no good at another. Headers beside these (Range, If-Match, ...) say only which part of what was asked for to send.
+The signature covers the protocol's version, the sender, the time, the hash of the body, method, path and query as on the wire,
+and every other ``x-larder-`` header; so none of these can be changed or removed on the way, and a signature is valid for one
+address only. Other headers (Range, If-Match, ...) only select the part to send.
 
-What was overheard can be repeated for a quarter of an hour; calls between nodes only read, and a repeated one gives an answer
-that whoever overheard the first has seen. Clocks of nodes may differ by as much.
+An intercepted request can be replayed for a quarter of an hour. Calls between nodes only read, so a replay returns an answer that
+the attacker has already seen. Clocks of nodes may differ by as much.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ PEER_DATE = "x-larder-date"
 PEER_BODY = "x-larder-body"
 PEER_SIGNATURE = "x-larder-signature"
 WINDOW = 15 * 60.0
-"""Seconds by which a request's date may differ from the clock of the node that is asked."""
+"""Accepted difference, in seconds, between a request's date and the receiver's clock."""
 
 _OWN = (PEER, PEER_PROTOCOL, PEER_DATE, PEER_BODY, PEER_SIGNATURE)
 _PREFIX = b"x-larder-"
 
 
 class PeerRefused(LarderError):
-    """A request is not another node's of this fleet.
+    """A request does not come from another node of this fleet.
 
     Args:
         reason: one word, for counting: ``unsigned``, ``protocol``, ``date``, ``signature`` or ``body``.
-        detail: what is wrong and what to do about it.
+        detail: what is wrong, and the remedy.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -50,13 +50,13 @@ class PeerRefused(LarderError):
 
 @dataclass(frozen=True, slots=True)
 class PeerSigner:
-    """Signs for the node ``node`` with the fleet's ``secret``."""
+    """Signs requests of the node ``node`` with the fleet's ``secret``."""
 
     secret: str
     node: str
 
     def headers(self, request: WireRequest, body: bytes, now: float) -> list[Header]:
-        """What to send along with a request that has all its other headers; ``now`` in seconds since the epoch."""
+        """The headers to add to a request that has all its other headers; ``now`` in seconds since the epoch."""
         own = {
             PEER: self.node,
             PEER_PROTOCOL: str(PROTOCOL),
@@ -69,35 +69,35 @@ class PeerSigner:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The head of a request is that of the node ``node``; its body must have the SHA-256 ``body``, in hex."""
+    """The verified head of a request from the node ``node``; its body must have the SHA-256 ``body``, in hex."""
 
     node: str
     body: str
 
     def confirm(self, body: bytes) -> None:
-        """Verify the body, when it has come.
+        """Verify the body.
 
         Raises:
-            PeerRefused: it is not the one that was signed.
+            PeerRefused: it differs from the signed one.
         """
         if not hmac.compare_digest(self.body.encode(), sha256(body).hexdigest().encode()):
-            raise PeerRefused("body", "The body is not the one that was signed.")
+            raise PeerRefused("body", "The body differs from the signed one.")
 
 
 def proof(secret: str, said: Mapping[str, Any], kind: str = "node") -> str:
-    """What shows that a node wrote this, wherever it is found: whoever may write to Redis is no node by that.
+    """A signature that shows that a node wrote a document, wherever it is stored: write access to Redis alone is not enough.
 
     Args:
         secret: the fleet's.
-        said: what was written, such as what a node says of itself.
-        kind: one word for what it is; what was written as one thing proves nothing as another.
+        said: the document, such as a node's entry.
+        kind: one word for the kind of document; a signature for one kind is invalid for another.
     """
     text = json.dumps(said, sort_keys=True, separators=(",", ":"))
     return hmac.new(secret.encode(), f"larder-{kind}-1\n{text}".encode(), sha256).hexdigest()
 
 
 def verify(secret: str, request: WireRequest, now: float) -> Verified:
-    """Verify the head of a request, so that no stranger's body is waited for; ``now`` in seconds since the epoch.
+    """Verify the head of a request, before its body is read; ``now`` in seconds since the epoch.
 
     Raises:
         PeerRefused: no node of this fleet sent it.
@@ -110,7 +110,7 @@ def verify(secret: str, request: WireRequest, now: float) -> Verified:
         )
     if not hmac.compare_digest(own[PEER_SIGNATURE].encode(), _signature(secret, request, request.headers).encode()):
         raise PeerRefused("signature", "The signature does not match; give all nodes the same fleet.secret.")
-    # Only who has the secret learns about the clock.
+    # Only senders with the secret learn about the clock.
     date = own[PEER_DATE]
     if not (date.isdecimal() and len(date) < 16 and abs(int(date) - now) <= WINDOW):
         raise PeerRefused(
@@ -127,15 +127,15 @@ def _own(headers: Iterable[RawHeader]) -> dict[str, str]:
         name = raw.decode("latin-1")
         if name in _OWN:
             if name in found:
-                raise PeerRefused("unsigned", f"{name} is there more than once.")
+                raise PeerRefused("unsigned", f"{name} appears more than once.")
             found[name] = value.decode("latin-1")
     if missing := [name for name in _OWN if name not in found]:
-        raise PeerRefused("unsigned", f"Only nodes of the fleet may ask here: {missing[0]} is missing.")
+        raise PeerRefused("unsigned", f"Only nodes of the fleet may use this address: {missing[0]} is missing.")
     return found
 
 
 def _signature(secret: str, request: WireRequest, headers: Iterable[RawHeader]) -> str:
-    """Lines cannot run into each other: no part of a request's head can contain a line feed."""
+    """Sign the lines. They are unambiguous: no part of a request's head can contain a line feed."""
     named = sorted(
         (name, value) for name, value in headers if name.startswith(_PREFIX) and name != PEER_SIGNATURE.encode()
     )

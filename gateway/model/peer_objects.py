@@ -1,17 +1,17 @@
-"""How one node asks another for an object, as text: the address, and what the answer says in headers of its own.
+"""Requests for objects between nodes, as text: the address, and the headers of the answer.
 
-``GET|HEAD /-/peer/v1/objects/{origin}/{bucket}/{key}``, each part percent-encoded with nothing left as it is, so that a key with
-slashes, dots or a "+" in it is one segment of the path and nobody on the way can normalise it.
+``GET|HEAD /-/peer/v1/objects/{origin}/{bucket}/{key}``, each part percent-encoded completely, so that a key with
+slashes, dots or a "+" is one segment of the path and cannot be normalised on the way.
 
-The answer is one of three. With ``x-larder-cache`` it is the answer to the client, as the asked node's own S3 edge would give it;
-with ``x-larder-error`` besides, an S3 error that the asking node words itself, as only it knows the client's request. Status 421
-with ``x-larder-forward`` says that the read is not for the cache, why, and whether that counts as a miss. Anything else is a node
-that cannot answer.
+There are three kinds of answers. With ``x-larder-cache`` it is the answer for the client, as the asked node's own S3 edge would
+give it; with ``x-larder-error`` as well, it is an S3 error that the asking node renders, as only it knows the client's request.
+Status 421 with ``x-larder-forward`` means that the cache cannot answer the read, with the reason and whether it counts as a miss.
+Any other answer is treated as a failure of the node.
 
-A node that has become home of an object asks its former home with ``Cache-Control: only-if-cached`` (RFC 9111, 5.2.1.7): what is
-not resident, fresh and granted there is answered 421 and never fetched.
+A node that has become home of an object asks its previous home with ``Cache-Control: only-if-cached`` (RFC 9111, 5.2.1.7): unless
+the object is resident, fresh and granted there, the answer is 421, and nothing is fetched.
 
-``POST`` to the same address has the object read into the asked node's cache, in the background, and is answered 202.
+``POST`` to the same address reads the object into the asked node's cache in the background, and is answered 202.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ FORWARD = "x-larder-forward"
 ERROR = "x-larder-error"
 MISDIRECTED = 421
 ASKED = (b"range", b"if-range", b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since")
-"""The headers of a client's request that are asked on, byte for byte; what else it may say is asked in the words below."""
+"""The headers of a client's request that are passed on unchanged; the constants below express the rest."""
 FORCED = ("cache-control", "no-cache")
 CHECKED = ("x-amz-checksum-mode", "ENABLED")
 RESIDENT = ("cache-control", "only-if-cached")
-"""Asks for an object only if it can be given at once; the answer tells in ``AGE`` how many seconds ago it was confirmed."""
+"""Requests an object only if it is available at once; ``AGE`` in the answer is the seconds since its confirmation."""
 AGE = "x-larder-age"
 LONGEST_ERROR = 16 * 1024
-"""Bytes of the document that goes with ``x-larder-error``: what S3 tells of the error besides its code."""
+"""Most bytes of the document of ``x-larder-error``: the extra elements of the S3 error."""
 
 
 def error_document(extra: Mapping[str, str]) -> bytes:
-    """The document of an error."""
+    """Encode the document of an error."""
     return json.dumps(dict(extra)).encode()
 
 
 def read_error(document: bytes) -> dict[str, str]:
-    """Read what ``error_document`` made; nothing, from nothing: the answer to a HEAD has no body.
+    """Parse the result of ``error_document``; empty for an empty document: the answer to a HEAD has no body.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the document is malformed.
     """
     try:
         extra = json.loads(document or b"{}")
     except RecursionError:
         extra = None
     if not isinstance(extra, dict) or not all(isinstance(value, str) for value in extra.values()):
-        raise ValueError("the document of an error holds texts by name")
+        raise ValueError("the document of an error must map names to strings")
     return extra
 
 
 class CacheStatus(NamedTuple):
-    """What a node says its cache did."""
+    """The cache status reported by a node."""
 
     outcome: Outcome
     reason: Reason | None = None
@@ -71,30 +71,30 @@ class CacheStatus(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> CacheStatus:
-        """Read what ``str`` made.
+        """Parse the result of ``str``.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: the text is malformed.
         """
         outcome, semicolon, reason = text.partition("; reason=")
         return cls(Outcome(outcome), Reason(reason) if semicolon else None)
 
 
 def object_path(key: ObjectKey) -> str:
-    """The address of an object at its home."""
+    """The address of an object at another node."""
     return OBJECTS + "/".join(quote(part, safe="") for part in key)
 
 
 def object_of(raw_path: bytes) -> ObjectKey:
-    """The object that an address is about.
+    """The object of an address.
 
     Raises:
         ValueError: it is not an address of an object.
     """
     parts = raw_path.removeprefix(OBJECTS.encode()).split(b"/")
     if not raw_path.startswith(OBJECTS.encode()) or len(parts) != len(ObjectKey._fields):
-        raise ValueError("the address is not /-/peer/v1/objects/{origin}/{bucket}/{key}")
+        raise ValueError("the address must be /-/peer/v1/objects/{origin}/{bucket}/{key}")
     origin, bucket, name = (unquote_to_bytes(part).decode("utf-8") for part in parts)
     if not is_bucket_name(bucket) or not name:
-        raise ValueError("the address names no bucket, or no key")
+        raise ValueError("the address lacks a bucket or a key")
     return ObjectKey(origin, bucket, name)

@@ -1,6 +1,6 @@
-"""For whom a node asks another: a tenant, and the keys with which requests on its behalf are signed towards the origin.
+"""The principal on whose behalf a node asks another: a tenant, and the keys that sign its requests to the origin.
 
-The asking node has verified the caller and checked its allow-list. No secret travels: each node has the keys of its own
+The asking node has verified the caller and checked its allow-list. No secret is sent: each node has the keys in its own
 configuration.
 """
 
@@ -15,16 +15,16 @@ _FIELDS = ("tenant", "origin", "access_key_id")
 
 
 def principal_header(tenant: str, identity: OriginIdentity) -> tuple[str, str]:
-    """The header that names them; ASCII, whatever the names are."""
+    """The header that names the principal; ASCII, whatever the names are."""
     told = (tenant, identity.origin, identity.access_key_id)
     return PRINCIPAL, json.dumps(dict(zip(_FIELDS, told, strict=True)))
 
 
 def read_principal(text: str) -> Principal:
-    """Read the header's value. The access key of the gateway that the client used is not told, nor needed.
+    """Parse the header's value. The client's access key of the gateway is not included, nor needed.
 
     Raises:
-        ValueError: it is something else; the message says what is wanted.
+        ValueError: the value is malformed; the message describes the format.
     """
     try:
         told = json.loads(text)
@@ -35,6 +35,6 @@ def read_principal(text: str) -> Principal:
         or sorted(told) != sorted(_FIELDS)
         or not all(isinstance(v, str) for v in told.values())
     ):
-        raise ValueError(f'{PRINCIPAL} must be JSON with the texts "tenant", "origin" and "access_key_id"')
+        raise ValueError(f'{PRINCIPAL} must be JSON with the strings "tenant", "origin" and "access_key_id"')
     identity = OriginIdentity(told["origin"], told["access_key_id"])
     return Principal(identity.access_key_id, told["tenant"], identity)

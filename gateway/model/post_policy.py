@@ -1,4 +1,4 @@
-"""POST policies: what the signer of an HTML form lets its bearer upload.
+"""POST policies: what the signer of an HTML form allows its bearer to upload.
 
 A policy is a JSON document with an expiration and conditions. Every field of the form must be covered by a condition, except
 those of the signature, the file, the policy itself and fields called ``x-ignore-*``. Names are compared without regard to case,
@@ -21,7 +21,7 @@ from gateway.model.errors import S3Error
 UNSIGNED_FIELDS = frozenset({"policy", "file", "x-amz-signature", "signature", "awsaccesskeyid"})
 IGNORED_PREFIX = "x-ignore-"
 SECRET_FIELDS = frozenset({"x-amz-server-side-encryption-customer-key", "x-amz-security-token"})
-"""Fields whose value no error document repeats."""
+"""Fields whose values are never repeated in error documents."""
 
 _EXPIRATION = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z")
 _ESCAPED_DOLLAR = re.compile(r"(?<!\\)((?:\\\\)*)\\\$")
@@ -45,7 +45,7 @@ class Condition(NamedTuple):
             return False
         if self.operator == "eq":
             return actual == self.value
-        # S3 reads a Content-Type with commas as a list, of which each entry must match.
+        # S3 treats a Content-Type with commas as a list, every entry of which must match.
         entries = actual.split(",") if self.field == "content-type" else [actual]
         return all(entry.strip().startswith(self.value) or entry.startswith(self.value) for entry in entries)
 
@@ -80,7 +80,7 @@ class PostPolicy(NamedTuple):
 
 
 def parse_policy(document: bytes) -> PostPolicy:
-    """Read a policy document.
+    """Parse a policy document.
 
     Raises:
         S3Error: InvalidPolicyDocument.
@@ -111,7 +111,7 @@ def parse_policy(document: bytes) -> PostPolicy:
 def _expiration(text: Any) -> float:
     try:
         if isinstance(text, str) and _EXPIRATION.fullmatch(text):
-            # Python reads six digits of a fraction; whole seconds decide.
+            # Python parses at most six digits of a fraction; whole seconds are enough.
             return datetime.fromisoformat(text[:19]).replace(tzinfo=UTC).timestamp()
     except (ValueError, OverflowError):
         pass

@@ -1,11 +1,11 @@
-"""The parameters of a request, decoded once: what is signed, what is classified and what is forwarded are this one form.
+"""The parameters of a request, decoded once: signing, classification and forwarding use this one form.
 
-Stores decode differently. radosgw decodes a whole ``name=value`` before it looks for the "=", so ``acl%3Dx`` is ``acl`` to it;
-it skips a second "?"; some servers end a parameter at ";", or take the first or the last of two. So a query is refused when its
-escapes are not valid, when a name holds a character that no S3 name has, when a name is there twice, and when it is a known
-name in another case. What passes is encoded anew towards the origin, every byte but the unreserved ones escaped.
+Stores decode differently. radosgw decodes a whole ``name=value`` before it looks for the "=", so it reads ``acl%3Dx`` as ``acl``;
+it skips a second "?"; some servers end a parameter at ";", or take the first or the last of two. So a query is refused if its
+escapes are invalid, a name contains a character that no S3 name has, a name appears twice, or a name differs from a known one
+only in case. Accepted queries are encoded again towards the origin, every byte escaped except the unreserved ones.
 
-Presigning moves headers into the query; ``divided`` gives them back.
+Presigning moves headers into the query; ``divided`` restores them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SUB_RESOURCES = frozenset(
     b"response-content-type response-content-language response-expires response-cache-control "
     b"response-content-disposition response-content-encoding".split()
 )
-"""What a request can be about, besides the plain object or bucket."""
+"""Aspects of an object or bucket that a request can address instead of the thing itself."""
 
 PAGING = frozenset(
     b"allow-unordered continuation-token delimiter encoding-type fetch-owner key-marker list-type marker max-buckets max-keys "
     b"max-parts max-uploads part-number-marker prefix start-after upload-id-marker version-id-marker x-id".split()
 )
-"""Which part of a listing, and in which form; and ``x-id``, which names the operation once more."""
+"""Position and form of a listing; and ``x-id``, which repeats the operation's name."""
 
 _OTHERS = frozenset(b"append AWSAccessKeyId Expires id position Signature".split())
 _BY_LOWER_CASE = {name.lower(): name for name in SUB_RESOURCES | PAGING | _OTHERS}
@@ -45,7 +45,7 @@ Pair = tuple[bytes, bytes]
 
 
 def query_pairs(query: bytes) -> list[Pair]:
-    """The decoded parameters in the order sent; without "=" a value is empty, empty pieces are dropped."""
+    """The decoded parameters in the order sent; without "=" a value is empty; empty parts are dropped."""
     pairs = []
     for piece in query.replace(b"+", b"%20").split(b"&"):
         if piece:
@@ -62,21 +62,21 @@ class Query(NamedTuple):
 
     @classmethod
     def read(cls, query: bytes) -> Query:
-        """The parameters of a query string as sent; "+" is a space, empty pieces are dropped.
+        """Parse a query string; "+" is a space, empty parts are dropped.
 
         Raises:
-            S3Error: InvalidURI for escapes that are not valid, InvalidRequest for names.
+            S3Error: InvalidURI for invalid escapes, InvalidRequest for names.
         """
         require_valid_escapes(query)
         pairs = tuple(query_pairs(query))
         seen = set()
         for name, _ in pairs:
             if not _NAME.fullmatch(name):
-                raise _refusal(name, "is not a name of S3")
+                raise _refusal(name, "is not an S3 parameter")
             if (spelled := _BY_LOWER_CASE.get(name.lower(), name)) != name:
                 raise _refusal(name, f"must be spelled {_text(spelled)!r}")
             if name in seen:
-                raise _refusal(name, "is there more than once")
+                raise _refusal(name, "appears more than once")
             seen.add(name)
         bare = frozenset(unquote_to_bytes(piece) for piece in query.split(b"&") if b"=" not in piece)
         return cls(pairs, bare)
@@ -88,19 +88,19 @@ class Query(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The query string that says this, and in every store nothing else."""
+        """The unambiguous query string of the parameters."""
         return "&".join(
             _encoded(name) if name in self.bare else f"{_encoded(name)}={_encoded(value)}" for name, value in self.pairs
         )
 
     def divided(self, signature: frozenset[str]) -> tuple[Query, dict[bytes, bytes]]:
-        """The query without the parameters of the signature, and the headers that were moved into it.
+        """Split off the headers that were moved into the query; the parameters of the signature are dropped.
 
-        Checksums stay in the query: what presigns an address does not know the body.
+        Checksums stay in the query: the presigner does not know the body.
 
         Raises:
-            S3Error: NotImplemented for an ``x-amz-*`` parameter that is no header of S3, InvalidRequest for one that is there
-                in two spellings.
+            S3Error: NotImplemented for an ``x-amz-*`` parameter that is not an S3 header, InvalidRequest for one that appears in
+                two spellings.
         """
         kept: list[Pair] = []
         moved: dict[bytes, bytes] = {}
@@ -109,7 +109,7 @@ class Query(NamedTuple):
             if _text(name) in signature:
                 continue
             if lower in moved:
-                raise _refusal(name, "is there more than once")
+                raise _refusal(name, "appears more than once")
             if lower in _MOVED or (lower.startswith(_AMZ) and _is_movable(lower)):
                 moved[lower] = value
             elif lower.startswith(_AMZ) and not is_forwarded(lower):

@@ -1,7 +1,7 @@
-"""The Range header, for the requests that are answered from the cache, and the arithmetic of blocks.
+"""The Range header, for requests answered from the cache, and the arithmetic of blocks.
 
-One well-formed byte range is understood. Anything else, several ranges, other units, last before first, is ``None``:
-the origin answers those, so a client sees what it would have seen without the gateway.
+One well-formed byte range is supported. Anything else (several ranges, other units, last before first) is ``None``:
+the origin answers those, so the client gets the answer that it would get without the gateway.
 
 Source: RFC 9110, section 14.
 """
@@ -32,13 +32,13 @@ class ByteRange:
 
     @property
     def longest(self) -> float:
-        """Bytes that it can have at most; infinite for an open range."""
+        """The most bytes that the range can have; infinite for an open range."""
         if self.last is None:
             return inf
         return self.last if self.first is None else self.last + 1 - self.first
 
     def resolve(self, size: int) -> tuple[int, int] | None:
-        """``(start, stop)``, stop exclusive, in an object of ``size`` bytes; ``None`` when not satisfiable (416)."""
+        """``(start, stop)``, stop exclusive, in an object of ``size`` bytes; ``None`` if unsatisfiable (416)."""
         if self.first is None:
             start, stop = max(0, size - (self.last or 0)), size
         else:
@@ -47,7 +47,7 @@ class ByteRange:
 
 
 def parse_range(value: str | None) -> ByteRange | None:
-    """The range a header asks for, or ``None`` when there is none or it is not a single well-formed byte range."""
+    """The range of a header; ``None`` if there is none, or it is not a single well-formed byte range."""
     if value is None:
         return None
     unit, equals, spec = value.strip().partition("=")
@@ -72,5 +72,5 @@ def unsatisfied_range(size: int) -> str:
 
 
 def block_span(start: int, stop: int, block_size: int) -> range:
-    """Numbers of the blocks that hold bytes ``start`` to ``stop`` (exclusive); empty for an empty piece."""
+    """The numbers of the blocks that contain bytes ``start`` to ``stop`` (exclusive); empty for an empty range."""
     return range(start // block_size, -(-stop // block_size)) if stop > start else range(0)

@@ -1,11 +1,12 @@
-"""What a log may show of an address: secrets are left out by a positive list.
+"""Redaction of addresses for logs, by an allow-list.
 
-A query parameter is shown with its value only if its name is known to carry no secret. Everything else is redacted:
-signatures, session tokens, customer keys (SSE-C), checksums, and whatever S3 or a client adds later. Names are compared
+A query parameter keeps its value only if its name is known to carry no secret. Everything else is redacted:
+signatures, session tokens, customer keys (SSE-C), checksums, and anything that S3 or a client may add. Names are compared
 decoded, as signatures are verified.
 
-A digest is the right to read a blob (docs/security.md), so no path shows one, however the path is spelled: percent-encoded,
-with more slashes, or below another prefix. The same holds for the files of blobs, which carry the digest in their name.
+A digest is the right to read a blob (docs/security.md), so it is removed from every path, however the path is spelled:
+percent-encoded, with more slashes, or below another prefix. The same holds for the files of blobs, whose names contain the
+digest.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _HARMLESS = frozenset(
     }
 )  # fmt: skip
 _DECODINGS = 3
-"""How often a path is decoded to look for a digest: proxies encode what is already encoded."""
+"""How often a path is decoded to find a digest: proxies may encode an encoded path again."""
 _HEX64 = re.compile(r"[0-9a-f]{64}", re.IGNORECASE)
 _BLOB = re.compile(r"(?<=blobs/)(?:[0-9a-f]{2}/)?[0-9a-f]{62,}", re.IGNORECASE)
 _USER = re.compile(r"^([a-z][a-z0-9+.-]*://)[^/?#@]*@", re.IGNORECASE)
 
 
 def redact_path(path: str) -> str:
-    """A percent-encoded or plain path without the digest that it may name; unchanged when it names none."""
+    """A percent-encoded or plain path without its digest; unchanged if it has none."""
     plain = path
     for _ in range(_DECODINGS):
         if "%" not in plain:
@@ -79,7 +80,7 @@ def redact_address(text: str) -> str:
 
 
 def redact_text(text: str) -> str:
-    """A line or traceback of a log without the digests in names of blobs."""
+    """A line or traceback of a log without the digests in blob names."""
     return _BLOB.sub(REDACTED, text) if "blobs/" in text else text
 
 

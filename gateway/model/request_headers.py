@@ -1,10 +1,10 @@
-"""Which headers of a request mean something, which of them the origin may see, and which requests are refused for theirs.
+"""The request headers that have a meaning, those that the origin may see, and the requests refused for ambiguous headers.
 
 Two servers can read one header differently. Where header names become variables, as in CGI (RFC 3875, 4.1.18), WSGI and Ceph's
 radosgw, ``x_amz_acl`` and ``x-amz-acl`` are one name; of a header that is sent twice one server takes the first line and
-another the last; and what ``Connection`` names is dropped by some and kept by others. Signatures and allow-lists are worth
-nothing if the origin reads another request than the one that was verified. So what has a meaning here has one spelling and one
-line, and only what is listed here is ever sent to the origin.
+another the last; and headers named in ``Connection`` are dropped by some servers. Signatures and allow-lists are worthless
+if the origin reads another request than the verified one. So a header with a meaning here must have one spelling and one
+line, and only listed headers are ever sent to the origin.
 
 Names are in lower case, as the parser gives them.
 
@@ -46,14 +46,14 @@ FORWARDED = frozenset(
     b"x-amz-sdk-checksum-algorithm x-amz-skip-destination-validation "
     b"x-amz-transition-default-minimum-object-size".split()
 )
-"""What a client says of its object and its request; besides these, user metadata and ``x-amz-checksum-*``."""
+"""Headers about the object and the request; besides these, user metadata and ``x-amz-checksum-*`` are forwarded."""
 
 _HERE = frozenset(
     b"authorization connection content-length date expect host te trailer transfer-encoding upgrade x-amz-api-version "
     b"x-amz-cf-id x-amz-content-sha256 x-amz-date x-amz-decoded-content-length x-amz-security-token x-amz-trailer "
     b"x-amz-user-agent".split()
 )
-"""What a client, or a proxy before the gateway, says to the gateway alone."""
+"""Headers for the gateway alone, from a client or a proxy in front of it."""
 
 _LISTS = frozenset(
     b"access-control-request-headers cache-control connection content-encoding content-language expect if-match "
@@ -70,7 +70,7 @@ _FOLDED = bytes(
     byte if chr(byte).isascii() and (chr(byte).isdigit() or chr(byte).islower()) else ord("-") for byte in range(256)
 )
 ORDINARY = _PLAIN - {b"connection"}
-"""Headers that ``require_unambiguous`` has nothing against, if each has one line."""
+"""Headers that ``require_unambiguous`` accepts, if each has one line."""
 _ORDINARY_CONNECTIONS = frozenset((b"keep-alive", b"Keep-Alive", b"close", b"Close"))
 
 
@@ -87,8 +87,8 @@ def require_unambiguous(headers: Sequence[tuple[bytes, bytes]], fields: Mapping[
         fields: the same, combined by name.
 
     Raises:
-        S3Error: InvalidArgument for a name that is another spelling of one with a meaning, for a second line of a header
-            that has one value, and for a ``Connection`` that names a header of the request itself; NotImplemented for an
+        S3Error: InvalidArgument for an alternative spelling of a header with a meaning, for a repeated single-valued header,
+            and for a ``Connection`` that names a header of the request itself; NotImplemented for an
             ``x-amz-*`` header that S3 does not define.
     """
     if len(fields) != len(headers):
@@ -107,12 +107,12 @@ def _require_single_lines(headers: Sequence[tuple[bytes, bytes]]) -> None:
     seen = set()
     for name, _ in headers:
         if name in seen and (name in _SINGLE or name.startswith(_CHECKSUM)):
-            raise S3Error("InvalidArgument", explain=f"The header {_text(name)} is there more than once.")
+            raise S3Error("InvalidArgument", explain=f"The header {_text(name)} appears more than once.")
         seen.add(name)
 
 
 def _require_known_meaning(name: bytes) -> None:
-    # Names of user metadata may hold any character: whatever they fold into is user metadata.
+    # Names of user metadata may contain any character, and remain user metadata in every spelling.
     if name.startswith(METADATA):
         return
     folded = name.translate(_FOLDED)

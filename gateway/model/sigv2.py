@@ -1,11 +1,10 @@
 """AWS Signature Version 2 in the query string: ``AWSAccessKeyId``, ``Expires`` and ``Signature``.
 
-botocore still presigns so for custom endpoints. It moves x-amz-* headers, Content-MD5 and Content-Type into the
+botocore still presigns with it for custom endpoints. It moves x-amz-* headers, Content-MD5 and Content-Type into the
 query after signing them as headers, so parameters of those names count as headers here.
 
-The scheme signs only the sub-resources that its list names; a parameter outside it can be added to a presigned URL by
-whoever holds it. So every S3 sub-resource is signed here, and besides them only the parameters of listings are accepted,
-which the scheme leaves unsigned.
+The scheme signs only the sub-resources on its list; the holder of a presigned URL can add any other parameter. So every S3
+sub-resource is signed here, and besides them only the parameters of listings are accepted, which the scheme leaves unsigned.
 
 Source: "Signing and Authenticating REST Requests" (Signature Version 2) in the Amazon S3 developer guide.
 """
@@ -21,14 +20,14 @@ from gateway.model.errors import S3Error
 from gateway.model.query import PAGING, SUB_RESOURCES, Pair, Query
 
 QUERY_PARAMETERS = frozenset({"AWSAccessKeyId", "Expires", "Signature", "x-amz-security-token"})
-"""Names of the query parameters that belong to the signature, not to what the request asks for."""
+"""Names of the query parameters that belong to the signature, not to the request itself."""
 
 _CLAIM = (b"AWSAccessKeyId", b"Expires", b"Signature")
 _ACCEPTED = SUB_RESOURCES | PAGING | frozenset(_CLAIM)
 
 
 class SigV2QueryClaim(NamedTuple):
-    """What the parameters say; ``expires`` in seconds since the epoch, ``signature`` in base64."""
+    """The claim of the parameters; ``expires`` in seconds since the epoch, ``signature`` in base64."""
 
     access_key_id: str
     expires: int
@@ -39,8 +38,8 @@ def parse_query_claim(pairs: Iterable[Pair]) -> SigV2QueryClaim:
     """The claim in decoded query parameters.
 
     Raises:
-        S3Error: AccessDenied when one of the three parameters is missing or not readable, or when there is a parameter
-            that the scheme does not know.
+        S3Error: AccessDenied if one of the three parameters is missing or invalid, or a parameter is unknown to the
+            scheme.
     """
     fields: dict[bytes, bytes] = {}
     for name, value in pairs:
@@ -93,7 +92,7 @@ def string_to_sign(
 
 def _signed_sub_resources(query: Query) -> bytes:
     chosen = sorted(pair for pair in query.pairs if pair[0] in SUB_RESOURCES)
-    # Values are signed decoded, and a parameter without "=" is signed without it: "?acl".
+    # Values are signed decoded, and a parameter sent without "=" is signed without it: "?acl".
     signed = [name if name in query.bare else name + b"=" + value for name, value in chosen]
     return b"?" * bool(signed) + b"&".join(signed)
 

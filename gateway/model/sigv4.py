@@ -2,12 +2,12 @@
 
 Pure: no clock and no credentials of its own. gateway/api/s3/auth.py verifies with it, gateway/origin signs with it.
 
-What S3 does differently from other AWS services: the path is encoded once and never normalised ("//" and ".." are
-legal in keys), and the payload hash may be a word such as UNSIGNED-PAYLOAD. What arrived is decoded and encoded again
-rather than taken as it is, because clients differ in what they escape on the wire while all sign the canonical form;
-"+" in a query is a space, as S3 and radosgw read it.
+S3 differs from other AWS services: the path is encoded once and never normalised ("//" and ".." are legal in keys), and
+the payload hash may be a keyword such as UNSIGNED-PAYLOAD. The request is decoded and encoded again instead of used as
+sent, because clients differ in what they escape on the wire while all sign the canonical form; "+" in a query is a space, as
+for S3 and radosgw.
 
-Every GET passes here, hence bytes throughout and no regular expressions.
+Every GET passes through here, hence bytes throughout and no regular expressions.
 
 Sources: "Authenticating Requests (AWS Signature Version 4)", "Signature Calculations for the Authorization Header:
 Transferring Payload in a Single Chunk / in Multiple Chunks" and "Authenticating Requests: Using Query Parameters" in
@@ -34,7 +34,7 @@ UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 EMPTY_SHA256 = sha256(b"").hexdigest()
 _UNRESERVED = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
 PLAIN_PATH = _UNRESERVED + b"/"
-"""The bytes of a path that is signed as it was sent."""
+"""The bytes of a path that is signed unchanged."""
 _NOT_SIGNED = frozenset({"authorization", "connection", "content-length", "expect", "transfer-encoding", "user-agent"})
 _AMZ_DATE = "%Y%m%dT%H%M%SZ"
 
@@ -43,7 +43,7 @@ RawHeader = tuple[bytes, bytes]
 
 @dataclass(slots=True)
 class WireRequest:
-    """The raw parts of one HTTP request, before anything has rewritten them: what signatures are verified over.
+    """The raw parts of one HTTP request, before any rewriting: the input of signature verification.
 
     ``raw_path`` and ``query`` are percent-encoded as sent, without "?"; header names are lower-cased, values untouched,
     order and repetitions kept. ``scheme`` is "http" or "https".
@@ -90,7 +90,7 @@ def signing_key(secret_access_key: str, date: str, region: str, service: str = "
 
 
 def canonical_path(raw_path: bytes) -> bytes:
-    """The path as it is signed: every byte but unreserved ones and "/" percent-encoded, upper-case, not normalised."""
+    """The path in its signed form: every byte except unreserved ones and "/" percent-encoded, upper-case, not normalised."""
     if not raw_path.translate(None, PLAIN_PATH):
         return raw_path or b"/"
     return quote_from_bytes(unquote_to_bytes(raw_path), safe="/").encode()
@@ -101,13 +101,13 @@ def _encoded(text: bytes) -> bytes:
 
 
 def canonical_query(pairs: Iterable[Pair]) -> bytes:
-    """Decoded parameters as they are signed: encoded, sorted by name then value, X-Amz-Signature left out."""
+    """Decoded parameters in their signed form: encoded, sorted by name then value, without X-Amz-Signature."""
     encoded = sorted((_encoded(name), _encoded(value)) for name, value in pairs if name != b"X-Amz-Signature")
     return b"&".join(name + b"=" + value for name, value in encoded)
 
 
 def raw_canonical_query(query: bytes) -> bytes:
-    """The parameters sorted but otherwise as sent: what botocore and curl sign when handed a finished URL."""
+    """The parameters sorted but otherwise as sent: signed by botocore and curl when given a finished URL."""
     pairs = sorted(piece.partition(b"=")[::2] for piece in query.split(b"&") if piece)
     return b"&".join(name + b"=" + value for name, value in pairs if name != b"X-Amz-Signature")
 
@@ -152,7 +152,7 @@ def signature(key: bytes, amz_date: str, scope: bytes, canonical: bytes) -> byte
 
 @lru_cache(maxsize=1024)
 def _pads(key: bytes) -> tuple[Any, Any]:
-    """The two hashes of HMAC after the key went in (RFC 2104): the same key signs for a day, and copying is half the work."""
+    """The two hash states of HMAC after the key (RFC 2104): one key signs for a day, and copying halves the work."""
     padded = key.ljust(64, b"\0")
     return sha256(bytes(byte ^ 0x36 for byte in padded)), sha256(bytes(byte ^ 0x5C for byte in padded))
 
@@ -175,7 +175,7 @@ def trailer_signature(key: bytes, amz_date: str, scope: bytes, previous: bytes, 
 
 @lru_cache(maxsize=256)
 def parse_amz_date(text: str) -> float | None:
-    """Seconds since the epoch of an ISO 8601 basic time, ``20130524T000000Z``; ``None`` when it is not one."""
+    """Seconds since the epoch of an ISO 8601 basic time, ``20130524T000000Z``; ``None`` if it is invalid."""
     if len(text) != 16 or not text.isascii():
         return None
     try:
@@ -190,11 +190,11 @@ def format_amz_date(moment: float) -> str:
 
 
 def signing_time(headers: Mapping[bytes, bytes]) -> tuple[str, float]:
-    """When a request was signed, in x-amz-date's form and in seconds since the epoch; a Date header counts when there is no
+    """The signing time of a request, in x-amz-date's form and in seconds since the epoch; the Date header counts if there is no
     x-amz-date.
 
     Raises:
-        S3Error: AccessDenied when neither is there or can be read.
+        S3Error: AccessDenied if neither is present and valid.
     """
     text = headers.get(b"x-amz-date", b"").decode("latin-1").strip()
     if not text:

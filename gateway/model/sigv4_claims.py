@@ -1,4 +1,4 @@
-"""What a request claims about its SigV4 signature: the Authorization header and the X-Amz-* query parameters, parsed.
+"""The claims of a request about its SigV4 signature: the Authorization header and the X-Amz-* query parameters, parsed.
 
 A client repeats the first part of its Authorization header on every request of a day, so that part is parsed once
 and remembered in a bounded cache.
@@ -18,10 +18,10 @@ from gateway.model.query import Pair
 from gateway.model.sigv4 import ALGORITHM, parse_amz_date
 
 MAX_EXPIRES = 604_800
-"""Longest life of a presigned request, in seconds: a week."""
+"""Longest validity of a presigned request, in seconds: a week."""
 
 SCHEME_NOT_SUPPORTED = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
-"""What S3 says of Signature Version 2."""
+"""S3's message for Signature Version 2."""
 
 X_AMZ_DATE_FORM = "X-Amz-Date must be in the ISO8601 Long Format \"yyyyMMdd'T'HHmmss'Z'\""
 
@@ -38,7 +38,7 @@ QUERY_PARAMETERS = frozenset(
         "X-Amz-Content-Sha256",
     }
 )
-"""Names of the query parameters that belong to a presigned request, not to what it asks for."""
+"""Names of the query parameters that belong to a presigned request's signature, not to the request itself."""
 
 _REQUIRED_PARAMETERS = tuple(
     b"X-Amz-Algorithm X-Amz-Credential X-Amz-Signature X-Amz-Date X-Amz-SignedHeaders X-Amz-Expires".split()
@@ -46,7 +46,7 @@ _REQUIRED_PARAMETERS = tuple(
 
 
 class Claim(NamedTuple):
-    """What a request says about its signature: who signed, for which day and region, and which headers.
+    """The claim of a signature: the signer, the day, the region, and the signed headers.
 
     ``scope`` is ``date/region/s3/aws4_request``; ``names`` are the signed headers as ordered, ``signed`` as a set.
     """
@@ -60,7 +60,7 @@ class Claim(NamedTuple):
 
 
 class QueryClaim(NamedTuple):
-    """What the X-Amz-* parameters of a presigned request say; ``expires`` in seconds after ``amz_date``."""
+    """The claim of the X-Amz-* parameters of a presigned request; ``expires`` in seconds after ``amz_date``."""
 
     claim: Claim
     signature: bytes
@@ -83,8 +83,8 @@ def parse_authorization(value: bytes) -> tuple[Claim, bytes]:
 
 @lru_cache(maxsize=1024)
 def claim_before(head: bytes) -> Claim:
-    """The claim of an Authorization header that ends in ``Signature=`` and 64 digits; ``head`` is what is before. To be called
-    with at most ``LONGEST_CACHED_CLAIM`` bytes; raises as ``parse_authorization``.
+    """The claim of an Authorization header that ends in ``Signature=`` and 64 digits; ``head`` is the part before that, of at
+    most ``LONGEST_CACHED_CLAIM`` bytes. Raises as ``parse_authorization``.
     """
     return _claim_of(_authorization_fields(head + b"Signature=-"))
 
@@ -117,7 +117,7 @@ def _claim_of(fields: Mapping[bytes, bytes]) -> Claim:
 
 
 def _claim(credential: bytes, signed_headers: bytes, code: str, prefix: str) -> Claim:
-    # From the right: nothing forbids a slash in an access key.
+    # Split from the right: an access key may contain slashes.
     parts = credential.decode("utf-8", "replace").rsplit("/", 4)
     if len(parts) != 5 or not all(parts[:4]) or parts[4] != "aws4_request":
         raise S3Error(
@@ -181,7 +181,7 @@ def parse_form_claim(fields: Mapping[str, str]) -> tuple[Claim, bytes]:
 
 
 def missing_field(name: str) -> S3Error:
-    """What S3 says of a form that lacks a field, or has it after the file."""
+    """S3's error for a form that lacks a field, or has it after the file."""
     return S3Error(
         "InvalidArgument",
         f"Bucket POST must contain a field named '{name}'.  If it is specified, please check the order of the fields.",

@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them: "10GB", "4MiB", "10m"."""
+"""Sizes and durations in readable form: "10GB", "4MiB", "10m"."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 def _parse(text: str, units: dict[str, float] | dict[str, int], example: str) -> float:
     match = _NUMBER.fullmatch(text)
     if text.lstrip().startswith("-"):
-        raise ValueError(f"{text!r} is negative; write it like {example}")
+        raise ValueError(f"{text!r} is negative; examples: {example}")
     if match is None or match[2].lower() not in units:
-        raise ValueError(f"{text!r} is not understood; write it like {example}")
+        raise ValueError(f"{text!r} is invalid; examples: {example}")
     return float(match[1]) * units[match[2].lower()]
 
 
@@ -46,7 +46,7 @@ def parse_duration(text: str | float) -> float:
 
 
 def format_size(size: float) -> str:
-    """A size for people, in decimal units: 1234567 gives "1.2 MB"."""
+    """A readable size in decimal units: 1234567 gives "1.2 MB"."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(size) < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

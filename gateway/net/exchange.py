@@ -1,14 +1,14 @@
-"""One HTTP exchange with an origin or another node: a request goes out, and its answer is read as it comes.
+"""One HTTP exchange with an origin or another node: sends a request, and reads its answer as it arrives.
 
-Signatures, addresses and the meaning of failures are the caller's (``Remote``); the connections, the limits on time and size and
-the state of a body are here.
+The caller (``Remote``) provides signatures, addresses and the meaning of failures; this module has the connections, the limits on
+time and size, and the state of a body.
 
-aiohttp repeats a GET, HEAD, PUT or DELETE once when the connection broke before an answer came (RFC 9110, 9.2.2 and
+aiohttp repeats a GET, HEAD, PUT or DELETE once if the connection broke before an answer began (RFC 9110, 9.2.2 and
 RFC 9112, 9.3.1), which hides kept-alive connections that the other side had just closed. A body that has begun to be read is
-never sent twice: it is handed over as a stream that cannot be rewound.
+never sent twice: it is passed as a stream that cannot be rewound.
 
-aiohttp limits the silence before an answer only until anything has come: an interim answer (1xx) ends this limit. So the
-head of an answer has a limit of its own, counted from when nothing but the other side is waited for.
+aiohttp limits the silence before an answer only until the first byte: an interim answer (1xx) ends this limit. So the
+head of an answer has a separate limit, counted from the moment when only the other side is waited for.
 """
 
 from __future__ import annotations
@@ -54,32 +54,32 @@ OWN_HEADERS: tuple[Header, ...] = (
 _NO_CONTENT_TYPE = frozenset({"Content-Type"})
 _LONGEST_HEADER = 64 * 1024
 _KEEP_IDLE = 15.0
-"""Seconds that an idle connection is kept."""
+"""Seconds for which an idle connection is kept."""
 _KEEP_DNS = 60
-"""Seconds that a resolved name is believed."""
+"""Seconds for which a resolved name is cached."""
 
 _head_limit: ContextVar[list[tuple[asyncio.Timeout, float]]] = ContextVar("head_limit")
-"""What limits the wait for the head of this task's answer, for requests without a body, and to how many seconds.
+"""The limit on the wait for the head of this task's answer, for requests without a body, and its seconds.
 
-A list, which is emptied when the head is there: a connection remembers the context that it was made in, and with it whatever a
-limit refers to, the task and the task's result, for as long as the connection is kept.
+A list, emptied once the head has arrived: a connection keeps the context in which it was made, and with it everything that a
+limit refers to, the task and its result, for as long as the connection is kept.
 """
 
 
 class Remote(Protocol):
-    """The other side of an exchange: what counts its bytes, and what its failures mean.
+    """The other side of an exchange: the counter of its bytes, and the meaning of its failures.
 
-    ``silence`` is how many seconds a body may pause before ``check`` is called; ``None`` for never.
+    ``silence`` is the seconds for which a body may pause before ``check`` is called; ``None`` for never.
     """
 
     bytes: Counter
     silence: float | None
 
     def failed(self, what: str, cause: Exception | None) -> LarderError:
-        """The error to raise when the other side failed; ``what`` follows its name in a sentence."""
+        """The error to raise when the other side fails; ``what`` follows its name in a sentence."""
 
     async def check(self) -> None:
-        """Return if the other side is alive, else raise what ``failed`` gives."""
+        """Return if the other side is alive, else raise the error made by ``failed``."""
 
     def ended(self) -> None:
         """An answer has been released or aborted."""
@@ -104,7 +104,7 @@ class StreamedResponse:
         ]
 
     def header(self, name: str) -> str | None:
-        """The first value of a header, whatever its spelling, or ``None``."""
+        """The first value of a header, by case-insensitive name, or ``None``."""
         wanted = name.lower()
         for candidate, value in self.headers:
             if candidate.lower() == wanted:
@@ -112,20 +112,20 @@ class StreamedResponse:
         return None
 
     async def next_chunk(self) -> bytes:
-        """Whatever has arrived since the last call, waiting for at least one byte; ``b""`` at the end of the body.
+        """The bytes received since the last call, waiting for at least one; ``b""`` at the end of the body.
 
         Raises:
-            LarderError: ``Remote.failed``. The body ended before its Content-Length, the connection broke, or nothing came
-                within the limit; or the other side is not alive.
+            LarderError: ``Remote.failed``. The body ended before its Content-Length, the connection broke, nothing arrived
+                within the limit, or the other side is not alive.
         """
         content, remote = self._response.content, self._remote
         try:
-            # What arrived before the connection broke comes first; aiohttp's own reads raise without handing it out.
+            # Return the bytes received before the connection broke; aiohttp's own reads would discard them.
             chunk = content._read_nowait(-1) if content.exception() is not None else b""
             while not chunk:
                 chunk = await (content.readany() if remote.silence is None else self._while_alive(remote.silence))
                 if content.at_eof():
-                    break  # else the parser delivered an empty piece
+                    break  # otherwise the parser delivered an empty piece
         except (ClientError, OSError) as error:
             self.abort()
             raise remote.failed(f"broke off its answer: {described(error)}", error) from error
@@ -149,10 +149,10 @@ class StreamedResponse:
             yield chunk
 
     async def read(self, limit: int) -> bytes:
-        """The whole body, and the connection released.
+        """Read the whole body and release the connection.
 
         Raises:
-            LarderError: as ``next_chunk``; or there are more than ``limit`` bytes, and the connection is closed.
+            LarderError: as ``next_chunk``; or the body has more than ``limit`` bytes, and the connection is closed.
         """
         pieces: list[bytes] = []
         size = 0
@@ -166,9 +166,9 @@ class StreamedResponse:
         return b"".join(pieces)
 
     def release(self) -> None:
-        """Give the connection back for the next request.
+        """Return the connection for reuse.
 
-        It is closed instead when there is more body to come, or when the other side answered before it had read the request.
+        It is closed instead if the body has not ended, or if the other side answered before it had read the request.
         """
         if self._response.content.at_eof() and (self._upload is None or self._upload.finished):
             self._response.release()
@@ -177,7 +177,7 @@ class StreamedResponse:
             self.abort()
 
     def abort(self) -> None:
-        """Close the connection: the rest of the body is not needed. Harmless after ``release``."""
+        """Close the connection: the rest of the body is not needed. No effect after ``release``."""
         self._response.close()
         self._end()
 
@@ -188,14 +188,15 @@ class StreamedResponse:
 
 
 class Upload:
-    """Iterates over a request body, remembers its failure and holds it to its announced length.
+    """Iterates over a request body, records its failure, and enforces its announced length.
 
-    The time that a client takes to send its body is the client's affair; the time that the other side takes to accept a piece of
-    it is limited. A body can fail for the client's reasons (a bad chunk signature, a broken connection) while it is being
-    sent. The other side must then never see a complete request, and the caller must see his own failure.
+    The time that a client takes to send its body is not limited here; the time that the other side takes to accept a piece of
+    it is. A body can fail on the client's side (a bad chunk signature, a broken connection) while it is being sent. Then the
+    other side must never see a complete request, and the caller must get the original failure.
 
-    ``failure`` is what the body raised; ``finished`` whether all of it was handed over. While ``limit`` is set, it expires when
-    the other side does not accept a piece for ``patience`` seconds, or does not answer within ``head_within`` after the last.
+    ``failure`` is the exception raised by the body; ``finished``: all of it was handed over. While ``limit`` is set, it expires
+    if the other side does not accept a piece for ``patience`` seconds, or does not answer within ``head_within`` after the
+    last.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class Upload:
         self.finished = False
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body. Raises S3Error ``IncompleteBody`` when it is not exactly as long as announced."""
+        """The body. Raises S3Error ``IncompleteBody`` if its length differs from the announced one."""
         try:
             if isinstance(self._body, bytes):
                 yield self._handed(self._body)
@@ -246,9 +247,9 @@ class Upload:
 
 
 class _ResponseReader(ResponseHandler):
-    """Reads the answers of one connection; ``may_have_body`` says that the answer to a HEAD may be followed by a body.
+    """Reads the answers of one connection; ``may_have_body``: the answer to a HEAD may be followed by a body.
 
-    aiohttp takes such a body for the next answer, and fails when it arrives together with the head.
+    aiohttp would take such a body for the next answer, and fail if it arrives together with the head.
     """
 
     may_have_body = False
@@ -258,7 +259,7 @@ class _ResponseReader(ResponseHandler):
 
 
 class _Connector(TCPConnector):
-    """Starts the limit of an answer's head when its request has got a connection: waiting for a free one does not count."""
+    """Starts the limit of an answer's head when its request gets a connection: waiting for a free one does not count."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit=limit, keepalive_timeout=_KEEP_IDLE, ttl_dns_cache=_KEEP_DNS)
@@ -274,11 +275,11 @@ class _Connector(TCPConnector):
 
 
 class Connections:
-    """Kept connections, to one origin or to the nodes of a fleet. To be made inside a running event loop.
+    """Kept connections, to one origin or to the nodes of a fleet. Create it inside a running event loop.
 
     Args:
-        limit: connections at once; 0 for any number.
-        connect: seconds that connecting may take; ``None`` for any time.
+        limit: most connections at once; 0 for no limit.
+        connect: time-out of a connection attempt in seconds; ``None`` for none.
         silence: seconds without a byte from the other side after which an exchange fails; ``None`` for never.
         buffer: bytes of an answer that are read ahead of their reader.
     """
@@ -305,16 +306,16 @@ class Connections:
         within: float | None,
         repeat: bool = False,
     ) -> StreamedResponse:
-        """Send a request that is complete; return when the head of its answer is there.
+        """Send a complete request; return at the head of its answer.
 
         Args:
             remote: the other side.
             method: upper-case HTTP method.
             url: the address, sent byte for byte.
             headers: in the order in which they are sent.
-            body: the whole of it.
-            within: seconds from when there is a connection until the head of the answer is there; ``None`` for any time.
-            repeat: send it once more, whatever the method, when its connection broke before an answer began.
+            body: the whole body.
+            within: seconds from getting a connection to the head of the answer; ``None`` for no limit.
+            repeat: send it once more, whatever the method, if its connection broke before an answer began.
 
         Raises:
             LarderError: ``Remote.failed``.
@@ -340,7 +341,7 @@ class Connections:
     async def upload(
         self, remote: Remote, method: str, url: URL, headers: Sequence[Header], body: Upload
     ) -> StreamedResponse:
-        """Send a request with a body that is streamed; return when the head of its answer is there.
+        """Send a request with a streamed body; return at the head of its answer.
 
         Raises:
             LarderError: ``Remote.failed``.
@@ -372,15 +373,15 @@ class Connections:
         )
 
     async def close(self) -> None:
-        """Close every connection; answers still coming break off."""
+        """Close every connection; answers in progress break off."""
         await self._session.close()
 
 
 async def probe(url: URL) -> None:
-    """Have a server answer anything, over a connection of its own: kept ones may lead nowhere, or none may be free.
+    """Request any answer from a server, over a new connection: kept ones may be dead, or none may be free.
 
     Raises:
-        ClientError, OSError: it does not.
+        ClientError, OSError: there was no answer.
     """
     async with (
         ClientSession(connector=TCPConnector(force_close=True), cookie_jar=DummyCookieJar()) as session,
@@ -390,7 +391,7 @@ async def probe(url: URL) -> None:
 
 
 def described(error: Exception) -> str:
-    """A failure of a connection in words for clients and logs.
+    """A connection failure in words, for clients and logs.
 
     Never its ``repr``: that of aiohttp's response errors contains the request's headers, signature and token included.
     """
@@ -399,7 +400,7 @@ def described(error: Exception) -> str:
 
 
 def kind_of(error: Exception) -> str:
-    """A failure of a connection in one word, for the metric's label."""
+    """A connection failure in one word, for the metric's label."""
     if isinstance(error, TimeoutError):
         return "timeout"
     kinds = {

@@ -1,8 +1,8 @@
-"""Signed HTTP to the origins: what the gateway asks goes out, what they answer comes back, nothing is interpreted.
+"""Signed HTTP to the origins: sends the gateway's requests and returns the answers, uninterpreted.
 
-Where a request goes is decided by the configuration alone. The address is taken from ``[[origins]]`` once; of a request
-only its path and query are used, after a check that they can be nothing else on the request line. They are sent byte
-for byte: no decoding, no dot segments removed, no slashes merged, because every such path is a legal, different key.
+The configuration alone decides where a request goes. The address is read from ``[[origins]]`` once; of a request
+only its path and query are used, after a check that they cannot break out of the request line. They are sent byte
+for byte: no decoding, no removal of dot segments, no merging of slashes, because every such path is a legal, different key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READ_BUFFER = 128 * 1024
 
 
 class _Link:
-    """The connections to one origin, and how many answers are still coming through them."""
+    """The connections to one origin, and the number of answers in progress over them."""
 
     bytes = ORIGIN_BYTES
     silence: float | None = None
@@ -68,7 +68,7 @@ class _Link:
         return OriginUnavailable(f"the origin {self.origin.endpoint} {what}")
 
     async def check(self) -> None:
-        """Reads have time-outs of their own."""
+        """Nothing to check: read time-outs limit the silence of an origin."""
 
     def url(self, raw_path: str, query: str) -> URL:
         if not raw_path.startswith("/") or "?" in raw_path or not _is_plain(raw_path + query):
@@ -79,11 +79,11 @@ class _Link:
 
 
 class OriginClient:
-    """Sends requests to all origins of one gateway worker. To be created inside a running event loop.
+    """Sends requests to all origins of one gateway worker. Create it inside a running event loop.
 
     Args:
-        origins: where requests may go.
-        credentials: of the gateway; those with keys of their own at the origin add identities.
+        origins: the destinations of requests.
+        credentials: of the gateway; those with their own keys at the origin add identities.
         now: seconds since the epoch, for signatures.
     """
 
@@ -101,31 +101,31 @@ class OriginClient:
         return self._ring.has(identity)
 
     def reach(self, identity: OriginIdentity) -> Reach:
-        """What is known of the way to an identity's origin.
+        """The reachability of an identity's origin.
 
         Raises:
-            IdentityGone: the origin is not of this configuration.
+            IdentityGone: the origin is not configured.
         """
         link = self._links.get(identity.origin)
         if link is None:
-            raise IdentityGone("the origin is not configured any more")
+            raise IdentityGone("the origin is no longer configured")
         return link.reach
 
     def lost(self, identity: OriginIdentity) -> bool:
-        """Whether an identity's origin cannot be reached, or is not of this configuration."""
+        """Whether an identity's origin is unreachable, or not configured."""
         link = self._links.get(identity.origin)
         return link is None or link.reach.lost
 
     @property
     def problem(self) -> str:
-        """Which origins this worker cannot reach, in words; empty while it reaches all that it asks."""
+        """The origins that this worker cannot reach, in words; empty if there are none."""
         return "; ".join(link.reach.problem for link in self._links.values() if link.reach.lost)
 
     async def replace(self, origins: Sequence[Origin], credentials: Sequence[Credential]) -> None:
-        """Take over a reloaded configuration.
+        """Adopt a reloaded configuration.
 
-        Origins that did not change keep their connections. Answers that are still coming from one that did change, or
-        is gone, come to their end; its idle connections are closed with the last of them, at the next reload or close.
+        Unchanged origins keep their connections. Answers in progress from a changed or removed origin are completed; its idle
+        connections are closed after the last of them, at the next reload or close.
         """
         old = self._links
         self._links = {
@@ -152,30 +152,30 @@ class OriginClient:
         content_length: int | None = None,
         payload_hash: str = "UNSIGNED-PAYLOAD",
     ) -> StreamedResponse:
-        """Sign and send one request; return when the head of the answer is there.
+        """Sign and send one request; return at the head of the answer.
 
         Args:
-            identity: whose keys sign it; an anonymous identity's request goes unsigned.
+            identity: signs the request; requests of an anonymous identity are sent unsigned.
             method: upper-case HTTP method.
             raw_path: percent-encoded ``/bucket/key``, sent byte for byte.
             query: percent-encoded, without "?", sent byte for byte.
             headers: further headers; of a client's only those of ``is_forwarded``.
-            body: sent as it is; whatever it raises is raised here, and the origin never sees a complete request.
-            content_length: of ``body`` in bytes; needed for a stream, as S3 takes no chunked bodies.
-            payload_hash: what ``x-amz-content-sha256`` says of the body.
+            body: sent unchanged; its exceptions are raised here, and the origin then never sees a complete request.
+            content_length: of ``body`` in bytes; required for a stream, as S3 does not accept chunked bodies.
+            payload_hash: the value of ``x-amz-content-sha256``.
 
         Raises:
-            OriginUnavailable: no connection, or it broke or fell silent before the head of an answer came.
-            S3Error: ``InvalidURI``, the path or query cannot stand on a request line; ``IncompleteBody``, the body was
-                not ``content_length`` long.
-            IdentityGone: the origin or the identity is not of this configuration.
+            OriginUnavailable: no connection, or it broke or fell silent before the head of an answer.
+            S3Error: ``InvalidURI`` if the path or query cannot be put on a request line; ``IncompleteBody`` if the length of
+                the body differs from ``content_length``.
+            IdentityGone: the origin or the identity is not configured.
         """
         try:
             link = self._links[identity.origin]
             keys = await self._ring.keys(identity)
         except KeyError:
-            # A request that was let in goes on while its key is revoked or its origin removed; it ends as one without an origin.
-            raise IdentityGone("the origin, or the keys for it, are not configured any more") from None
+            # The key was revoked or the origin removed while the request was in progress.
+            raise IdentityGone("the origin, or the keys for it, are no longer configured") from None
         url = link.url(raw_path, query)
         pairs = [*map(_as_sent, headers), *OWN_HEADERS, ("Host", link.host)]
         if keys is not None:
@@ -202,7 +202,7 @@ class OriginClient:
         return response
 
     async def close(self) -> None:
-        """Close every connection; answers still coming break off."""
+        """Close every connection; answers in progress break off."""
         links = [*self._links.values(), *self._retired]
         self._links, self._retired = {}, []
         for link in links:
@@ -223,7 +223,7 @@ async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upl
     except BaseException:
         link.ended()
         raise
-    if not 200 <= response.status < 600:  # no final answer of HTTP (RFC 9110 section 15), so none to be passed on
+    if not 200 <= response.status < 600:  # not a final HTTP status (RFC 9110 section 15), so it cannot be relayed
         response.abort()
         ORIGIN_FAILURES.labels("invalid").inc()
         raise OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
@@ -241,7 +241,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _as_sent(pair: Header) -> Header:
-    """Text that aiohttp, which writes UTF-8, turns into the bytes that ``value`` stands for."""
+    """A pair whose value aiohttp, which writes UTF-8, turns into the intended bytes."""
     if pair[1].isascii():
         return pair
     try:

@@ -1,8 +1,8 @@
 """The keys that sign a request to the origin.
 
-An identity with an access key signs with that key: the origin's or a tenant's. An identity with ``CHAIN_KEY`` signs with what
-the AWS credential chain gives (environment, profile, SSO, IMDS, ...), and sends unsigned requests if the chain has no keys.
-Requests of an anonymous caller, an identity with an empty access key, are never signed: the gateway lends its rights to no one.
+An identity with an access key signs with that key: the origin's or a tenant's. An identity with ``CHAIN_KEY`` signs with the
+keys of the AWS credential chain (environment, profile, SSO, IMDS, ...), or sends unsigned requests if the chain has no keys.
+Requests of an anonymous caller, an identity with an empty access key, are never signed: the gateway does not lend its rights.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ CHAIN_KEY = "aws-credential-chain"
 """``access_key_id`` of identities that sign with the AWS credential chain. No real key has this form."""
 
 _TRUSTED_FOR = 60.0
-"""Seconds for which keys of the chain are used without asking it."""
+"""Seconds for which the chain's keys are used without asking it."""
 _USABLE_FOR = 300.0
-"""Seconds for which they are used while the chain renews them."""
+"""Seconds for which keys are used while the chain renews them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ class KeySource(Protocol):
     """A source of keys that are not in the configuration."""
 
     async def current(self) -> Keys | None:
-        """Keys that are valid now, or ``None`` when there are none."""
+        """Keys that are valid now, or ``None`` if there are none."""
         ...
 
 
 class CredentialChain:
     """The AWS credential chain: environment, files, IMDS, SSO, STS, by aiobotocore.
 
-    It renews temporary keys 15 minutes before they expire, and insists on it 10 minutes before. Keys are therefore used for a
-    minute without a question, renewed in the background for four more, and waited for after that. The chain is set up at
+    It renews temporary keys 15 minutes before they expire, and blocks until renewed 10 minutes before. So keys are used for a
+    minute without asking, renewed in the background for four more, and waited for after that. The chain is set up at
     the first use. If it has no keys, it is not asked again.
     """
 
@@ -71,7 +71,7 @@ class CredentialChain:
         self._problem = ""
 
     async def current(self) -> Keys | None:
-        """Keys that are valid now, or ``None`` when the chain has none.
+        """Keys that are valid now, or ``None`` if the chain has none.
 
         Raises:
             OriginUnavailable: the chain has keys but could not renew them.
@@ -129,7 +129,7 @@ class KeyRing:
         """The keys to sign with, or ``None`` to send the request unsigned.
 
         Raises:
-            KeyError: the identity is not of this configuration; it must not be sent unsigned instead.
+            KeyError: the identity is not configured; do not send the request unsigned instead.
         """
         if not identity.access_key_id:
             return None

@@ -1,11 +1,11 @@
-"""Which headers of the origin's answers cross the gateway, and what they say of the object.
+"""The headers of the origin's answers: those relayed to clients, and the object's metadata in them.
 
-Towards the client goes everything except the headers of the origin's connection (RFC 9110, section 7.6.1). What of a request
-goes towards the origin is listed in ``model/request_headers.py``; Accept, Accept-Encoding and User-Agent are the gateway's
-own, as the bytes it stores must not depend on the first reader.
+Everything except the headers of the origin's connection is relayed to the client (RFC 9110, section 7.6.1).
+``model/request_headers.py`` lists the headers sent to the origin; Accept, Accept-Encoding and User-Agent are the gateway's
+own, as the stored bytes must not depend on the first reader.
 
-Header values are text in which each character is one byte (ISO-8859-1), as in ASGI servers and WSGI: what the peer sent
-can be sent on unchanged, whatever its encoding was.
+Header values are text in which each character is one byte (ISO-8859-1), as in ASGI servers and WSGI: they can be relayed
+unchanged, whatever their encoding was.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _CHECKSUM = "x-amz-checksum-"
 
 
 def relayable(headers: Iterable[Header]) -> list[Header]:
-    """The origin's headers that the client may see: all but those of the origin's connection (RFC 9110, 7.6.1)."""
+    """The origin's headers for the client: all but those of the origin's connection (RFC 9110, 7.6.1)."""
     pairs = list(headers)
     nominated = {token for name, value in pairs if name.lower() == "connection" for token in _tokens(value)}
     return [pair for pair in pairs if (lowered := pair[0].lower()) not in HOP_BY_HOP and lowered not in nominated]
 
 
 def entity_headers(headers: Sequence[Header], *, checksums_asked: bool = True) -> ObjectMeta:
-    """What an origin's answer to a GET or HEAD says about the object.
+    """The metadata of an object from the origin's answer to a GET or HEAD.
 
     Args:
         headers: of a 200 or a 206, in the origin's order.
-        checksums_asked: whether the request carried ``x-amz-checksum-mode: ENABLED``; without it S3 does not tell, and
-            with a range it tells only of whole objects, so a 206 never counts.
+        checksums_asked: whether the request carried ``x-amz-checksum-mode: ENABLED``; without it S3 sends no checksums, and
+            with a range only those of whole objects, so a 206 never counts.
 
     Returns:
-        The metadata; ``size`` is -1 when the answer does not say how long the object is, ``etag`` empty when it has
-        none. Neither can be cached.
+        The metadata; ``size`` is -1 if the answer does not state the object's size, ``etag`` empty if it has none. Neither can
+        be cached.
     """
     kept: list[Header] = []
     checksums: list[Header] = []
@@ -75,7 +75,7 @@ def entity_headers(headers: Sequence[Header], *, checksums_asked: bool = True) -
 
 
 def content_range(value: str) -> tuple[int, int, int] | None:
-    """First byte, last byte and total of a ``Content-Range`` (RFC 9110, 14.4), or ``None`` when it is not exact."""
+    """First byte, last byte and total of a ``Content-Range`` (RFC 9110, 14.4), or ``None`` if it is not exact."""
     unit, _, rest = value.strip().partition(" ")
     span, _, total = rest.partition("/")
     first, _, last = span.partition("-")

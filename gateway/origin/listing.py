@@ -1,7 +1,7 @@
 """Listings of the origins' buckets, by ListObjectsV2.
 
-aiobotocore builds the request and reads the answer. ``OriginClient`` signs and sends it, so a listing uses the keys of the
-identity that asks, and shares connections, timeouts, metrics and reachability with every other request to that origin.
+aiobotocore builds the request and parses the answer. ``OriginClient`` signs and sends it, so a listing uses the keys of the
+caller's identity, and shares connections, time-outs, metrics and reachability with every other request to that origin.
 
 A page is bounded in keys and bytes. It is parsed in the event loop, and nothing of an object is read but its key and size: that
 halves the time of a page, to about 12 ms for a thousand keys.
@@ -26,16 +26,16 @@ from gateway.model.keys import OriginIdentity
 from gateway.origin.client import OriginClient
 
 PAGE_KEYS = 1000
-"""Most keys and common prefixes of a page; S3 gives no more."""
+"""Most keys and common prefixes of a page, S3's own limit."""
 _PAGE_BYTES = 16 * 1024**2
-"""Bytes of a page's XML: a thousand keys of 1,024 bytes, percent-encoded, with room for owners and checksums."""
+"""Most bytes of a page's XML: a thousand keys of 1,024 bytes, percent-encoded, with room for owners and checksums."""
 _ANY_ENDPOINT = "http://origin"
-"""botocore wants an address. Only path and query of its requests are used; the identity decides where they go."""
+"""A dummy address for botocore. Only path and query of its requests are used; the identity decides where they go."""
 
 _READ = frozenset({"Key", "Size"})
 """What is read of an object in a listing."""
 _asking: ContextVar[OriginIdentity] = ContextVar("asking")
-"""Whose request botocore is building."""
+"""The identity for which botocore is building a request."""
 
 
 class ListingRefused(LarderError):
@@ -60,7 +60,7 @@ class ListedObject(NamedTuple):
 class ListingPage(NamedTuple):
     """One page of a listing, in the origin's order.
 
-    ``truncated`` says that more follows. ``token`` is what continues there; empty for stores that know only ``start_after``.
+    ``truncated``: more follows. ``token`` continues there; empty for stores that support only ``start_after``.
     """
 
     objects: tuple[ListedObject, ...]
@@ -95,20 +95,20 @@ class Listings:
         """One page of a bucket.
 
         Args:
-            identity: whose rights the listing has.
-            bucket: to be listed.
+            identity: whose rights apply.
+            bucket: the bucket.
             prefix: of the keys.
-            delimiter: keys that have it after the prefix are given as common prefixes.
-            start_after: the page begins with the first key after this one; not for listings with a delimiter, as a store would
-                give the common prefix of that key again.
-            token: of the page before; goes before ``start_after``.
-            limit: of keys and common prefixes, at most ``PAGE_KEYS``.
+            delimiter: keys that contain it after the prefix are grouped into common prefixes.
+            start_after: the page begins after this key; not for listings with a delimiter, as a store would return the common
+                prefix of that key again.
+            token: of the previous page; takes precedence over ``start_after``.
+            limit: most keys and common prefixes, at most ``PAGE_KEYS``.
 
         Raises:
-            OriginUnavailable: no answer, or it broke off, or it is too large to be a page.
-            IdentityGone: the origin or the identity is not of this configuration.
+            OriginUnavailable: no answer, or it broke off or is too large.
+            IdentityGone: the origin or the identity is not configured.
             ListingRefused: the origin answered with an error.
-            ListingUnreadable: its answer is not a page.
+            ListingUnreadable: the answer is not a page.
         """
         asked = {
             "Prefix": prefix,
@@ -129,13 +129,13 @@ class Listings:
             _asking.reset(turn)
 
     async def _create(self) -> Any:
-        # The files of the AWS CLI are for the credential chain; they must not change how the gateway lists.
+        # Ignore the AWS CLI's files here: they must not change how the gateway lists.
         nowhere = {
             name: (None, None, value, None)
             for name, value in (("profile", None), ("config_file", os.devnull), ("credentials_file", os.devnull))
         }
         session = AioSession(nowhere)
-        # Dates are not used, and reading them would take four fifths of a page's time.
+        # Dates are not used, and parsing them would take four fifths of a page's time.
         session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=str)
         creating = session.create_client(
             "s3",
@@ -168,7 +168,7 @@ class Listings:
         if not body or b"<!DOCTYPE" in body:
             raise ListingUnreadable("the origin's listing cannot be read")
         answer = AioAWSResponse(request.url, response.status, {}, None)
-        answer._content = body  # what ``content`` gives; there is no stream left to read
+        answer._content = body  # the cache of ``content``: the stream has been read
         return answer
 
 
@@ -180,5 +180,5 @@ def _page(answer: dict[str, Any]) -> ListingPage:
         answer.get("NextContinuationToken", ""),
     )
     if page.truncated and not page.objects and not page.prefixes:
-        raise ValueError("a page that goes on and lists nothing")
+        raise ValueError("an empty page that claims to continue")
     return page

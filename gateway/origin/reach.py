@@ -1,9 +1,9 @@
-"""Whether one origin answers this worker, found out by one probe at a time.
+"""Determines whether one origin answers this worker, by one probe at a time.
 
-A request that waits longer than half of ``check_timeout``, while the origin answers nobody else, or that fails, raises a doubt. A
-doubt sends a probe over a connection of its own; when that fails too, the origin is lost (gateway/policies/reachability.py), and
-probes go on until it answers. No request is failed by this: callers that have something better to do than to wait use ``wait``,
-``result`` and ``unless_lost``, the others wait for as long as the origin's time-outs allow.
+A request that fails, or waits longer than half of ``check_timeout`` while the origin answers nothing else, raises a doubt. A
+doubt sends a probe over a new connection; if that fails too, the origin is lost (gateway/policies/reachability.py), and
+probes continue until it answers. This does not fail requests: callers that have an alternative to waiting use ``wait``,
+``result`` and ``unless_lost``, the others wait as long as the origin's time-outs allow.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 
 class Reach:
-    """What one worker knows of the way to one origin.
+    """One worker's knowledge of the way to one origin.
 
     Args:
         name: of the origin.
-        probe: asks the origin anything over a new connection, and returns when it has answered.
+        probe: sends any request to the origin over a new connection, and returns once it has answered.
         patience: ``check_timeout`` of the origin, in seconds.
     """
 
@@ -55,7 +55,7 @@ class Reach:
 
     @property
     def problem(self) -> str:
-        """What is wrong, in words; empty while nothing is."""
+        """The problem, in words; empty if there is none."""
         if not self.lost:
             return ""
         how = "does not answer this node" if self.silent else "cannot be reached from this node"
@@ -64,13 +64,13 @@ class Reach:
     # -- what requests report
 
     def asked(self) -> None:
-        """A request without a body waits for an answer."""
+        """A request without a body begins to wait for an answer."""
         self._waiting += 1
         if self._timer is None:
             self._timer = self._loop.call_later(self.patience / 2, self._look)
 
     def ended(self) -> None:
-        """That request waits no longer, however it ended."""
+        """That request no longer waits, however it ended."""
         self._waiting -= 1
 
     def heard(self) -> None:
@@ -83,7 +83,7 @@ class Reach:
                 self._probing = None
 
     def doubt(self) -> None:
-        """A request failed, or got no answer for a while: find out whether the origin is there."""
+        """A request failed, or got no answer for a while: check whether the origin answers."""
         if self._probing is None:
             self._probing = self._loop.create_task(self._find_out())
 
@@ -98,15 +98,15 @@ class Reach:
     # -- what callers wait for
 
     def require(self) -> None:
-        """Raises OriginUnavailable when the origin is lost."""
+        """Raises OriginUnavailable if the origin is lost."""
         if self.lost:
             raise OriginUnavailable(self.problem)
 
     async def wait(self, work: asyncio.Future[Any], within: float | None = None) -> None:
-        """Wait for ``work``, which goes on when this gives up.
+        """Wait for ``work``, which continues if this gives up.
 
         Raises:
-            OriginUnavailable: the origin is lost, or ``within`` seconds are over.
+            OriginUnavailable: the origin is lost, or ``within`` seconds have passed.
         """
         if not work.done():
             await asyncio.wait({work, self._loss}, timeout=within, return_when=asyncio.FIRST_COMPLETED)
@@ -114,12 +114,12 @@ class Reach:
             raise OriginUnavailable(self.problem or f"the origin {self._name!r} is slow to answer")
 
     async def result(self, work: asyncio.Future[T], within: float | None = None) -> T:
-        """``wait``, and what ``work`` comes to."""
+        """``wait``, then return the result of ``work``."""
         await self.wait(work, within)
         return work.result()
 
     async def unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` comes to; it is cancelled when the origin is lost.
+        """The result of ``work``, which is cancelled if the origin is lost.
 
         Raises:
             OriginUnavailable: the origin is lost.

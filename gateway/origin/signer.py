@@ -1,11 +1,11 @@
 """SigV4 towards the origin.
 
-Only what S3 insists on is signed: Host, Content-Type, Content-MD5 and every ``x-amz-*`` header (AWS, "Authenticating
-Requests: Using the Authorization Header"). A short canonical request is a cheap one, and what is not signed can be
-rewritten by a proxy between the gateway and its origin without breaking the request.
+Only the headers required by S3 are signed: Host, Content-Type, Content-MD5 and every ``x-amz-*`` header (AWS, "Authenticating
+Requests: Using the Authorization Header"). A short canonical request is cheap, and a proxy between the gateway and its origin
+can rewrite unsigned headers without breaking the request.
 
-What does not change from one request to the next is kept: the signing key, four HMACs per key, day and region; and for one
-second the time stamp, and the canonical form of the headers, which most reads have in common.
+Results are cached across requests: the signing key, four HMACs per key, day and region; and for one second the time stamp, and
+the canonical form of the headers, which most reads have in common.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SIGNED = ("host", "content-type", "content-md5")
 
 
 class Signer:
-    """Signs requests of one gateway worker; ``now`` gives seconds since the epoch."""
+    """Signs requests of one gateway worker; ``now`` returns seconds since the epoch."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -44,7 +44,7 @@ class Signer:
         keys: Keys,
         region: str,
     ) -> None:
-        """Append to ``headers``, which must name the host, what the origin needs to accept the request as ``keys``.
+        """Append the headers that authenticate the request as ``keys`` to ``headers``, which must name the host.
 
         Args:
             method: upper-case HTTP method.
@@ -52,7 +52,7 @@ class Signer:
             query: percent-encoded query, as it goes to the wire, without "?".
             headers: changed in place.
             payload_hash: hex SHA-256 of the body, or one of S3's markers such as ``UNSIGNED-PAYLOAD``.
-            keys: whose request this is.
+            keys: sign the request.
             region: of the origin.
         """
         stamp = self._time_stamp()

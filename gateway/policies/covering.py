@@ -1,6 +1,6 @@
 """Which rule can never match, because one before it matches everything that it would.
 
-Whether one glob covers another is decided only where that is plain: a rule without wildcards, one that is there twice, and
+Whether one glob covers another is decided only where that is plain: a rule without wildcards, one that appears twice, and
 one whose fixed beginning lies under an earlier ``fixed/**``. What is reported is certain; what is not reported may still be so.
 """
 

@@ -117,7 +117,7 @@ class Others:
         """The first that is left, for all."""
         return np.full(len(keys), 0 if self.order else -1, np.int16), tuple(self.order)
 
-    def formers(self, key: int) -> list[Node]:
+    def previous_owners(self, key: int) -> list[Node]:
         """As the test says."""
         return [] if self.earlier is None else [self.earlier]
 
