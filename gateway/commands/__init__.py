@@ -1,4 +1,4 @@
-"""The commands of ``larder-gateway``, a module each; its ``add`` defines the arguments.
+"""The commands of ``larder-gateway``, one module each; its ``add`` defines the arguments.
 
 A command returns the exit status. Results go to standard output, with ``--json`` as one JSON document; progress, hints and errors
 go to standard error.

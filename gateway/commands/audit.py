@@ -54,6 +54,6 @@ def add(command: ArgumentParser) -> None:
         "larder-gateway audit --action credentials.revoke --limit 0 --json",
     )
     command.add_argument("--action", metavar="NAME", help="only this action, such as credentials.revoke")
-    command.add_argument("--target", metavar="NAME", help="only changes of this, such as an access key")
+    command.add_argument("--target", metavar="NAME", help="only changes of this target, such as an access key")
     pages(command, 50)
     asking(command)

@@ -20,13 +20,15 @@ def add(command: ArgumentParser) -> None:
         command,
         _check_config,
         "Read a configuration as serve does, environment included, and print the result as JSON, with secrets hidden.\n"
-        "What is wrong is named by its field, with exit status 2.",
+        "Errors name the field; the exit status is 2 then.",
         "larder-gateway check-config larder.toml",
     )
     command.add_argument(
-        "file", metavar="FILE", type=Path, nargs="?", help="TOML; without one: defaults and environment"
+        "file", metavar="FILE", type=Path, nargs="?", help="TOML file; without one: defaults and environment"
     )
-    command.add_argument("--json", action="store_true", help="changes nothing, since all of it is one JSON document")
+    command.add_argument(
+        "--json", action="store_true", help="accepted for consistency: the output is always one JSON document"
+    )
 
 
 def _check_config(options: Namespace) -> int:

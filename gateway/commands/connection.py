@@ -1,7 +1,7 @@
 """The client of a gateway's ``/-/admin``: address, token, and error messages.
 
 Errors that the user can fix locally, such as a missing address or a wrong token, are configuration errors; errors of the gateway
-are problems. Redirects are not followed: they would carry the token elsewhere.
+are problems. Redirects are not followed: they would disclose the token to another host.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PATIENCE = 60.0
 _PAGE = 1000
 """Items of a page."""
 _ONCE = re.compile(r"(tenants|credentials|origins|warmups|verifications|credentials/[^/]+/rotate)")
-"""Addresses whose POST is safe to repeat, by its Idempotency-Key."""
+"""Addresses whose POST may be repeated, protected by its Idempotency-Key."""
 _ENDPOINT = re.compile(r"https?://[^\s/?#@]+/?")
 _TOKEN = re.compile(r"[!-~]+")
 _LOST = {"catalog": "its catalog", "redis": "Redis"}
-"""What was unreachable when an answer is stale, by the header x-larder-stale."""
+"""The unreachable service when an answer is stale, by the header x-larder-stale."""
 _OTHER_NAME = frozenset({62, 64})
-"""Of OpenSSL: X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _UNAUTHORIZED = (
     "the gateway requires its admin token: name a file with it by --token-file, or set LARDER_ADMIN_TOKEN "
     "(admin.token of its configuration; admin.read_token is enough for reading)"
@@ -85,7 +85,7 @@ class Admin:
         try:
             self._client = httpx.Client(base_url=f"{self.endpoint}/-/admin/", headers=headers, timeout=timeout)
         except (httpx.InvalidURL, ValueError) as error:
-            raise ConfigError(f"--endpoint: {endpoint!r} is no address: {error}") from None
+            raise ConfigError(f"--endpoint: {endpoint!r} is not a valid address: {error}") from None
 
     def close(self) -> None:
         """Close the connection."""
@@ -111,7 +111,7 @@ class Admin:
             path: below ``/-/admin/``, made by ``path`` where it has names in it.
             body: sent as JSON.
             parameters: of the query; those that are ``None`` are left out.
-            etag: the version to change; any other is left unchanged.
+            etag: change the record only if it has this version.
 
         Raises:
             Unreachable: there was no answer.
@@ -127,7 +127,7 @@ class Admin:
             return self._read(self._send(request, again=method == "GET" or _ONCE.fullmatch(path) is not None))
         except httpx.TransportError as error:
             sent = method != "GET" and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-            unsure = f"; {hint('audit')} shows whether it was done" if sent else ""
+            unsure = f"; {hint('audit')} shows whether the change was made" if sent else ""
             raise Unreachable(f"{self._no_answer(error)}{unsure}") from None
 
     def _send(self, request: httpx.Request, *, again: bool) -> httpx.Response:
@@ -183,7 +183,7 @@ class Admin:
         if status == 401:
             return ConfigError(f"{self.endpoint} does not accept the token: {printable(detail)}")
         if code == "AdminDisabled":
-            return ConfigError(f"{self.endpoint} has its admin endpoints closed: {printable(detail)}")
+            return ConfigError(f"{self.endpoint} has its admin API disabled: {printable(detail)}")
         return Refused(status, code, detail or f"the gateway answers {status}")
 
     def _no_larder(self, what: str) -> ConfigError:
@@ -191,17 +191,17 @@ class Admin:
 
     def _no_answer(self, error: Exception) -> str:
         if isinstance(error, httpx.TimeoutException):
-            return f"{self.endpoint} does not answer; is that the gateway's address?"
+            return f"{self.endpoint} does not answer; check the address"
         for cause in (error, *_causes(error)):
             if isinstance(cause, ssl.SSLCertVerificationError):
                 return f"{self.endpoint}: its certificate is not trusted here: {_mistrust(cause)}"
             if isinstance(cause, ConnectionRefusedError):
-                return f"{self.endpoint} refuses the connection; is a gateway running there?"
+                return f"{self.endpoint} refuses the connection; is the gateway running?"
         return f"{self.endpoint} cannot be reached: {str(error) or type(error).__name__}"
 
 
 def path(*parts: str) -> str:
-    """An address below ``/-/admin/``; its parts may have any characters, and bytes of the command line that are no UTF-8."""
+    """An address below ``/-/admin/``; its parts may contain any bytes of the command line."""
     return "/".join(quote(part, safe="", errors="surrogateescape") for part in parts)
 
 
@@ -231,7 +231,7 @@ def _token(options: Namespace) -> str:
     else:
         where, token = "LARDER_ADMIN_TOKEN", os.environ.get("LARDER_ADMIN_TOKEN", "").strip()
     if token and not _TOKEN.fullmatch(token):
-        raise ConfigError(f"{where}: a token has printable ASCII characters and no spaces")
+        raise ConfigError(f"{where}: a token consists of printable ASCII characters without spaces")
     return str(token)
 
 
@@ -253,8 +253,8 @@ def _object(answer: httpx.Response) -> dict[str, Any]:
 
 def _mistrust(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code in _OTHER_NAME:
-        return "it is for another name; --endpoint must have the one that it is for"
-    return f"{error.verify_message}; SSL_CERT_FILE names the file with the certificate of another authority"
+        return "it is for another name; use that name in --endpoint"
+    return f"{error.verify_message}; set SSL_CERT_FILE to trust another authority"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

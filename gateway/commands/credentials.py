@@ -42,8 +42,8 @@ def add(command: ArgumentParser) -> None:
     commands = subcommands(
         command,
         "Access keys of the gateway. A key that is created or rotated here is valid on every node within a second, and a\n"
-        "revocation holds as fast, for as long as the catalog is kept. A key of a configuration file can only be revoked:\n"
-        "remove it from the file too. A node that reaches neither database nor Redis learns of no change; see status.",
+        "revocation takes effect as fast, permanently. A key of a configuration file can only be revoked: remove it from the\n"
+        "file too. A node that reaches neither the database nor Redis misses changes; see status.",
         "larder-gateway credentials create --tenant vision --allow 'datasets/imagenet/**' --read-only",
         "larder-gateway credentials rotate GWVISION --grace 1h",
         "larder-gateway credentials revoke GWVISION",
@@ -55,7 +55,7 @@ def add(command: ArgumentParser) -> None:
     rotated = subcommand(
         commands,
         "rotate",
-        "give an access key a new secret, and print it once",
+        "rotate the secret of an access key, and print it once",
         posting("credentials", "rotate", _tell_secret, lambda options: {"grace": options.grace}),
         "larder-gateway credentials rotate GWVISION --grace 1h",
     )
@@ -64,7 +64,7 @@ def add(command: ArgumentParser) -> None:
         metavar="TIME",
         type=duration,
         default=0.0,
-        help='how long the old secret stays valid, as "1h" (0)',
+        help='how long the old secret stays valid, such as "1h" (0)',
     )
     ended = [
         subcommand(commands, word, summary, run, f"larder-gateway credentials {word} GWVISION")
@@ -74,7 +74,7 @@ def add(command: ArgumentParser) -> None:
                 "refuse an access key everywhere, permanently",
                 posting("credentials", "revoke", says("revoked")),
             ),
-            ("remove", "revoke an access key, and take it off the list", deleting("credentials")),
+            ("remove", "revoke an access key, and remove it from the list", deleting("credentials")),
         )
     ]
     for one in (rotated, *ended):
@@ -91,13 +91,13 @@ def _add_create(commands: Any) -> None:
         "# into a file that only its owner can read",
         "(umask 077; larder-gateway credentials create --tenant vision > vision.env)",
     )
-    new.add_argument("--tenant", metavar="NAME", help="whose it is (a tenant of its own, named as the key)")
-    new.add_argument("--access-key", metavar="ID", help="its id, instead of one that the gateway chooses")
+    new.add_argument("--tenant", metavar="NAME", help="the owner (a tenant named like the key)")
+    new.add_argument("--access-key", metavar="ID", help="its id (generated)")
     new.add_argument(
-        "--allow", metavar="GLOB", action="append", help="bucket/prefix globs that it may touch; repeatable (all)"
+        "--allow", metavar="GLOB", action="append", help="bucket/prefix globs that it may access; repeatable (all)"
     )
     new.add_argument("--read-only", action="store_true", help="refuse its writes")
-    new.add_argument("--expires", metavar="TIME", help="when it ends, in ISO 8601 (never)")
+    new.add_argument("--expires", metavar="TIME", help="when it expires, in ISO 8601 (never)")
     new.add_argument("--description", metavar="TEXT", help="for people")
     new.add_argument("--origin", metavar="NAME", help="the origin that it reads and writes (default)")
     new.add_argument("--origin-access-key", metavar="ID", help="its own key there, instead of the origin's")

@@ -1,4 +1,4 @@
-"""``larder-gateway datasets``: what the fleet knows of datasets, and an operator's word on their space."""
+"""``larder-gateway datasets``: the fleet's datasets, and operators' overrides."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def add(command: ArgumentParser) -> None:
     """Define the command's arguments."""
     commands = subcommands(
         command,
-        "Datasets of all tenants, and what the plan gives each. pin gives a dataset its space whatever its jobs gain, never\n"
-        "gives it none, quota limits it in any case, auto undoes all three.",
+        "Datasets of all tenants, and their place in the plan. pin gives a dataset space whatever its jobs gain, never denies\n"
+        "it space, quota limits its space in any mode, auto undoes all three.",
         "larder-gateway datasets list",
         "larder-gateway datasets pin imagenet-train",
         "larder-gateway datasets quota imagenet-train 40GB",
@@ -55,7 +55,7 @@ def add(command: ArgumentParser) -> None:
     decided = [
         subcommand(commands, word, summary, _decision(changes, word), f"larder-gateway datasets {word} imagenet-train")
         for word, summary, changes in (
-            ("pin", "give a dataset its space, whatever its jobs gain", {"mode": "pin"}),
+            ("pin", "give a dataset space, whatever its jobs gain", {"mode": "pin"}),
             ("never", "give a dataset no space", {"mode": "never"}),
             ("auto", "let the plan decide again", {"mode": None, "quota": None}),
         )
@@ -63,36 +63,34 @@ def add(command: ArgumentParser) -> None:
     bounded = subcommand(
         commands,
         "quota",
-        "limit the bytes that a dataset may have",
+        "limit the space of a dataset",
         _decision(None),
         "larder-gateway datasets quota imagenet-train 40GB",
         "larder-gateway datasets quota imagenet-train none",
     )
     for one in (shown, *decided, bounded):
         one.add_argument("dataset", metavar="NAME|ID", help="a name, or the first digits of an id")
-    bounded.add_argument("bytes", metavar="SIZE|none", type=_bytes, help='bytes, as "40GB"; none: no limit')
+    bounded.add_argument("bytes", metavar="SIZE|none", type=_bytes, help='bytes, such as "40GB"; none: no limit')
 
 
 def find(admin: Admin, wanted: str) -> str:
-    """The id of the one dataset that has this name, or an id that begins so, as the gateway lists it.
+    """The id of the one dataset with this name or beginning of an id, as the gateway lists it.
 
     Raises:
-        LarderError: there is none, or more than one.
+        LarderError: there is no such dataset, or more than one.
     """
     known = list(admin.listed("datasets"))
     found = [each for each in known if wanted in each.get("names", ())]
     found = found or [each for each in known if _same(str(each.get("id")), wanted)]
     if not found:
-        raise LarderError(f"there is no dataset {wanted!r}; see {hint('datasets', 'list')}")
+        raise LarderError(f"unknown dataset {wanted!r}; see {hint('datasets', 'list')}")
     if len(found) > 1:
-        raise LarderError(
-            f"{wanted!r} is several datasets: give the id, one of {', '.join(str(one['id']) for one in found)}"
-        )
+        raise LarderError(f"{wanted!r} is ambiguous: give the id, one of {', '.join(str(one['id']) for one in found)}")
     return str(found[0]["id"])
 
 
 def _same(listed_id: str, wanted: str) -> bool:
-    """Whether one is the beginning of the other: lists have the first digits only."""
+    """Whether one is a prefix of the other: lists show only the first digits."""
     return len(wanted) >= 4 and (listed_id.startswith(wanted) or wanted.startswith(listed_id))
 
 
@@ -107,12 +105,12 @@ def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
             ("bytes", size(found.get("bytes"))),
             ("caching", found.get("caching")),
             ("why", found.get("why")),
-            ("decided here", override.get("mode") or "nothing: the manager decides"),
+            ("override", override.get("mode") or "none: the manager decides"),
             ("quota", size(override.get("quota"))),
             ("granted", size(found.get("granted"))),
             ("resident", share(found.get("resident_share"))),
             ("chunks", _chunks(chunks) if chunks.get("units") else None),
-            ("the manager saw", named(inputs)),
+            ("inputs", named(inputs)),
         )
     )
     if found.get("jobs"):
@@ -143,7 +141,7 @@ def _show_importance(importance: Mapping[str, Any]) -> None:
 
 
 def _chunks(chunks: Mapping[str, Any]) -> str:
-    """Which chunks of a rotated dataset are held."""
+    """The chunks of a rotated dataset that are held."""
     complete = " ".join(map(str, chunks.get("complete") or ())) or "none"
     loading = chunks.get("loading", -1)
     return f"{complete} of {chunks['units']} complete{f', {loading} loading' if loading >= 0 else ''}"
@@ -154,8 +152,8 @@ def _bytes(text: str) -> int | None:
 
 
 def _decision(changes: Mapping[str, Any] | None, word: str = "") -> Run:
-    """A command that changes a decision, to the quota of the option without ``changes``. What is not changed stays, and a
-    concurrent change is not overwritten."""
+    """A command that sets an override; without ``changes``, the quota of the option. Other fields stay, and a concurrent change
+    is not overwritten."""
 
     def ask(admin: Admin, options: Namespace) -> Any:
         address = path("datasets", find(admin, options.dataset))
@@ -165,7 +163,7 @@ def _decision(changes: Mapping[str, Any] | None, word: str = "") -> Run:
         return admin.ask("PUT", f"{address}/override", wanted, etag=before.get("etag"))
 
     def tell(options: Namespace, _answer: object) -> None:
-        told = word or ("any number of bytes" if options.bytes is None else f"{size(options.bytes)} at most")
+        told = word or ("no quota" if options.bytes is None else f"a quota of {size(options.bytes)}")
         line(f"{printable(options.dataset)}: {told}, from the next plan on")
 
     return answering(ask, tell)

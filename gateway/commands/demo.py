@@ -13,12 +13,12 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         _demo,
-        "Start a small store and a gateway, show with requests counted at the store what the cache does, and remove everything.",
+        "Start a small store and a gateway, show what the cache does, with requests counted at the store, and remove everything.",
         "larder-gateway demo --no-train",
         "larder-gateway demo --keep --port 9000",
     )
     command.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
-    command.add_argument("--port", metavar="PORT", type=int, default=0, help="of the gateway; 0 picks a free one")
+    command.add_argument("--port", metavar="PORT", type=int, default=0, help="port of the gateway; 0 picks a free one")
     command.add_argument("--no-train", action="store_true", help="leave out the training, which needs PyTorch")
 
 

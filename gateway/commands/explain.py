@@ -1,4 +1,4 @@
-"""``larder-gateway explain``: one read, or what the misses of the fleet were."""
+"""``larder-gateway explain``: one read, or the misses of the fleet."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         _explain,
-        "Show whether the next plain GET of an object by an access key would be a hit, why, and what would make it one. The\n"
-        "store is not asked, and nothing is fetched. Without an object: the answers that were not plain hits, by reason.",
+        "Show whether the next plain GET of an object by an access key would be a hit, why, and how to make it one. The\n"
+        "store is not asked, and nothing is fetched. Without an object: the answers other than plain hits, by reason.",
         "larder-gateway explain datasets/imagenet/train/0001.jpg --as GWVISION",
         "larder-gateway explain",
         "larder-gateway explain --node node-2",
@@ -40,9 +40,9 @@ def add(command: ArgumentParser) -> None:
 
 def _explain(options: Namespace) -> int:
     if options.place is None and options.key is not None:
-        raise ConfigError("BUCKET/KEY: --as is about the read of an object")
+        raise ConfigError("BUCKET/KEY: --as requires an object")
     if options.place is not None and options.node is not None:
-        raise ConfigError("--node: an object is explained by the node that is its home")
+        raise ConfigError("--node: an object is always explained by its home")
     with connected(options) as admin:
         return _misses(options, admin) if options.place is None else _read(options, admin)
 
@@ -76,15 +76,15 @@ def _read(options: Namespace, admin: Admin) -> int:
 def _rule(rule: Mapping[str, Any]) -> str:
     kept = rule.get("freshness")
     fresh = age(kept) if isinstance(kept, int | float) else kept
-    grants = "for all that it matches" if rule.get("by_prefix") else "for one object"
+    grants = "for all matching objects" if rule.get("by_prefix") else "for one object"
     cached = "" if rule.get("cache") else ", not cached"
     return f"{rule.get('match')}: freshness {fresh}, grant {age(rule.get('grant_seconds'))} {grants}{cached}"
 
 
 def _home(found: Mapping[str, Any]) -> str:
     if found.get("unreachable"):
-        return f"{found.get('home')}, which cannot be asked ({found['unreachable']}); {found.get('asked')} was"
-    return f"{found.get('home')}{'' if found.get('channel') else ', which does not hear of writes now'}"
+        return f"{found.get('home')}, which is unreachable ({found['unreachable']}); {found.get('asked')} answered"
+    return f"{found.get('home')}{'' if found.get('channel') else ', which receives no invalidations now'}"
 
 
 def _held(found: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
@@ -103,11 +103,11 @@ def _only_key(admin: Admin) -> str:
     """The only access key in force.
 
     Raises:
-        ConfigError: there are several, or none.
+        ConfigError: there are several or none.
     """
     known = [key for key in admin.listed("credentials") if not key.get("revoked") and not key.get("problem")]
     if len(known) != 1:
-        raise ConfigError(f"--as: name the access key of the reader; {len(known)} are in force")
+        raise ConfigError(f"--as: give the reader's access key; {len(known)} are in force")
     return str(known[0]["access_key_id"])
 
 

@@ -23,8 +23,8 @@ def describe(command: ArgumentParser, run: Run, description: str, *examples: str
     """Describe a command by sentences and examples; returns the command.
 
     Args:
-        command: to describe.
-        run: carries it out.
+        command: the command.
+        run: executes it.
         description: one or more paragraphs.
         examples: lines to type; a line that begins with "#" explains the next.
     """
@@ -56,7 +56,7 @@ def asking(command: ArgumentParser) -> None:
     group.add_argument("--endpoint", metavar="URL", help="address of a gateway of the fleet (LARDER_ENDPOINT)")
     tokens = group.add_mutually_exclusive_group()
     tokens.add_argument(
-        "--token", metavar="TOKEN", help="the admin token (LARDER_ADMIN_TOKEN); other users of this machine see it here"
+        "--token", metavar="TOKEN", help="the admin token (LARDER_ADMIN_TOKEN); visible to other users of this machine"
     )
     tokens.add_argument("--token-file", metavar="FILE", type=Path, help="file with the admin token")
     jsonable(command)
@@ -101,5 +101,5 @@ def place(text: str) -> tuple[str, str]:
     """Bucket and key, or prefix, from ``bucket/key`` or ``s3://bucket/key``; the key may be empty."""
     bucket, _, key = text.removeprefix("s3://").partition("/")
     if not bucket:
-        raise ArgumentTypeError(f"{text!r}: missing bucket; write photos/train/ or s3://photos/train/")
+        raise ArgumentTypeError(f"{text!r}: missing bucket; examples: photos/train/, s3://photos/train/")
     return bucket, key

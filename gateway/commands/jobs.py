@@ -54,7 +54,7 @@ def add(command: ArgumentParser) -> None:
         "larder-gateway jobs remove vision/resnet50-17",
         "larder-gateway jobs remove resnet50-17",
     )
-    removed.add_argument("job", metavar="[TENANT/]JOB", help="without a tenant: if only one has a job of this name")
+    removed.add_argument("job", metavar="[TENANT/]JOB", help="the tenant is optional if only one has such a job")
 
 
 def _remove(admin: Admin, options: Namespace) -> dict[str, str]:
@@ -71,14 +71,14 @@ def _removed(_options: Namespace, answer: Mapping[str, str]) -> None:
 
 
 def _owner(admin: Admin, job: str) -> str:
-    """The tenant that has a job of this name.
+    """The tenant with a job of this name.
 
     Raises:
-        LarderError: there is none, or more than one.
+        LarderError: there is no such job, or more than one.
     """
     owners = sorted({str(each.get("tenant")) for each in admin.listed("jobs") if each.get("job") == job})
     if not owners:
-        raise LarderError(f"there is no job {job!r}; see {hint('jobs', 'list')}")
+        raise LarderError(f"unknown job {job!r}; see {hint('jobs', 'list')}")
     if len(owners) > 1:
         named = ", ".join(hint("jobs", "remove", f"{owner}/{job}") for owner in owners)
         raise LarderError(f"several tenants have a job {job!r}: {named}")

@@ -1,4 +1,4 @@
-"""``larder-gateway migrate``: what ``serve`` does at its start, for those who want it done before, by somebody else."""
+"""``larder-gateway migrate``: the migration that ``serve`` runs at its start, for deployments that run it separately."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         _migrate,
-        "Bring the catalog's tables (database.url) up to this version. A gateway does so at its start; do it before where\n"
-        "gateways may not change tables. Gateways of the version before go on working with the new tables.",
+        "Migrate the catalog's tables (database.url) to this version. A gateway does so at its start; run this first if\n"
+        "gateways may not change tables. Gateways of the previous version keep working with the new tables.",
         "larder-gateway migrate --config /etc/larder/larder.toml",
     )
-    command.add_argument("--config", metavar="FILE", type=Path, help="configuration whose database.url is meant")
+    command.add_argument("--config", metavar="FILE", type=Path, help="configuration with the database.url to migrate")
     jsonable(command)
 
 
@@ -35,7 +35,7 @@ def _migrate(options: Namespace) -> int:
     elif before == after:
         line(f"the tables are up to date (revision {after})")
     else:
-        line(f"the tables are at revision {after} now ({f'it was {before}' if before else 'there were none'})")
+        line(f"the tables are now at revision {after} ({f'previously {before}' if before else 'newly created'})")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``larder-gateway nodes``: who is in the fleet, and taking a node out of it."""
+"""``larder-gateway nodes``: the nodes of the fleet, and draining them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add(command: ArgumentParser) -> None:
     commands = subcommands(
         command,
         "The nodes of the fleet. A drained node owns no keys: the other nodes take over its objects as they are read, while\n"
-        "it is up, and it still serves its clients. When these have moved to other nodes, it can be stopped. undrain or a\n"
+        "it is up, and it still serves its clients. It can be stopped once these have moved to other nodes. undrain or a\n"
         "restart brings it back.",
         "larder-gateway nodes list",
         "larder-gateway nodes drain node-2",
@@ -52,12 +52,12 @@ def add(command: ArgumentParser) -> None:
     )
     add_list(commands, "nodes", "list the nodes", listing("nodes", COLUMNS))
     for name, summary, run in (
-        ("dismiss", "take a node off the list that died and will not come back", deleting("nodes", "dismissed")),
-        ("drain", "take a node out of the ring; it goes on serving", posting("nodes", "drain", _drained, _force)),
-        ("undrain", "take a drained node back into the ring", posting("nodes", "undrain", _tell)),
+        ("dismiss", "remove a dead node from the list", deleting("nodes", "dismissed")),
+        ("drain", "take a node out of the ring; it keeps serving", posting("nodes", "drain", _drained, _force)),
+        ("undrain", "bring a drained node back into the ring", posting("nodes", "undrain", _tell)),
     ):
         changed = subcommand(commands, name, summary, run, f"larder-gateway nodes {name} node-2")
-        changed.add_argument("name", metavar="NODE", help="its id, as in nodes list")
+        changed.add_argument("name", metavar="NODE", help="the node's id")
         if name == "drain":
             changed.add_argument("--force", action="store_true", help="even if no other node is left")
 
@@ -68,7 +68,7 @@ def _force(options: Namespace) -> dict[str, bool]:
 
 def _drained(options: Namespace, answer: Mapping[str, Any]) -> None:
     _tell(options, answer)
-    note(f"it goes on serving; to take it back: {hint('nodes', 'undrain', options.name)}")
+    note(f"it keeps serving; to bring it back: {hint('nodes', 'undrain', options.name)}")
 
 
 def _tell(options: Namespace, answer: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""``larder-gateway origins``: the stores that access keys read and write."""
+"""``larder-gateway origins``: the object stores behind the fleet."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add(command: ArgumentParser) -> None:
     """Define the command's arguments."""
     commands = subcommands(
         command,
-        "Origins: the stores behind the fleet. An access key names one (credentials create --origin).",
+        "Origins: the object stores behind the fleet. Each access key uses one (credentials create --origin).",
         "larder-gateway origins create archive --address https://s3.eu-west-1.amazonaws.com --region eu-west-1",
         "larder-gateway origins remove archive",
     )
@@ -41,17 +41,17 @@ def add(command: ArgumentParser) -> None:
     )
     new.add_argument("--address", metavar="URL", required=True, help="http:// or https:// address of the store")
     new.add_argument("--region", metavar="NAME", help="for signatures (us-east-1)")
-    new.add_argument("--access-key", metavar="ID", help="of the gateway there (the AWS credential chain)")
-    new.add_argument("--secret-file", metavar="FILE", type=Path, help="file with its secret")
+    new.add_argument("--access-key", metavar="ID", help="the gateway's key at the store (the AWS credential chain)")
+    new.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret of that key")
     removed = subcommand(
         commands,
         "remove",
-        "remove an origin that no access key names",
+        "remove an origin that no access key uses",
         deleting("origins"),
         "larder-gateway origins remove archive",
     )
     for one in (new, removed):
-        one.add_argument("name", metavar="NAME", help="of the origin")
+        one.add_argument("name", metavar="NAME", help="the origin's name")
 
 
 def _fields(options: Namespace) -> dict[str, Any]:

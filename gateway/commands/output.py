@@ -2,7 +2,7 @@
 
 On a terminal only texts of several words wrap. If a table still does not fit, each row becomes a list of its cells.
 
-Names come from others and may hold any character. They are printed on one line with unprintable characters escaped, so a key can
+Names are untrusted and may contain any character. They are printed on one line with unprintable characters escaped, so a key can
 neither control the terminal nor forge a line.
 """
 
@@ -49,21 +49,21 @@ STYLES: Mapping[str, str] = {
     "MISS": "yellow",
     "BYPASS": "red",
 }
-"""Words with a colour of their own, wherever they stand alone in a cell."""
+"""Words that are coloured if they are the whole text of a cell."""
 
 
 _PROSE = 20
-"""Cells of the terminal that a column of texts has at least, if its texts are as long."""
+"""Least width in characters of a column of texts, if its texts are that long."""
 _BYTES = frozenset({"size", "chunk", "granted", "capacity", "bytes"})
 
 
 def terminal() -> bool:
-    """Whether a person looks at standard output."""
+    """Whether standard output is a terminal."""
     return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def console(stream: Any = None) -> Console:
-    """Where tables are drawn on a terminal; without colours if NO_COLOR is set (https://no-color.org)."""
+    """The console for tables on a terminal; without colours if NO_COLOR is set (https://no-color.org)."""
     plain = bool(os.environ.get("NO_COLOR"))
     return Console(
         file=stream or sys.stdout, highlight=False, markup=False, emoji=False,
@@ -72,22 +72,22 @@ def console(stream: Any = None) -> Console:
 
 
 def document(value: object) -> None:
-    """The answer to ``--json``."""
+    """Print a JSON document, for ``--json``."""
     print(json.dumps(value, indent=2))
 
 
 def line(text: str = "") -> None:
-    """A line of the result."""
+    """Print a line of the result."""
     print(text)
 
 
 def note(text: str) -> None:
-    """A line that is no part of the result."""
+    """Print a line on standard error, beside the result."""
     print(text, file=sys.stderr, flush=True)
 
 
 def heading(text: str, style: str = "bold") -> None:
-    """What the lines that follow are about."""
+    """Print the heading of the following lines."""
     if terminal():
         console().print(Text(printable(text), style))
     else:
@@ -95,10 +95,10 @@ def heading(text: str, style: str = "bold") -> None:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], empty: str = "") -> None:
-    """A table of documents.
+    """Print a table of documents.
 
     Args:
-        columns: what it shows of each document.
+        columns: define the cells.
         rows: the documents.
         empty: printed on standard error if there are none.
     """
@@ -112,7 +112,7 @@ def table(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], empty: s
 
 
 def facts(rows: Iterable[tuple[str, object]]) -> None:
-    """Single findings, each after its name; those that are ``None`` are left out."""
+    """Print single facts, each after its name; those that are ``None`` are left out."""
     shown = [(name, printable(str(value))) for name, value in rows if value is not None]
     width = max((len(name) for name, _ in shown), default=0)
     if not terminal():
@@ -161,37 +161,37 @@ def _columns(rows: Sequence[Sequence[str]], columns: Sequence[Column]) -> None:
 
 
 def printable(text: str) -> str:
-    """A text on one line of a terminal: what is not printable is escaped."""
+    """A text on one line, with unprintable characters escaped."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def hint(*words: str) -> str:
-    """A command that can be typed as it stands, whatever the names in it are."""
+    """A command line ready to be typed, with names quoted."""
     return shlex.join([PROGRAM, *words])
 
 
 def size(amount: object) -> str | None:
-    """Bytes for people; ``None`` where there are none to be known."""
+    """Readable bytes; ``None`` if unknown."""
     return format_size(amount) if isinstance(amount, int | float) else None
 
 
 def speed(amount: object) -> str | None:
-    """Bytes per second for people."""
+    """Readable bytes per second."""
     return f"{format_size(amount)}/s" if isinstance(amount, int | float) else None
 
 
 def number(amount: object, digits: int = 0) -> str | None:
-    """A number for people, with commas."""
+    """A number with thousands separators."""
     return f"{amount:,.{digits}f}" if isinstance(amount, int | float) else None
 
 
 def share(part: object) -> str | None:
-    """A share of one in per cent."""
+    """A share of 1 as a percentage."""
     return f"{part:.1%}" if isinstance(part, int | float) else None
 
 
 def age(seconds: object) -> str | None:
-    """Seconds for people: ``"3 d 4 h"``, ``"12 min 5 s"``."""
+    """Readable seconds: ``"3 d 4 h"``, ``"12 min 5 s"``."""
     if not isinstance(seconds, int | float):
         return None
     left = int(seconds)
@@ -204,7 +204,7 @@ def age(seconds: object) -> str | None:
 
 
 def moment(text: object) -> str | None:
-    """A time of ISO 8601 in this machine's time zone, to the second."""
+    """An ISO 8601 time in this machine's time zone, to the second."""
     if not isinstance(text, str) or not text:
         return None
     try:
@@ -214,18 +214,18 @@ def moment(text: object) -> str | None:
 
 
 def listed(values: object) -> str | None:
-    """Several things in one cell."""
+    """Several values in one cell."""
     return ", ".join(map(str, values)) or None if isinstance(values, list) else None
 
 
 def named(values: Mapping[str, Any]) -> str | None:
-    """``"size 1.2 MB, gain 8.8"``: fields with their values, but for those that are empty."""
+    """``"size 1.2 MB, gain 8.8"``: the non-empty fields with their values."""
     told = (f"{name} {worded(name, value)}" for name, value in values.items() if value not in (None, "", [], {}))
     return ", ".join(told) or None
 
 
 def worded(name: str, value: object) -> str:
-    """A field's value as people write it; bytes by the names that fields of bytes have."""
+    """A field's readable value; fields of bytes are recognised by name."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
@@ -245,9 +245,9 @@ class Column(NamedTuple):
 
     Args:
         name: its heading.
-        value: the field that it shows, or a function of the document; the heading, if left out.
+        value: the field to show, or a function of the document; the column's name by default.
         shown: formats the value.
-        number: aligns it right, as values that ``size``, ``number``, ``share`` and ``age`` format are anyway.
+        number: aligns it right; implied by the formatters ``size``, ``speed``, ``number``, ``share`` and ``age``.
     """
 
     name: str

@@ -30,7 +30,7 @@ _DATASETS = (
     Column("why"),
     Column("granted", shown=size),
     Column("decided here", "override"),
-    Column("the manager saw", "inputs", named),
+    Column("inputs", "inputs", named),
 )
 _CHANGES = (
     Column("when", "at", _when),
@@ -46,8 +46,8 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         answering(lambda admin, _: admin.get("plan"), _show),
-        "The plan in force: which dataset gets how much space and why, what the manager saw when it decided, and the last\n"
-        "changes, the newest first. docs/jobs.md explains the words.",
+        "The plan in force: the space of each dataset and why, the manager's inputs, and recent changes, newest first.\n"
+        "docs/jobs.md explains the terms.",
         "larder-gateway plan",
         "larder-gateway plan --history 100",
         "larder-gateway plan --json | jq .inputs",
@@ -68,7 +68,7 @@ def _show(options: Namespace, plan: Mapping[str, Any]) -> None:
             {**order, "id": name, "override": overrides.get(name), "inputs": inputs.get(name) or {}}
             for name, order in (plan.get("datasets") or {}).items()
         ),
-        "no dataset is planned: no job has registered",
+        "the plan is empty: no job is registered",
     )
     if history := (plan.get("history") or [])[: options.history]:
         line()

@@ -1,6 +1,6 @@
 """Progress of long work: a bar on a terminal, a line every ten seconds elsewhere; on standard error.
 
-The fleet works on regardless of this command. So a gateway that restarts is asked again, and Ctrl-C ends only the watching.
+The fleet's work does not depend on this command: it survives a restart of the gateway, and Ctrl-C only stops watching.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Teller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """A monotonic clock in seconds, and a sleep."""
+    """A monotonic clock in seconds, and a sleep function."""
 
     now: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
@@ -64,17 +64,17 @@ def watch(
     ended: Callable[[State], bool],
     clock: Time | None = None,
 ) -> State:
-    """Ask until it has ended, and tell; gives the last answer.
+    """Poll until the work has ended, and print progress; returns the last state.
 
     Args:
-        ask: gives the state now.
-        step: makes of it what is told.
-        ended: whether nothing more comes.
-        clock: another than the machine's.
+        ask: returns the current state.
+        step: converts it to progress.
+        ended: whether the work has ended.
+        clock: replaces the machine's clock, for tests.
 
     Raises:
         Unreachable: there was no answer for two minutes.
-        Refused: the gateway said no.
+        Refused: the gateway refused.
     """
     used = clock or Time()
     with _teller(used) as teller:
@@ -87,7 +87,7 @@ def watch(
 
 
 def _patiently(ask: Callable[[], State], clock: Time) -> State:
-    """An answer, though the gateway may be restarting."""
+    """Ask, and retry while the gateway may be restarting."""
     since = clock.now()
     while True:
         try:
@@ -123,14 +123,14 @@ class _Bar:
 
 
 class _Lines:
-    """Writes a line when enough time has passed, so that a log stays short."""
+    """Writes a line at most every ten seconds, so that a log stays short."""
 
     def __init__(self, clock: Time) -> None:
         self._clock = clock
         self._next = clock.now() + _LINE_EVERY
 
     def tell(self, step: ProgressStep) -> None:
-        """Write it, if it is time to."""
+        """Write the line if it is due."""
         if self._clock.now() >= self._next:
             self._next = self._clock.now() + _LINE_EVERY
             part = f"{step.done / step.total:.0%}  " if step.total else ""
@@ -138,6 +138,6 @@ class _Lines:
 
 
 def amounts(done: object, total: object, done_bytes: object, total_bytes: object, unit: str) -> str:
-    """``"12 of 30 objects, 1.2 MB of 3.0 MB"``, as far as it is known."""
+    """``"12 of 30 objects, 1.2 MB of 3.0 MB"``, without unknown parts."""
     counts = f"{number(done) or 0}{f' of {number(total)}' if total is not None else ''} {unit}"
     return f"{counts}, {size(done_bytes) or 0}{f' of {size(total_bytes)}' if total_bytes is not None else ''}"

@@ -1,4 +1,4 @@
-"""Commands that ask a gateway for one thing and print its answer: lists, and changes of what they list."""
+"""Commands that send one request and print its answer: lists, and changes of their records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tell = Callable[[Namespace, Any], object]
 
 
 def answering(ask: Ask, tell: Tell) -> Run:
-    """A command that prints what ``ask`` gets: by ``tell``, or as JSON with ``--json``."""
+    """A command that prints the result of ``ask``: by ``tell``, or as JSON with ``--json``."""
 
     def run(options: Namespace) -> int:
         with connected(options) as admin:
@@ -45,12 +45,12 @@ def add_list(commands: Any, plural: str, summary: str, run: Run, example: str = 
 
 
 def posting(plural: str, verb: str, tell: Tell, body: Callable[[Namespace], object] = lambda _: {}) -> Run:
-    """A command that posts to one of a list, named by the option ``name``."""
+    """A command that posts to one record, named by the option ``name``."""
     return answering(lambda admin, options: admin.ask("POST", path(plural, options.name, verb), body(options)), tell)
 
 
 def creating(plural: str, fields: Callable[[Namespace], Mapping[str, Any]], tell: Tell) -> Run:
-    """A command that creates one of a list; fields that are ``None`` are left out."""
+    """A command that creates a record; fields that are ``None`` are left out."""
 
     def ask(admin: Admin, options: Namespace) -> Any:
         return admin.ask("POST", plural, {name: value for name, value in fields(options).items() if value is not None})
@@ -59,7 +59,7 @@ def creating(plural: str, fields: Callable[[Namespace], Mapping[str, Any]], tell
 
 
 def deleting(plural: str, word: str = "removed") -> Run:
-    """A command that deletes one of a list, named by the option ``name``; ``word`` says what that is."""
+    """A command that deletes a record, named by the option ``name``; ``word`` confirms it."""
 
     def ask(admin: Admin, options: Namespace) -> dict[str, str]:
         admin.ask("DELETE", path(plural, options.name))
@@ -69,5 +69,5 @@ def deleting(plural: str, word: str = "removed") -> Run:
 
 
 def says(word: str) -> Tell:
-    """Prints that the one named by the option ``name`` is created, removed, or the like."""
+    """Prints the option ``name`` and a word, such as "created"."""
     return lambda options, _: line(f"{printable(options.name)} is {word}")

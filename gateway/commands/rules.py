@@ -66,15 +66,15 @@ def add(command: ArgumentParser) -> None:
     checked = subcommand(
         commands,
         "check",
-        "show which rule applies to an object, or which rules match nothing",
+        "show which rule applies to an object, or which rules match no object",
         _check,
         "larder-gateway rules check datasets/imagenet/train/0001.jpg",
-        "# exit status 1 if a rule matches no object, or none that an earlier rule leaves",
+        "# exit status 1 if a rule matches no object, or is hidden by an earlier one",
         "larder-gateway rules check",
         "larder-gateway rules check --file rules.toml",
     )
     checked.add_argument("place", metavar="BUCKET/KEY", nargs="?", type=place, help="an object; without it, all rules")
-    checked.add_argument("--file", metavar="FILE", type=Path, help="rules to check instead of those set here")
+    checked.add_argument("--file", metavar="FILE", type=Path, help="rules to check instead of the catalog's")
     replaced = subcommand(
         commands,
         "replace",
@@ -83,7 +83,7 @@ def add(command: ArgumentParser) -> None:
         "larder-gateway rules replace rules.toml",
     )
     replaced.add_argument(
-        "file", metavar="FILE", type=Path, help="TOML with [[rules]] as in a configuration; without any: remove all"
+        "file", metavar="FILE", type=Path, help="TOML with [[rules]] as in a configuration; an empty file removes all"
     )
 
 
@@ -120,7 +120,7 @@ def _tell(position: int | None, rules: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _replace(admin: Admin, options: Namespace) -> Any:
-    # With the etag, the second of two concurrent replacements fails instead of undoing the first.
+    # The etag makes the second of two concurrent replacements fail instead of undoing the first.
     rules = _read(options.file)
     return admin.ask("PUT", "rules", {"items": rules}, etag=admin.get("rules").get("etag"))
 
@@ -129,7 +129,7 @@ def _read(file: Path) -> list[Any]:
     """The rules of a file.
 
     Raises:
-        ConfigError: it cannot be read, or has something else in it.
+        ConfigError: the file is unreadable, or contains other tables.
     """
     try:
         tree = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -138,7 +138,9 @@ def _read(file: Path) -> list[Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{file}: is not valid TOML: {error}") from None
     if strange := sorted(tree.keys() - {"rules"}):
-        raise ConfigError(f"{file}: has {', '.join(strange)} beside [[rules]]; set these in the configuration of serve")
+        raise ConfigError(
+            f"{file}: contains {', '.join(strange)} beside [[rules]]; these belong in the configuration of serve"
+        )
     rules = tree.get("rules", [])
     if not isinstance(rules, list):
         raise ConfigError(f"{file}: rules must be written as [[rules]]")

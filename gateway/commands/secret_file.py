@@ -1,4 +1,4 @@
-"""Secrets are read from files, because all users of a machine can see each other's options."""
+"""Reads secrets from files, because all users of a machine can see each other's command lines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def secret_of(option: str, file: Path | None) -> str | None:
     """The content of a file, stripped of whitespace; ``None`` without a file.
 
     Args:
-        option: that named the file, for messages.
-        file: holds only the secret.
+        option: the option that named the file, for messages.
+        file: contains only the secret.
 
     Raises:
         ConfigError: it cannot be read, or is empty.

@@ -27,7 +27,7 @@ from gateway.wiring.config_file import launch_environment
 log = logging.getLogger("larder.app")
 _METRICS = "larder-metrics-"
 _DISK_PATIENCE = 5.0
-"""Seconds that the cache disk may take for a small directory; a gateway starts without a disk that hangs."""
+"""Seconds that the cache disk may take for a small directory; if the disk hangs, the gateway starts without it."""
 
 
 def add(command: ArgumentParser) -> None:
@@ -35,7 +35,8 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         _serve,
-        "Run a gateway. SIGTERM ends it when it has sent what it is sending; docs/operations.md says which changes it hears of.",
+        "Run a gateway. SIGTERM stops it after the requests in flight. docs/operations.md lists the changes that it picks up\n"
+        "while it runs.",
         "larder-gateway serve --config /etc/larder/larder.toml",
         "LARDER_CACHE__CAPACITY=500GB larder-gateway serve --config larder.toml --port 9000",
     )
@@ -71,7 +72,7 @@ def _serve(options: Namespace) -> int:
 
 @contextmanager
 def _run_directory(cache: Path) -> Iterator[Path]:
-    """Where sockets and shared counters live: in the cache, or elsewhere if that cannot be written; it serves all the same."""
+    """The directory of sockets and shared counters: in the cache, or elsewhere if that is not writable."""
     run = cache / "run"
     if _is_usable(run):
         yield run
@@ -81,7 +82,7 @@ def _run_directory(cache: Path) -> Iterator[Path]:
 
 
 def _is_usable(run: Path) -> bool:
-    """Whether there is such a directory now, that can be written."""
+    """Whether the directory could be created and is writable."""
 
     def prepare() -> bool:
         run.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -90,17 +91,17 @@ def _is_usable(run: Path) -> bool:
 
     try:
         return asyncio.run(within(_DISK_PATIENCE, prepare))
-    except OSError:  # a TimeoutError too: the disk hangs
+    except OSError:  # includes TimeoutError: the disk hangs
         return False
 
 
 @contextmanager
 def _metrics_directory() -> Iterator[Path]:
-    """A directory of this start's counters, in memory: workers write to mapped files there, which no disk may hold up.
+    """A directory for this start's counters, in memory: workers write to mapped files there, which no disk may delay.
 
-    What a killed start left behind is removed.
+    Directories left behind by killed starts are removed.
     """
-    memory = Path("/dev/shm")  # noqa: S108 - the directory is made anew, for this user only
+    memory = Path("/dev/shm")  # noqa: S108 - the directory is newly created, for this user only
     place = memory if os.access(memory, os.W_OK) else Path(gettempdir())
     for left in place.glob(f"{_METRICS}*"):
         if not Path("/proc", left.name.removeprefix(_METRICS).partition("-")[0]).exists():

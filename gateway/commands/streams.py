@@ -1,4 +1,4 @@
-"""``larder-gateway streams``: how clients read, and what the cache holds of it."""
+"""``larder-gateway streams``: access streams, and the space they get."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def add(command: ArgumentParser) -> None:
     """Define the command's arguments."""
     commands = subcommands(
         command,
-        "Access streams: prefixes and large objects that clients read by plain S3 requests, the pattern that was recognised,\n"
-        "and what the cache holds of each. docs/streams.md says what follows from a pattern.",
+        "Access streams: prefixes and large objects that clients read by plain S3 requests, their recognised patterns, and\n"
+        "what the cache holds of each. docs/streams.md explains the effects of a pattern.",
         "larder-gateway streams list",
         "larder-gateway streams show datasets/imagenet/train/",
     )
@@ -47,11 +47,11 @@ def add(command: ArgumentParser) -> None:
     shown = subcommand(
         commands,
         "show",
-        "one stream, and what its pattern was recognised from",
+        "show one stream, and the evidence for its pattern",
         answering(lambda admin, options: admin.get(path("streams", options.name)), _show),
         "larder-gateway streams show datasets/imagenet/train/",
     )
-    shown.add_argument("name", metavar="STREAM", help="its name, as streams list has it")
+    shown.add_argument("name", metavar="STREAM", help="the stream's name")
 
 
 def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
@@ -74,7 +74,7 @@ def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
 def _why(evidence: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
     if not evidence:
         return ()
-    names = "by a listing" if evidence.get("listed") else "by the names seen"
+    names = "from a listing" if evidence.get("listed") else "from the names read"
     return (
         ("window", f"{number(evidence.get('window'))} reads of {number(evidence.get('count'))} siblings, {names}"),
         ("order in time", f"{evidence.get('rho'):.2f} (sequential above 0.90)"),

@@ -23,8 +23,8 @@ def add(command: ArgumentParser) -> None:
     """Define the command's arguments."""
     commands = subcommands(
         command,
-        "Tenants: who the fleet serves. Each credential belongs to one. A disabled tenant is refused everywhere at once, with\n"
-        "all of its credentials, until it is enabled again.",
+        "Tenants own the credentials. All credentials of a disabled tenant are refused everywhere at once, until it is enabled\n"
+        "again.",
         "larder-gateway tenants create vision --description 'the vision group'",
         "larder-gateway tenants disable vision",
     )
@@ -40,13 +40,13 @@ def add(command: ArgumentParser) -> None:
     changes = [
         subcommand(commands, word, summary, run, f"larder-gateway tenants {word} vision")
         for word, summary, run in (
-            ("disable", "refuse a tenant with all of its credentials", _switched(False)),
-            ("enable", "serve a tenant again", _switched(True)),
+            ("disable", "refuse all credentials of a tenant", _switched(False)),
+            ("enable", "accept a tenant's credentials again", _switched(True)),
             ("remove", "remove a tenant that has no credentials", deleting("tenants")),
         )
     ]
     for one in (new, *changes):
-        one.add_argument("name", metavar="NAME", help="of the tenant")
+        one.add_argument("name", metavar="NAME", help="the tenant's name")
 
 
 def _created(options: Namespace, answer: object) -> None:

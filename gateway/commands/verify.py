@@ -45,7 +45,7 @@ def add(command: ArgumentParser) -> None:
     )
     command.add_argument("--config", metavar="FILE", type=Path, help="configuration whose cache.dir to verify")
     command.add_argument(
-        "--repair", action="store_true", help="drop what is wrong; only while no gateway uses this cache"
+        "--repair", action="store_true", help="drop defective blobs; only while no gateway uses this cache"
     )
     command.add_argument("--remote", action="store_true", help="verify the caches of the running fleet")
     command.add_argument("--node", metavar="NODE", action="append", help="with --remote: only this node; repeatable")

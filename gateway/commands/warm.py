@@ -1,6 +1,6 @@
 """``larder-gateway warm``: the fleet loads objects or datasets before they are needed; this command watches.
 
-Ctrl-C or a lost connection ends only the watching. The command then prints how to watch, end or resume the warm-up.
+Ctrl-C or a lost connection only stops watching. The command then prints how to watch, cancel or resume the warm-up.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def add(command: ArgumentParser) -> None:
         _warm,
         "Load the objects below a prefix, or the items of a dataset, into the cache before they are needed, with the rights of\n"
         "an access key and at a lower priority than reads. The fleet does the work (--list shows the node), and continues if\n"
-        "this command is interrupted or a gateway ends. Exit status 1 if it did not complete, or something failed to load.",
+        "this command is interrupted or a gateway ends. Exit status 1 if it did not complete, or anything failed to load.",
         "larder-gateway warm datasets/imagenet/ --as GWVISION",
         "larder-gateway warm --dataset imagenet-train --as GWVISION --detach",
         "larder-gateway warm --list",
@@ -65,7 +65,7 @@ def add(command: ArgumentParser) -> None:
         "--list", action="store_true", help="list warm-ups, the newest first, with the node that runs each"
     )
     others.add_argument("--watch", metavar="ID", help="watch a running warm-up")
-    others.add_argument("--cancel", metavar="ID", help="end a warm-up; what was loaded stays")
+    others.add_argument("--cancel", metavar="ID", help="cancel a warm-up; loaded objects stay")
     others.add_argument("--resume", metavar="ID", help="resume a cancelled or failed warm-up")
     command.add_argument("--as", metavar="ACCESS_KEY", dest="key", help="the access key whose rights are used")
     command.add_argument("--detach", action="store_true", help="do not wait for the end")
@@ -116,12 +116,12 @@ def follow(options: Namespace, admin: Admin, begun: Mapping[str, Any]) -> int:
         raise
     _tell(options, ended)
     if ended.get("state") in ("failed", "cancelled"):
-        note(f"what was loaded stays; to resume: {hint('warm', '--resume', name)}")
+        note(f"loaded objects stay; to resume: {hint('warm', '--resume', name)}")
     return 0 if ended.get("state") == "done" and not ended.get("failed") else 1
 
 
 def _ways_back(name: str) -> str:
-    return f"to watch it: {hint('warm', '--watch', name)}; to end it: {hint('warm', '--cancel', name)}"
+    return f"to watch it: {hint('warm', '--watch', name)}; to cancel it: {hint('warm', '--cancel', name)}"
 
 
 def _step(state: Mapping[str, Any]) -> ProgressStep:
@@ -161,5 +161,5 @@ def _cancel(options: Namespace, admin: Admin) -> int:
     state = admin.ask("POST", path("warmups", options.cancel, "cancel"), {})
     _tell(options, state)
     if not options.json:
-        note(f"what was loaded stays; to resume: {hint('warm', '--resume', str(state.get('id')))}")
+        note(f"loaded objects stay; to resume: {hint('warm', '--resume', str(state.get('id')))}")
     return 0

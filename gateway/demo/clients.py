@@ -17,7 +17,7 @@ THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class DemoKeys:
-    """An access key with its secret; those of the demo open nothing outside it."""
+    """An access key with its secret, valid only within the demo."""
 
     access_key_id: str
     secret_access_key: str
@@ -29,7 +29,7 @@ SPEECH = DemoKeys("speech-key", "speech-secret")
 
 
 def s3_client(endpoint: str, keys: DemoKeys) -> Any:
-    """A plain boto3 S3 client; nothing is repeated, so every request that is counted was meant."""
+    """A plain boto3 S3 client without retries, so that every counted request is intended."""
     config = Config(s3={"addressing_style": "path"}, max_pool_connections=THREADS, retries={"total_max_attempts": 1})
     return boto3.client(
         "s3",
@@ -42,7 +42,7 @@ def s3_client(endpoint: str, keys: DemoKeys) -> Any:
 
 
 def origin_requests(origin: str) -> int:
-    """How many requests have arrived at the origin, counted there."""
+    """The number of requests that have arrived at the origin, counted there."""
     status, body = get(origin, COUNTS_PATH)
     assert status == 200, body
     return sum(json.loads(body).values())

@@ -19,10 +19,10 @@ from gateway.demo.world import World, build
 def take(
     keep: bool, port: int, training: bool, command: Sequence[str], stack: ExitStack, interrupts: Interrupts
 ) -> None:
-    """Start the parts, show what the gateway does, and say how to go on; the arguments are those of ``run_demo``.
+    """Start the parts, demonstrate the gateway, and print how to continue; the arguments are those of ``run_demo``.
 
     Raises:
-        DemoFailed: something was not as the demo claims.
+        DemoFailed: a claim of the demo did not hold.
     """
     with console.status("starting an origin (moto) and a gateway ..."):
         world = build(port, stack, interrupts, command)
@@ -35,7 +35,7 @@ def take(
 
 
 def _show(world: World) -> dict[str, bytes]:
-    """All but the training; gives the images as they are stored now."""
+    """All steps except the training; returns the images as they are stored now."""
     console.print(
         f"[bold]Larder[/] at {world.endpoint}, in front of moto (S3 in memory) at {world.origin}", soft_wrap=True
     )
@@ -61,8 +61,8 @@ def _show(world: World) -> dict[str, bytes]:
 
 
 def _train(world: World, images: dict[str, bytes]) -> str:
-    """Also gives the address of the gateway with the small cache."""
-    # Imported here: who leaves this out needs neither the client nor PyTorch.
+    """Run the training; returns the address of the gateway with the small cache."""
+    # Imported here, because the other steps need neither the client nor PyTorch.
     learnt = import_module("gateway.demo.learning").learn(world, images)
     console.print(table.training(learnt.epochs))
     console.print(f"  {learnt.prepared}\n{table.training_in_words(learnt.epochs)}\n", soft_wrap=True)

@@ -18,7 +18,7 @@ PALETTE = 255 / 16
 
 
 def digits() -> dict[str, bytes]:
-    """The 1,797 handwritten digits that come with scikit-learn, as PNG: ``digits/LABEL/NUMBER.png`` to bytes."""
+    """The 1,797 handwritten digits of scikit-learn, as PNG: ``digits/LABEL/NUMBER.png`` to bytes."""
     images, labels = load_digits(return_X_y=True)
     objects = {}
     for number, (pixels, label) in enumerate(zip(images.reshape(-1, 8, 8), labels, strict=True)):
@@ -29,10 +29,10 @@ def digits() -> dict[str, bytes]:
 
 
 def large() -> dict[str, bytes]:
-    """One object of 64 MiB that no compression and no deduplication makes smaller."""
+    """One object of 64 MiB that can be neither compressed nor deduplicated."""
     return {LARGE_KEY: random.Random(20).randbytes(LARGE_SIZE)}  # noqa: S311 - test data, not a secret
 
 
 def unique_size(objects: Mapping[str, bytes]) -> int:
-    """Bytes that remain when equal objects are stored once."""
+    """Bytes of the distinct objects."""
     return sum({hashlib.sha256(body).digest(): len(body) for body in objects.values()}.values())

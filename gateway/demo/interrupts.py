@@ -1,9 +1,9 @@
 """Safe handling of Ctrl-C at any moment.
 
-A signal that arrives between the start of a process and the line that remembers it would leave the process behind, and
-one that arrives while things are being removed would leave the rest. So the first signal becomes KeyboardInterrupt
-wherever the program is, except inside `uninterrupted`, which delays it; and after the first one nothing interrupts the
-cleaning up.
+A signal between the start of a process and the line that records it would leave the process behind, and
+one during the clean-up would leave the rest behind. So the first signal becomes KeyboardInterrupt
+wherever the program is, except inside `uninterrupted`, which delays it; after the first one nothing interrupts the
+clean-up.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Interrupts:
             self._raise()
 
     def ignore(self) -> None:
-        """From now on nothing interrupts: what follows is cleaning up."""
+        """Ignore all further signals: the clean-up follows."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""The last step of the demo: a network is trained with a cache much smaller than its data, and without a cache."""
+"""The last step of the demo: trains a network with a cache much smaller than its data, and without a cache."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ EPOCHS = 3
 SEED = 0
 DATASET = "digits"
 TESTED = "*[02468].png"
-"""Keys of the images that are left out of the training and tested on: half of them."""
+"""Keys of the images that are excluded from the training and used for testing: half of them."""
 SHARE = 5
-"""The data is so many times larger than the cache."""
+"""The ratio of the data's size to the cache's."""
 MARGIN = 0.05
-"""By how much the accuracies after the last epoch may differ, since the orders do. Measured over 20 seeds: standard deviation of
+"""Allowed difference of the accuracies after the last epoch, as the orders differ. Measured over 20 seeds: standard deviation of
 the difference 0.008 between a uniform order and the loader's, 0.010 between two uniform ones; at most 0.024."""
 LEAST = 0.75
-"""Accuracy that shows that something was learnt; guessing gives 0.1."""
+"""Least accuracy that shows learning; guessing gives 0.1."""
 SECONDS = 300.0
 
 
 class Learnt(NamedTuple):
-    """What came of it: what was prepared, in a sentence; all epochs; and the address of the gateway with the small cache."""
+    """The results: the preparation, in a sentence; all epochs; and the address of the gateway with the small cache."""
 
     prepared: str
     epochs: list[Epoch]
@@ -45,8 +45,8 @@ def learn(world: World, images: Mapping[str, bytes]) -> Learnt:
     """Describe the images in a digest file, register it at a gateway with a small cache, and train.
 
     Raises:
-        DemoFailed: an item was lost, repeated or wrong; the origin was asked far more than once an item; or the network did
-            not learn as well through the loader as without it.
+        DemoFailed: an item was lost, repeated or wrong; the origin got far more than one request per item; or the network learned
+            less well through the loader than without it.
     """
     testing = {key: body for key, body in images.items() if key.removesuffix(".png")[-1] in "02468"}
     training = {key: body for key, body in images.items() if key not in testing}
@@ -68,7 +68,7 @@ def learn(world: World, images: Mapping[str, bytes]) -> Learnt:
 
 
 def _register(world: World, digest_file: Path, capacity: int, items: int) -> str:
-    """Build the digest file through the first gateway, register it at a second one, and return that one's address."""
+    """Build the digest file through the first gateway, register it at a second one; returns that one's address."""
     credentials = Credentials(VISION.access_key_id, VISION.secret_access_key)
     report = build(
         f"s3://{BUCKET}/digits/", digest_file, endpoint=world.endpoint, credentials=credentials, exclude=[TESTED]
@@ -83,7 +83,7 @@ def _register(world: World, digest_file: Path, capacity: int, items: int) -> str
 
 
 def _run(world: World, plan: TrainingPlan) -> list[Epoch]:
-    """Train in a process of its own, and tell how far it is."""
+    """Train in a separate process, and show progress."""
     plan_file, results = world.ground.folder / "plan.json", world.ground.folder / "epochs.jsonl"
     plan.write(plan_file)
     if not console.is_terminal:
@@ -105,7 +105,7 @@ def _telling(results: Path, epochs: int, update: Callable[[str], None]) -> Calla
 
 
 def _read(results: Path) -> list[Epoch]:
-    """The epochs so far; a line that is being written is left for later."""
+    """The epochs so far; an incomplete line is left for later."""
     if not results.exists():
         return []
     lines = results.read_text().splitlines(keepends=True)
@@ -113,10 +113,10 @@ def _read(results: Path) -> list[Epoch]:
 
 
 def check(epochs: Sequence[Epoch], items: int) -> None:
-    """Hold the numbers to what the demo says of them.
+    """Check the numbers against the demo's claims.
 
     Raises:
-        DemoFailed: they are otherwise.
+        DemoFailed: they differ.
     """
     plain, cached = ([epoch for epoch in epochs if epoch.way == way] for way in ("boto3", "larder"))
     if not len(plain) == len(cached) == EPOCHS or any(epoch.items != items for epoch in epochs):
@@ -124,7 +124,7 @@ def check(epochs: Sequence[Epoch], items: int) -> None:
     if any(epoch.origin_requests != items for epoch in plain):
         raise DemoFailed(f"plain boto3 should have read each of {items} images once an epoch: {plain}")
     reads = sum(epoch.origin_requests for epoch in cached)
-    # While an epoch is used, the first chunk of the next one is loaded; after the last epoch it is not used.
+    # The loader loads the first chunk of the next epoch ahead; after the last epoch it stays unused.
     if reads > items * EPOCHS * 1.2:
         raise DemoFailed(f"{reads} requests at the origin for {EPOCHS} epochs of {items} images: {cached}")
     if not any(epoch.hits for epoch in cached):

@@ -1,6 +1,6 @@
 """The object store of the demo: moto, an S3 in memory, with a counter in front of it.
 
-The counter is what makes the demo's numbers proof: it counts what arrives at the origin, not what the gateway says.
+The counter makes the demo's numbers trustworthy: it counts requests at the origin, independent of the gateway.
 Run as ``python -m gateway.demo.origin PORT_FILE``; the port is written to the file once it accepts connections.
 """
 
@@ -33,7 +33,7 @@ class Counting:
         self._lock = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Answer:
-        """Count and pass on."""
+        """Count the request and pass it on."""
         if environ["PATH_INFO"] == COUNTS_PATH:
             with self._lock:
                 body = json.dumps(self._counts).encode()

@@ -10,16 +10,16 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What is to be trained, and on what.
+    """A training task and its data.
 
     Args:
-        origin: address of the origin, which boto3 reads from.
-        gateway: address of the gateway, which the loader reads from.
-        dataset: its name there.
-        bucket: that the images are in.
-        training: every image to learn from, by key: what must come, exactly once an epoch.
+        origin: address of the origin, for boto3.
+        gateway: address of the gateway, for the loader.
+        dataset: its name at the gateway.
+        bucket: of the images.
+        training: the images to learn from, by key; each must come exactly once per epoch.
         testing: images to measure the accuracy with.
-        epochs: how many.
+        epochs: number of epochs.
         seed: of the network and of both orders.
     """
 
@@ -33,7 +33,7 @@ class TrainingPlan:
     seed: int
 
     def write(self, file: Path) -> None:
-        """Write it down for `read`."""
+        """Write the task for `read`."""
         fields = asdict(self)
         for name in ("training", "testing"):
             fields[name] = {key: base64.b64encode(body).decode() for key, body in fields[name].items()}
@@ -41,7 +41,7 @@ class TrainingPlan:
 
     @classmethod
     def read(cls, file: Path) -> TrainingPlan:
-        """Read what `write` wrote."""
+        """Parse the result of `write`."""
         fields = json.loads(file.read_text())
         for name in ("training", "testing"):
             fields[name] = {key: base64.b64decode(text) for key, text in fields[name].items()}
@@ -50,17 +50,17 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What one epoch brought and cost.
+    """The results of one epoch.
 
     Args:
-        way: by which the images came.
+        way: the source of the images.
         number: of the epoch, from 0.
-        seconds: of loading and learning; measuring the accuracy is not in it.
-        items: images that came; all of them, each once.
-        hits: of these, how many were in the cache when they were asked for.
-        joined: and how many were on their way already, because the loader had announced them.
+        seconds: of loading and learning, without measuring the accuracy.
+        items: images received.
+        hits: of these, in the cache when requested.
+        joined: of these, already being fetched when requested, because the loader had announced them.
         origin_requests: requests at the origin during the epoch, counted there.
-        accuracy: on the images for testing, after the epoch.
+        accuracy: on the test images, after the epoch.
     """
 
     way: str

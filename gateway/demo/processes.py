@@ -17,16 +17,16 @@ START_SECONDS = 60.0
 
 
 class DemoFailed(Exception):
-    """The demo saw something that is not as it claims; the message says what."""
+    """A claim of the demo did not hold, or a part failed; the message says which."""
 
 
 class Child:
-    """A running process in a session of its own, so that the terminal's Ctrl-C reaches the demo and not its parts.
+    """A running process in a separate session, so that the terminal's Ctrl-C reaches only the demo.
 
     Args:
-        name: what it is, for messages.
+        name: for messages.
         process: the process.
-        log: the file that its output goes to.
+        log: the file with its output.
     """
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -49,7 +49,7 @@ class Child:
             time.sleep(0.02)
 
     def wait_for_end(self, seconds: float, meanwhile: Callable[[], None]) -> None:
-        """Wait until the process has ended by itself, calling ``meanwhile`` now and then, and once more at the end.
+        """Wait until the process has ended by itself, calling ``meanwhile`` repeatedly, and once more at the end.
 
         Raises:
             DemoFailed: it failed, or was not done after ``seconds``; with the end of its log.
@@ -65,7 +65,7 @@ class Child:
             raise DemoFailed(f"{self.name} ended with exit code {self.process.returncode}:\n{self._last_lines()}")
 
     def stop(self) -> None:
-        """Ask it to end, wait, and then end it and whatever it started."""
+        """Ask it to end, wait, and then kill it with all its children."""
         self.process.terminate()
         try:
             self.process.wait(STOP_SECONDS)
@@ -82,14 +82,14 @@ class Child:
 
 
 def start(name: str, command: Sequence[str | Path], folder: Path, stack: ExitStack, interrupts: Interrupts) -> Child:
-    """Start a process in ``folder`` whose end is put on ``stack``, with its output in ``folder/name.log``."""
+    """Start a process in ``folder``, with its output in ``folder/name.log``; ``stack`` ends it."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
     log = folder / f"{name}.log"
     with interrupts.uninterrupted(), log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - the commands are the demo's own
             command,
             cwd=folder,
-            # PyTorch makes this folder when it is imported; by default it stays behind in the folder for temporary files.
+            # PyTorch creates this folder at import; by default it would stay behind in the temporary directory.
             env={**inherited, "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor")},
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -19,9 +19,9 @@ Item = TypeVar("Item")
 
 
 def each(what: str, items: Iterable[Item], work: Callable[[Item], Any]) -> list[Any]:
-    """Do ``work`` for every item in THREADS threads under a progress bar, and return what it gave, in no order.
+    """Call ``work`` for every item in THREADS threads under a progress bar; returns its results, in any order.
 
-    The first failure, or Ctrl-C, drops the work that has not begun.
+    The first failure, or Ctrl-C, drops calls that have not begun.
     """
     items = list(items)
     if not console.is_terminal:
@@ -41,10 +41,10 @@ def each(what: str, items: Iterable[Item], work: Callable[[Item], Any]) -> list[
 
 
 def read(client: Any, key: str, expected: bytes) -> str:
-    """Read one object, compare it, and return what the gateway says of the cache.
+    """Read one object and compare it; returns the cache status reported by the gateway.
 
     Raises:
-        DemoFailed: the bytes are not those that were stored.
+        DemoFailed: the bytes differ from the stored ones.
     """
     answer = client.get_object(Bucket=BUCKET, Key=key)
     body = answer["Body"].read()
@@ -55,10 +55,10 @@ def read(client: Any, key: str, expected: bytes) -> str:
 
 
 def read_all(name: str, world: World, client: Any, objects: Mapping[str, bytes]) -> Pass:
-    """Read every object once, concurrently, and count what that cost.
+    """Read every object once, concurrently; returns the counts.
 
     Raises:
-        DemoFailed: a body was wrong.
+        DemoFailed: a body differed.
     """
     before = world.origin_requests()
     begun = time.perf_counter()

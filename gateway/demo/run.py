@@ -22,16 +22,16 @@ INTERRUPTED = 130
 def run_demo(
     *, keep: bool = False, port: int = 0, training: bool = True, command: Sequence[str] = GATEWAY_COMMAND
 ) -> int:
-    """Start an origin and a gateway, show what the gateway does, and leave nothing behind.
+    """Start an origin and a gateway, demonstrate the gateway, and remove everything.
 
     Args:
         keep: leave everything running after the tables, until Ctrl-C.
-        port: where the gateway listens; 0 picks a free port.
-        training: whether a network is trained in the end.
-        command: how a gateway is started; ``--config FILE`` is appended.
+        port: of the gateway; 0 picks a free port.
+        training: whether to train a network at the end.
+        command: starts a gateway; ``--config FILE`` is appended.
 
     Returns:
-        The exit code: 0, 1 when something was not as claimed or is not installed, 130 after Ctrl-C.
+        The exit code: 0, 1 if a claim did not hold or a package is missing, 130 after Ctrl-C.
     """
     if missing := [name for name in EXTRA if find_spec(name) is None]:
         return _lacking(missing, "pip install 'larder-gateway[demo]'")
@@ -42,7 +42,7 @@ def run_demo(
     try:
         with Interrupts() as interrupts, ExitStack() as stack:
             try:
-                # Imported here, where Ctrl-C is already taken care of: it takes a second or two.
+                # Imported here, where Ctrl-C is handled already: the import takes a second or two.
                 import_module("gateway.demo.course").take(keep, port, training, command, stack, interrupts)
             finally:
                 interrupts.ignore()

@@ -1,4 +1,4 @@
-"""The demo's claims, one function each. Each checks its claim by reads and counts, or fails."""
+"""The demo's claims, one function each, which checks its claim by reads and counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPEECH_KEY = "speech/hello.txt"
 
 
 def store(world: World, objects: Mapping[str, bytes]) -> None:
-    """Put the data into the origin, past the gateway: these are the buckets that a team already has."""
+    """Put the data into the origin, bypassing the gateway: the buckets that a team already has."""
     client = world.client(world.origin, ORIGIN_KEYS)
     client.create_bucket(Bucket=BUCKET)
     each("storing objects at the origin", objects.items(), lambda item: _put(client, *item))
@@ -50,14 +50,14 @@ def cold_and_warm(world: World, client: Any, small: Mapping[str, bytes], large: 
 
 
 def saved(rows: list[Pass]) -> str:
-    """How many origin requests the cache saved, of those counted above."""
+    """The number of origin requests saved by the cache, according to the counts above."""
     reads = sum(row.objects for row in rows)
     origin = sum(row.origin_requests for row in rows)
     return f"{reads:,} reads cost {origin:,} requests, counted at the origin: {reads - origin:,} saved."
 
 
 def stored_once(world: World, client: Any, large: Mapping[str, bytes]) -> str:
-    """Copy the large object to a second key and read it: equal bytes take no more room."""
+    """Copy the large object to a second key and read it: equal bytes take no additional space."""
     before = world.cached_bytes()
     client.copy_object(Bucket=BUCKET, Key=COPY_KEY, CopySource={"Bucket": BUCKET, "Key": LARGE_KEY})
     read(client, COPY_KEY, large[LARGE_KEY])
@@ -73,7 +73,7 @@ def stored_once(world: World, client: Any, large: Mapping[str, bytes]) -> str:
 
 
 def written(world: World, client: Any, small: Mapping[str, bytes]) -> tuple[str, dict[str, bytes]]:
-    """Overwrite a cached object through the gateway: the very next read gives the new bytes. Also gives what is stored now."""
+    """Overwrite a cached object through the gateway and read it again: the new bytes. Returns the current objects too."""
     key, old = next(iter(small.items()))
     new = old + b"changed"
     if not read(client, key, old).startswith("HIT"):
@@ -86,7 +86,7 @@ def written(world: World, client: Any, small: Mapping[str, bytes]) -> tuple[str,
 
 
 def refused(world: World, small: Mapping[str, bytes]) -> str:
-    """A tenant whose allow-list does not cover an object is refused it, though the object is in the cache."""
+    """Check that a tenant is refused an object outside its allow-list, although the object is cached."""
     speech = world.client(world.endpoint, SPEECH)
     speech.put_object(Bucket=BUCKET, Key=SPEECH_KEY, Body=b"hello")
     read(speech, SPEECH_KEY, b"hello")

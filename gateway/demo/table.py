@@ -17,7 +17,7 @@ console = Console(highlight=False)
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One reading of a set of objects: what was read, how long it took, and what it cost the origin."""
+    """One pass over a set of objects: size, duration, and requests at the origin."""
 
     name: str
     objects: int
@@ -28,7 +28,7 @@ class Pass:
 
 
 def passes(rows: Sequence[Pass]) -> Table:
-    """The readings side by side."""
+    """The passes side by side."""
     table = Table(title="The same reads, cold and warm", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("read", no_wrap=True)
     for column in ("objects", "time", "objects/s", "throughput", "hits", "origin reads"):
@@ -47,7 +47,7 @@ def passes(rows: Sequence[Pass]) -> Table:
 
 
 def training(epochs: Sequence[Epoch]) -> Table:
-    """The two ways to train side by side, an epoch a line."""
+    """The two sources of the training side by side, one epoch per line."""
     table = Table(title="A small network, trained twice", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("\nepoch", no_wrap=True)
     plainly = ("boto3:\ntime", "origin\nreads", "\naccuracy")
@@ -70,7 +70,7 @@ def _outcome(epoch: Epoch) -> tuple[str, str]:
 
 
 def training_in_words(epochs: Sequence[Epoch]) -> str:
-    """What the numbers of the training mean, and what they do not."""
+    """The meaning of the training's numbers, and their limits."""
     plain, cached = _by_way(epochs, "boto3"), _by_way(epochs, "larder")
     items = sum(epoch.items for epoch in cached)
     hits, joined, reads = (
@@ -94,7 +94,7 @@ def _by_way(epochs: Sequence[Epoch], way: str) -> list[Epoch]:
 
 
 def facts(lines: Mapping[str, str]) -> Table:
-    """Single findings, each under its name."""
+    """Single facts, each under its name."""
     table = Table(show_header=False, box=None, padding=(0, 2))
     for name, text in lines.items():
         table.add_row(f"[bold]{name}[/]", text)

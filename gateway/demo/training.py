@@ -1,7 +1,7 @@
 """The training part of the demo: one small network, trained on the same images through boto3 and through Larder's loader.
 
-A process of its own, because it forks workers and because PyTorch takes a while to import. Run as ``python -m
-gateway.demo.training PLAN RESULTS``: PLAN is what `Plan.write` wrote, RESULTS gets a line of JSON for each epoch.
+A separate process, because it forks workers and because PyTorch takes a while to import. Run as ``python -m
+gateway.demo.training PLAN RESULTS``: PLAN is the file written by ``TrainingPlan.write``, RESULTS gets a line of JSON per epoch.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def train(plan: TrainingPlan, way: ImageSource) -> Iterator[Epoch]:
 def learn(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Batch], expected: dict[str, bytes]
 ) -> Counter[str]:
-    """Learn from each batch, and count which keys came.
+    """Learn from each batch, and count the received keys.
 
     Raises:
-        DemoFailed: the bytes of an item are not those that were stored.
+        DemoFailed: the bytes of an item differ from the stored ones.
     """
     seen: Counter[str] = Counter()
     for batch in batches:
@@ -77,10 +77,10 @@ def learn(
 
 
 def check_once(way: str, epoch: int, seen: Counter[str], expected: Iterable[str]) -> None:
-    """Every key must have come, and none twice.
+    """Check that every key came exactly once.
 
     Raises:
-        DemoFailed: it is not so.
+        DemoFailed: one did not.
     """
     wanted = Counter(list(expected))
     if seen != wanted:
@@ -89,14 +89,14 @@ def check_once(way: str, epoch: int, seen: Counter[str], expected: Iterable[str]
 
 
 def accuracy(model: nn.Module, testing: Batch) -> float:
-    """Share of images that the network gets right."""
+    """The share of images that the network classifies correctly."""
     with torch.no_grad():
         guessed = model(torch.from_numpy(testing.pixels)).argmax(1).numpy()
     return float(np.mean(guessed == testing.labels))
 
 
 def main(plan_file: Path, results: Path) -> None:
-    """Train by both ways. boto3 comes first: the loader goes on loading ahead for a moment when it is done."""
+    """Train with both sources. boto3 comes first: the loader keeps loading ahead for a moment after its end."""
     torch.set_num_threads(1)
     plan = TrainingPlan.read(plan_file)
     with results.open("w", buffering=1) as lines:

@@ -23,7 +23,7 @@ BATCH_SIZE = 32
 
 
 class DemoImage(NamedTuple):
-    """One image, with the key and the bytes that it was made of, which are compared with what was stored."""
+    """One image with its key and its original bytes, which are compared with the stored ones."""
 
     key: str
     body: bytes
@@ -33,7 +33,7 @@ class DemoImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Samples that are learnt from at once."""
+    """Samples of one step."""
 
     keys: list[str]
     bodies: list[bytes]
@@ -48,7 +48,7 @@ def decode(key: str, body: bytes) -> DemoImage:
 
 
 def decode_item(item: Item) -> DemoImage:
-    """The transform of the loader."""
+    """The loader's transform."""
     return decode(item.key, bytes(item.data))
 
 
@@ -63,7 +63,7 @@ def collate(samples: Sequence[DemoImage]) -> Batch:
 
 
 class Objects(Dataset[DemoImage]):
-    """Images by index, each read from the origin with boto3 when it is asked for."""
+    """Images by index, each read from the origin with boto3 on access."""
 
     def __init__(self, plan: TrainingPlan) -> None:
         self._origin = plan.origin
@@ -75,7 +75,7 @@ class Objects(Dataset[DemoImage]):
         return len(self._keys)
 
     def __getitem__(self, index: int) -> DemoImage:
-        if self._client is None:  # one for each worker, made after the fork
+        if self._client is None:  # one per worker, created after the fork
             self._client = s3_client(self._origin, ORIGIN_KEYS)
         key = self._keys[index]
         return decode(key, self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read())
@@ -85,7 +85,7 @@ class Objects(Dataset[DemoImage]):
 
 
 class ImageSource(Protocol):
-    """How the images come."""
+    """A source of images."""
 
     name: str
 
@@ -93,7 +93,7 @@ class ImageSource(Protocol):
         """One epoch."""
 
     def early(self) -> tuple[int, int]:
-        """Items so far that were in a cache when they were asked for, and those that were on their way already."""
+        """Items so far that were cached when requested, and items that were being fetched already."""
 
 
 class PlainBoto3:
@@ -116,12 +116,12 @@ class PlainBoto3:
         return iter(self._loader)
 
     def early(self) -> tuple[int, int]:
-        """There is no cache."""
+        """Zero: there is no cache."""
         return 0, 0
 
 
 class ThroughLarder:
-    """The loader, as docs/loader.md shows it."""
+    """The loader, used as in docs/loader.md."""
 
     name = "larder"
 
@@ -142,6 +142,6 @@ class ThroughLarder:
         return iter(self._loader)
 
     def early(self) -> tuple[int, int]:
-        """As the gateway flagged them."""
+        """From the flags set by the gateway."""
         stats = self._loader.stats()
         return stats.hits, stats.joined

@@ -55,13 +55,13 @@ allow = ["{bucket}/speech/**"]
 
 @dataclass(frozen=True, slots=True)
 class DemoProcesses:
-    """Where the parts are started, and how they are ended.
+    """Starts the parts and ends them.
 
     Args:
-        folder: all their files are in it.
-        stack: its callbacks undo what was done, in reverse.
-        interrupts: delays signals while something exists that is not on the stack yet.
-        command: how a gateway is started; ``--config FILE`` is appended.
+        folder: of all files.
+        stack: undoes everything, in reverse.
+        interrupts: delays signals until new processes are on the stack.
+        command: starts a gateway; ``--config FILE`` is appended.
     """
 
     folder: Path
@@ -76,7 +76,7 @@ class DemoProcesses:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What is running: addresses, the ground that everything is on, and the gateway's process."""
+    """The running parts: addresses, the processes' owner, and the gateway's process."""
 
     ground: DemoProcesses
     origin: str
@@ -84,31 +84,31 @@ class World:
     gateway: Child
 
     def client(self, endpoint: str, keys: DemoKeys) -> Any:
-        """A plain boto3 S3 client; nothing is repeated, so every request that is counted was meant."""
+        """A plain boto3 S3 client without retries, so that every counted request is intended."""
         return s3_client(endpoint, keys)
 
     def origin_requests(self) -> int:
-        """How many requests have arrived at the origin, counted there."""
+        """The number of requests that have arrived at the origin, counted there."""
         return origin_requests(self.origin)
 
     def cached_bytes(self) -> int:
-        """Bytes of the blobs in the cache directory, as the file system has them."""
+        """Bytes of the blobs in the cache directory, according to the file system."""
         blobs = self.ground.folder / "cache/blobs"
         return sum(path.stat().st_size for path in blobs.rglob("*") if path.is_file())
 
     def second_gateway(self, capacity: int) -> str:
-        """Start another gateway before the same origin, with a cache of ``capacity`` bytes; its address."""
+        """Start another gateway in front of the same origin, with a cache of ``capacity`` bytes; returns its address."""
         return start_gateway(self.ground, self.origin, "small", "small-cache", capacity=capacity)[0]
 
 
 def build(port: int, stack: ExitStack, interrupts: Interrupts, command: Sequence[str]) -> World:
-    """Start everything; whatever is started or created is put on ``stack`` to be ended and removed.
+    """Start everything; whatever is started or created is pushed on ``stack``, to be ended and removed.
 
     Args:
-        port: where the gateway listens; 0 picks a free port.
-        stack: see `Ground`.
-        interrupts: see `Ground`.
-        command: see `Ground`.
+        port: of the gateway; 0 picks a free port.
+        stack: see `DemoProcesses`.
+        interrupts: see `DemoProcesses`.
+        command: see `DemoProcesses`.
 
     Raises:
         DemoFailed: a part did not start.
@@ -126,15 +126,15 @@ def build(port: int, stack: ExitStack, interrupts: Interrupts, command: Sequence
 def start_gateway(
     ground: DemoProcesses, origin: str, name: str, cache: str, *, port: int = 0, capacity: int = CAPACITY
 ) -> tuple[str, Child]:
-    """Start a gateway and wait until it is ready; its address and its process.
+    """Start a gateway and wait until it is ready; returns its address and its process.
 
     Args:
-        ground: where.
+        ground: owns the process.
         origin: address of its origin.
         name: of the process, its log and its configuration file.
         cache: name of its cache directory.
-        port: where it listens; 0 picks a free port.
-        capacity: bytes that it caches.
+        port: 0 picks a free port.
+        capacity: bytes of the cache.
 
     Raises:
         DemoFailed: it did not start.
@@ -156,7 +156,7 @@ def free_port(wanted: int = 0) -> int:
     """A port of 127.0.0.1 that nothing listens on: ``wanted``, or any.
 
     Raises:
-        DemoFailed: the one that is wanted is taken.
+        DemoFailed: the wanted port is taken.
     """
     try:
         with socket.create_server(("127.0.0.1", wanted)) as listener:
@@ -167,7 +167,7 @@ def free_port(wanted: int = 0) -> int:
 
 
 def ready(endpoint: str) -> bool:
-    """Whether a gateway says that requests may come."""
+    """Whether a gateway reports that it is ready."""
     try:
         return get(endpoint, "/-/readyz")[0] == 200
     except (OSError, HTTPException):

@@ -1,14 +1,14 @@
 """The sending side of one connection: bytes through the transport, files by sendfile.
 
-Two writers share one socket, so one rule keeps the bytes in order: nothing is sent past the transport while the
-transport still holds bytes. Its buffer limit is zero, hence ``paused`` says exactly that, and a slow reader
+Two writers share one socket, so one rule keeps the bytes in order: nothing bypasses the transport while it
+still holds bytes. Its buffer limit is zero, so ``paused`` tells exactly that, and a slow reader
 costs at most one message.
 
-asyncio owns the transport's file descriptor and forbids ``add_writer`` on it, so files leave through a duplicate. It
-is made when the first file needs it and closed when the transport is lost; the peer sees the end of the connection only
-then. The wait for a slow reader is one callback per time the socket becomes writable; the request's task is woken once,
-at the end. What is not in memory of a file is not sent by sendfile, which would wait for the disk: a thread reads it, and it
-leaves through the transport (files.py).
+asyncio owns the transport's file descriptor and forbids ``add_writer`` on it, so files are sent through a duplicate. It
+is created when the first file needs it and closed when the transport is lost; the peer sees the end of the connection only
+then. The wait for a slow reader is one callback each time the socket becomes writable; the request's task is woken once,
+at the end. Parts of a file that are not in memory are not sent by sendfile, which would wait for the disk: a thread reads them,
+and the transport sends them (files.py).
 
 Measured on one core over loopback, whole requests: up to 16 KiB, a pread and one write are cheaper than two system
 calls of which one is sendfile.
@@ -31,7 +31,7 @@ from gateway.server.files import SEEN, in_memory, read_at_once, read_slowly
 SMALL = 16 * 1024
 """Files up to this many bytes are read and sent together with the head."""
 TURN = 8 * 1024**2
-"""A connection that can take more than this many bytes at once lets the others have a turn."""
+"""Bytes sent in one go after which a fast connection lets the others run."""
 _PIECE = 2 * 1024**2
 _UNSEEN = (0.0, 0, 0)
 _COLD = 1024**2
@@ -46,9 +46,9 @@ FileSpan = tuple[int, int, int]
 
 
 class Channel:
-    """What a connection can send.
+    """The sending side of a connection.
 
-    One send at a time: the caller guarantees that the next begins after the previous one has returned.
+    One send at a time: the caller starts the next one only after the previous one has returned.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Channel:
             transport.set_write_buffer_limits(high=0)
 
     def pause(self) -> None:
-        """The transport holds bytes that the peer does not take."""
+        """The transport holds bytes that the peer has not accepted."""
         self.paused = True
 
     def resume(self) -> None:
@@ -89,7 +89,7 @@ class Channel:
             self._writable.set_result(None)
 
     async def drain(self) -> None:
-        """Wait until the transport takes bytes again.
+        """Wait until the transport accepts bytes again.
 
         Raises:
             ClientGone: the connection was lost, now or before.
@@ -98,10 +98,10 @@ class Channel:
             self._writable = self._loop.create_future()
             await self._writable
         if self.lost or self.transport.is_closing():
-            raise ClientGone("the client has gone")
+            raise ClientGone("the client is gone")
 
     async def send_files(self, head: bytes, spans: Sequence[FileSpan]) -> None:
-        """Send ``head`` and then spans of files; returns when the kernel has them all.
+        """Send ``head`` and then spans of files; returns when the kernel has accepted all.
 
         Raises:
             ClientGone: the connection was lost, now or before.
@@ -134,7 +134,7 @@ class Channel:
             raise self._explained(error) from None
 
     def give_up_after(self, seconds: float) -> None:
-        """Have the kernel end the connection when the peer takes nothing of what is sent for so long."""
+        """Have the kernel end the connection if the peer accepts no byte for ``seconds``."""
         sock = self.transport.get_extra_info("socket")
         if (
             sock is not None
@@ -144,21 +144,21 @@ class Channel:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
     def break_off(self) -> None:
-        """End the connection by a reset: nobody takes what was sent for a whole response (RFC 9112 section 8)."""
+        """Reset the connection, so that the peer does not take the response for complete (RFC 9112 section 8)."""
         sock = self.transport.get_extra_info("socket")
         if sock is not None:
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-            except OSError:  # already closed: as broken as can be
+            except OSError:  # already closed
                 pass
         self.transport.abort()
 
     def lose(self) -> None:
-        """The transport is gone: wake who waits, and let the socket go."""
+        """The transport is gone: wake the waiting task, and release the socket."""
         self.lost = True
         self.resume()
         if self._done is not None and not self._done.done():
-            self._done.set_exception(ClientGone("the client has gone"))
+            self._done.set_exception(ClientGone("the client is gone"))
         if self._out is not None:
             if self._done is not None:
                 self._loop.remove_writer(self._out)
@@ -172,7 +172,7 @@ class Channel:
         return self._out
 
     def _push(self) -> bool:
-        """Send until everything is sent (true), or the socket is full, it is another connection's turn, or ``_cold`` (false)."""
+        """Send until all is sent (true), or the socket is full, other connections must run, or ``_cold`` is set (false)."""
         self._cold = False
         now, spans = self._loop.time(), self._spans
         out = cast(socket.socket, self._out).fileno()

@@ -1,12 +1,12 @@
-"""One request and its response, seen from the application: ``receive``, ``send``, and what happens when it fails.
+"""One request and its response, as the application sees them: ``receive``, ``send``, and the handling of failures.
 
 A response that has begun can end in two ways only: complete, or by a broken connection. The application breaks it by
-raising; ``BrokenBody`` and every other ``LarderError`` are expected and logged in a line, anything else with its
-traceback. After the client has left, ``receive`` says ``http.disconnect`` and ``send`` raises ``ClientGone`` (an
-``OSError``, as ASGI 2.4 asks), so an application that streams stops at its next piece.
+raising; ``BrokenBody`` and every other ``LarderError`` are expected and logged in a line, other exceptions with their
+traceback. After the client has left, ``receive`` returns ``http.disconnect`` and ``send`` raises ``ClientGone`` (an
+``OSError``, as ASGI 2.4 requires), so an application that streams stops at its next piece.
 
-A connection takes another request only if this one was read whole and needed no 100 Continue, or got it. What is left of a
-body would be taken for the next request. A client that waits for its 100 Continue may be confused: botocore up to 1.43.11
+A connection accepts another request only if this one was read completely, and got its 100 Continue if it waited for one. The rest
+of a body would be taken for the next request. A client that still waits for 100 Continue may be confused: botocore up to 1.43.11
 misreads the answer to its next upload over the same connection, and waits for more.
 
 The head is held back until the first piece of the body, as ASGI allows: both leave in one packet.
@@ -32,23 +32,23 @@ FILES = "larder.files"
 PIECES = "larder.pieces"
 """Extension: a part of a response's body made of bytes and spans of files, in one message. See ``Cycle._send_pieces``."""
 HIGH_WATER = 256 * 1024
-"""Bytes of a request body that wait for the application before reading pauses."""
+"""Bytes of a request body buffered for the application before reading pauses."""
 
 logger = logging.getLogger("gateway.server")
 Piece = bytes | FileSpan
 
 
 class Connection(Protocol):
-    """What a cycle needs of the connection it belongs to."""
+    """The connection as its cycles use it."""
 
     channel: Channel
     tasks: set[Any]
 
     def await_body(self, cycle: Cycle) -> None:
-        """The application waits for more of the body: make it come, within the time that bodies have."""
+        """The application waits for more of the body: read it, within the time limit of bodies."""
 
     def resume_reading(self) -> None:
-        """The application has taken what had been read."""
+        """The application has consumed the buffered body."""
 
     def on_response_complete(self, cycle: Cycle) -> None:
         """The response has ended; the next request may be answered."""
@@ -80,24 +80,24 @@ class Cycle:
         self._left = 0
 
     def feed(self, piece: bytes) -> bool:
-        """Take a piece of the request body; true when the application should be waited for."""
+        """Buffer a piece of the request body; returns whether reading should pause."""
         self._body.append(piece)
         self._size += len(piece)
         self.wake()
         return self._size > HIGH_WATER
 
     def wake(self) -> None:
-        """Something changed that ``receive`` may be waiting for."""
+        """Wake ``receive``: its condition may have changed."""
         if self._event is not None:
             self._event.set()
 
     def leave(self) -> None:
-        """The client has gone: nothing more will come or can be sent."""
+        """The client is gone: nothing more can be received or sent."""
         self.gone = True
         self.wake()
 
     async def run(self, application: Application) -> None:
-        """Run the application and make sure that the response ends in one of the two ways."""
+        """Run the application and ensure that the response ends in one of the two ways."""
         try:
             await application(self.scope, self.receive, self.send)
             if not self.complete and not self.gone:
@@ -135,8 +135,8 @@ class Cycle:
         """The next piece of the request body, or ``http.disconnect`` (ASGI HTTP specification)."""
         if self._expects:
             self._expects = False
-            # The first call says that the body is wanted (RFC 9110 section 10.1.1); it may have come unasked. An empty body
-            # is asked for as well: see above.
+            # The first call requests the body (RFC 9110 section 10.1.1), which may have arrived unrequested. Request an empty
+            # body too: see above.
             if not self._body and not self.started and not self.gone:
                 self._channel.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         while not self.gone and not self.complete:
@@ -160,14 +160,14 @@ class Cycle:
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     async def send(self, message: Message) -> None:
-        """Take an event of the response.
+        """Handle an event of the response.
 
         Raises:
             ClientGone: the client has closed the connection.
-            BlobGone: a file was shorter than it was said to be.
+            BlobGone: a file is shorter than announced.
             DiskUnavailable: a file could not be read.
-            RuntimeError: the application broke the rules of ASGI or its own content-length.
-            ValueError: a header cannot be sent.
+            RuntimeError: the application violated ASGI or its own content-length.
+            ValueError: a header is invalid.
         """
         kind = message["type"]
         head = self._head
@@ -182,7 +182,7 @@ class Cycle:
         if self.complete:
             raise RuntimeError(f"{kind} came after the response was complete")
         if self.gone:
-            raise ClientGone("the client has gone")
+            raise ClientGone("the client is gone")
         more = bool(message.get("more_body", False))
         if kind == "http.response.body":
             await self._send_bytes(head, message.get("body", b""), more)
@@ -196,18 +196,18 @@ class Cycle:
             if self._left:
                 raise RuntimeError(f"the response is {self._left} bytes shorter than its content-length")
             if self.gone:
-                raise ClientGone("the client has gone")
+                raise ClientGone("the client is gone")
             self._finish()
 
     async def _send_files(self, message: Message) -> None:
-        """Send a whole response of files in one go: status 200, header lines from ``encode_lines``, spans of open files.
+        """Send a complete response of files in one message: status 200, header lines from ``encode_lines``, spans of open files.
 
         The head must carry the content-length, which the spans must add up to.
         """
         if self.started or not self._channel.zero_copy:
             raise RuntimeError(f"{FILES} cannot be sent here")
         if self.gone:
-            raise ClientGone("the client has gone")
+            raise ClientGone("the client is gone")
         self.started = True
         if self.more_body or self._expects:
             self.keep_alive = False
@@ -286,7 +286,7 @@ class Cycle:
         await self._write(b"".join(waiting))
 
     async def _send_each(self, waiting: list[bytes], pieces: Sequence[Piece]) -> list[bytes]:
-        """Send what waits and the pieces; what is left, because it is little, is returned."""
+        """Send buffered bytes and the pieces; returns the rest if it is too small to be sent alone."""
         size = 0
         spans: list[FileSpan] = []
         for piece in pieces:
@@ -311,7 +311,7 @@ class Cycle:
         return waiting
 
     async def _write_slowly(self, head: bytes, body: bytes) -> None:
-        """Write a large piece in parts, because a transport's buffer for a slow reader is not accounted for."""
+        """Write a large piece in parts, because a transport's buffer for a slow reader is unbounded."""
         await self._write(head)
         view = memoryview(body)
         for start in range(0, len(body), HIGH_WATER):

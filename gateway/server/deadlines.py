@@ -1,6 +1,6 @@
-"""Deadlines of connections, without a timer for each request: one sweep a second closes those that are overdue.
+"""Deadlines of connections without a timer per request: a sweep every second closes overdue ones.
 
-Setting a deadline is then an assignment, and a deadline is honoured at most a sweep late.
+So setting a deadline is an assignment, and a deadline is enforced at most one sweep late.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Timed(Protocol):
 
 
 class _Sweep:
-    """Looks at all connections of a server at regular times, while there are any."""
+    """Checks all connections of a server at regular intervals, while there are any."""
 
     def __init__(self, connections: Set[Timed], loop: asyncio.AbstractEventLoop) -> None:
         self.connections = connections
@@ -50,9 +50,9 @@ _sweeps: dict[int, _Sweep] = {}
 
 
 def watch(connections: Set[Timed], loop: asyncio.AbstractEventLoop, shortest: float) -> None:
-    """Keep the deadlines of a server's connections, often enough for timeouts of ``shortest`` seconds.
+    """Enforce the deadlines of a server's connections, often enough for time-outs of ``shortest`` seconds.
 
-    ``connections`` is the live set; watching ends when it is empty, and begins again with the next call.
+    ``connections`` is the live set; watching stops when it is empty, and resumes with the next call.
     """
     sweep = _sweeps.get(id(connections))
     if sweep is None:

@@ -1,8 +1,8 @@
-"""Bytes of files for the event loop: at once if they are in memory, else by a thread.
+"""Bytes of files for the event loop: read at once if they are in memory, else in a thread.
 
-A page that is not in memory is read from the disk while the caller waits, and a disk that hangs does not answer. ``RWF_NOWAIT``
-(preadv2(2)) reads what is in memory and nothing else; ``cachestat`` (Linux 6.5) says how much of a span is. Where the kernel has
-no ``cachestat``, the first and the last page of a span speak for it.
+Reading a page that is not in memory blocks the caller until the disk answers, and a hung disk does not. ``RWF_NOWAIT``
+(preadv2(2)) reads only from memory; ``cachestat`` (Linux 6.5) tells how much of a span is in memory. On kernels without
+``cachestat``, the first and the last page are checked instead.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable
 from gateway.model.errors import BlobGone, DiskUnavailable
 
 ReadCold = Callable[[int, int, int], Awaitable[bytes]]
-"""``os.pread`` without blocking the loop; raises DiskUnavailable when the disk hangs, OSError when it fails."""
+"""``os.pread`` without blocking the loop; raises DiskUnavailable if the disk hangs, OSError if it fails."""
 
 _CACHESTAT = 451
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MEMORY_FOR = 1.0
-"""Seconds for which a span that was in memory counts as being there: what was just read is the last to be given up."""
+"""Seconds for which a span that was in memory is assumed to stay there: recently read pages are reclaimed last."""
 _MOST_REMEMBERED = 4096
 _NOT_SUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _LARGEST = 256 * 1024
@@ -34,7 +34,7 @@ _call = _libc.syscall
 _call.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
 _byte = [bytearray(1)]
 SEEN: dict[int, tuple[float, int, int]] = {}
-"""Spans that were in memory a moment ago, by descriptor: until when that is believed, on the loop's clock, start and stop."""
+"""Spans found in memory, by descriptor: until when that is assumed, on the loop's clock, start and stop."""
 
 
 async def _in_default_thread(fd: int, count: int, offset: int) -> bytes:
@@ -45,13 +45,13 @@ _read_cold: ReadCold = _in_default_thread
 
 
 def read_cold_by(reader: ReadCold) -> None:
-    """Have what is not in memory read by ``reader``, which knows how long the disk may take."""
+    """Set the reader of spans that are not in memory; it knows how long the disk may take."""
     global _read_cold
     _read_cold = reader
 
 
 def in_memory(fd: int, offset: int, count: int, now: float) -> bool:
-    """Whether a span of a file can be read without its disk, for which ``SEEN`` does not vouch; ``now``: the loop's clock."""
+    """Check whether a span that is not in ``SEEN`` can be read without the disk; ``now``: the loop's clock."""
     _span[0], _span[1] = offset, count
     last = offset + count - 1
     if _call(_CACHESTAT, fd, _span_at, _counts_at, 0) == 0:
@@ -59,7 +59,7 @@ def in_memory(fd: int, offset: int, count: int, now: float) -> bool:
             return False
     elif not _readable(fd, offset):
         return False
-    # Pages that are on their way from the disk count as there; they arrive in order.
+    # Pages being read from the disk count as in memory; they arrive in order.
     if not _readable(fd, last):
         return False
     if len(SEEN) >= _MOST_REMEMBERED:
@@ -104,7 +104,7 @@ def read_at_once(fd: int, count: int, offset: int) -> bytes | None:
 
 
 async def read_slowly(fd: int, count: int, offset: int) -> bytes:
-    """``read_exactly`` by a thread."""
+    """``read_exactly`` in a thread."""
     data = b""
     while len(data) < count:
         try:

@@ -1,8 +1,8 @@
 """Response heads: from ASGI headers to bytes on the wire, and the framing of the body.
 
-Response splitting (CWE-113) is made impossible once for the whole head instead of header by header: a head with *n*
-headers contains exactly *n* + 2 line feeds and as many carriage returns, so one more of either means that a name or a
-value carried it. Names are checked once and remembered; there are few of them.
+Response splitting (CWE-113) is ruled out by one check of the whole head instead of one per header: a head with *n*
+headers contains exactly *n* + 2 line feeds and as many carriage returns, so an additional one must be part of a name or a
+value. Names are checked once and cached; there are few of them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ STATUS_LINES = {status: _status_line(status) for status in range(100, 600)}
 class Head:
     """An encoded response head and the framing of the body after it.
 
-    ``length`` is the number of body bytes announced, ``None`` when the end is marked otherwise: by ``chunked``
-    framing, or, for HTTP/1.0 clients, by closing. ``bodiless`` means that no body may follow whatever is announced
-    (HEAD, 204, 304: RFC 9110 section 6.4.1). ``close`` means that the connection ends after this response.
+    ``length`` is the number of body bytes announced, ``None`` if the end is marked by ``chunked`` framing, or, for HTTP/1.0
+    clients, by closing. ``bodiless``: no body may follow, whatever is announced (HEAD, 204, 304: RFC 9110 section 6.4.1).
+    ``close``: the connection ends after this response.
     """
 
     data: bytes
@@ -71,7 +71,7 @@ def encode_head(
     given = len(pieces) // 4
     bodiless = method == "HEAD" or status in (204, 304) or status < 200
     if chunked and length is not None:
-        raise ValueError("a response has either a content-length or a transfer-encoding")
+        raise ValueError("a response must not have both a content-length and a transfer-encoding")
     if length is None and not chunked and not bodiless:
         chunked = not http_10
         keep_alive = keep_alive and chunked
@@ -90,7 +90,7 @@ def encode_head(
 
 
 def encode_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Header lines to be kept and sent often, as part of the head of a ``larder.files`` message.
+    """Encode header lines for repeated use in ``larder.files`` messages.
 
     Raises:
         ValueError: as ``encode_head``.

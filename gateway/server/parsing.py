@@ -1,12 +1,12 @@
-"""From bytes to requests: llhttp does the grammar, this module the checks that a gateway needs beyond it.
+"""Parses requests: llhttp handles the grammar, this module adds the checks that a gateway needs.
 
 * A head has at most ``MAX_HEAD`` bytes. llhttp buffers without limit, so bytes are counted while a head is unfinished; the
-  same bound holds for what comes between the pieces of a chunked body, its extensions and trailers.
+  same bound applies to the extensions and trailers of a chunked body.
 * Trailers of a chunked body are dropped (RFC 9110 section 6.5.1): the verified headers did not include them.
 * ``Upgrade`` is ignored, as RFC 9110 section 7.8 allows: curl offers h2c on every request. llhttp stops at such a request,
-  so its head is parsed once more without the offer; the headers that are handed on stay as they were sent.
+  so its head is parsed once more without the offer; the headers passed on stay as they were sent.
 * The request target is split, never normalised: signatures are verified over it.
-* A request names one host: in exactly one Host header, which HTTP/1.0 may lack, and in an absolute target the same (RFC 9112,
+* A request names one host: in exactly one Host header, which HTTP/1.0 may lack, and the same in an absolute target (RFC 9112,
   section 3.2). Routes, virtual buckets and signatures depend on it.
 """
 
@@ -19,14 +19,14 @@ from typing import Any, Protocol
 import httptools
 
 MAX_HEAD = 64 * 1024
-"""Bytes of request line and headers; S3 itself allows 8 KiB of headers, presigned URLs with policies are longer."""
+"""Most bytes of request line and headers; S3 itself allows 8 KiB of headers, but presigned URLs with policies are longer."""
 _METHODS: dict[bytes, str] = {name.encode(): name for name in ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")}
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/1\.[01]\r\n")
 _VERSIONS = {"1.0": "1.0", "1.1": "1.1"}
 
 
 class BadRequest(Exception):
-    """The input cannot be read as a request; ``code`` is a key of ``S3_CODES``, ``explain`` follows its sentence."""
+    """The input is not a valid request; ``code`` is a key of ``S3_CODES``, ``explain`` follows its sentence."""
 
     def __init__(self, code: str, explain: str = "") -> None:
         self.code = code
@@ -38,7 +38,7 @@ class BadRequest(Exception):
 class RequestHead:
     """A request without its body: names of headers lower-cased, everything else as sent.
 
-    ``expects`` says that the client waits for 100 Continue, ``keep_alive`` that it would send another request.
+    ``expects``: the client waits for 100 Continue. ``keep_alive``: it may send another request.
     """
 
     method: str
@@ -64,7 +64,7 @@ class Listener(Protocol):
 
 
 class RequestParser:
-    """Parses the requests of one connection; ``in_head`` says whether one has begun whose head is not complete."""
+    """Parses the requests of one connection; ``in_head``: a head has begun and is not complete."""
 
     def __init__(self, listener: Listener) -> None:
         self.in_head = False
@@ -82,14 +82,14 @@ class RequestParser:
         self._as_sent: list[tuple[bytes, bytes]] | None = None
 
     def feed(self, data: bytes) -> None:
-        """Parse what arrived, telling the listener.
+        """Parse received bytes, and notify the listener.
 
         Raises:
-            Refused: it is not HTTP/1.1, or a head is too long; nothing that follows can be understood.
+            Refused: not HTTP/1.1, or a head is too long; the rest of the connection is unusable.
         """
         was_in_head = self.in_head
         size = self._unfinished + len(data)
-        # A head that came in one short piece needs no measuring.
+        # A head that arrives in one short piece needs no measuring.
         self._measure = was_in_head or size > MAX_HEAD
         self._advanced = False
         try:
@@ -116,7 +116,7 @@ class RequestParser:
                 raise BadRequest("RequestHeaderSectionTooLarge")
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """End of input."""
         self._llhttp = None
 
     def _new(self) -> Any:
@@ -152,7 +152,7 @@ class RequestParser:
             self._hosts.append(value.lower())
         elif name == b"expect":
             self._expects = value.lower() == b"100-continue"
-        # llhttp leaves white space after a value, which is no part of it (RFC 9110, section 5.5).
+        # llhttp keeps white space after a value, which is not part of it (RFC 9110, section 5.5).
         self._headers.append((name, value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
@@ -188,7 +188,7 @@ class RequestParser:
         self._listener.on_piece(body)
 
     def on_message_complete(self) -> None:
-        """The end of a request, or of the first look at one that offered an upgrade."""
+        """The end of a request, or of the first pass over one that offered an upgrade."""
         if not self._upgrading:
             self._advanced = True
             self._listener.on_end()

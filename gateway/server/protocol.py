@@ -1,17 +1,17 @@
 """One HTTP/1.1 connection under uvicorn: the order of its requests, its deadlines, and how it ends.
 
-Written instead of adapted, because a hit should cost little more than its system calls: no access log, no object per
-request that it does not need, no timer per request (one sweep a second finds the connections that are overdue).
+It is written from scratch, because a hit should cost little more than its system calls: no access log, no unnecessary object per
+request, no timer per request (one sweep a second finds overdue connections).
 
-What is decided here:
+Its rules:
 
 * Requests of one connection are answered in order; the next one starts when its predecessor is complete.
 * A head has ``head_timeout`` seconds to arrive; a body at most ``body_timeout`` seconds between two pieces while the
   application waits for it.
-* A request whose body the application did not want ends the connection. The answer could get lost when the kernel
+* A request whose body was not read completely ends the connection. The answer could get lost if the kernel
   resets a connection with unread bytes, so the rest is read and dropped for a while (RFC 9112 section 9.6).
 * An unauthenticated connection may be closed while it is idle (gateway/server/strangers.py).
-* A request that cannot be parsed is answered after those before it, with 400, and ends the connection.
+* An invalid request is answered after its predecessors, with 400, and ends the connection.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from gateway.server.refusals import Application, Scope, refusal, slow_down
 from gateway.server.strangers import AUTHENTICATED, strangers_of
 
 LINGER_BYTES = 64 * 1024**2
-"""Bytes of an unwanted request body that are read so that the client can see the answer; the largest part that clients
+"""Bytes of an unwanted request body that are read so that the client can receive the answer; the largest part that clients
 send by default is 50 MiB."""
 _ASGI = {"version": "3.0", "spec_version": "2.4"}
 _ZERO_COPY: dict[str, Any] = {"http.response.zerocopysend": {}, FILES: {}, PIECES: {}}
 
 
 class GatewayProtocol(asyncio.Protocol):
-    """One connection. uvicorn makes it and, to stop, calls ``shutdown`` and waits until all are lost."""
+    """One connection. uvicorn creates it and, to stop, calls ``shutdown`` and waits until all are lost."""
 
     head_timeout = 30.0
     """Seconds from a request's first byte to the end of its head."""
@@ -49,11 +49,10 @@ class GatewayProtocol(asyncio.Protocol):
     linger_timeout = 10.0
     """Seconds for which an unwanted body is read and dropped."""
     unread_timeout = 600.0
-    """Seconds for which a peer may take no byte of what is sent to it: a loader that computes for minutes between two reads is
-    well, and one that never reads again would keep a fill, a file or another node's answer open indefinitely (tcp(7),
-    TCP_USER_TIMEOUT)."""
+    """Seconds for which a peer may accept no byte. A loader that computes for minutes between two reads is healthy; one that
+    never reads again would keep a fill, a file or another node's answer open indefinitely (tcp(7), TCP_USER_TIMEOUT)."""
     goodbye_timeout = 5.0
-    """Seconds that the other end of an idle TLS connection has to answer our close_notify. Connection pools never do, and RFC
+    """Seconds that the peer of an idle TLS connection has to answer close_notify. Connection pools never do, and RFC
     8446 section 6.1 does not require it; asyncio would wait for 30 seconds and delay a stop by as much."""
 
     channel: Channel
@@ -90,7 +89,7 @@ class GatewayProtocol(asyncio.Protocol):
     # The transport's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take over a new connection."""
+        """Set up a new connection."""
         self.transport = cast(asyncio.Transport, transport)
         self.channel = Channel(self.transport, self.loop)
         self.channel.give_up_after(self.unread_timeout)
@@ -107,7 +106,7 @@ class GatewayProtocol(asyncio.Protocol):
         watch(self._connections, self.loop, min(self._keep_alive, self.head_timeout, self.body_timeout))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the application, which may be anywhere in its response."""
+        """Notify the application, which may be anywhere in its response."""
         self._connections.discard(self)
         self._strangers.discard(self)
         metrics.CONNECTIONS.dec()
@@ -120,7 +119,7 @@ class GatewayProtocol(asyncio.Protocol):
             self._parser = None
 
     def pause_writing(self) -> None:
-        """The transport's buffer is not empty any more."""
+        """The transport's buffer is no longer empty."""
         self.channel.pause()
 
     def resume_writing(self) -> None:
@@ -128,7 +127,7 @@ class GatewayProtocol(asyncio.Protocol):
         self.channel.resume()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what arrived and start the request it completes, if it is the first in line."""
+        """Parse received bytes, and start the completed request if it is first in line."""
         if self._linger is not None:
             self._linger -= len(data)
             if self._linger < 0:
@@ -150,7 +149,7 @@ class GatewayProtocol(asyncio.Protocol):
     # The parser's side
 
     def on_request(self, head: RequestHead) -> None:
-        """Line the request up."""
+        """Queue the request."""
         self.deadline = NEVER
         path = head.raw_path.decode("ascii")
         scope: Scope = {
@@ -212,13 +211,13 @@ class GatewayProtocol(asyncio.Protocol):
         self.tasks.add(cycle.task)
 
     def await_body(self, cycle: Cycle) -> None:
-        """The application waits for more of the body: make it come, within ``body_timeout``."""
+        """The application waits for more of the body: read it, within ``body_timeout``."""
         self.resume_reading()
         if cycle.more_body:
             self.deadline = self.loop.time() + self.body_timeout
 
     def on_response_complete(self, cycle: Cycle) -> None:
-        """Go on to the next request, or end the connection."""
+        """Start the next request, or end the connection."""
         self._state.total_requests += 1
         self._active = None
         if self._stranger:
@@ -251,7 +250,7 @@ class GatewayProtocol(asyncio.Protocol):
         self.resume_reading()
 
     def _refuse(self, refused: BadRequest) -> None:
-        """Note that the input is unreadable from here on, and answer as soon as those before are answered."""
+        """Record that the rest of the input is invalid, and answer once all earlier requests are answered."""
         self._refused = refused
         broken, self._parsing = self._parsing, None
         if broken is not None and broken is self._active:
@@ -279,7 +278,7 @@ class GatewayProtocol(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on, unless requests that arrived ahead of time are waiting."""
+        """Resume reading, unless pipelined requests are waiting."""
         if not self._reading and not self._pipeline and not self.transport.is_closing():
             self._reading = True
             self.transport.resume_reading()
@@ -296,7 +295,7 @@ class GatewayProtocol(asyncio.Protocol):
             self.hang_up()
 
     def shutdown(self) -> None:
-        """The server stops: end the connection now, or after the response that is under way."""
+        """Stop: end the connection now, or after the response in progress."""
         self._pipeline.clear()
         if self._active is None:
             self.hang_up()
@@ -313,7 +312,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._strangers.discard(self)
 
     def hang_up(self) -> None:
-        """Close the connection; what the transport still holds is sent."""
+        """Close the connection after sending the transport's buffer."""
         self._stranger = False
         self.transport.close()
         if self._scheme == "https":

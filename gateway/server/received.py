@@ -12,7 +12,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 async def request_body(receive: Receive) -> AsyncIterator[bytes]:
-    """The pieces of a request's body as they come; none of them is empty.
+    """The pieces of a request's body as they arrive, none of them empty.
 
     Raises:
         ClientGone: the client left before the body was complete.
@@ -31,7 +31,7 @@ async def whole_body(receive: Receive, limit: int) -> bytes:
     """A request's body in memory.
 
     Raises:
-        ApiError: TooLarge, there are more than ``limit`` bytes.
+        ApiError: TooLarge for more than ``limit`` bytes.
         ClientGone: the client left before the body was complete.
     """
     pieces: list[bytes] = []
@@ -45,5 +45,5 @@ async def whole_body(receive: Receive, limit: int) -> bytes:
 
 
 def too_large(limit: int) -> ApiError:
-    """What to answer to a body of more than ``limit`` bytes."""
+    """The error for a body of more than ``limit`` bytes."""
     return ApiError("TooLarge", f"The body may have at most {limit} bytes.")

@@ -1,5 +1,5 @@
-"""S3's error document, and the answers that the server gives by itself, when no application can: unreadable requests,
-overload, faults of ours."""
+"""S3's error document, and the server's own answers when no application can answer: invalid requests, overload, internal
+errors."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 RETRY_AFTER = b"1"
-"""Seconds that a client turned away by overload should wait; SDKs back off further by themselves."""
+"""Seconds that a client refused because of overload should wait; SDKs back off further by themselves."""
 
 
 HOST_ID = b64encode(sha256(gethostname().encode()).digest()).decode()
-"""Tells the machines of a fleet apart in error documents, without naming them."""
+"""Identifies the machines of a fleet in error documents, without naming them."""
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -36,8 +36,8 @@ def error_document(code: str, message: str, request_id: str, details: Mapping[st
 
     Args:
         code: a key of ``S3_CODES``.
-        message: the sentence for people.
-        request_id: the one of the answer's ``x-amz-request-id``.
+        message: a readable sentence.
+        request_id: that of the answer's ``x-amz-request-id``.
         details: further elements, between message and request id.
     """
     elements = {"Code": code, "Message": message, **details, "RequestId": request_id, "HostId": HOST_ID}
@@ -45,7 +45,7 @@ def error_document(code: str, message: str, request_id: str, details: Mapping[st
 
 
 def xml_document(root: str, elements: Mapping[str, str]) -> bytes:
-    """A document of texts by element name; what XML cannot say is replaced."""
+    """A document with text elements; characters that XML does not allow are replaced."""
     inner = "".join(f"<{name}>{_text(value)}</{name}>" for name, value in elements.items())
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<{root}>{inner}</{root}>'.encode()
 
@@ -60,11 +60,11 @@ def _document(code: str, explain: str) -> tuple[bytes, bytes]:
 
 
 def refusal(code: str, explain: str = "") -> bytes:
-    """A whole HTTP response that refuses a request which could not even be read; the connection ends after it.
+    """A complete HTTP response that refuses an unreadable request; the connection ends after it.
 
     Args:
         code: a key of ``S3_CODES``.
-        explain: what was wrong, where the code's sentence does not say it.
+        explain: details that the code's sentence lacks.
     """
     request_id, body = _document(code, explain)
     return (
@@ -90,7 +90,7 @@ async def _answer(send: Send, code: str, *extra: tuple[bytes, bytes]) -> None:
 
 
 async def slow_down(scope: Scope, receive: Receive, send: Send) -> None:
-    """The application that answers while too many requests are in flight: 503 SlowDown with Retry-After."""
+    """The application that answers under overload: 503 SlowDown with Retry-After."""
     await _answer(send, "SlowDown", (b"retry-after", RETRY_AFTER))
 
 

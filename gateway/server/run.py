@@ -1,12 +1,12 @@
-"""Run the gateway's application: sockets, workers, signals.
+"""Runs the gateway's application: sockets, workers, signals.
 
-One worker runs in this process. Several are started and replaced by uvicorn's supervisor and accept from one shared
-socket, which is bound here, so that an address in use is an error of the configuration and not of a worker.
+A single worker runs in this process. Several are started and replaced by uvicorn's supervisor and accept from one shared
+socket. It is bound here, so that an address in use is reported as a configuration error instead of one of a worker.
 
 Signals: SIGTERM and SIGINT stop accepting and let the requests in flight finish, for at most ``drain`` seconds; a
-further SIGINT does not wait. What an application has to do first, it does by ``before_stop``, which may have SIGTERM accept for a
-while longer; SIGINT, which is a person's, and any second signal end that. SIGHUP stops nothing; it reaches every worker, whose
-application may handle it. Workers end with their supervisor, however it ended.
+further SIGINT does not wait. ``before_stop`` lets an application act first, and may keep accepting for a while after SIGTERM;
+SIGINT, sent by a person, and any second signal end that. SIGHUP stops nothing; it reaches every worker, whose
+application may handle it. Workers end with their supervisor, however it ends.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from gateway.imports import imported
 from gateway.model.errors import ConfigError
 
 LISTENING = "_LARDER_LISTENING"
-"""The environment variable that tells every worker the address in use, as ``http://host:port``."""
+"""The environment variable that passes the actual address to every worker, as ``http://host:port``."""
 
 _BACKLOG = 2048
 _PR_SET_PDEATHSIG = 1
 _LOOK = 0.1
-"""Seconds between two looks at signals while workers end."""
+"""Seconds between checks for signals while workers end."""
 _WITHHELD = {signal.SIGINT, signal.SIGHUP}
-"""Signals that wait until a worker has handlers for them: without one SIGINT prints a traceback, and SIGHUP ends the process."""
+"""Signals blocked until a worker has handlers for them: by default SIGINT prints a traceback, and SIGHUP ends the process."""
 logger = logging.getLogger("gateway.server")
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What to run.
+    """The application to run.
 
-    ``factory`` names a function without arguments that makes the ASGI application, as ``"module:function"``; every
-    worker calls it. ``environ`` is added to the environment first. ``announce`` gets the address in use.
+    ``factory`` names a function without arguments that creates the ASGI application, as ``"module:function"``; every
+    worker calls it. ``environ`` is added to the environment first. ``announce`` is called with the actual address.
     """
 
     factory: str
@@ -66,10 +66,10 @@ class Launch:
 
 
 def serve(settings: ServerSettings, launch: Launch) -> int:
-    """Serve until told to stop; returns the exit status of the process (0 after a stop that was asked for).
+    """Serve until told to stop; returns the exit status of the process (0 after a requested stop).
 
     Raises:
-        ConfigError: the address cannot be listened on, or the TLS files cannot be read.
+        ConfigError: the address cannot be bound, or the TLS files cannot be read.
     """
     os.environ.update(launch.environ)
     _raise_file_limit()
@@ -123,11 +123,11 @@ def address_of(listener: socket.socket, *, tls: bool) -> str:
 def before_stop(work: Callable[[], None], notice: float = 0.0) -> None:
     """Call ``work`` in the running event loop as soon as this process gets a stop signal; requests in flight continue.
 
-    Does nothing where the process was not started by ``serve`` and does not own its signal handlers.
+    Does nothing in a process that was not started by ``serve``, which does not own its signal handlers.
 
     Args:
-        work: what to do first.
-        notice: seconds from SIGTERM to the stop, in which new connections are accepted as before, so that load balancers see that
+        work: runs first.
+        notice: seconds after SIGTERM in which new connections are still accepted, so that load balancers see that
             the gateway is not ready before they are refused.
     """
     loop = asyncio.get_running_loop()
@@ -141,7 +141,7 @@ def before_stop(work: Callable[[], None], notice: float = 0.0) -> None:
 
 @dataclass
 class _Stop:
-    """What ``before_stop`` adds in front of the handlers that are ``following``, by signal."""
+    """Runs before the signal handlers ``following``, for ``before_stop``."""
 
     loop: asyncio.AbstractEventLoop
     work: Callable[[], None]
@@ -167,7 +167,7 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
             raise ConfigError(f"server.{name}: {path} cannot be read")
     if settings.tls_cert:
         try:
-            # Any password: without one, OpenSSL asks at the terminal.
+            # Pass any password: without one, OpenSSL prompts at the terminal.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key, password="")
         except (ssl.SSLError, OSError):
             raise ConfigError(
@@ -199,7 +199,7 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
 
 
 def _load(factory: str, supervisor: int) -> Any:
-    """Make the application, in the process that will run it."""
+    """Create the application, in the process that will run it."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if supervisor:
@@ -230,8 +230,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _withheld() -> Iterator[None]:
-    """Block signals in this process, and in those that it starts until they unblock them."""
-    resource_tracker.ensure_running()  # its start, which the first worker's would bring about, unblocks SIGINT
+    """Block signals in this process, and in those it starts until they unblock them."""
+    resource_tracker.ensure_running()  # start it now: its start unblocks SIGINT, and the first worker would trigger it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WITHHELD)
     try:
         yield
@@ -251,10 +251,10 @@ class _Supervisor(Multiprocess):
         self._hear_of_deaths()
 
     def keep_subprocess_alive(self) -> None:
-        """Replace the workers that have ended or hang, and leave them out of what is counted of those that live.
+        """Replace workers that have ended or hang, and remove dead ones from the metrics.
 
-        A worker that has never answered is not asked again: on a busy machine it may take a minute to import its modules, and one
-        that took its place would take as long.
+        A worker that has never answered is not checked: on a busy machine it may take a minute to import its modules, and a
+        replacement would take as long.
         """
         before = {process.pid for process in self.processes}
         starting = [
@@ -283,12 +283,12 @@ class _Supervisor(Multiprocess):
         return self._answered[process]
 
     def _hear_of_deaths(self) -> None:
-        """Close our copies of the workers' pipe ends: or a worker that dies while it is asked is waited for, 30 s long."""
+        """Close our copies of the workers' pipe ends; otherwise the check of a worker that dies meanwhile blocks for 30 s."""
         for process in self.processes:
             process.child_conn.close()
 
     def handle_int(self) -> None:
-        """Stop without notice, as a worker does that gets the signal itself."""
+        """Stop without notice, as a worker does that gets the signal directly."""
         super().handle_int()
         self._pass_on(signal.SIGINT)
 
@@ -315,5 +315,5 @@ class _Supervisor(Multiprocess):
                 os.kill(process.pid, number)
 
     def handle_hup(self) -> None:
-        """Pass SIGHUP on instead of replacing the workers: requests in flight go on."""
+        """Pass SIGHUP on instead of replacing the workers: requests in flight continue."""
         self._pass_on(signal.SIGHUP)

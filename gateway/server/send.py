@@ -1,4 +1,4 @@
-"""Send a piece of a file over any ASGI server: without copying where the server can, in pieces elsewhere."""
+"""Sends a piece of a file over any ASGI server: without copying if the server can, otherwise in pieces."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gateway.server.files import read_exactly
 from gateway.server.refusals import Scope, Send
 
 PIECE = 256 * 1024
-"""Bytes read at once where the file must pass through this process (TLS, other servers)."""
+"""Bytes read at once if the file must pass through this process (TLS, other servers)."""
 
 
 async def send_file(scope: Scope, send: Send, fd: int, offset: int, count: int, more_body: bool = False) -> None:
     """Send ``count`` bytes of the open file ``fd`` from ``offset`` as response body, after ``http.response.start``.
 
-    The caller keeps ``fd`` open until this returns. ``more_body`` says whether further body follows.
+    The caller keeps ``fd`` open until this returns. ``more_body``: more of the body follows.
 
     Raises:
         BlobGone: the file is shorter; the response cannot be completed.
@@ -61,7 +61,7 @@ async def send_pieces(scope: Scope, send: Send, pieces: Sequence[Piece], more_bo
 
 
 async def _joined(pieces: Sequence[Piece]) -> AsyncIterator[bytes]:
-    """The same bytes in parts of about ``PIECE``: each is a chunk of the body, and small chunks are slow to read."""
+    """The same bytes in parts of about ``PIECE``: each is a chunk of the body, and small chunks slow readers down."""
     waiting: list[bytes] = []
     size = 0
     for piece in pieces:

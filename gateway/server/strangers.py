@@ -1,8 +1,8 @@
 """Bounds the unauthenticated connections that a worker keeps open.
 
 Every connection takes a descriptor, and anyone who reaches the port can open connections. So strangers get a share of the
-descriptors: when there are more of them, the one that has been idle for longest is closed, whether it has sent nothing, half a
-head, or requests that need no key. What remains belongs to authenticated connections, blobs and the origin.
+descriptors: beyond that, the one that has been idle for longest is closed, whether it has sent nothing, half a
+head, or requests that need no key. The rest belongs to authenticated connections, blobs and the origin.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from gateway import metrics
 
 AUTHENTICATED = "larder.authenticated"
-"""Scope key of the function that marks the connection as authenticated; absent once it was called."""
+"""Scope key of the function that marks the connection as authenticated; absent once it has been called."""
 SHARE = 4
 """Unauthenticated connections may use 1/SHARE of the process's descriptors."""
 _SAY = 60.0
@@ -28,18 +28,18 @@ class Stranger(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no request of it is being answered."""
+        """Whether none of its requests is being answered."""
 
     def hang_up(self) -> None:
         """Close it."""
 
 
 class Strangers:
-    """The strangers among the connections of one worker, those that have been idle for longest first.
+    """The unauthenticated connections of one worker, longest idle first.
 
     Args:
-        limit: how many are kept open.
-        loop: whose clock times the log.
+        limit: most connections kept open.
+        loop: its clock times the log.
     """
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -50,7 +50,7 @@ class Strangers:
         self._said = float("-inf")
 
     def add(self, connection: Stranger) -> None:
-        """Note a new connection, or one that has become idle again, and close another one if there are too many."""
+        """Add a new or newly idle connection, and close another one if there are too many."""
         self._open.pop(connection, None)
         self._open[connection] = None
         if len(self._open) > self.limit:
@@ -59,7 +59,7 @@ class Strangers:
                 self._close(longest)
 
     def discard(self, connection: Stranger) -> None:
-        """Note that a connection has authenticated, or is closed."""
+        """Remove a connection that has authenticated or closed."""
         self._open.pop(connection, None)
 
     def _close(self, connection: Stranger) -> None:
@@ -79,7 +79,7 @@ class Strangers:
 
 
 def strangers_of(server_state: Any, loop: asyncio.AbstractEventLoop) -> Strangers:
-    """The strangers of the server that a connection belongs to; all of its connections share its state."""
+    """The strangers of a connection's server; its connections share its state."""
     found: Strangers | None = getattr(server_state, "strangers", None)
     if found is None:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -88,6 +88,6 @@ def strangers_of(server_state: Any, loop: asyncio.AbstractEventLoop) -> Stranger
 
 
 def authenticated(scope: MutableMapping[str, Any]) -> None:
-    """Say that the client of a request has shown who it is."""
+    """Mark the connection of a request as authenticated."""
     if (say := scope.get(AUTHENTICATED)) is not None:
         say()

@@ -39,7 +39,7 @@ def test_refused_connection():
     endpoint = f"http://127.0.0.1:{free_port()}"
     ran = run("status", "--endpoint", endpoint)
     assert ran.status == 1
-    assert ran.err == f"larder-gateway: {endpoint} refuses the connection; is a gateway running there?\n"
+    assert ran.err == f"larder-gateway: {endpoint} refuses the connection; is the gateway running?\n"
 
 
 def test_an_answer_that_was_lost(admin, operator):
@@ -73,7 +73,7 @@ def test_answers_that_stay_lost(admin, operator):
     admin.breaks, admin.asked = 1, []
     unsure = operator("nodes", "drain", "n1")
     assert unsure.status == 1
-    assert "larder-gateway audit shows whether it was done" in unsure.err
+    assert "larder-gateway audit shows whether the change was made" in unsure.err
     assert len(admin.asked) == 1
 
 

@@ -1,1 +1,1 @@
-"""``make fleet``: three gateways that are one cache, as processes of one machine, and two jobs that read through them."""
+"""``make fleet``: three gateways that form one cache, as processes on one machine, and two jobs that read through them."""

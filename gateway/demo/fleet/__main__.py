@@ -1,4 +1,4 @@
-"""The entrance: ``python -m gateway.demo.fleet [--keep] [--port N] [--nginx FOLDER]``."""
+"""The entry point: ``python -m gateway.demo.fleet [--keep] [--port N] [--nginx FOLDER]``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Start a fleet, show what it does, and leave nothing behind.
+    """Start a fleet, demonstrate it, and remove everything.
 
     Returns:
-        The exit code: 0, 1 when something was not as claimed or is not installed, 130 after Ctrl-C.
+        The exit code: 0, 1 if a claim did not hold or a package is missing, 130 after Ctrl-C.
     """
     options = _parser().parse_args(arguments)
     if missing := [name for name in NEEDED if find_spec(name) is None]:
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with Interrupts() as interrupts, ExitStack() as stack:
             try:
-                # Imported here, where Ctrl-C is already taken care of: it takes a second or two.
+                # Imported here, where Ctrl-C is handled already: the import takes a second or two.
                 course = import_module("gateway.demo.fleet.course")
                 course.take(options.keep, options.port, options.nginx, stack, interrupts)
             finally:
@@ -48,9 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m gateway.demo.fleet", description="three gateways, two jobs")
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
-    parser.add_argument("--port", type=int, default=0, help="of nginx, or of the first gateway; 0 picks a free one")
     parser.add_argument(
-        "--nginx", type=Path, help="folder with nginx's configuration (deploy/nginx); left out: no nginx"
+        "--port", type=int, default=0, help="port of nginx, or of the first gateway; 0 picks a free one"
+    )
+    parser.add_argument(
+        "--nginx", type=Path, help="folder with nginx's configuration (deploy/nginx); default: no nginx"
     )
     return parser
 

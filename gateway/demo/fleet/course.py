@@ -36,28 +36,28 @@ EPOCHS = 4
 KILLED_IN = 2
 """The epoch in which a gateway is killed, ..."""
 KILLED_AT = 1 / 3
-"""... when both jobs have had so much of it."""
+"""... when both jobs have had this share of it."""
 SHARE = 0.75
-"""Each node has room for so much of the data: one alone not for all of it, two of them well enough."""
+"""The share of the data that each node can cache: one alone not all of it, two of them easily."""
 SLACK = 0.02
-"""By how much of the data the reads at the origin may exceed what they must be."""
+"""The share of the data by which reads at the origin may exceed the minimum."""
 PATIENCE = 120.0
 """Seconds that an epoch may take."""
 
 
 @dataclass(slots=True)
 class Running:
-    """A job that runs."""
+    """A running job."""
 
     name: str
     process: Child
     results: Path
 
     def progress(self) -> list[JobProgress]:
-        """What it has said so far; a line that is being written is left for later.
+        """Its reports so far; an incomplete line is left for later.
 
         Raises:
-            DemoFailed: it has ended badly.
+            DemoFailed: it has failed.
         """
         if self.process.process.poll():
             raise DemoFailed(f"{self.name} failed: {self.process.log.read_text(errors='replace')[-2000:]}")
@@ -67,16 +67,16 @@ class Running:
         return [JobProgress(**json.loads(line)) for line in lines if line.endswith("\n")]
 
     def at(self, epoch: int) -> JobProgress:
-        """How far it is in an epoch."""
+        """Its progress in an epoch."""
         said = [each for each in self.progress() if each.epoch == epoch]
         return said[-1] if said else JobProgress(epoch, 0, 0, 0, 0.0, 0.0)
 
 
 def take(keep: bool, port: int, nginx: Path | None, stack: ExitStack, interrupts: Interrupts) -> None:
-    """Start the parts, run two jobs, kill a gateway among them, and say how to go on; the arguments are those of the entrance.
+    """Start the parts, run two jobs, kill a gateway meanwhile, and print how to continue; arguments as of the entry point.
 
     Raises:
-        DemoFailed: something was not as the demo claims.
+        DemoFailed: a claim of the demo did not hold.
     """
     images = data.digits()
     size = data.unique_size(images)
@@ -99,7 +99,7 @@ def take(keep: bool, port: int, nginx: Path | None, stack: ExitStack, interrupts
 
 
 def _describe_data(fleet: DemoFleet, images: Mapping[str, bytes]) -> Path:
-    """Put the images into the origin, past the gateways, and list them in a digest file."""
+    """Put the images into the origin, bypassing the gateways, and list them in a digest file."""
     client = s3_client(fleet.origin, ORIGIN_KEYS)
     client.create_bucket(Bucket=BUCKET)
     each(
@@ -129,7 +129,7 @@ def _start_job(fleet: DemoFleet, number: int, digest_file: Path, images: Mapping
 
 
 def _epoch(fleet: DemoFleet, jobs: list[Running], epoch: int, items: int) -> tables.Row:
-    """Run one epoch of the jobs, and kill a gateway during it if this is the epoch for it."""
+    """Run one epoch of the jobs, and kill a gateway in the epoch chosen for it."""
     before, deadline = fleet.origin_requests(), time.monotonic() + PATIENCE
     lost: int | None = None
     if not console.is_terminal:
@@ -153,18 +153,18 @@ def _epoch(fleet: DemoFleet, jobs: list[Running], epoch: int, items: int) -> tab
 
 
 def _kill(node: NodeProcess) -> int:
-    """Gives how many items were lost with it."""
+    """Kill a gateway; returns the number of items lost with it."""
     fill = node.fill()
     node.kill()
     return fill.blobs
 
 
 def check(rows: Sequence[tables.Row], items: int) -> None:
-    """Hold the numbers to what is said of them: each item is read from the origin once for both jobs and all nodes, and once
-    more if the node that had it dies.
+    """Check the numbers: each item is read from the origin once for both jobs and all nodes, and once more if the node that had
+    it dies.
 
     Raises:
-        DemoFailed: they are otherwise.
+        DemoFailed: they differ.
     """
     lost = sum(row.lost or 0 for row in rows)
     reads = [row.origin_reads for row in rows]

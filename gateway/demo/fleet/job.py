@@ -1,8 +1,8 @@
 """One training job of the fleet: loads epochs on command, checks that each item came exactly once, and reports.
 
-A process of its own, as jobs are. Run as ``python -m gateway.demo.fleet.job ORDER RESULTS``: ORDER is what `Order.write` wrote,
-RESULTS gets a line of JSON after each batch. It begins epoch N when the file ``go-N`` is there, so that what an epoch costs the
-origin can be counted between two epochs.
+A separate process, as jobs are. Run as ``python -m gateway.demo.fleet.job ORDER RESULTS``: ORDER is the file written by
+``JobTask.write``, RESULTS gets a line of JSON after each batch. It begins epoch N when the file ``go-N`` exists, so that the
+origin's requests can be counted between two epochs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from larder import Access, Credentials, Job, Loader
 
 @dataclass(frozen=True, slots=True)
 class JobTask:
-    """What a job is to do.
+    """The task of a job.
 
     Args:
         job: its name.
@@ -32,7 +32,7 @@ class JobTask:
         digests: the SHA-256 of every item, in hexadecimal, by key.
         batch_size: items of a mini-batch.
         step: seconds that a step computes.
-        epochs: how many.
+        epochs: number of epochs.
         seed: of the order.
     """
 
@@ -46,27 +46,27 @@ class JobTask:
     seed: int
 
     def write(self, file: Path) -> None:
-        """Write it down for `read`."""
+        """Write the task for `read`."""
         file.write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, file: Path) -> JobTask:
-        """Read what `write` wrote."""
+        """Parse the result of `write`."""
         return cls(**json.loads(file.read_text()))
 
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far a job is in an epoch.
+    """A job's progress in an epoch.
 
     Args:
         epoch: its number, from 0.
-        items: that came, so far.
-        hits: of these, how many were in the cache of the fleet when they were asked for.
-        joined: and how many were on their way already, because another had asked for them.
-        seconds: since its beginning.
-        waited: of these, how many the job waited for items.
-        over: whether that was all.
+        items: received so far.
+        hits: of these, in the cache of the fleet when requested.
+        joined: of these, already being fetched when requested.
+        seconds: since the beginning of the epoch.
+        waited: of these, spent waiting for items.
+        over: whether the epoch is complete.
     """
 
     epoch: int
@@ -79,7 +79,7 @@ class JobProgress:
 
 
 def go_file(folder: Path, epoch: int) -> Path:
-    """What lets an epoch begin."""
+    """The file whose existence starts an epoch."""
     return folder / f"go-{epoch}"
 
 
@@ -134,10 +134,10 @@ def _load(order: JobTask, job: Job, loader: Loader, epoch: int, say: Callable[[s
 
 
 def check_once(job: str, epoch: int, seen: Counter[str], wanted: Counter[str]) -> None:
-    """Every key must have come, and none twice.
+    """Check that every key came exactly once.
 
     Raises:
-        DemoFailed: it is not so.
+        DemoFailed: one did not.
     """
     if seen != wanted:
         lost, twice = (wanted - seen).total(), (seen - wanted).total()

@@ -1,4 +1,4 @@
-"""The parts of the fleet, each a process of this machine: an origin, Redis, three gateways, and nginx where it is installed."""
+"""The parts of the fleet, each a process on this machine: an origin, Redis, three gateways, and nginx if it is installed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gateway.fleet.embedded import find_server
 
 NODES = 3
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
-"""Where Debian has nginx, and users have no PATH."""
+"""The folders of Debian's nginx, which are not on users' PATH."""
 
 CONFIGURATION = """\
 [server]
@@ -60,7 +60,7 @@ secret_access_key = "{vision.secret_access_key}"
 
 
 class CacheFill(NamedTuple):
-    """What a node's cache holds."""
+    """The content of a node's cache."""
 
     blobs: int
     size: int
@@ -77,13 +77,13 @@ class NodeProcess:
     alive: bool = True
 
     def kill(self) -> None:
-        """kill -9, as when the machine loses its power."""
+        """kill -9, like a power failure."""
         os.killpg(self.process.process.pid, signal.SIGKILL)
         self.process.process.wait()
         self.alive = False
 
     def fill(self) -> CacheFill:
-        """What it says of its cache."""
+        """The content of its cache, from its metrics."""
         text = get(self.endpoint, "/-/metrics")[1].decode()
         values = dict(re.findall(r"^(larder_cache_\w+) (\S+)$", text, re.MULTILINE))
         names = ("larder_cache_blobs", "larder_cache_bytes", "larder_cache_capacity_bytes")
@@ -92,14 +92,14 @@ class NodeProcess:
 
 @dataclass(frozen=True, slots=True)
 class DemoFleet:
-    """What is running.
+    """The running parts.
 
     Args:
-        ground: that everything is on.
+        ground: owns all processes.
         origin: its address.
         redis: the port of Redis.
         nodes: the gateways.
-        balancer: address of nginx; "" without it.
+        balancer: address of nginx; empty without it.
     """
 
     ground: DemoProcesses
@@ -109,23 +109,23 @@ class DemoFleet:
     balancer: str
 
     def endpoint(self, number: int) -> str:
-        """The address that a job is given: the one of nginx, or else a gateway's."""
+        """The address for a job: nginx's, or else a gateway's."""
         return self.balancer or self.nodes[number].endpoint
 
     def origin_requests(self) -> int:
-        """How many requests have arrived at the origin, counted there."""
+        """The number of requests that have arrived at the origin, counted there."""
         return origin_requests(self.origin)
 
 
 def build(capacity: int, port: int, nginx: Path | None, stack: ExitStack, interrupts: Interrupts) -> DemoFleet:
-    """Start everything; whatever is started or created is put on ``stack`` to be ended and removed.
+    """Start everything; whatever is started or created is pushed on ``stack``, to be ended and removed.
 
     Args:
         capacity: bytes that each gateway caches.
-        port: where nginx listens, or without it the first gateway; 0 picks a free port.
+        port: port of nginx, or without it of the first gateway; 0 picks a free port.
         nginx: the folder with its configuration, or ``None`` for no nginx.
-        stack: see `Ground`.
-        interrupts: see `Ground`.
+        stack: see `DemoProcesses`.
+        interrupts: see `DemoProcesses`.
 
     Raises:
         DemoFailed: a part did not start.
@@ -136,7 +136,7 @@ def build(capacity: int, port: int, nginx: Path | None, stack: ExitStack, interr
     program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:{SBIN}") if nginx else None
     redis = _start_redis(ground)
     origin = _start_origin(ground)
-    # Chosen together: a port that is free, and not used yet, could be chosen twice.
+    # Chosen together: a free port that is not used yet could be chosen twice.
     first = free_port(0 if program else port)
     ports = [first, *_other_ports(NODES - 1, first)]
     common = {"capacity": capacity, "redis": redis, "origin": origin}
@@ -197,7 +197,7 @@ def _start_gateway(ground: DemoProcesses, number: int, port: int, common: Mappin
 
 
 def _whole(node: NodeProcess) -> bool:
-    """Whether a gateway is ready, and knows that all of the others are."""
+    """Whether a gateway is ready, and sees all others ready."""
     if not ready(node.endpoint):
         return False
     text = get(node.endpoint, "/-/metrics")[1].decode()
@@ -205,7 +205,7 @@ def _whole(node: NodeProcess) -> bool:
 
 
 def _start_nginx(ground: DemoProcesses, program: str, source: Path, nodes: Sequence[NodeProcess], wanted: int) -> str:
-    """nginx with the configuration of docker-compose.yml, but for the addresses."""
+    """nginx with the configuration of docker-compose.yml, except for the addresses."""
     folder = ground.folder / "nginx"
     shutil.copytree(source, folder)
     port = free_port(wanted)
@@ -223,14 +223,14 @@ def _start_nginx(ground: DemoProcesses, program: str, source: Path, nodes: Seque
 
 
 def describe(fleet: DemoFleet) -> str:
-    """Everything that is running, for people."""
+    """A readable list of the running parts."""
     shape = ", ".join(f"{node.name} {node.endpoint}" for node in fleet.nodes)
     front = f"nginx {fleet.balancer} in front of " if fleet.balancer else ""
     return f"{front}{shape}; Redis 127.0.0.1:{fleet.redis}; origin (moto) {fleet.origin}"
 
 
 def ended(fleet: DemoFleet) -> DemoFailed:
-    """Wait for the end of a gateway that should not end; says so."""
+    """Wait until a gateway ends unexpectedly; returns the failure."""
     living = [node for node in fleet.nodes if node.alive]
     code = living[0].process.process.wait()
     return DemoFailed(f"{living[0].name} ended with exit code {code}")

@@ -15,7 +15,7 @@ from gateway.model.units import format_size
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An epoch: how it ended for each job, what it cost the origin; and how many items were lost in it, if a node was killed."""
+    """An epoch: each job's final progress, the origin's requests; and the items lost in it, if a node was killed."""
 
     epoch: int
     jobs: tuple[JobProgress, ...]
@@ -24,7 +24,7 @@ class Row:
 
 
 def epochs(rows: Sequence[Row], names: Sequence[str]) -> Table:
-    """The jobs side by side, an epoch a line."""
+    """The jobs side by side, one epoch per line."""
     table = Table(title="Two jobs on the same data", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("\nepoch", justify="right", no_wrap=True)
     for name in names:
@@ -42,7 +42,7 @@ def _cells(job: JobProgress) -> tuple[str, str, str]:
 
 
 def in_words(rows: Sequence[Row], items: int) -> str:
-    """What the numbers mean."""
+    """The meaning of the numbers."""
     reads = sum(row.origin_reads for row in rows)
     asked = sum(job.items for row in rows for job in row.jobs)
     lost = sum(row.lost or 0 for row in rows)
@@ -57,7 +57,7 @@ def in_words(rows: Sequence[Row], items: int) -> str:
 
 
 def nodes(fills: Sequence[tuple[NodeProcess, CacheFill | None]]) -> Table:
-    """What each node holds in the end."""
+    """The final content of each node."""
     table = Table(title="The nodes", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("node", "address"):
         table.add_column(column, no_wrap=True)

@@ -103,7 +103,7 @@ def test_a_dataset_and_its_plan(operator, user, origin, running, tmp_path):
     assert "pin" in operator("datasets", "show", "pinned").out
     assert operator("plan", "--json").json["overrides"] == {made.id: "pin"}
     operator("plan")
-    assert operator("datasets", "quota", "pinned", "5kB").out == "pinned: 5.0 kB at most, from the next plan on\n"
+    assert operator("datasets", "quota", "pinned", "5kB").out == "pinned: a quota of 5.0 kB, from the next plan on\n"
     override = operator("datasets", "never", "pinned", "--json").json
     assert (override["mode"], override["quota"]) == ("never", 5000)
     operator("datasets", "quota", "pinned", "none")
