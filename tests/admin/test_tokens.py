@@ -158,8 +158,8 @@ async def test_answers_are_kept_by_nobody(url: str) -> None:
 @pytest.mark.parametrize(
     ("line", "word"),
     [
-        ('token = "same"\nread_token = "same"', "another one"),
-        ('token = "two words"', "no spaces"),
+        ('token = "same"\nread_token = "same"', "must differ"),
+        ('token = "two words"', "without spaces"),
         ('token = "größer"', "ASCII"),
         ('read_token = "tab\\t"', "control character"),
     ],

@@ -31,7 +31,7 @@ async def test_a_client_that_leaves_while_it_is_refused_is_no_mistake_of_ours() 
 
     async def send(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.body":
-            raise ClientGone("the client has gone")
+            raise ClientGone("the client is gone")
 
     scope = {
         "type": "http", "method": "GET", "path": "/v1/refused", "raw_path": b"/v1/refused", "query_string": b"", "headers": [],

@@ -58,7 +58,7 @@ async def test_what_cannot_be_loaded_is_said_with_its_reason(bench: Bench) -> No
     assert "private" in failures[1]
     assert "rule" in failures[2]
     gone = await objects.load(ObjectKey("gone", "b", "k"), "t", OriginIdentity("gone", "OK"))
-    assert "not configured" in gone.failure
+    assert "no longer configured" in gone.failure
     await bench.origin.stop()
     assert "cannot be reached" in (await load(bench, objects, "else")).failure
     await bench.origin.start()

@@ -100,7 +100,7 @@ def test_what_is_negative_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixtu
     for text in ('[manager]\npreload_bandwidth = "-5MB"', '[fleet]\nheartbeat = "-1s"'):
         told = refusal(tmp_path, capsys, f"{ORIGIN}{text}\n")
         assert "is negative" in told
-        assert "not understood" not in told
+        assert "is invalid" not in told
 
 
 @pytest.mark.parametrize(
