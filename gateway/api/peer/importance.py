@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from gateway.api.peer.app import Address, Asks, PeerRequest
+from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
 from gateway.api.v1.importance import Find, taken
 from gateway.edge.asgi import send_json
 from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
@@ -30,7 +30,11 @@ class PeerImportance:
     @property
     def addresses(self) -> Mapping[str, Address]:
         """What is answered, by kind."""
-        return {"importance": Address(_PATH, ("PUT",), self.importance, longest(MOST_SCORED), asks=Asks.TENANT)}
+        return {
+            "importance": Address(
+                _PATH, ("PUT",), self.importance, longest(MOST_SCORED), on_behalf_of=OnBehalfOf.TENANT
+            )
+        }
 
     async def importance(self, request: PeerRequest) -> None:
         """``PUT /-/peer/v1/importance/{dataset}/{job}``: a part; answered like ``PUT /-/v1/jobs/{job}/importance``.
