@@ -1,4 +1,4 @@
-"""The addresses for operators and orchestrators: health, readiness, metrics."""
+"""Endpoints for operators and orchestrators: health, readiness, metrics."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _TAGS: list[str | Enum] = ["operations"]
 
 
 class Health(BaseModel):
-    """Whether the process works at all."""
+    """The process is alive: its event loop answers."""
 
     status: Literal["ok"] = "ok"
     version: str = Field(default=__version__, examples=["0.1.0"])
 
 
 class Readiness(BaseModel):
-    """Whether to send requests here."""
+    """Whether the worker accepts requests, and the problems of its node."""
 
     ready: bool = Field(examples=[True])
     state: Literal["starting", "ready", "draining"] = Field(examples=["ready"])
     problems: dict[str, str] = Field(
-        description="what is wrong with this node, by kind; the list of /-/admin/problems, which has the remedies",
+        description="the node's problems by kind; /-/admin/problems adds the remedies",
         examples=[{"redis": "Redis is not reachable; cached objects are checked with the origin."}],
     )
 
 
 class Lifecycle:
-    """Where the worker is between start and stop."""
+    """The stage of a worker's life: starting, ready, draining."""
 
     def __init__(self) -> None:
         self.state: Literal["starting", "ready", "draining"] = "starting"
 
     def ready(self, problems: Iterable[Trouble]) -> bool:
-        """Whether requests should come here, with these problems."""
+        """Whether the worker is ready, given the problems of its node."""
         return self.state == "ready" and not any(each.unready for each in problems)
 
 
@@ -73,7 +73,7 @@ def ops_app() -> FastAPI:
         redoc_url=None,
         openapi_url="/openapi.json",
         servers=[{"url": "/-"}],
-        # A redirect would lead out of "/-", to a bucket.
+        # A redirect would leave "/-" and address a bucket.
         redirect_slashes=False,
     )
     handle_problems(app, logging.getLogger("larder.v1"))
