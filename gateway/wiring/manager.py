@@ -23,6 +23,7 @@ from gateway.fleet.jobs import Jobs
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.membership import Membership
 from gateway.fleet.plans import Plans, Reports, ScoreReports, StreamReports
+from gateway.fleet.scaling import WorkerScaling
 from gateway.model.fleet import NodeState
 from gateway.store.decile_reads import DecileReads
 from gateway.store.importance import ScoreTables
@@ -40,6 +41,7 @@ class Management:
     parts: Coordination
     planned: Planned
     membership: Membership
+    scaling: WorkerScaling
 
 
 def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExitStack) -> Management:
@@ -68,7 +70,8 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     chosen = settings_of(settings.manager.probe_batches, settings.manager.force_eviction)
     manager = Manager(parts, electorate, chosen, settings.manager.job_expire)
     keep_running(repeat("manager", manager.turn, pace.heartbeat), stack, manager.stop)
-    return Management(parts, Planned(lambda: parts.plans.plan, capacity), membership)
+    scaling = WorkerScaling(redis, prefix, settings.manager.job_expire)
+    return Management(parts, Planned(lambda: parts.plans.plan, capacity), membership, scaling)
 
 
 def scores_of(store: Store, management: Management) -> ItemScores:
@@ -79,7 +82,7 @@ def scores_of(store: Store, management: Management) -> ItemScores:
 def job_parts(settings: Settings, management: Management, find: Find) -> JobParts:
     """The dependencies of the job endpoints."""
     parts = management.parts
-    return JobParts(parts.jobs, parts.plans, management.planned, find, settings.fleet.heartbeat)
+    return JobParts(parts.jobs, parts.plans, management.planned, find, settings.fleet.heartbeat, management.scaling)
 
 
 def keep_chunks(

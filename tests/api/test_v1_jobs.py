@@ -131,6 +131,23 @@ def complete(running: Running, data: Data) -> list[int]:
 # --- a job's life
 
 
+def test_a_rank_that_reports_its_pipeline_is_told_its_workers(running: Running, data: Data) -> None:
+    """Rule: each rank has its own workers; a report of another number changes nothing; without a report nothing is said."""
+    register(running, data)
+
+    def report(rank: int, seconds: float, workers: int) -> int | None:
+        pipeline = {"batch_time": seconds, "queue": 0.0, "workers": workers}
+        found: int | None = heartbeat(running, data, rank=rank, pipeline=pipeline).json["workers"]
+        return found
+
+    assert heartbeat(running, data).json["workers"] is None
+    assert [report(0, 0.8, 1), report(0, 0.8, 1), report(0, 0.4, 2), report(0, 0.4, 3)] == [2, 2, 3, 2]
+    assert report(1, 0.8, 1) == 2
+    assert ask(running, "DELETE", f"/v1/jobs/{data.job}").status == 204
+    register(running, data)
+    assert report(0, 0.4, 2) == 1
+
+
 def test_ranks_register_one_job(running: Running, data: Data) -> None:
     """Rule: the first rank is answered 201, the others 200, all with the dataset's id and directives."""
     first, second = register(running, data), register(running, data)
@@ -310,6 +327,8 @@ def test_a_registration_that_is_wrong_is_refused_by_the_field(
         ({"upcoming": [1, 2, 3, 4], "epoch_left": 1}, "epoch_left"),
         ({"upcoming": [1, 2, 2], "epoch_left": 1}, "epoch_left"),
         ({"epoch_left": -1}, "epoch_left"),
+        ({"pipeline": {"batch_time": -1, "queue": 0, "workers": 1}}, "pipeline.batch_time"),
+        ({"pipeline": {"batch_time": 1, "queue": 0, "workers": 0}}, "pipeline.workers"),
         ({"phases": {"lunch": times(1, 1.0)}}, "phases.lunch"),
         ({"phases": {"steady": times(1, -1.0)}}, "phases.steady.seconds"),
         ({"phases": {"steady": times(-1, 1.0)}}, "phases.steady.steps"),
@@ -429,12 +448,13 @@ def test_the_description_has_every_address(running: Running) -> None:
         "/v1/jobs/{job}": ["delete", "get"],
         "/v1/jobs/{job}/heartbeat": ["post"],
         "/v1/jobs/{job}/epochs/{epoch}": ["post"],
+        "/v1/jobs/{job}/importance": ["put"],
         "/v1/plan": ["get"],
     }
     taken = document["paths"]["/v1/jobs/{job}/heartbeat"]["post"]["requestBody"]["content"]["application/json"][
         "schema"
     ]
-    assert {"rank", "epoch", "upcoming", "epoch_left", "phases", "queue"} == taken["properties"].keys()
+    assert {"rank", "epoch", "upcoming", "epoch_left", "phases", "queue", "pipeline"} == taken["properties"].keys()
     assert (
         set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
         <= document["components"]["schemas"].keys()
@@ -465,7 +485,7 @@ class Elsewhere:
 async def test_a_heartbeat_does_not_wait_for_a_registration() -> None:
     """Rule: while the registration is copied from another node, a rank hears at once what can be said without it."""
     fleet = cast("Any", Elsewhere())
-    parts = JobParts(fleet, fleet, Planned(lambda: Plan(), lambda: 1), fleet.find, 1.0)
+    parts = JobParts(fleet, fleet, Planned(lambda: Plan(), lambda: 1), fleet.find, 1.0, fleet)
     service = JobService(cast("Any", None), parts)
     principal = Principal("key", "t", OriginIdentity("default", "key"))
     async with asyncio.timeout(15):

@@ -29,7 +29,8 @@ class FakeJobs:
     """Serves ``/-/v1/jobs``: use it as ``FakeBatchGateway.other``.
 
     ``orders``: by epoch, where the fleet decides otherwise than proposed; ``away``: how many requests are answered 503;
-    ``gone``: whether all are broken off; ``ids``: of the datasets that there are, by name (none: any).
+    ``workers``: input workers that a rank is told to have when it reports its pipeline; ``gone``: whether all are broken
+    off; ``ids``: of the datasets that there are, by name (none: any).
     """
 
     directives: dict[str, object] = field(default_factory=lambda: dict(STEADY))
@@ -40,6 +41,7 @@ class FakeJobs:
     registrations: list[dict[str, object]] = field(default_factory=list)
     proposals: list[tuple[int, list[int]]] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
+    workers: int | None = None
     away: int = 0
     gone: bool = False
     ids: dict[str, str] = field(default_factory=dict)
@@ -88,7 +90,8 @@ class FakeJobs:
             handler.send(204)
         elif rest[1] == "heartbeat":
             self.beats.append(document)
-            handler.send_json({"directives": self.directives})
+            workers = self.workers if "pipeline" in document else None
+            handler.send_json({"directives": self.directives, "workers": workers})
         else:
             epoch = int(rest[2])
             self.proposals.append((epoch, document["order"]))

@@ -56,6 +56,14 @@ class PhaseTimes(_StrictModel):
         return hits
 
 
+class PipelineReport(_StrictModel):
+    """What a rank measured of its pipeline over its last batches (Cachew, ATC 2022, Table 1)."""
+
+    batch_time: _TIME = Field(description="seconds per batch, waiting and computation", examples=[0.21])
+    queue: _TIME = Field(description="batches that were ready, on average", examples=[3.5])
+    workers: int = Field(ge=1, le=65_536, description="input workers at that time", examples=[4])
+
+
 class Heartbeat(_StrictModel):
     """The state of one rank."""
 
@@ -71,6 +79,7 @@ class Heartbeat(_StrictModel):
         default_factory=dict, description="by the phase named in the directives"
     )
     queue: _COUNT | None = Field(None, description="mini-batches that are ready", examples=[2])
+    pipeline: PipelineReport | None = Field(None, description="a new report, if the fleet is to find the workers")
 
     @field_validator("epoch_left")
     @classmethod
@@ -135,6 +144,7 @@ class HeartbeatTaken(BaseModel):
     """The answer to a heartbeat."""
 
     directives: Directives
+    workers: int | None = Field(None, description="input workers that the rank should have, after its report")
 
 
 class Job(BaseModel):

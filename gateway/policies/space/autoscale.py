@@ -23,10 +23,8 @@ Where the paper is silent:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 LEAST_QUEUE = 1.0
 """Batches: the level of a result queue that was shorter when the job settled."""
@@ -92,16 +90,6 @@ class Scaling:
     reports: int = 0
     seconds: float = 0.0
     queued: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON types."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Scaling:
-        """What ``to_json`` wrote, by this version or another: fields that are not known are left out."""
-        known = {field.name: document[field.name] for field in fields(cls) if field.name in document}
-        return cls(**{**known, "phase": ScalePhase(known.get("phase", ScalePhase.GROWING))})
 
 
 def scaled(now: Scaling, report: TrainerReport, settings: ScaleSettings) -> Scaling:

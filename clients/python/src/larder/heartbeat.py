@@ -150,6 +150,10 @@ class HeartbeatThread:
         self.position_due = True
         """Whether the training loop should set ``position`` before the next heartbeat."""
         self.directives: JobDirectives | None = None
+        self.pipeline: dict[str, float] | None = None
+        """A new report of the rank's pipeline, for the next heartbeat."""
+        self.workers: int | None = None
+        """Input workers that the rank's pipeline should have; ``None`` before the fleet has decided."""
         self.dataset = ""
         """Id of the job's dataset, as the gateway resolved it; empty before registration."""
         self.chores: tuple[Callable[[], object], ...] = ()
@@ -215,6 +219,9 @@ class HeartbeatThread:
         self.position_due = True
         self.counts["heartbeats"] += 1
         self._apply(document)
+        workers = document.get("workers")
+        if isinstance(workers, int) and workers > 0:
+            self.workers = workers
 
     def join(self) -> JobDirectives:
         """The latest directives; registers the job first if needed. Raises as ``register``.
@@ -300,7 +307,9 @@ class HeartbeatThread:
 
     def _report(self) -> dict[str, object]:
         position = self.position
+        report, self.pipeline = self.pipeline, None
         return {
+            **({} if report is None else {"pipeline": report}),
             "rank": self.registration.rank,
             "epoch": position.epoch,
             "upcoming": list(position.chunks),

@@ -127,6 +127,22 @@ class Job:
         """Number of training processes."""
         return self._heartbeat.registration.ranks
 
+    @property
+    def workers(self) -> int | None:
+        """Input workers that this rank's pipeline should have; ``None`` before the fleet has decided."""
+        return self._heartbeat.workers
+
+    def report_pipeline(self, batch_time: float, queue: float, workers: int) -> None:
+        """Report what a `larder.pipeline` measured, for the fleet to find the number of its workers.
+
+        Args:
+            batch_time: seconds per batch, waiting and computation.
+            queue: batches that were ready, on average.
+            workers: number of input workers at that time.
+        """
+        self._heartbeat.pipeline = {"batch_time": batch_time, "queue": queue, "workers": workers}
+        self._heartbeat.begin()
+
     def watch(self, loader: Iterable[Any]) -> TimedLoader:
         """The same batches, timed. Loaders of `larder.torch` datasets are also watched, as by `larder.torch.watch`."""
         return TimedLoader(self._heartbeat, loader)

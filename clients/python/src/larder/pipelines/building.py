@@ -57,7 +57,8 @@ class PipelineOptions(TypedDict, total=False):
     Args:
         endpoint: address of the gateway; by default that of AWS's tools, ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``.
         seed: seed of the order and of all random numbers (0).
-        workers: number of input workers; 0: compute in the training process. By default one per usable core.
+        workers: number of input workers; 0: compute in the training process. By default one per usable core; with a
+            `larder.Job`, as many as the fleet finds, from one on.
         keys: whether the items of the first stage have bucket and key (``False``).
         on_error: for an element whose function raises or hangs: ``"raise"`` `StageFailed` (default), or ``"skip"`` it.
         on_missing: for an item that cannot be read: ``"raise"`` (default), or ``"skip"`` it.

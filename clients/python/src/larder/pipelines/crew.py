@@ -80,6 +80,7 @@ class Crew:
         self._failed_starts = 0
         self._split = 0
         self._waiting_bytes = 0
+        self._ledger: SplitLedger | None = None
         self.counts: Counts = {}
         self.deaths = 0
 
@@ -87,6 +88,17 @@ class Crew:
     def workers(self) -> int:
         """Number of workers that are not about to end."""
         return sum(not member.retiring for member in self._members.values())
+
+    @property
+    def working(self) -> int:
+        """Number of workers, when all of them are ready and none is about to end; else 0."""
+        steady = all(member.ready and not member.retiring for member in self._members.values())
+        return len(self._members) if steady and len(self._members) == self._target else 0
+
+    @property
+    def ready(self) -> int:
+        """Elements of the current epoch that have come and not left."""
+        return 0 if self._ledger is None else self._ledger.ready
 
     def scale(self, workers: int) -> None:
         """Change the number of workers. Those that are too many return the splits that they have, then end."""
@@ -107,7 +119,7 @@ class Crew:
             PipelineError: worker processes cannot start.
             LarderError: a worker cannot read items.
         """
-        ledger = open_ledger(self._split)
+        ledger = self._ledger = open_ledger(self._split)
         self._waiting_bytes = 0
         leaving: list[Released] = []
         while not ledger.finished:

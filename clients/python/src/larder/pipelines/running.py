@@ -14,9 +14,11 @@ import numpy as np
 
 from larder.errors import LarderError, PipelineError, StageFailed
 from larder.frames import ItemFailure
+from larder.job import Job
 from larder.loader import Loader
 from larder.pipelines.crew import HEARTBEAT, Crew, CrewLimits
 from larder.pipelines.elements import DROPPED, decode
+from larder.pipelines.metering import BatchMeter
 from larder.pipelines.processes import ProcessHost, pickled
 from larder.pipelines.splits import PlannedItems, Released, SplitLedger
 from larder.pipelines.stages import (
@@ -109,6 +111,9 @@ class PipelineRuntime:
     def __init__(self, options: RunOptions) -> None:
         self.options = options
         self.workers = usable_cores() if options.workers is None else options.workers
+        self.job: Job | None = None
+        """The training run whose fleet finds the number of workers; ``None`` if the number is fixed."""
+        self.meter = BatchMeter()
         self.counts: Counter[str] = Counter()
         self.waited = 0.0
         self._crew: Crew | None = None
@@ -134,6 +139,23 @@ class PipelineRuntime:
         self._crew, self._payload = Crew(host, max(1, self.workers), limits), payload
         return self._crew
 
+    def scaled_by(self, job: Job) -> None:
+        """Let the fleet find the number of workers, unless the user has set one. It begins with one (Cachew, section 4.3)."""
+        if self.options.workers is None and self.job is None:
+            self.job, self.workers = job, 1
+
+    def measure(self, batch: int) -> None:
+        """Count a batch of ``batch`` elements; report, and follow the fleet's decision."""
+        if self.job is None or self._crew is None:
+            return
+        crew = self._crew
+        report = self.meter.batch(perf_counter(), crew.ready / batch, crew.working)
+        if report is not None:
+            self.job.report_pipeline(*report)
+        if self.job.workers is not None and self.job.workers != self.workers:
+            self.workers = self.job.workers
+            crew.scale(self.workers)
+
     def scale(self, workers: int) -> None:
         """Change the number of workers, now and for later iterations.
 
@@ -144,7 +166,7 @@ class PipelineRuntime:
             raise ValueError("a pipeline with workers=0 computes in the training process")
         if workers < 1:
             raise ValueError(f"a pipeline has at least 1 worker, not {workers}")
-        self.workers = workers
+        self.workers, self.job = workers, None
         if self._crew is not None:
             self._crew.scale(workers)
 
@@ -202,6 +224,8 @@ class EpochElements:
         self.epoch = self._start.epoch
         self._tracker = Tracker(self._start)
         self._closed = False
+        if isinstance(loader.settings.job, Job):
+            runtime.scaled_by(loader.settings.job)
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the latest element or batch."""
@@ -221,6 +245,7 @@ class EpochElements:
             PipelineError: the pipeline cannot run, or elements do not make a batch.
         """
         delivered = self._delivered()
+        self._runtime.meter.begin()
         while True:
             began = perf_counter()
             piece = None if self._closed else next(delivered, None)
@@ -229,6 +254,7 @@ class EpochElements:
                 return
             self._tracker.add(np.array(piece.places, np.int64), 0, 0)
             self._runtime.counts["elements"] += len(piece.indices)
+            self._runtime.measure(self._stages.batch or 1)
             self._runtime.counts["batches"] += bool(self._stages.batch)
             value = piece.value
             del piece  # the queue must not keep what the loop has
