@@ -74,8 +74,8 @@ def _intro() -> str:
     return (
         "What the gateway does for clients that only read plain objects, after *Efficient Unified Caching for Accelerating "
         "Heterogeneous AI Workloads* (IGTCache, 2025). Recognition and cost are measured on the gateway's own tree "
-        "(`gateway/policies/streams`). Everything below Cost is the simulator: the same tree and policies, a modelled store, and "
-        "reads that are generated from fixed seeds."
+        "(`gateway/policies/streams`). Everything below Cost is the simulator: the same tree, the same decisions on pools and "
+        "loads with the same parameters, a modelled store, and reads that are generated from fixed seeds."
     )
 
 
@@ -376,7 +376,7 @@ def _lifetime() -> str:
     return "\n\n".join(
         [
             "Two training jobs share a cache of half their data. One ends. Its stream's target becomes 0 once it was idle for "
-            "its time-to-live; what it holds stays until room is needed, and goes first then.",
+            "its time-to-live, and the other's grows at once. The time in the table includes loading.",
             table(columns, rows),
         ]
     )
@@ -414,7 +414,7 @@ def _never_worse() -> str:
             "times the origin bytes of the lesser.",
             table(["mix", "LRU", "uniform", "streams", "origin bytes", "kept"], rows),
             "Where it is not kept, time is the probable reason: space moves once a minute, a twentieth of the cache at most, and "
-            "the ghost window of 100 items is a tenth of so small a cache, so that benefits are measured coarsely.",
+            "the ghost window of 100 items is large for so small a cache, so that benefits are measured coarsely.",
         ]
     )
 

@@ -39,6 +39,7 @@ class ObjectRead(NamedTuple):
         time: seconds since the epoch.
         principal: access key of the reader, empty for an anonymous one.
         client: hash of the reader and the address of its connection.
+        waited: seconds until the answer began; 0 for a hit that is not measured.
     """
 
     key: ObjectKey
@@ -49,3 +50,4 @@ class ObjectRead(NamedTuple):
     time: float
     principal: str
     client: int
+    waited: float = 0.0

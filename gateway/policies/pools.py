@@ -34,9 +34,8 @@ DEFAULT = "default"
 """The pool of everything that no other pool holds."""
 STREAM = "stream:"
 """What the names of pools begin with that hold access streams."""
-GHOSTS = 1000
-"""Blobs that left the pool of a skewed stream and are remembered. Eviction is in strides, so that a window of 100 would be one of
-the last stride only."""
+LEAST_GHOSTS, MOST_GHOSTS = 100, 1000
+"""Blobs that left the pool of a skewed stream and are remembered."""
 _MOST_LEVELS = 32
 """Levels of a key that can be streams with pools of their own."""
 
@@ -95,6 +94,14 @@ def stream_place(pool: str) -> ObjectKey:
     above, _, prefix = pool.removeprefix(STREAM).partition("/")
     origin, _, bucket = above.rpartition(":")
     return ObjectKey(origin or "default", bucket, prefix)
+
+
+def ghost_window(blobs: int) -> int:
+    """How many blobs are remembered that left a pool of so many: a tenth, as a larger window measures no margin any more.
+
+    Eviction is in strides of some 5 %, so a smaller one would have the last stride only.
+    """
+    return max(LEAST_GHOSTS, min(MOST_GHOSTS, blobs // 10))
 
 
 def order_named(name: str) -> EvictionOrder:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from gateway.model.access import Access
 from gateway.model.keys import OriginIdentity
 from gateway.policies.eviction.order import BlobFacts, EvictionOrder, Ledger
+from gateway.policies.pools import ghost_window
 from gateway.policies.streams.benefit import GhostWindow
 
 _READER = OriginIdentity("", "")
@@ -137,6 +138,7 @@ class SimulatedPool:
         if item is None:
             raise LookupError("an empty pool has nothing to give")
         held = self._take(item)
+        self.ghosts.size = ghost_window(len(self._items))
         self.ghosts.evicted(item)
         if self.order.remembers:
             self._remember(item, held)

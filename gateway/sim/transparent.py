@@ -22,8 +22,6 @@ from gateway.sim.reads import RANDOM_ORDERS, SEQUENTIAL_ORDERS
 from gateway.sim.stored import SimulatedStore
 from gateway.sim.stream_runtime import StreamRuntime
 
-_FORGETS = 0.99
-"""What is left of a mean latency's history after one more read."""
 _SAMPLE = 10.0
 """Seconds between two samples of what each client has read."""
 
@@ -142,11 +140,13 @@ class _ReadRun:
         hit = item in self._cache
         pool = self._cache.default
         if self._streams is not None:
-            pool = self._streams.read(item, number, hit, size)
+            pool = self._streams.pool_of(item)
+            if not hit:
+                self._streams.missed(item)
         one.reads += 1
         one.hits += hit
         one.bytes += size
-        done = partial(self._answered, number, reads, hit, began)
+        done = partial(self._answered, number, reads, item, hit, began)
         if hit:
             self._unread.pop(item, None)
             self._cache.use(item, began)
@@ -159,13 +159,9 @@ class _ReadRun:
         if self._run.stride:
             self._stride(item)
 
-    def _answered(self, number: int, reads: Iterator[CachedBlock], hit: bool, began: float) -> None:
+    def _answered(self, number: int, reads: Iterator[CachedBlock], item: CachedBlock, hit: bool, began: float) -> None:
         if self._streams is not None:
-            known, took = self._streams.latencies, self._clock.now - began
-            if hit:
-                known.hit = _FORGETS * known.hit + (1 - _FORGETS) * took
-            else:
-                known.miss = _FORGETS * known.miss + (1 - _FORGETS) * took
+            self._streams.read(item, number, hit, began)
         self._clock.after(self._measured.clients[number].spec.compute, partial(self._next, number, reads))
 
     # --- loads

@@ -21,8 +21,8 @@ from gateway.model.keys import ObjectKey
 
 Consumer = Callable[[Sequence[Access]], None]
 Peer = tuple[str, int] | None
-Note = Callable[[ObjectKey, int, int, int, bool, float, str, Peer], None]
-_Noted = tuple[ObjectKey, int, int, int, bool, float, str, Peer]
+Note = Callable[[ObjectKey, int, int, int, bool, float, str, Peer, float], None]
+_Noted = tuple[ObjectKey, int, int, int, bool, float, str, Peer, float]
 
 BATCH = 1024
 """Most records of one batch."""
@@ -134,11 +134,20 @@ class ObservedReads:
         self._dropped = 0
 
     def note(
-        self, key: ObjectKey, start: int, stop: int, size: int, hit: bool, time: float, principal: str, peer: Peer
+        self,
+        key: ObjectKey,
+        start: int,
+        stop: int,
+        size: int,
+        hit: bool,
+        time: float,
+        principal: str,
+        peer: Peer,
+        waited: float = 0.0,
     ) -> None:
         """Record one read; ``peer`` is the address of the client's connection. The others are those of ``ObjectRead``."""
         if len(self._noted) < MOST:
-            self._noted.append((key, start, stop, size, hit, time, principal, peer))
+            self._noted.append((key, start, stop, size, hit, time, principal, peer, waited))
         else:
             self._dropped += 1
 
@@ -146,7 +155,7 @@ class ObservedReads:
         """The reads recorded since the last call, and the number of dropped ones."""
         noted, self._noted = self._noted, []
         dropped, self._dropped = self._dropped, 0
-        return [ObjectRead(*read[:7], _client(read[6], read[7])) for read in noted], dropped
+        return [ObjectRead(*read[:7], _client(read[6], read[7]), read[8]) for read in noted], dropped
 
 
 @lru_cache(maxsize=4096)

@@ -17,6 +17,7 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 
 from gateway.model.access import ObjectRead
@@ -103,8 +104,22 @@ def encode_reads(reads: Sequence[ObjectRead]) -> bytes:
 
 
 def decode_reads(datagram: bytes) -> list[ObjectRead]:
-    """Decode a datagram; empty if another version sent it."""
+    """Decode a datagram; empty if another version or another program sent it."""
     try:
-        return [ObjectRead(ObjectKey(*key), *rest) for key, *rest in json.loads(datagram)]
-    except (ValueError, TypeError):
+        reads = [ObjectRead(ObjectKey(*key), *rest) for key, *rest in json.loads(datagram)]
+    except (ValueError, TypeError, RecursionError):
         return []
+    return reads if all(map(_is_read, reads)) else []
+
+
+def _is_read(read: ObjectRead) -> bool:
+    """Whether all fields have the types of a read, and the numbers are finite and not negative."""
+    sizes = read.start, read.stop, read.size, read.client
+    seconds = read.time, read.waited
+    return (
+        all(type(text) is str for text in (*read.key, read.principal))
+        and all(type(number) is int and number >= 0 for number in sizes)
+        and all(type(number) in (int, float) and isfinite(number) and number >= 0 for number in seconds)
+        and read.start <= read.stop <= read.size
+        and type(read.hit) is bool
+    )

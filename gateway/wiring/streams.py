@@ -17,15 +17,12 @@ from gateway.engine.space.stream_keeper import HAND_OVER, StreamKeeper, StreamLi
 from gateway.engine.space.stream_prefetch import PrefetchLinks
 from gateway.model.keys import Principal
 from gateway.origin.listing import Listings
+from gateway.policies.streams.prefetch import most_ahead
 from gateway.policies.streams.profile import ProfileRecording
 from gateway.store.accesses import Note, ObservedReads
 from gateway.store.observation import ReadChannel
 from gateway.tasks import keep_running, repeat
 from gateway.wiring.manager import Management
-
-MOST_AHEAD = 256 * 1024**2
-PART_AHEAD = 32
-"""Read-ahead of one stream is limited to this fraction of the cache, and to ``MOST_AHEAD`` bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ def watch_streams(
         rights.principal,
         lambda: services.rules,
         services.block_size,
-        min(MOST_AHEAD, services.capacity // PART_AHEAD),
+        most_ahead(services.capacity),
     )
     recorder = _recorder(catalog, engine)
     keep_running(recorder.run(), stack, recorder.stop)

@@ -85,7 +85,8 @@ async def test_a_stream_over_its_target_replaces_its_own(node: Node) -> None:
 
 @pytest.mark.parametrize(("others", "released"), [(10, False), (65, True)])
 async def test_a_stream_that_has_ended_makes_room_when_it_is_needed(node: Node, others: int, released: bool) -> None:
-    """Rule: its objects go at once if the cache is nearly full, counted as released; in an emptier one they stay."""
+    """Rule: its objects go at once if the cache is nearly full, counted as released; in an emptier one they stay, while nobody
+    could use their room."""
     await node.follow(80_000)
     await node.fill("a/", 20)
     await node.fill("b/", others)
@@ -95,3 +96,18 @@ async def test_a_stream_that_has_ended_makes_room_when_it_is_needed(node: Node, 
     assert (after.get(STREAM, 0) == 0) is released
     assert after["default"] == held["default"]
     assert counted(RELEASED) - before == (held[STREAM] if released else 0)
+
+
+@pytest.mark.parametrize(("target", "released"), [(65_000, True), (30_000, False)])
+async def test_a_stream_that_has_ended_is_released_for_one_that_grows(node: Node, target: int, released: bool) -> None:
+    """Rule: in a cache that is half empty it goes as a whole as soon as another stream's target is more than what is free."""
+    other = "stream:bucket/b/"
+    node.orders[other] = PoolOrder(CachingMode.FULL, 1, 1, WhyCaching.BENEFIT, 20_000, order="uniform")
+    await node.follow(80_000)
+    await node.fill("a/", 30)
+    await node.fill("b/", 10)
+    assert (await node.turn())[STREAM] == 30_000
+    node.orders[other] = PoolOrder(CachingMode.FULL, 1, 1, WhyCaching.BENEFIT, target, order="uniform")
+    after = await node.follow(0)
+    assert after.get(STREAM, 0) == (0 if released else 30_000)
+    assert after[other] == 10_000

@@ -52,7 +52,7 @@ class Worker:
         """A client reads."""
         self._bench.now[0] += 0.01
         place = ObjectKey(origin, "lake", key)
-        self.observed.note(place, start, stop, size, False, self._bench.now[0], "AK", ("h", 1))
+        self.observed.note(place, start, stop, size, False, self._bench.now[0], "AK", ("h", 1), 0.25)
 
     async def scan(self, prefix: str, count: int = 150, origin: str = "default") -> None:
         """A client reads a prefix in order, and the worker turns until it reports."""

@@ -67,10 +67,64 @@ def test_a_scan_that_begins_again_has_space_and_its_order() -> None:
 
 
 def test_a_new_pool_has_what_the_cache_holds() -> None:
-    """Rule: recognition alone takes nothing away."""
+    """Rule: recognition alone takes nothing away, and gives nothing where others have all space."""
     leader = Leader()
-    leader.memory = StreamMemory(leader.now)
-    assert leader.decide(stream("b/p/", held=300_000))["stream:b/p/"].target == 300_000
+    leader.decide(stream("b/q/"))
+    leader.orders["stream:b/q/"] = replace(leader.orders["stream:b/q/"], target=600_000)
+    after = leader.decide(stream("b/q/"), stream("b/p/", held=300_000), after=1)
+    assert {name: one.target for name, one in after.items()} == {"stream:b/p/": 300_000, "stream:b/q/": 600_000}
+
+
+def test_what_is_free_is_given_at_once() -> None:
+    """Rule: a new stream needs no round to get what nobody has, and others do not wait for what one that ended had."""
+    leader = Leader()
+    first = stream("b/p/", held=450_000, lifetime=70.0)
+    assert leader.decide(first)["stream:b/p/"].target == 900_000
+    both = leader.decide(first, stream("b/q/", held=450_000), after=1)
+    assert both["stream:b/q/"].target == 300_000
+    ended = replace(first, seen=replace(first.seen, idle=100.0))
+    assert leader.decide(ended, stream("b/q/", held=450_000), after=1)["stream:b/q/"].target == 900_000
+
+
+def test_what_a_miss_costs_is_measured() -> None:
+    """Rule: of two streams that are read alike, the one whose misses take longer gets the space."""
+    leader = Leader()
+    far = stream("b/far/", miss_seconds=150.0, hit_seconds=1.0, hits=500)
+    near = stream("b/near/", miss_seconds=5.0, hit_seconds=1.0, hits=500)
+    for _ in range(5):
+        leader.decide(far, near, after=ROUND)
+        far, near = (
+            replace(one, seen=replace(one.seen, accesses=one.seen.accesses + 1000, bytes=one.seen.bytes + 1_000_000))
+            for one in (far, near)
+        )
+    assert leader.orders["stream:b/far/"].target > leader.orders["stream:b/near/"].target
+
+
+def test_a_stream_without_misses_counts_as_others_do() -> None:
+    """Rule: what a miss costs is the mean of the zone for a stream that has had none."""
+    leader = Leader()
+    missed = stream("b/missed/", miss_seconds=100.0, hits=0)
+    unknown = stream("b/unknown/", hits=1000)
+    leader.decide(missed, unknown)
+    more = [replace(one, seen=replace(one.seen, accesses=5000, hits=one.seen.hits * 5)) for one in (missed, unknown)]
+    leader.decide(*more, after=ROUND)
+    values = [leader.memory.streams[name].value for name in ("b/missed/", "b/unknown/")]
+    assert values[0] == values[1] > 0
+
+
+def test_a_pool_keeps_its_pattern_until_the_zone_insists() -> None:
+    """Rule: another pattern replaces the one believed after 100 reads in which the zone said nothing else."""
+    leader = Leader()
+
+    def said(pattern: Pattern, accesses: int) -> str:
+        return leader.decide(stream("b/p/", pattern, accesses=accesses), after=1)["stream:b/p/"].eviction
+
+    assert said(Pattern.RANDOM, 1000) == "uniform"
+    assert said(Pattern.SKEWED, 1050) == "uniform"
+    assert said(Pattern.SKEWED, 1149) == "uniform"
+    assert said(Pattern.RANDOM, 1150) == "uniform"
+    assert said(Pattern.SKEWED, 1160) == "uniform"
+    assert said(Pattern.SKEWED, 1260) == "lru"
 
 
 def test_space_moves_once_a_round_to_where_it_saves_most() -> None:

@@ -20,6 +20,24 @@ def test_the_pattern_from_the_most_reads_counts():
     }
 
 
+def test_nodes_with_fewer_reads_each_outvote_one():
+    """Rule: the pattern recognised from the most reads of all nodes counts, with the evidence of the node that has most."""
+    nodes = {
+        "a": NodeStreams({"b/p/": StreamReport(Pattern.SKEWED, None, 250, 0, 0, 5.0)}),
+        "b": NodeStreams({"b/p/": StreamReport(Pattern.RANDOM, EVIDENCE, 200, 0, 0, 1.0)}),
+        "c": NodeStreams({"b/p/": StreamReport(Pattern.RANDOM, None, 150, 0, 0, 2.0)}),
+    }
+    seen = zone_streams(nodes)["b/p/"].seen
+    assert (seen.pattern, seen.evidence) == (Pattern.RANDOM, EVIDENCE)
+
+
+def test_waiting_is_summed():
+    """Rule: how long readers waited for hits and misses is known over all nodes."""
+    one = StreamReport(Pattern.RANDOM, None, 1, hit_seconds=0.5, miss_seconds=2.0)
+    seen = zone_streams({name: NodeStreams({"b/p/": one}) for name in "ab"})["b/p/"].seen
+    assert (seen.hit_seconds, seen.miss_seconds) == (1.0, 4.0)
+
+
 def test_homes_that_see_no_reader_count_what_they_hold():
     """Rule: pools are summed over all nodes, of streams too that no node sees at the moment."""
     held = PoolReport(10, 2, 100, 5, 6, 7)

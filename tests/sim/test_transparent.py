@@ -126,8 +126,8 @@ def test_streams_do_well_where_either_order_does():
     tables = (
         prefix("train", files=600),
         prefix("query", files=600),
-        client("t", "train", epochs=12),
-        client("q", "query", "zipf, anywhere", reads=7200),
+        client("t", "train", epochs=24),
+        client("q", "query", "zipf, anywhere", reads=14_400),
     )
     found = simulated(*tables, run("lru", "lru"), run("uniform", "uniform"), run("streams", "streams"), capacity="40MB")
     assert found["streams"].hit_ratio(Pattern.RANDOM) > found["lru"].hit_ratio(Pattern.RANDOM)

@@ -12,7 +12,7 @@ from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey
 from gateway.store.accesses import MOST, ObservedReads
 from gateway.store.directory import CacheDirectory
-from gateway.store.observation import ReadChannel
+from gateway.store.observation import ReadChannel, decode_reads, encode_reads
 
 KEY = ObjectKey("default", "bucket", "train/ä b\n.jpg")
 ALL = 1000
@@ -45,12 +45,13 @@ def channel() -> Iterator[Callable[[Path | None], ReadChannel]]:
 def test_a_read_arrives_as_it_was_noted(place, channel):
     """Rule: key, bytes, time and reader travel unchanged, whatever the key is."""
     observed, keeper, other = ObservedReads(), channel(place), channel(place)
-    observed.note(KEY, 5, 25, 100, False, 12.25, "AK", ("10.0.0.7", 40000))
+    observed.note(KEY, 5, 25, 100, False, 12.25, "AK", ("10.0.0.7", 40000), 0.125)
     keeper.open()
     reads, dropped = observed.take()
     assert (other.send(reads), dropped) == (1, 0)
     assert keeper.receive(ALL) == reads
     assert reads[0][:7] == (KEY, 5, 25, 100, False, 12.25, "AK")
+    assert reads[0].waited == 0.125
     assert observed.take() == ([], 0)
 
 
@@ -153,3 +154,40 @@ def test_the_socket_is_never_on_the_cache_disk(tmp_path, monkeypatch, channel):
     alone = channel(None)
     alone.open()
     assert (alone.receives, alone.send([read(1)])) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"key": ["default", "bucket", 7]},
+        {"start": "0"},
+        {"start": -1},
+        {"start": True},
+        {"start": 11},
+        {"stop": 11},
+        {"size": 10.0},
+        {"hit": 1},
+        {"time": "now"},
+        {"time": float("nan")},
+        {"time": None},
+        {"principal": None},
+        {"client": 7.5},
+        {"client": [1]},
+        {"waited": -1.0},
+        {"waited": float("inf")},
+    ],
+    ids=lambda wrong: "-".join(f"{name}-{value}" for name, value in wrong.items()),
+)
+def test_a_datagram_with_wrong_types_is_dropped(wrong: dict[str, object]) -> None:
+    """Rule: whatever another program sends to the socket, only what has the types of a read comes through."""
+    good = read(1)
+    assert decode_reads(encode_reads([good])) == [good]
+    assert decode_reads(encode_reads([good, good._replace(**wrong)])) == []
+
+
+@pytest.mark.parametrize(
+    "datagram", [b"", b"null", b"7", b"[7]", b"[[]]", b"[[[1,2]]]", b'{"a":1}', b"\xff", b"[" * 100_000, b'[["abc"]]']
+)
+def test_a_datagram_that_holds_no_reads_is_dropped(datagram: bytes) -> None:
+    """Rule: it is no error, and gives nothing."""
+    assert decode_reads(datagram) == []

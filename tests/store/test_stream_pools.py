@@ -8,7 +8,15 @@ import pytest
 
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.policies.pools import GHOSTS, Pool, stream_place, stream_pools, with_default
+from gateway.policies.pools import (
+    LEAST_GHOSTS,
+    MOST_GHOSTS,
+    Pool,
+    ghost_window,
+    stream_place,
+    stream_pools,
+    with_default,
+)
 from gateway.store.index import pool_rows
 from gateway.store.store import Store
 from gateway.testing.stores import FakeClock, assert_index_equals_disk, key_of, put
@@ -114,8 +122,8 @@ async def test_a_skewed_stream_remembers_what_left_last(
     open_store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, order: str, hits: int
 ) -> None:
     """Rule: a blob that comes back while it is among the last that left is a ghost hit of its stream, which ``lru`` only has."""
-    assert GHOSTS >= 100
-    monkeypatch.setattr(pool_rows, "GHOSTS", 2)
+    assert [ghost_window(blobs) for blobs in (0, 5000, 10**6)] == [LEAST_GHOSTS, 500, MOST_GHOSTS]
+    monkeypatch.setattr(pool_rows, "ghost_window", lambda _: 2)
     store = await open_store(capacity=10_000)
     assert await store.try_lock()
     await store.pools.define(with_default([Pool(BELOW, 1000, order)], 9000, "lru"))

@@ -133,10 +133,13 @@ class S3App(Edge):
             answer = await self._answer(trace, auth, receive, plain=hit is Unresolved.PLAIN)
             if answer.span is not None and trace.key is not None:
                 served = answer.outcome in (Outcome.HIT, Outcome.STALE)
-                self._note(trace.key, *answer.span, served, now, auth.principal.access_key_id, scope.get("client"))
+                waited = time.perf_counter() - trace.started
+                who = auth.principal.access_key_id
+                self._note(trace.key, *answer.span, served, now, who, scope.get("client"), waited)
             await self._send(scope, send, trace, answer)
         else:
-            self._note(hit.key, 0, hit.size, hit.size, True, now, auth.principal.access_key_id, scope.get("client"))
+            who = auth.principal.access_key_id
+            self._note(hit.key, 0, hit.size, hit.size, True, now, who, scope.get("client"), 0.0)
             await self._send_hit(scope, send, trace, hit, now)
 
     async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:

@@ -99,7 +99,7 @@ class Recorder:
 
     def _fold(self, recording: ProfileRecording, reads: Sequence[ObjectRead]) -> None:
         rules = self._rules()
-        for key, start, stop, size, _, at, principal, _ in reads:
+        for key, start, stop, size, _, at, principal, *_ in reads:
             if not recording.wants(principal, key.bucket, key.key, at) or rules.for_path(key.path).pattern == OFF:
                 continue
             if (folding := self._folding.get(recording.id)) is None:

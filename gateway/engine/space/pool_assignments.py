@@ -5,8 +5,9 @@ everything else. What is stored from then on enters its pool at once (engine/ite
 little at a time, because a dataset may have ten million items; so is what was stored anew, or when the plan changed.
 
 Pools of access streams hold objects. What is stored enters the pool of its stream by its key (store/index/pool_rows.py); what was
-here before is charged over page by page. A stream that has ended has the target 0 in the plan. It is evicted at once while the
-cache is nearly full; else it stays until others need the room.
+here before is charged over page by page. A stream that has ended has the target 0 in the plan. It is evicted whole as soon as
+other streams could use its room: the cache is nearly full, or what is free is less than what their targets have them grow by.
+Until then it stays, as a job may come back.
 
 Bytes that are items of several datasets are charged to one: to one that has space rather than to one that has none, then to the
 first by id. The index keeps pools over a restart, and they stay until a plan is known again.
@@ -133,13 +134,18 @@ class PoolAssignments:
                 self._walks[name] = last
 
     async def _release(self) -> None:
-        """Evict streams that have ended, if the room may be needed."""
-        status = self._store.status()
-        if status.bytes < _FULL * Watermarks().low * status.capacity:
+        """Evict streams that have ended, if others could use the room."""
+        ended = [pool.name for pool in self._defined if pool.name.startswith(STREAM) and not pool.target]
+        if not ended:
             return
-        for pool in self._defined:
-            if pool.name.startswith(STREAM) and not pool.target:
-                metrics.RELEASED_BYTES.inc(await self._store.pools.release(pool.name, _RELEASED))
+        status = self._store.status()
+        room = int(Watermarks().low * status.capacity)
+        streams = [row for row in await self._store.pools.usage() if row.pool.name.startswith(STREAM)]
+        growing = sum(max(0, row.pool.target - row.ledger.size) for row in streams if not row.retired)
+        if status.bytes < _FULL * room and growing <= room - status.bytes:
+            return
+        for name in ended:
+            metrics.RELEASED_BYTES.inc(await self._store.pools.release(name, _RELEASED))
 
     async def _charge(self, content: Content, contents: Sequence[Content]) -> None:
         states = content.states

@@ -20,11 +20,10 @@ from gateway.model.access import ObjectRead
 from gateway.model.ranges import block_span
 from gateway.policies.pools import STREAM, stream_bucket
 from gateway.policies.rules import OFF, Rules
-from gateway.policies.streams.lifetime import time_to_live
 from gateway.policies.streams.pattern import WINDOW, Pattern
 from gateway.policies.streams.prefetch import PoolRoom
 from gateway.policies.streams.tree import AccessStreamTree, Stream
-from gateway.policies.streams.zone import MOST_STREAMS, AheadReport, NodeStreams, PoolReport, StreamReport
+from gateway.policies.streams.zone import MOST_STREAMS, NodeStreams, PoolReport, StreamReport, stream_report
 from gateway.store.accesses import ObservedReads
 from gateway.store.index.pool_rows import PoolRow
 from gateway.store.observation import ReadChannel
@@ -178,27 +177,17 @@ class StreamKeeper:
         }
 
     def _seen(self, stream: Stream) -> StreamReport:
-        seen = StreamReport(
-            stream.pattern,
-            stream.evidence,
-            stream.accesses,
-            stream.hits,
-            stream.bytes,
-            max(0.0, self._now() - stream.last_access),
-            stream.draws,
-            repeated=stream.repeated,
-        )
-        pattern = pattern_of(stream, self._links.rules())
-        ahead = AheadReport()
-        if self.ahead is not None and self.whole is not None:
-            ahead = self.ahead.report(stream.name).plus(self.whole.report(stream.name))
-        return replace(seen, pattern=pattern, lifetime=time_to_live(pattern, stream.gaps), ahead=ahead)
+        seen = stream_report(stream, pattern_of(stream, self._links.rules()), self._now())
+        if self.ahead is None or self.whole is None:
+            return seen
+        return replace(seen, ahead=self.ahead.report(stream.name).plus(self.whole.report(stream.name)))
 
 
-def _records(read: ObjectRead, block_size: int) -> Iterator[tuple[str, str, int, int, float, int, bool, int]]:
-    """What the tree is told of a read, block by block."""
-    key, start, stop, size, hit, at, _, client = read
+def _records(read: ObjectRead, block_size: int) -> Iterator[tuple[str, str, int, int, float, int, bool, int, float]]:
+    """What the tree is told of a read, block by block; each was waited for as long as the others."""
+    key, start, stop, size, hit, at, _, client, waited = read
     bucket, blocks = stream_bucket(key), max(1, -(-size // block_size))
-    for number in (block_span(start, stop, block_size) or range(1))[-_LATEST_BLOCKS:]:
+    numbers = block_span(start, stop, block_size) or range(1)
+    for number in numbers[-_LATEST_BLOCKS:]:
         count = min(stop, (number + 1) * block_size) - max(start, number * block_size)
-        yield bucket, key.key, number, blocks, at, client, hit, count
+        yield bucket, key.key, number, blocks, at, client, hit, count, waited / len(numbers)

@@ -5,20 +5,27 @@ it, so that recognition evicts nothing. Then space moves once a minute to where 
 Datasets are decided on before; streams share what those leave, but for a tenth, which stays with ``default``: reads that are no
 streams yet.
 
-A random stream that was idle for longer than its time-to-live has ended: its target is 0 until it is read again. Nodes evict it
-at once if others need the room. One of another pattern that was idle for an hour is no pool any more. What must be remembered is
-when a stream was read last, and its counters at the last round; a leader that takes over goes on from there.
+What a byte saves is what gateways measure: how often a larger pool would have been hit, and how much longer a miss takes than a
+hit, until the answer begins. A stream of which nothing was missed yet counts as the others do on average.
+
+A random stream that was idle for longer than its time-to-live has ended: its target is 0 until it is read again, and the others
+get its space at once. Nodes evict it when others can use the room. One of another pattern that was idle for an hour is no pool
+any more.
+
+Nodes may differ about a pattern, and zone reports change with the nodes that speak. So a pool keeps its pattern until the zone
+has said the same other one for a window of reads. What must be remembered is when a stream was read last, its pattern, its
+counters at the last round and what it was worth then; a leader that takes over goes on from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.lru import LeastRecentlyUsed
-from gateway.policies.pools import GHOSTS, STREAM
+from gateway.policies.pools import STREAM, ghost_window
 from gateway.policies.space.plan import PoolOrder, WhyCaching
 from gateway.policies.streams.benefit import (
     ROUND,
@@ -31,12 +38,16 @@ from gateway.policies.streams.benefit import (
     shifted,
     step_size,
 )
-from gateway.policies.streams.pattern import Pattern
+from gateway.policies.streams.pattern import WINDOW, Pattern
 from gateway.policies.streams.prefetch import MOST_DEPTH
 from gateway.policies.streams.zone import StreamReport, ZoneStream
 
 SHARE = 0.9
 """Part of the space that datasets leave which streams may have."""
+SMALLEST_POOL = 100
+"""A pool's minimum is this part of what streams share."""
+ASSUMED_EXTRA = 0.1
+"""Seconds that a miss takes longer than a hit, until any stream has missed."""
 MOST_POOLS = 64
 """Streams that are pools, those with most reads."""
 FORGOTTEN = 3600.0
@@ -47,12 +58,20 @@ _GRAIN = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RememberedStream:
-    """A stream: when it was read last, its time-to-live, and its counters at the last round. Times in seconds, -1 for none."""
+    """A stream as of the last decision. Times in seconds, -1 for none.
+
+    ``accesses`` and ``ghost_hits`` are counters at the last round, ``value`` is what a byte was worth then (``seconds_saved``).
+    ``pattern`` is believed; the zone has said ``other`` since its reads came to ``since``.
+    """
 
     read_at: float
     lifetime: float = -1.0
     accesses: int = 0
     ghost_hits: int = 0
+    value: float = 0.0
+    pattern: str = ""
+    other: str = ""
+    since: int = 0
 
     def ended(self, now: float) -> bool:
         """Whether it is to be released."""
@@ -68,7 +87,7 @@ class StreamMemory:
 
     def to_json(self) -> dict[str, Any]:
         """JSON types only."""
-        rows = {name: [one.read_at, one.lifetime, one.accesses, one.ghost_hits] for name, one in self.streams.items()}
+        rows = {name: list(astuple(one)) for name, one in self.streams.items()}
         return {"round_at": self.round_at, "streams": rows}
 
     @classmethod
@@ -77,8 +96,17 @@ class StreamMemory:
         try:
             assert isinstance(document, Mapping)
             rows = {
-                str(name): RememberedStream(float(read), float(lifetime), int(accesses), int(ghosts))
-                for name, (read, lifetime, accesses, ghosts) in document["streams"].items()
+                str(name): RememberedStream(
+                    float(read),
+                    float(life),
+                    int(reads),
+                    int(ghosts),
+                    float(value),
+                    str(pattern),
+                    str(other),
+                    int(since),
+                )
+                for name, (read, life, reads, ghosts, value, pattern, other, since) in document["streams"].items()
             }
             return cls(float(document["round_at"]), rows)
         except (AssertionError, ValueError, KeyError, TypeError, AttributeError):
@@ -97,24 +125,28 @@ def stream_orders(
         memory: of the last decision.
         now: seconds of a clock that all leaders share.
     """
-    known = _remembered(before, zone, memory, now)
-    room = int(SHARE * room)
-    needs, orders = [], {}
+    known, room = _remembered(before, zone, memory, now), int(SHARE * room)
+    due = now - memory.round_at >= ROUND
+    if due:
+        known = _valued(known, zone, now - memory.round_at)
+    needs, orders, changed = [], {}, due
     for name, one in known.items():
         last, stream = before.get(f"{STREAM}{name}"), zone.get(name, ZoneStream(name))
-        order = _order(last, stream.seen)
+        changed = changed or one.ended(now) == bool(last is not None and last.target)
+        order = _order(last, one, stream.seen)
         if one.ended(now):
             if stream.pool.bytes:
                 orders[f"{STREAM}{name}"] = replace(order, caching=CachingMode.NONE, target=0)
             continue
         orders[f"{STREAM}{name}"] = order
-        needs.append(_need(stream, order, one, room, now - memory.round_at))
-    due = now - memory.round_at >= ROUND
-    targets = shifted(needs, room) if due else {need.name: need.target for need in needs}
+        needs.append(_need(stream, order, one, room))
+    # One that begins or ends changes what is free, which is given at once; space that others have moves in rounds.
+    step = step_size(room) if due else 0
+    targets = shifted(needs, room, step) if changed else {need.name: need.target for need in needs}
     scale = min(1.0, room / max(1, sum(targets.values())))
     for name, target in targets.items():
         orders[f"{STREAM}{name}"] = replace(orders[f"{STREAM}{name}"], target=max(1, int(scale * target)))
-    return orders, _round(known, zone, now) if due else StreamMemory(memory.round_at, known)
+    return orders, StreamMemory(now if due else memory.round_at, known)
 
 
 def _remembered(
@@ -131,6 +163,7 @@ def _remembered(
             read_at = (now - seen.idle) // _GRAIN * _GRAIN
             one = RememberedStream(read_at, accesses=seen.accesses) if one is None else replace(one, read_at=read_at)
             one = replace(one, lifetime=-1.0 if seen.lifetime is None else round(seen.lifetime, 1))
+            one = _believing(one, seen)
         assert one is not None
         if one.lifetime >= 0 or now - one.read_at <= FORGOTTEN:
             found[name] = one
@@ -139,53 +172,94 @@ def _remembered(
     return {name: found[name] for name in sorted(busiest[:MOST_POOLS])}
 
 
-def _round(known: Mapping[str, RememberedStream], zone: Mapping[str, ZoneStream], now: float) -> StreamMemory:
-    """With the counters of a round that ends now."""
-    return StreamMemory(
-        now,
-        {
-            name: one
-            if name not in zone
-            else replace(one, accesses=zone[name].seen.accesses, ghost_hits=zone[name].pool.ghost_hits)
-            for name, one in known.items()
-        },
-    )
+def _believing(one: RememberedStream, seen: StreamReport) -> RememberedStream:
+    """With the pattern that is believed now: another one only after a window of reads in which the zone said nothing else."""
+    said = "" if seen.pattern is None else seen.pattern.value
+    if not one.pattern or said == one.pattern:
+        return replace(one, pattern=said, other="", since=0)
+    if said != one.other or seen.accesses < one.since:
+        return replace(one, other=said, since=seen.accesses)
+    if seen.accesses < one.since + WINDOW:
+        return one
+    return replace(one, pattern=said, other="", since=0)
 
 
-def _order(last: PoolOrder | None, seen: StreamReport) -> PoolOrder:
+def _valued(
+    known: Mapping[str, RememberedStream], zone: Mapping[str, ZoneStream], seconds: float
+) -> dict[str, RememberedStream]:
+    """With what a byte of each was worth in a round of ``seconds`` that ends now, and its counters."""
+    usual = _extra(zone[name].seen for name in known if name in zone)
+    found = dict(known)
+    for name in known.keys() & zone.keys():
+        one, stream = known[name], zone[name]
+        found[name] = replace(
+            one,
+            accesses=stream.seen.accesses,
+            ghost_hits=stream.pool.ghost_hits,
+            value=value_of(stream, one, seconds, usual),
+        )
+    return {name: found[name] for name in sorted(found)}
+
+
+def _extra(streams: Iterable[StreamReport]) -> float:
+    """Seconds that a miss takes longer than a hit; ``ASSUMED_EXTRA`` while nothing was missed."""
+    those = list(streams)
+    misses, hits = sum(one.accesses - one.hits for one in those), sum(one.hits for one in those)
+    waited = sum(one.miss_seconds for one in those)
+    if not misses or not waited:
+        return ASSUMED_EXTRA
+    return max(0.0, waited / misses - sum(one.hit_seconds for one in those) / max(1, hits))
+
+
+def _order(last: PoolOrder | None, one: RememberedStream, seen: StreamReport) -> PoolOrder:
     if last is None:
         last = PoolOrder(CachingMode.FULL, 1, 1, WhyCaching.BENEFIT)
-    order = last.order if seen.pattern is None else eviction_order(seen.pattern, seen.repeated)
+    order = last.order if seen.pattern is None else eviction_order(Pattern(one.pattern), seen.repeated)
     return replace(last, caching=CachingMode.FULL, order=order or LeastRecentlyUsed.name)
 
 
-def _need(stream: ZoneStream, order: PoolOrder, known: RememberedStream, room: int, seconds: float) -> StreamNeed:
-    seen, minimum = stream.seen, step_size(room)
+def _need(stream: ZoneStream, order: PoolOrder, known: RememberedStream, room: int) -> StreamNeed:
+    seen, minimum = stream.seen, room // SMALLEST_POOL
     size, items = item_size(seen), item_count(seen)
     most = room
-    if seen.pattern is Pattern.SEQUENTIAL and not seen.repeated:
+    if known.pattern == Pattern.SEQUENTIAL and not seen.repeated:
         most = min(room, max(minimum, int(2 * MOST_DEPTH * size)))
     elif items:
         most = min(room, max(minimum, int(1.1 * size * items)))
     target = order.target or first_target(stream.pool.bytes, minimum, most)
-    return StreamNeed(stream.name, target, min(minimum, most), most, value_of(stream, known, seconds))
+    return StreamNeed(stream.name, target, min(minimum, most), most, known.value)
 
 
-def value_of(stream: ZoneStream, known: RememberedStream, seconds: float) -> float:
-    """Seconds of waiting that a byte more saves per second, if a miss costs a second more than a hit."""
+def value_of(stream: ZoneStream, known: RememberedStream, seconds: float, usual: float = ASSUMED_EXTRA) -> float:
+    """Seconds of waiting that a byte more saves per second.
+
+    Args:
+        stream: as all nodes see it now.
+        known: with its counters of ``seconds`` ago.
+        seconds: since then.
+        usual: seconds that a miss takes longer than a hit, if this stream had no misses.
+    """
     seen = stream.seen
-    if seen.pattern is None:
+    if not known.pattern:
         return 0.0
     use = StreamUse(
-        seen.pattern,
+        Pattern(known.pattern),
         seconds,
         max(0, seen.accesses - known.accesses),
         item_count(seen),
         max(0, stream.pool.ghost_hits - known.ghost_hits),
-        GHOSTS * max(1, stream.held_by),
+        _ghosts(stream),
         seen.repeated,
     )
-    return seconds_saved(marginal_benefit(use), item_size(seen), 1.0, 0.0)
+    extra = _extra([seen]) if seen.miss_seconds else usual
+    return seconds_saved(marginal_benefit(use), item_size(seen), extra, 0.0)
+
+
+def _ghosts(stream: ZoneStream) -> int:
+    """Items in the window of those that left: no more than there are beside those that the pool holds."""
+    nodes, items = max(1, stream.held_by), item_count(stream.seen)
+    window = nodes * ghost_window(stream.pool.blobs // nodes)
+    return max(1, min(window, items - stream.pool.blobs)) if items else window
 
 
 def item_size(seen: StreamReport) -> float:

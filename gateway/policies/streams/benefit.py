@@ -41,7 +41,7 @@ class GhostWindow(Generic[K]):
     """The items that left a pool last. They leave it in the order of its eviction, so the earliest evicted is forgotten first."""
 
     def __init__(self, size: int = GHOSTS) -> None:
-        self._size = size
+        self.size = size
         self._ghosts: OrderedDict[K, None] = OrderedDict()
         self.hits = 0
         """Misses of items that as much more cache as the window holds would have had."""
@@ -53,7 +53,7 @@ class GhostWindow(Generic[K]):
         """An item left the pool for want of room."""
         self._ghosts[item] = None
         self._ghosts.move_to_end(item)
-        if len(self._ghosts) > self._size:
+        while len(self._ghosts) > self.size:
             self._ghosts.popitem(last=False)
 
     def missed(self, item: K) -> bool:
@@ -133,8 +133,8 @@ def step_size(capacity: int) -> int:
     return min(LARGEST_STEP, capacity // SMALLEST_PART)
 
 
-def shifted(needs: Sequence[StreamNeed], capacity: int) -> dict[str, int]:
-    """The targets after one round.
+def shifted(needs: Sequence[StreamNeed], capacity: int, step: int | None = None) -> dict[str, int]:
+    """The targets after one round; ``step``: bytes that move at most, ``step_size`` unless it is said.
 
     What no pool has is given at once, in equal parts to all that are read: nothing is lost by that, and while nothing was evicted
     no benefit is known. Then one step moves. A pool whose target is above what it can use gives the rest away at once; one below
@@ -142,7 +142,7 @@ def shifted(needs: Sequence[StreamNeed], capacity: int) -> dict[str, int]:
     """
     targets = _within(needs, capacity)
     free = max(0, capacity - sum(targets.values()))
-    left = step_size(capacity)
+    left = step_size(capacity) if step is None else step
     by_want = sorted(
         (need for need in needs if need.read), key=lambda need: (need.most - targets[need.name], need.name)
     )

@@ -26,6 +26,10 @@ from gateway.policies.streams.tree import Segment, Tail
 DEPTH = 4
 """Siblings that are loaded ahead at first."""
 MOST_DEPTH = 64
+MOST_AHEAD = 256 * 1024**2
+"""Bytes that are loaded ahead of a sequential stream and not read yet."""
+PART_AHEAD = 32
+"""They are at most this part of the cache."""
 LEAST_PROBABILITY = 0.8
 """Share of the predecessors below which a path was read that is loaded below the next."""
 PREDECESSORS = 10
@@ -45,6 +49,11 @@ MOST_FAILURES = 8
 reader's rights withdrawn."""
 LEAST_READ = 0.5
 """Share of an object that readers read on average from which on it is worth loading as a whole."""
+
+
+def most_ahead(capacity: int) -> int:
+    """Bytes that are loaded ahead of one sequential stream and not read yet, of a cache of ``capacity`` bytes."""
+    return min(MOST_AHEAD, capacity // PART_AHEAD)
 
 
 class BlockRuns:

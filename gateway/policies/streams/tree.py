@@ -74,6 +74,7 @@ class Stream:
         evidence: of the last window, which may speak for another pattern.
         last_access: seconds, on the clock of the reads.
         accesses, hits, bytes: of reads below it.
+        hit_seconds, miss_seconds: that readers waited, until hits and until misses were answered.
         draws: accesses without those of a client that stays at one child; ``early`` of them came before it was a stream, and are
             not among the accesses.
         gaps: between its reads, of the last window.
@@ -94,6 +95,8 @@ class Stream:
     accesses: int = 0
     hits: int = 0
     bytes: int = 0
+    hit_seconds: float = 0.0
+    miss_seconds: float = 0.0
     draws: int = 0
     early: int = 0
     clients: int = 1
@@ -116,12 +119,16 @@ class Stream:
         """Whether its clients read all of it more than once. A scan that begins again gains by what stays of it."""
         return self.draws > REREAD * max(self.clients, 1) * (self.blocks or self.names.seen)
 
-    def count(self, hit: bool, size: int, time: float) -> None:
-        """Count one read of ``size`` bytes; ``time`` is the latest that is known."""
+    def count(self, hit: bool, size: int, time: float, waited: float) -> None:
+        """Count one read of ``size`` bytes that was ``waited`` for; ``time`` is the latest that is known."""
         self.accesses += 1
         self.hits += hit
         self.bytes += size
         self.last_access = time
+        if hit:
+            self.hit_seconds += waited
+        else:
+            self.miss_seconds += waited
 
     @property
     def misses(self) -> int:
@@ -184,6 +191,7 @@ class AccessStreamTree:
         client: int,
         hit: bool,
         size: int = 0,
+        waited: float = 0.0,
     ) -> Stream | None:
         """Fold one read; the deepest stream that it belongs to.
 
@@ -193,7 +201,7 @@ class AccessStreamTree:
             time: seconds; reads may come a little out of order.
             client: who read. Order is judged within the reads of each.
             hit: whether the cache had it.
-            size: bytes that were read.
+            size, waited: bytes that were read, and seconds until the answer.
         """
         path: list[Segment] = [bucket, *levels(key)]
         if has_blocks(key, blocks):
@@ -216,7 +224,7 @@ class AccessStreamTree:
                 self._grown(node, path[:at], blocks)
             stream = node.stream
             if stream is not None:
-                stream.count(hit, size, node.last_time)
+                stream.count(hit, size, node.last_time, waited)
                 if fresh:
                     self._drawn(node, stream, name, child is None)
                 deepest = stream

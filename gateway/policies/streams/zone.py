@@ -2,7 +2,7 @@
 
 A stream's reads may enter by several gateways, and its objects have homes on all nodes. So a node that answers clients knows the
 pattern, and a node that is home knows what its pool holds, hits and misses. Thinned views give the same pattern (``pattern.py``);
-the one that was recognised from the most reads counts.
+the one that was recognised from the most reads, of all nodes together, counts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
+from gateway.policies.streams.lifetime import time_to_live
 from gateway.policies.streams.pattern import Evidence, Pattern
+from gateway.policies.streams.tree import Stream
 
 MOST_STREAMS = 256
 """Streams that a node speaks of: those that were read last."""
@@ -35,6 +37,7 @@ class StreamReport:
 
     ``draws`` are accesses without those of a client that stays at one child. ``idle`` is in seconds, and so is ``lifetime``: how
     long the stream may be idle before it has ended; ``None`` for any time. ``repeated``: a scan that begins again and again.
+    ``hit_seconds`` and ``miss_seconds``: that readers waited for hits and for misses.
     """
 
     pattern: Pattern | None = None
@@ -47,6 +50,25 @@ class StreamReport:
     lifetime: float | None = None
     repeated: bool = False
     ahead: AheadReport = AheadReport()
+    hit_seconds: float = 0.0
+    miss_seconds: float = 0.0
+
+
+def stream_report(stream: Stream, pattern: Pattern | None, now: float) -> StreamReport:
+    """What there is to say of a stream whose ``pattern`` was recognised, or is what a rule says; ``now`` on its clock."""
+    return StreamReport(
+        pattern,
+        stream.evidence,
+        stream.accesses,
+        stream.hits,
+        stream.bytes,
+        max(0.0, now - stream.last_access),
+        stream.draws,
+        time_to_live(pattern, stream.gaps),
+        stream.repeated,
+        hit_seconds=stream.hit_seconds,
+        miss_seconds=stream.miss_seconds,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +123,14 @@ def zone_streams(nodes: Mapping[str, NodeStreams]) -> dict[str, ZoneStream]:
 
 
 def _seen(reports: Iterable[StreamReport]) -> StreamReport:
-    known = sorted(reports, key=lambda one: (one.pattern is not None, one.accesses))
+    known = sorted(reports, key=lambda one: one.accesses)
     if len(known) < 2:
         return known[0] if known else StreamReport()
+    reads = {pattern: sum(one.accesses for one in known if one.pattern is pattern) for pattern in Pattern}
+    pattern = max(reads, key=lambda pattern: reads[pattern]) if any(reads.values()) else None
     return StreamReport(
-        known[-1].pattern,
-        known[-1].evidence,
+        pattern,
+        [one for one in known if one.pattern is pattern][-1].evidence,
         sum(one.accesses for one in known),
         sum(one.hits for one in known),
         sum(one.bytes for one in known),
@@ -115,6 +139,8 @@ def _seen(reports: Iterable[StreamReport]) -> StreamReport:
         max((one.lifetime for one in known if one.lifetime is not None), default=None),
         any(one.repeated for one in known),
         AheadReport(*(sum(getattr(one.ahead, each.name) for one in known) for each in fields(AheadReport))),
+        sum(one.hit_seconds for one in known),
+        sum(one.miss_seconds for one in known),
     )
 
 

@@ -21,12 +21,12 @@ from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.eviction.order import EVERYTHING, BlobFacts, EvictionOrder, Ledger
 from gateway.policies.pools import (
     DEFAULT,
-    GHOSTS,
     STREAM,
     Balance,
     Overdrafts,
     Pool,
     dataset_pool,
+    ghost_window,
     order_named,
     stream_pools,
 )
@@ -427,7 +427,7 @@ def _trim(connection: Connection, row: PoolRow) -> None:
         connection.execute(
             "DELETE FROM ghosts WHERE pool = ? AND id <= "
             "(SELECT id FROM ghosts WHERE pool = ? AND fresh = 0 ORDER BY id DESC LIMIT 1 OFFSET ?)",
-            (pool, pool, GHOSTS),
+            (pool, pool, ghost_window(row.blobs)),
         )
         return
     size, target, fresh, ghosts, fresh_ghosts = connection.execute(
