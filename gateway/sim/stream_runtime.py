@@ -232,9 +232,14 @@ class StreamRuntime:
             self._cache.pools[name] = SimulatedPool(order_named(self._order_of(wanted[name])), 0)
         left = [self._cache.pools.pop(name) for name in gone]
         if fresh or gone:
-            self._found.clear()
-            for path in {item.path for pool in (self._cache.default, *left) for item in pool.items()}:
-                self._recharge(path)
+            below = tuple(name.removeprefix(f"{BUCKET}/") for name in (*fresh, *gone))
+            self._found = {path: pool for path, pool in self._found.items() if not path.startswith(below)}
+            held = {
+                item.path for pool in (self._cache.default, *self._cache.pools.values(), *left) for item in pool.items()
+            }
+            for path in held:
+                if path.startswith(below):
+                    self._recharge(path)
         for name, order in wanted.items():
             self._follow_order(name, order)
         self._cache.default.target = self._cache.capacity - sum(pool.target for pool in self._cache.pools.values())

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.policies.datasets import CachingMode
-from gateway.policies.space.allocation import Allocation, Candidate, allocate
+from gateway.policies.space.allocation import SLICES, Allocation, Candidate, StreamBid, allocate
 from gateway.policies.space.plan import WhyCaching
 
 GB, GIB = 1000**3, 1024**3
@@ -211,3 +211,33 @@ def test_no_dataset_is_left_out_that_would_fit(found, budget):
         if allocations[one.dataset].why is WhyCaching.NO_ROOM and allocations[one.dataset].caching is NONE:
             asked = one.override == "pin" or one.requested != "auto"
             assert (two_chunks(one) if asked or one.chunked_gain > 0 else one.size) > free
+
+
+def bid(size: int, gain_per_byte: float) -> StreamBid:
+    """Of a stream that can use ``size`` bytes."""
+    return StreamBid("stream:b/p/", size, size * gain_per_byte)
+
+
+@pytest.mark.parametrize(("times", "full", "won"), [(0.5, FULL, 46), (2.0, CHUNKED, 170)])
+def test_streams_and_datasets_are_weighed_in_one_currency(times, full, won):
+    """Rule: the seconds that a byte saves decide, whoever saves them: ImageNet is whole, or a stream gets what it leaves."""
+    step = (IMAGENET.gain - IMAGENET.chunked_gain) / (IMAGENET.size - two_chunks(IMAGENET))
+    found = allocate([IMAGENET], 200 * GB, [bid(SLICES * GB * 23, times * step)])
+    assert found["imagenet"].caching is full
+    assert found["stream:b/p/"].granted // GB in (won, won - won % 23)
+    assert spent(found) <= 200 * GB
+
+
+def test_pinned_datasets_go_before_all_bids():
+    """Rule: what an operator decided, or a registration asked for, is not taken by a stream."""
+    pinned = Candidate("pinned", 100 * GB, 10 * GB, 0.0, 0.0, "pin")
+    found = allocate([pinned], 120 * GB, [bid(160 * GB, 1.0)])
+    assert found["pinned"].caching is FULL
+    assert found["stream:b/p/"].granted == 20 * GB
+
+
+def test_a_stream_that_saves_nothing_wins_nothing():
+    """Rule: without a gain there is no bid, and datasets get what they get alone."""
+    found = allocate(PAPER, 300 * GB, [bid(100 * GB, 0.0), StreamBid("stream:b/q/", 0, 1.0)])
+    assert {name: one for name, one in found.items() if "stream" not in name} == allocate(PAPER, 300 * GB)
+    assert [found[name].granted for name in ("stream:b/p/", "stream:b/q/")] == [0, 0]

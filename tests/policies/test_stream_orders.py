@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from gateway.policies.datasets import CachingMode
-from gateway.policies.space.manager import Facts, ManagerParams, decide
+from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
 from gateway.policies.space.plan import Plan, PoolOrder, node_pools
+from gateway.policies.space.probing import ProbeSettings
 from gateway.policies.space.stream_space import FORGOTTEN, MOST_POOLS, StreamMemory, stream_orders
 from gateway.policies.streams.benefit import ROUND
 from gateway.policies.streams.pattern import Evidence, Pattern
@@ -182,6 +183,31 @@ def test_memory_of_another_version_is_forgotten() -> None:
     """Rule: what cannot be read is no error."""
     for document in (None, 7, {}, {"streams": {"a": [1]}, "round_at": 0}, {"streams": [], "round_at": 0}):
         assert StreamMemory.from_json(document) == StreamMemory()
+
+
+def managed(plan: Plan, zone: Mapping[str, ZoneStream], now: float, gpus: int = 1) -> Plan:
+    """The next plan of a cache that one dataset fills, which a job uses on so many GPUs."""
+    facts = Facts(
+        ROOM,
+        {"data": DatasetFacts(ROOM, 1000)},
+        {"t/job": JobFacts("t", "job", "data", gpus)},
+        zone,
+    )
+    return decide(plan, facts, now, ManagerParams(probe=ProbeSettings(batches=0)))
+
+
+@pytest.mark.parametrize(("gpus", "whole"), [(1, False), (1000, True)])
+def test_streams_and_datasets_compete(gpus: int, whole: bool) -> None:
+    """Rule: a stream takes space from a dataset that saves fewer seconds of waiting, and none from one that saves more."""
+    plan = managed(Plan(), {}, 1000.0, gpus)
+    assert plan.datasets["data"].target == ROOM
+    for turn in range(4):
+        accesses = 1000 * (1 + 20 * turn)
+        busy = stream("b/p/", accesses=accesses, draws=accesses, bytes=1000 * accesses, miss_seconds=accesses / 10)
+        plan = managed(plan, {"b/p/": busy}, 1000.0 + 61 * turn, gpus)
+    assert (plan.datasets["data"].target == ROOM) is whole
+    assert (plan.pools["stream:b/p/"].target > ROOM // 2) is not whole
+    assert sum(one.target for one in plan.pools.values()) <= ROOM + 1
 
 
 def test_streams_share_what_datasets_leave() -> None:

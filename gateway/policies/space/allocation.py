@@ -22,6 +22,11 @@ that does not fit may displace others whose loss together is smaller than what i
 nothing after it. (The paper's own outcomes only fit its budgets in binary gigabytes: 154 + 2 x 15 + 2 x 15 GB is 214 GB, that is
 199.3 GiB. With 200 decimal ones LibriSpeech gets nothing.)
 
+*Streams bid.* Access streams share what datasets leave (``stream_space.py``), but first they bid for it in the same ledger. The
+currency is the same: a job that runs b times as long without the cache would wait b - 1 seconds more for each second with it,
+times its GPUs; a stream's bytes save seconds of its readers' waiting per second. Streams can use any number of bytes, so a bid is
+made in slices. What they win is not granted to datasets, nor kept for those without jobs.
+
 Pinned datasets come first, then those whose registration asks for a mode, then the rest. A quota takes away the options that cost
 more, and "static", of which nobody knows what it comes to; whoever is pinned, or asks for more, gets two chunks if they fit it.
 """
@@ -37,6 +42,8 @@ from gateway.policies.space.plan import WhyCaching
 
 MOST_EXCHANGES = 64
 """Moves that did not fit and for which room is sought: those that would bring most."""
+SLICES = 8
+"""Parts of what a stream can use that it may win by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +71,17 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamBid:
+    """What a stream would save with ``size`` bytes: ``gain`` seconds of waiting per second."""
+
+    name: str
+    size: int
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a dataset gets. ``granted`` is what that costs, in bytes."""
+    """What a dataset gets, or a stream wins. ``granted`` is what that costs, in bytes."""
 
     caching: CachingMode
     granted: int
@@ -84,8 +100,8 @@ class _Option:
 _NOTHING = _Option(CachingMode.NONE)
 
 
-def allocate(candidates: Sequence[Candidate], budget: int) -> dict[str, Allocation]:
-    """Share out ``budget`` bytes; the answer has one entry per candidate and never grants more than the budget.
+def allocate(candidates: Sequence[Candidate], budget: int, bids: Sequence[StreamBid] = ()) -> dict[str, Allocation]:
+    """Share out ``budget`` bytes; the answer has one entry per candidate and bid, and never grants more than the budget.
 
     The order of ``candidates`` does not matter: equals are taken in the order of their ids.
     """
@@ -97,12 +113,22 @@ def allocate(candidates: Sequence[Candidate], budget: int) -> dict[str, Allocati
         granted[candidate.dataset] = allocation
         free -= allocation.granted
     rest = [one for one in ordered if one.dataset not in granted]
-    ledger = _Ledger({one.dataset: _options(one) for one in rest}, free)
+    options = {one.dataset: _options(one) for one in rest} | {bid.name: _slices(bid) for bid in bids}
+    ledger = _Ledger(dict(sorted(options.items())), free)
     ledger.improve(ledger.fill())
     for one in rest:
         option = ledger.chosen(one.dataset)
         granted[one.dataset] = Allocation(option.caching, option.cost, _why(one, option))
+    for bid in bids:
+        granted[bid.name] = Allocation(CachingMode.FULL, ledger.chosen(bid.name).cost, WhyCaching.BENEFIT)
     return granted
+
+
+def _slices(bid: StreamBid) -> tuple[_Option, ...]:
+    """Nothing, and each number of slices of a bid."""
+    parts = range(1, SLICES + 1)
+    wanted = [_Option(CachingMode.FULL, bid.size * part // SLICES, bid.gain * part / SLICES) for part in parts]
+    return (_NOTHING, *(option for option in wanted if option.cost and option.gain))
 
 
 def _is_settled(candidate: Candidate) -> bool:

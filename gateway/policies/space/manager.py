@@ -15,6 +15,7 @@ choice:
   gateway without a plan decides on (``datasets.units_of``), so that a job may begin before the first plan.
 - *A job that left the cache* refers to no chunk and adds no gain. When it is probed again it counts just enough for its dataset
   to get what nobody else wants.
+- *Access streams* bid for space in the same ledger, with what they were worth in the last round. They share what they win.
 - *A dataset without jobs* keeps what it has while there is room, and while it is within its quota. One that was never in the plan
   comes in only when an operator lets it have less than all of it.
 """
@@ -22,19 +23,19 @@ choice:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.policies.datasets import PARTITIONS, CachingMode, units_of
 from gateway.policies.pools import STREAM
-from gateway.policies.space.allocation import Allocation, Candidate, allocate
+from gateway.policies.space.allocation import Allocation, Candidate, StreamBid, allocate
 from gateway.policies.space.chunks import ChunkEvent, JobView, RotationMemory, rotate
 from gateway.policies.space.importance import ScoredDataset, ScoreReport, important, unscored
 from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
 from gateway.policies.space.probing import LEAST_BENEFIT, PhaseTotals, ProbeSettings, Stage, due, step
 from gateway.policies.space.remembered import ManagerMemory, RememberedJob
-from gateway.policies.space.stream_space import stream_orders
+from gateway.policies.space.stream_space import stream_bids, stream_orders
 from gateway.policies.streams.zone import ZoneStream
 
 CHUNKED_SHARE = 0.5
@@ -126,7 +127,8 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
     """
     memory = ManagerMemory.from_json(before.memory).believing(facts.capacity, now, settings.patience)
     jobs = _probed(before, memory.jobs, facts, now, settings.probe)
-    spaces = _Spaces(before, facts, jobs, memory.capacity, settings)
+    bids = stream_bids(facts.streams, memory.capacity, memory.streams, now)
+    spaces = _Spaces(before, facts, jobs, bids, _Terms(memory.capacity, settings))
     orders = _by_importance(before, facts, spaces.orders(), memory.capacity)
     datasets, rotations, events = _rotated(before, facts, orders, memory.rotations, jobs, now, settings)
     told = {name: _told(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
@@ -223,16 +225,30 @@ def _noted(known: RememberedJob, measurements: int, held: CachingMode) -> Rememb
 # --- space
 
 
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """The bytes that there are, and how decisions are made."""
+
+    capacity: int
+    settings: ManagerParams
+
+
 class _Spaces:
-    """The allocation, from what the jobs gain to what the datasets get."""
+    """The allocation, from what the jobs gain, and streams bid, to what the datasets get."""
 
     def __init__(
-        self, before: Plan, facts: Facts, jobs: Mapping[str, RememberedJob], capacity: int, settings: ManagerParams
+        self,
+        before: Plan,
+        facts: Facts,
+        jobs: Mapping[str, RememberedJob],
+        bids: Sequence[StreamBid],
+        terms: _Terms,
     ) -> None:
         self._before = before
         self._facts = facts
-        self._capacity = capacity
-        self._settings = settings
+        self._bids = bids
+        self._capacity = terms.capacity
+        self._settings = terms.settings
         self._gains = {
             dataset: self._gain_of(dataset, {name: jobs[name] for name in names})
             for dataset, names in _by_dataset(facts).items()
@@ -243,8 +259,8 @@ class _Spaces:
 
     def orders(self) -> dict[str, PoolOrder]:
         """What each dataset gets; chunks are not decided on yet."""
-        allocations = allocate(list(self._candidates.values()), self._capacity)
-        orders = {name: self._order(name, allocation) for name, allocation in allocations.items()}
+        allocations = allocate(list(self._candidates.values()), self._capacity, self._bids)
+        orders = {name: self._order(name, allocations[name]) for name in self._candidates}
         free = self._capacity - sum(one.granted for one in allocations.values())
         for name in sorted(set(self._facts.datasets) - set(orders)):
             idle, fact = unscored(self._before.of(name)), self._facts.datasets[name]

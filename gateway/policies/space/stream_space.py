@@ -2,8 +2,8 @@
 
 A stream whose pattern is known is a pool. Its order is what its pattern calls for. Its first target is what the cache holds of
 it, so that recognition evicts nothing. Then space moves once a minute to where a byte saves most (``streams/benefit.py``).
-Datasets are decided on before; streams share what those leave, but for a tenth, which stays with ``default``: reads that are no
-streams yet.
+Datasets are decided on before, with the bids of streams in the same ledger (``allocation.py``). Streams share what datasets
+leave, but for a tenth, which stays with ``default``: reads that are no streams yet.
 
 What a byte saves is what gateways measure: how often a larger pool would have been hit, and how much longer a miss takes than a
 hit, until the answer begins. A stream of which nothing was missed yet counts as the others do on average.
@@ -26,8 +26,10 @@ from typing import Any
 from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.pools import STREAM, ghost_window
+from gateway.policies.space.allocation import StreamBid
 from gateway.policies.space.plan import PoolOrder, WhyCaching
 from gateway.policies.streams.benefit import (
+    MARGIN,
     ROUND,
     StreamNeed,
     StreamUse,
@@ -149,6 +151,23 @@ def stream_orders(
     return orders, StreamMemory(now if due else memory.round_at, known)
 
 
+def stream_bids(zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory, now: float) -> list[StreamBid]:
+    """What streams would save with the space that they can use, as of the last round; a little less, as values change.
+
+    Args:
+        zone: what the nodes say of streams, by name.
+        room: bytes that there are.
+        memory: of the last decision.
+        now: seconds of the leaders' clock.
+    """
+    bids = []
+    for name, one in memory.streams.items():
+        if name in zone and one.value > 0 and not one.ended(now):
+            most = _most(zone[name].seen, one, room)
+            bids.append(StreamBid(f"{STREAM}{name}", most, one.value * most / MARGIN))
+    return bids
+
+
 def _remembered(
     before: Mapping[str, PoolOrder], zone: Mapping[str, ZoneStream], memory: StreamMemory, now: float
 ) -> dict[str, RememberedStream]:
@@ -219,15 +238,17 @@ def _order(last: PoolOrder | None, one: RememberedStream, seen: StreamReport) ->
 
 
 def _need(stream: ZoneStream, order: PoolOrder, known: RememberedStream, room: int) -> StreamNeed:
-    seen, minimum = stream.seen, room // SMALLEST_POOL
-    size, items = item_size(seen), item_count(seen)
-    most = room
-    if known.pattern == Pattern.SEQUENTIAL and not seen.repeated:
-        most = min(room, max(minimum, int(2 * MOST_DEPTH * size)))
-    elif items:
-        most = min(room, max(minimum, int(1.1 * size * items)))
+    minimum, most = room // SMALLEST_POOL, _most(stream.seen, known, room)
     target = order.target or first_target(stream.pool.bytes, minimum, most)
     return StreamNeed(stream.name, target, min(minimum, most), most, known.value)
+
+
+def _most(seen: StreamReport, known: RememberedStream, room: int) -> int:
+    """Bytes that a stream can use."""
+    minimum, size, items = room // SMALLEST_POOL, item_size(seen), item_count(seen)
+    if known.pattern == Pattern.SEQUENTIAL and not seen.repeated:
+        return min(room, max(minimum, int(2 * MOST_DEPTH * size)))
+    return min(room, max(minimum, int(1.1 * size * items))) if items else room
 
 
 def value_of(stream: ZoneStream, known: RememberedStream, seconds: float, usual: float = ASSUMED_EXTRA) -> float:
