@@ -41,8 +41,8 @@ caches do with such lists. What the lists do to accuracy is measured with the lo
   leaves u unseen gives c + u, if the cache holds all items that it repeats (a third of u).
 - *h - c*: with N reads of N items, a hit ratio h leaves at least h - c unseen; what is loaded ahead counts as a miss.
 - Runs `sh_*` draw by the mean loss of an item's last mini-batch, with replacement (the paper's coarse baselines). `SHADE`
-  draws by ranks (Eq. 6), with replacement, and keeps by importance. `unseen u` draws as the loader does: all items but u
-  once, and as many repeats of the most important ones.
+  draws by ranks (Eq. 6), with replacement, and keeps by importance. `unseen u` is the loader's list: all items but u once, and
+  as many repeats of the most important ones. Both come from the loader's own planner.
 """
 
 

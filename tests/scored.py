@@ -46,7 +46,7 @@ class Part:
 
     @property
     def header(self) -> bytes:
-        """The first 44 bytes."""
+        """The first 40 bytes."""
         values = {
             "magic": b"LDIM",
             "version": 1,

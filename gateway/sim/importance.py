@@ -7,7 +7,8 @@ simulation answers what caches do with such lists, not what the lists do to a mo
 Whichever sampler draws, N items are read per epoch. With a cache that holds a share c, of which the content stays during the
 epoch, D distinct items in the list cost at least D - cN origin reads, so a hit ratio h leaves at least h - c of the items unseen.
 
-Orders and admission are the gateway's (``gateway/policies``). Belady's MIN and the paper's priority queues exist only here.
+Lists by ranks are those of the loader's planner, orders and admission the gateway's (``gateway/policies``). Belady's MIN and the
+paper's priority queues exist only here.
 """
 
 from __future__ import annotations
@@ -27,11 +28,8 @@ from gateway.policies.importance import PoolLevel, ahead, may_enter
 from gateway.policies.pools import ORDERS
 from gateway.sim.pooled import CachedBlock, SimulatedPool
 from gateway.sim.score_scenario import Losses, ScoreRunSpec, ScoreScenario, losses_of
-
-BIAS = 10.0
-"""b0 of Eq. 6, as in the authors' program."""
-REPEATS = 4.0
-"""How often the items come on average that a list with ``unseen`` repeats."""
+from larder.planner.draw import DrawRule
+from larder.planner.importance import ImportancePlan
 
 _NEVER = 2**62
 
@@ -92,7 +90,9 @@ def _simulate(
 ) -> ScoreRunResult:
     epochs, items = losses.shape
     room = round(share * items)
-    training = _Training(run, scenario.batch, losses, rng)
+    training: _Training = _Drawing(run, losses, rng)
+    if run.sampler == "shade":
+        training = _Sampled(run, losses, int(rng.integers(2**31)))
     cache = _cache(run, room, rng)
     # Without scores nothing that is learned changes a list, so Belady's MIN may know all of them.
     lists = [training.draw(epoch) for epoch in range(epochs)] if run.sampler == "uniform" else []
@@ -103,13 +103,15 @@ def _simulate(
         counted = epoch >= scenario.warm_up
         brought = cache.begin(listed, training.scores) if run.prefetch and epoch else 0
         found = 0
+        scores = training.scores
         for start in range(0, len(listed), scenario.batch):
             batch = listed[start : start + scenario.batch]
-            found += sum(cache.read(int(item), training.scores) for item in batch)
+            found += sum(cache.read(int(item), scores) for item in batch)
             changed = training.learn(epoch, batch)
             if run.cache != "importance":
-                cache.rank(changed, training.scores)
-        # A job sends its scores once per epoch.
+                # The paper's caches hear at once; a job of Larder sends its scores once per epoch.
+                scores = training.scores
+                cache.rank(changed, scores)
         cache.rank(np.arange(items), training.scores)
         if counted:
             hits += found
@@ -119,51 +121,64 @@ def _simulate(
     return ScoreRunResult(run, share, hits / total, 1 - hits / total, ahead_reads / total, unseen / total)
 
 
-class _Training:
+class _Training(Protocol):
     """A job: the scores that it has so far, and what it reads next."""
 
-    def __init__(self, run: ScoreRunSpec, batch: int, losses: Losses, rng: Generator) -> None:
+    @property
+    def scores(self) -> Scores:
+        """By item; NaN where there is none."""
+
+    def draw(self, epoch: int) -> Items:
+        """The list of an epoch."""
+
+    def learn(self, epoch: int, batch: Items) -> Items:
+        """Score a mini-batch that was trained; its distinct items."""
+
+
+class _Drawing:
+    """Lists without scores, or by the mean loss of the last mini-batch that an item was in."""
+
+    def __init__(self, run: ScoreRunSpec, losses: Losses, rng: Generator) -> None:
         self.scores: Scores = np.full(losses.shape[1], np.nan, dtype=np.float32)
-        self._run = run
-        self._batch = batch
+        self._coarse = run.sampler == "coarse"
         self._losses = losses
         self._rng = rng
 
     def draw(self, epoch: int) -> Items:
-        """The list of an epoch."""
-        count = len(self.scores)
-        known = ~np.isnan(self.scores)
-        if self._run.sampler == "uniform" or not known.any():
+        """A shuffle of all; with scores, as many draws with replacement in proportion to them."""
+        count, known = len(self.scores), ~np.isnan(self.scores)
+        if not known.any():
             return self._rng.permutation(count)
         weights = np.where(known, self.scores, self.scores[known].mean()).astype(np.float64) + 1e-9
-        if self._run.unseen is None:
-            return self._rng.choice(count, count, p=weights / weights.sum())
-        return self._covering(weights, round(self._run.unseen * count))
-
-    def _covering(self, weights: NDArray[np.float64], unseen: int) -> Items:
-        """All but ``unseen`` items once, and as many repeats of the most important ones, shuffled."""
-        count, distinct = len(weights), len(weights) - unseen
-        top = min(int(np.ceil(unseen / (REPEATS - 1))), distinct // 2)
-        order = np.lexsort((self._rng.random(count), -weights))
-        first, others = order[:top], order[top:]
-        # The largest of u ** (1 / w) are drawn without replacement in proportion to w (Efraimidis and Spirakis, 2006).
-        keys = self._rng.random(len(others)) ** (1 / weights[others])
-        kept = others[np.argsort(-keys)[: distinct - top]]
-        chances = weights[first] / max(1e-9, weights[first].sum())
-        repeats = self._rng.choice(first, unseen, p=chances) if top else first[:0]
-        return self._rng.permutation(np.concatenate((first, kept, repeats)))
+        return self._rng.choice(count, count, p=weights / weights.sum())
 
     def learn(self, epoch: int, batch: Items) -> Items:
-        """Score a mini-batch that was trained; its distinct items."""
-        if self._run.sampler == "uniform":
+        """Score the mini-batch as a whole."""
+        if not self._coarse:
             return batch[:0]
-        losses = self._losses[epoch, batch]
-        if self._run.sampler == "coarse":
-            self.scores[batch] = losses.mean()
-        else:
-            smaller = np.searchsorted(np.sort(losses), losses, side="left")
-            stretch = (self._batch - 1) / max(1, len(batch) - 1)
-            self.scores[batch] = np.log(smaller * stretch + BIAS)
+        self.scores[batch] = self._losses[epoch, batch].mean()
+        return np.unique(batch)
+
+
+class _Sampled:
+    """Lists of the loader's own planner, which scores single samples by their rank (Eq. 6)."""
+
+    def __init__(self, run: ScoreRunSpec, losses: Losses, seed: int) -> None:
+        self._plan = ImportancePlan(losses.shape[1], DrawRule(run.unseen), seed=seed, guard=False)
+        self._losses = losses
+
+    @property
+    def scores(self) -> Scores:
+        """As they are sent to gateways."""
+        return self._plan.scores.astype(np.float32)
+
+    def draw(self, epoch: int) -> Items:
+        """The list of an epoch, of one rank that has all of it."""
+        return self._plan.begin(epoch).astype(np.int64)
+
+    def learn(self, epoch: int, batch: Items) -> Items:
+        """Score each sample."""
+        self._plan.update(batch, self._losses[epoch, batch])
         return np.unique(batch)
 
 

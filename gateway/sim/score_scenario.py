@@ -12,12 +12,14 @@ from pydantic import Field, model_validator
 
 from gateway.model.errors import ConfigError
 from gateway.sim.scenario import Name, SpecTable
+from larder.planner.draw import MAX_UNSEEN
 
 Losses = NDArray[np.float32]
 """By epoch and item: the item's loss when it was trained in that epoch."""
 
 CacheName = Literal["lru", "lfu", "random", "never-evict", "min", "pq", "pq-lfu", "app", "importance"]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Unseen = Annotated[float, Field(ge=0, le=MAX_UNSEEN)]
 
 
 class ScoreRunSpec(SpecTable):
@@ -32,7 +34,8 @@ class ScoreRunSpec(SpecTable):
     ]
     cache: Annotated[CacheName, Field(description="Which items are kept")]
     unseen: Annotated[
-        Share | None, Field(description="Share of items left out of an epoch; without it, plain draws with replacement")
+        Unseen | None,
+        Field(description="Share of items left out of an epoch; without it, plain draws with replacement"),
     ] = None
     prefetch: Annotated[bool, Field(description="Whether the next list's most important items are loaded ahead")] = (
         False
@@ -57,13 +60,13 @@ class ScoreScenario(SpecTable):
         if twice := next((name for name in names if names.count(name) > 1), ""):
             raise ValueError(f"runs: the name {twice!r} comes twice")
         for run in self.runs:
+            if run.unseen is not None and run.sampler != "shade":
+                raise ValueError(f"runs: {run.name}: only lists of the sampler shade can have unseen")
             if run.cache == "min" and run.sampler != "uniform":
                 raise ValueError(
                     f"runs: {run.name}: of lists that follow scores nobody knows the future; min needs uniform"
                 )
-            if run.sampler == "uniform" and (
-                run.unseen is not None or run.cache in ("pq", "pq-lfu", "app", "importance")
-            ):
+            if run.sampler == "uniform" and run.cache in ("pq", "pq-lfu", "app", "importance"):
                 raise ValueError(f"runs: {run.name}: the sampler uniform has no scores")
         return self
 

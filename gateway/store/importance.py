@@ -138,7 +138,7 @@ class JobTable:
         if torn or (part.whole and (way == DIRECT or not head["sequence"][0][DIRECT])):
             self.scores[:] = np.nan
             head["sequence"] = head["checksum"] = 0
-        if way == DIRECT or not head["sequence"][0][DIRECT]:
+        if torn or part.epoch != self.epoch:
             self.draws[:] = 0
         self.scores[part.scored] = part.scores
         self.draws[part.listed] = part.draws
@@ -184,11 +184,15 @@ class ScoreTables:
         if not path.exists() and len(self._paths(dataset)) >= MOST_JOBS:
             raise TooManyScorers
         with _locked(path, items, job) as table:
-            last = table.received(way)
-            found = verdict(last, part.sequence, part.base, checksum, whole=part.whole)
+            found = PartVerdict.UNKNOWN_BASE
+            # A client behind a balancer meets now this node and now another one, which forwards: its sequence is one.
+            for last in (table.received(way), table.received(1 - way)):
+                if found is PartVerdict.UNKNOWN_BASE:
+                    found = verdict(last, part.sequence, part.base, checksum, whole=part.whole)
             if found is PartVerdict.APPLY:
                 table.apply(part, checksum, way, now)
-            return Receipt(found, table.received(way).sequence, table.scored)
+            known = max(table.received(DIRECT).sequence, table.received(FORWARDED).sequence)
+            return Receipt(found, known if found is PartVerdict.UNKNOWN_BASE else part.sequence, table.scored)
 
     def of(self, dataset: str, items: int) -> list[JobTable]:
         """What jobs sent of a dataset, by job; parts that are being applied, or were broken off, are left out."""

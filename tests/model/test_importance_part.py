@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from gateway.model.importance import MalformedPart, ScorePart, decode, encode, longest
 from tests.scored import Part
 
+VECTORS = json.loads((Path(__file__).parents[1] / "wire" / "importance.json").read_text())["parts"]
 ITEMS = 100
 GOOD = Part(7, 3, {0: 0.5, 5: 2.0, 99: 0.0}, {4: 1, 5: 255})
 
@@ -51,7 +55,7 @@ def test_any_part_is_read_as_it_was_written(scores: dict[int, float], draws: dic
     ("body", "field"),
     [
         (b"", "body"),
-        (GOOD.body[:43], "body"),
+        (GOOD.body[:39], "body"),
         (GOOD.header, "body"),
         (GOOD.body[:-5], "body"),
         (GOOD.body + b"x", "body"),
@@ -77,6 +81,18 @@ def test_what_is_wrong_is_named(body: bytes, field: str) -> None:
     with pytest.raises(MalformedPart) as refused:
         decode(body, ITEMS)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: str(vector["sequence"]))
+def test_what_the_client_writes_is_read(vector: dict[str, Any]) -> None:
+    """Rule: the bytes that the client's encoder is held to say here what they say there."""
+    part = decode(bytes.fromhex(vector["body"]), vector["items"])
+    for name in ("sequence", "base", "epoch", "whole"):
+        assert getattr(part, name) == vector[name]
+    assert columns(part) == (
+        dict(zip(vector["scored"], vector["scores"], strict=True)),
+        dict(zip(vector["listed"], vector["counts"], strict=True)),
+    )
 
 
 def test_an_index_that_comes_twice_is_refused() -> None:

@@ -21,10 +21,12 @@ FRESH = JobReport(10.0, 100.0, 50, 2.0)
 STEPS = (ScoreStep(4.0, 30), ScoreStep(3.0, 20), ScoreStep(1.0, 50))
 
 
-def scored(*jobs: str, rates: dict[str, float] | None = None, limit: int = 100, **told: JobReport) -> ScoredDataset:
+def scored(
+    *jobs: str, rates: dict[str, float] | None = None, quota: int | None = None, **told: JobReport
+) -> ScoredDataset:
     """A dataset of which one node tells."""
     reports = {"n": ScoreReport({job: told.get(job, FRESH) for job in jobs}, STEPS)}
-    return ScoredDataset(reports, rates if rates is not None else dict.fromkeys(jobs, 1.0), limit)
+    return ScoredDataset(reports, rates if rates is not None else dict.fromkeys(jobs, 1.0), 100, quota)
 
 
 def test_one_job_counts_alone() -> None:
@@ -84,7 +86,7 @@ def test_shares_never_exceed_the_target(nodes: list[list[tuple[int, int]]], targ
 def test_a_scored_dataset_gets_what_nobody_else_wants() -> None:
     """Rule: by importance any number of bytes is of use, so the free ones are shared out by what is missing."""
     orders = {"a": CHUNKED, "b": replace(CHUNKED, target=40), "c": CHUNKED}
-    found = important(orders, {}, {"a": scored("x"), "b": scored("y", limit=60)}, 50)
+    found = important(orders, {}, {"a": scored("x"), "b": scored("y", quota=60)}, 50)
     assert {name: order.target for name, order in found.items()} == {"a": 20 + 40, "b": 40 + 10, "c": 20}
     assert found["c"] == CHUNKED
     assert (found["a"].caching, found["a"].eviction, found["a"].held) == (
@@ -95,6 +97,8 @@ def test_a_scored_dataset_gets_what_nobody_else_wants() -> None:
     assert found["a"].importance is not None
     assert found["a"].importance.threshold == 1.0
     assert found["a"].importance.shares == {"n": 60}
+    assert found["b"].importance is not None
+    assert (found["b"].importance.partial, found["b"].importance.threshold) == (True, 3.0)
 
 
 def test_a_whole_dataset_has_no_threshold() -> None:

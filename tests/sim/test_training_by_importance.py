@@ -99,6 +99,7 @@ def test_without_a_cache_everything_is_read(trace: Path) -> None:
         ({"sampler": "shade", "cache": "min"}, "min needs uniform"),
         ({"sampler": "shade", "cache": "magic"}, "runs[0].cache"),
         ({"sampler": "shade", "cache": "lru", "unseen": 1.0}, "runs[0].unseen"),
+        ({"sampler": "coarse", "cache": "lru", "unseen": 0.5}, "runs: r: only lists of the sampler shade"),
     ],
 )
 def test_a_wrong_scenario_names_the_field(trace: Path, run: dict[str, object], field: str) -> None:

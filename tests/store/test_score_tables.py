@@ -91,6 +91,16 @@ def test_what_is_forwarded_has_a_sequence_of_its_own(table: Path) -> None:
     assert scores(tables, "tenant/other") == {2: 2.0}
 
 
+def test_a_client_may_meet_one_node_and_then_another(table: Path) -> None:
+    """Rule: behind a balancer parts of one sequence come directly and forwarded in turn, and each adds to the one before."""
+    tables = ScoreTables(table)
+    send(tables, Part(1, 0, {1: 1.0}, {1: 2}), way=DIRECT)
+    assert send(tables, Part(2, 1, {2: 2.0}, {2: 3}, epoch=2), way=FORWARDED).verdict is PartVerdict.APPLY
+    assert send(tables, Part(3, 2, {3: 3.0}, {3: 4}, epoch=3), way=DIRECT).verdict is PartVerdict.APPLY
+    assert scores(tables) == {1: 1.0, 2: 2.0, 3: 3.0}
+    assert np.flatnonzero(tables.of(DATASET, ITEMS)[0].draws).tolist() == [3]
+
+
 def test_a_part_that_was_broken_off_is_as_if_lost(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: a worker that dies within a part leaves nothing that counts, and the next whole part puts it right."""
     tables = ScoreTables(table)

@@ -54,11 +54,17 @@ class ScoreReport:
 
 @dataclass(frozen=True, slots=True)
 class ScoredDataset:
-    """A dataset that jobs sent scores for: reports by node, reads per second by job, and bytes that it may have at most."""
+    """A dataset that jobs sent scores for: reports by node, reads per second by job, its bytes, and how many it may have."""
 
     reports: Mapping[str, ScoreReport]
     rates: Mapping[str, float]
-    limit: int
+    size: int
+    quota: int | None = None
+
+    @property
+    def limit(self) -> int:
+        """Bytes that are of use to it."""
+        return self.size if self.quota is None else min(self.size, self.quota)
 
 
 def important(
@@ -104,7 +110,7 @@ def _may(order: PoolOrder) -> bool:
 
 
 def _filled(order: PoolOrder, target: int, jobs: Mapping[str, JobWeight], known: ScoredDataset) -> PoolOrder:
-    partial = target < known.limit
+    partial = target < known.size
     threshold, shares = divide({node: one.steps for node, one in known.reports.items()}, target)
     if not partial:
         threshold, shares = None, {}

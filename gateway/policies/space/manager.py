@@ -360,7 +360,8 @@ def _by_importance(
         dataset: ScoredDataset(
             reports,
             {name: _rate(facts.jobs[name].totals.values()) for name in named.get(dataset, ())},
-            min(facts.datasets[dataset].size, facts.datasets[dataset].quota or facts.datasets[dataset].size),
+            facts.datasets[dataset].size,
+            facts.datasets[dataset].quota,
         )
         for dataset, reports in facts.scores.items()
         if dataset in facts.datasets

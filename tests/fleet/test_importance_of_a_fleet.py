@@ -1,0 +1,68 @@
+"""Importance over several homes: scores reach them all by one gateway, and the fleet keeps what one large queue would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.batches import bytes_of
+from tests.fleet.digests import World, fleet_of
+from tests.gateways import Running
+from tests.origins.processes import wait_until
+from tests.scored import Part, beat, join, planned, put
+from tests.v1 import ask
+
+TOKEN = "operators-only"
+SOON = 60.0
+ITEMS = 100
+FIT = 50
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Three nodes with 600 kB each."""
+    extra = f'[admin]\ntoken = "{TOKEN}"\n'
+    with fleet_of(tmp_path_factory.mktemp("important"), capacity="600KB", extra=extra, fleet={"expire": "4s"}) as made:
+        yield made
+
+
+def scored(node: Running) -> float:
+    """Items of which a node has a score."""
+    return node.metric("larder_importance_scored_items")
+
+
+def test_the_fleet_keeps_the_most_important_of_all_homes(world: World) -> None:
+    """Rule: one gateway passes scores and list on to their homes, which load and keep what is above one threshold; a part on
+    another base is refused by any gateway, and the next one may come to another gateway."""
+    made = world.dataset(bytes_of(ITEMS, 10_000, "important"), caching="auto")
+    node = world.nodes[0]
+    join(node, "train", made)
+    headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+    quota = json.dumps({"mode": None, "quota": FIT * 10_000}).encode()
+    wait_until(lambda: bool(planned(node, made)), SOON, "the dataset in the plan")
+    assert ask(node, "PUT", f"/admin/datasets/{made.id}/override", quota, None, headers).status == 200
+    part = Part(1, 0, {index: 1 + index / 16 for index in range(ITEMS)}, dict.fromkeys(range(ITEMS), 1))
+    assert put(node, "train", made.id, part).json == {"sequence": 1, "items": ITEMS}
+    homes = world.homes(made)
+    wait_until(
+        lambda: [scored(each) for each in world.nodes[1:]] == [homes.count("node-1"), homes.count("node-2")],
+        SOON,
+        "the scores at their homes",
+    )
+    best = set(range(ITEMS - FIT, ITEMS))
+
+    def kept() -> bool:
+        beat(node, "train")
+        return not best & set(made.missing(node))
+
+    wait_until(kept, SOON, "the most important items in the caches")
+    shown = [planned(each, made) for each in world.nodes]
+    assert {each["order"] for each in shown} == {"importance"}
+    assert {each["importance"]["threshold"] for each in shown} == {1 + (ITEMS - FIT) / 16}
+    refused = put(world.nodes[1], "train", made.id, Part(9, 8, {1: 1.0}))
+    assert (refused.status, refused.code) == (409, "UnknownBase")
+    for sequence, at in ((2, 1), (3, 2), (4, 0)):
+        changed = Part(sequence, sequence - 1, dict.fromkeys(range(30), 9.0), epoch=sequence)
+        assert put(world.nodes[at], "train", made.id, changed).status == 200
