@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from logging import Logger
 from re import Pattern
 from typing import Any
@@ -198,12 +199,18 @@ def include(app: FastAPI, router: APIRouter, prefix: str = "") -> None:
     """Add endpoints, and record their methods: routing itself only knows those of the first route of a path."""
     app.include_router(router, prefix=prefix)
     routes = (route for route in router.routes if isinstance(route, APIRoute))
-    app.state.methods += [(compile_path(prefix + route.path)[0], route.methods) for route in routes]
+    app.state.methods += [(prefix + route.path, route.methods) for route in routes]
 
 
 def _methods(request: Request) -> set[str]:
-    known: list[tuple[Pattern[str], set[str]]] = request.app.state.methods
-    return {method for pattern, methods in known if pattern.match(request.url.path) for method in methods}
+    known: list[tuple[str, set[str]]] = request.app.state.methods
+    return {method for path, methods in known if _pattern(path).match(request.url.path) for method in methods}
+
+
+@cache
+def _pattern(path: str) -> Pattern[str]:
+    """Compiled for the first wrong method, not at a start: all of them together take 10 ms."""
+    return compile_path(path)[0]
 
 
 def _of_its_type(request: Request, error: Exception) -> Exception:
