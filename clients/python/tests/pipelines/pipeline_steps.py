@@ -85,6 +85,17 @@ class DyingOnce:
         return number(item)
 
 
+class Adding:
+    """The item's number and more, which may change; and the process that added it."""
+
+    def __init__(self, more: int) -> None:
+        self.more = more
+
+    def __call__(self, item: Any) -> tuple[int, int]:
+        """The sum and the process."""
+        return number(item) + self.more, os.getpid()
+
+
 def with_process(item: Any) -> tuple[int, int]:
     """The item's number, and the process that computed it; slow enough for others to get a share."""
     time.sleep(0.002)

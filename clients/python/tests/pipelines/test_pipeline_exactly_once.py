@@ -17,7 +17,7 @@ from larder.pipelines.crew import HEARTBEAT, Crew, CrewLimits
 from larder.pipelines.elements import decode, encode
 from larder.pipelines.splits import MOST_DEATHS, PlannedItems, Split, SplitLedger
 from larder.pipelines.stages import ElementFailure, StageCounts
-from larder.pipelines.workers import Ended, Heartbeat, SplitPart, Started
+from larder.pipelines.workers import Broken, Ended, Heartbeat, SplitPart, Started
 from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard
 
 LIMITS = CrewLimits(elements=40, bytes=1 << 20, timeout=60.0)
@@ -206,6 +206,26 @@ def test_workers_that_never_begin_are_an_error():
     ledger = SplitLedger(PlannedItems(epoch_of(10, 2)[0]), 0, 0)
     with pytest.raises(PipelineError, match=r"3 worker processes ended before they began, the last with exit status 1"):
         list(crew_of(Stillborn(random.Random(1), 0.0)).elements(lambda first: ledger))
+
+
+def test_numbers_of_splits_are_not_used_again():
+    """After an epoch that ended with an error, late parts of its splits meet no split of the next epoch."""
+
+    class Failing(SimulatedWorkers):
+        def assign(self, worker, split):
+            numbers.append(split.number)
+            super().assign(worker, split)
+            if len(numbers) == 5:
+                self.events.append((worker, Broken(PipelineError("no gateway"))))
+
+    numbers = []
+    host = Failing(random.Random(3), 0.0)
+    crew = crew_of(host)
+    with pytest.raises(PipelineError, match="no gateway"):
+        list(crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first)))
+    again = crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first))
+    assert [each.item for each in again] == in_order(60, 8)
+    assert len(numbers) == len(set(numbers))
 
 
 def test_a_hanging_function_is_ended_and_named():

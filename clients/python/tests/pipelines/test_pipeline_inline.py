@@ -250,6 +250,14 @@ def test_stages_in_an_order_that_makes_no_sense_are_refused(wrong, message):
         wrong(pipeline_of())
 
 
+def test_without_a_gateway_the_iteration_says_so():
+    """Building asks nobody; iterating raises what other loaders raise."""
+    access = larder.Access(credentials=larder.Credentials("key", "secret"), retry=larder.Retry(attempts=1))
+    pipeline = larder.pipeline("train", endpoint="http://127.0.0.1:9", access=access).map(number).batch(8)
+    with pytest.raises(larder.GatewayUnavailable, match=r"127\.0\.0\.1:9 did not answer"):
+        iter(pipeline)
+
+
 def test_options_are_checked(monkeypatch):
     """An unknown option, a value out of range, and a missing endpoint are errors at once."""
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)

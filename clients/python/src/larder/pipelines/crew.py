@@ -125,11 +125,12 @@ class Crew:
         while not ledger.finished:
             self._adjust()
             self._fill(ledger)
+            # Noted before anything can fail: a late part must not meet a split of its number in the next epoch.
+            self._split = ledger.following
             # Nobody need wait longer than a heartbeat to see that a worker is dead.
             for worker, event in self._host.poll(0.0 if leaving else HEARTBEAT):
                 self._handle(ledger, worker, event)
             self._bury_silent(ledger)
-            self._split = ledger.following
             # In pieces: workers must not wait until all that has come is used.
             leaving = list(islice(ledger.release(), RELEASED))
             for released in leaving:
