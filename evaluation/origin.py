@@ -5,21 +5,24 @@ from __future__ import annotations
 import hashlib
 import logging
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 
-from gateway.testing.origin import OriginThread
+from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.origin_auth import User
-from gateway.testing.origin_pace import Pace
+from gateway.testing.origin_pace import SendingPace
 from larder.digest.writer import Row, write
 
 KEY, SECRET = "origin", "origin-secret"
 BUCKET = "data"
+Put = Callable[[FakeOrigin], None]
+"""Fills a store."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,22 @@ class Origin:
 @contextmanager
 def origin(data: Sequence[Data], bandwidth: float, latency: float = 0.0) -> Iterator[Origin]:
     """A store with these datasets."""
+    with _running(partial(_put_data, tuple(data)), bandwidth, latency) as running:
+        yield running
+
+
+@contextmanager
+def origin_of_files(directory: Path, bucket: str, bandwidth: float, latency: float) -> Iterator[Origin]:
+    """A store with the files of a directory in a bucket."""
+    with _running(partial(_put_files, directory, bucket), bandwidth, latency) as running:
+        yield running
+
+
+@contextmanager
+def _running(put: Put, bandwidth: float, latency: float) -> Iterator[Origin]:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there, tuple(data)), daemon=True)
+    process = context.Process(target=_serve, args=(there, put), daemon=True)
     process.start()
     try:
         running = Origin(here)
@@ -97,12 +113,22 @@ def origin(data: Sequence[Data], bandwidth: float, latency: float = 0.0) -> Iter
         process.join(10)
 
 
-def _serve(connection: Connection, data: tuple[Data, ...]) -> None:
+def _put_data(data: tuple[Data, ...], store: FakeOrigin) -> None:
+    for each in data:
+        for number, item in enumerate(each.contents()):
+            store.put(BUCKET, each.key(number), item)
+
+
+def _put_files(directory: Path, bucket: str, store: FakeOrigin) -> None:
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            store.put(bucket, path.relative_to(directory).as_posix(), path.read_bytes())
+
+
+def _serve(connection: Connection, put: Put) -> None:
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # readers that leave in the middle are no news
     with OriginThread([User(KEY, SECRET)]) as store:
-        for each in data:
-            for number, item in enumerate(each.contents()):
-                store.put(BUCKET, each.key(number), item)
+        put(store)
         connection.send(store.port)
         while (question := connection.recv()) is not None:
             if question[0] == "reads":
@@ -111,5 +137,5 @@ def _serve(connection: Connection, data: tuple[Data, ...]) -> None:
                 _, prefix, bandwidth, latency = question
                 store.paces.pop(prefix, None)
                 if bandwidth:
-                    store.paces[prefix] = Pace(bandwidth, latency)
+                    store.paces[prefix] = SendingPace(bandwidth, latency)
                 connection.send(None)

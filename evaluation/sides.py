@@ -1,0 +1,248 @@
+"""Sides of a comparison that run at the same time: each has clients, a gateway and a store of its own, as real processes.
+
+All share the machine, so that each is slowed down alike by what else runs on it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+from benchmarks.servers import free_port
+from evaluation.fleet import LOW
+from evaluation.origin import KEY, SECRET, origin_of_files
+from evaluation.workloads import BLOCK, BUCKET, DATA, SETS, make
+from evaluation.workloads import SECRET as CLIENT_SECRET
+
+TOKEN = "the-evaluations-token"
+BANDWIDTH, LATENCY = 125e6, 0.03
+"""Of the store: the paper's 1 Gbit/s, and a fifth of its 150 ms. Objects are a tenth of their real size."""
+SAMPLE = 2.0
+"""Seconds between two samples of a side."""
+_START = 90.0
+_LATE = 90.0
+"""Seconds that a read may take which began in time."""
+_ANSWER = 60.0
+"""Seconds for which a gateway may be silent on a busy machine."""
+_LINE = re.compile(r' (\S+) \S+ REST\.GET\.OBJECT \S+ "[^"]*" (20[06]) .* "(\w+)[^"]*"$')
+
+
+@dataclass(frozen=True)
+class Side:
+    """One way of caching, and who reads.
+
+    Args:
+        name: of the side.
+        variant: of ``evaluation.variants``.
+        set: of ``evaluation.workloads.SETS``.
+        data: prefixes of the store.
+        share: of the data that the cache may hold.
+        tables: of the configuration, beside what all have.
+        starts: seconds after which each job begins; empty: at once.
+        sampled: whether its streams are looked at while it runs.
+    """
+
+    name: str
+    variant: str
+    set: str
+    data: tuple[str, ...]
+    share: float = 0.35
+    tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    starts: tuple[float, ...] = ()
+    sampled: bool = False
+
+
+@dataclass
+class Outcome:
+    """What became of a side: by access key the seconds, reads and hits of a job; what the store sent; samples of its streams."""
+
+    seconds: dict[str, float]
+    cut: list[str]
+    reads: dict[str, int]
+    hits: dict[str, int]
+    origin_bytes: float
+    ahead_bytes: float
+    wasted_bytes: float
+    samples: list[tuple[float, dict[str, Any]]]
+
+    def hit_ratio(self, keys: Sequence[str] = ()) -> float:
+        """Share of the reads of some jobs, or of all, that were hits."""
+        chosen = keys or list(self.reads)
+        return sum(self.hits.get(key, 0) for key in chosen) / max(1, sum(self.reads.get(key, 0) for key in chosen))
+
+    def mean_seconds(self, keys: Sequence[str] = ()) -> float:
+        """Mean completion time of some jobs, or of all."""
+        chosen = keys or list(self.seconds)
+        return sum(self.seconds[key] for key in chosen) / len(chosen)
+
+
+@dataclass(frozen=True)
+class _Gateway:
+    side: Side
+    endpoint: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    def ask(self, path: str) -> bytes:
+        request = Request(f"{self.endpoint}{path}", headers={"Authorization": f"Bearer {TOKEN}"})
+        with urlopen(request, timeout=_ANSWER) as answer:
+            found: bytes = answer.read()
+        return found
+
+    def wait(self) -> None:
+        deadline = time.monotonic() + _START
+        while True:
+            try:
+                self.ask("/-/readyz")
+                return
+            except OSError:
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    said = self.log.with_name("output").read_text()[-2000:]
+                    raise RuntimeError(f"{self.side.name} did not start:\n{said}") from None
+                time.sleep(0.2)
+
+    def metric(self, name: str) -> float:
+        text = self.ask("/-/metrics").decode()
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
+
+    def streams(self) -> dict[str, Any]:
+        items = json.loads(self.ask("/-/admin/streams?limit=1000"))["items"]
+        return {item["name"]: item for item in items}
+
+
+def run_sides(sides: Sequence[Side], limit: float) -> dict[str, Outcome]:
+    """Run sides at the same time, for ``limit`` seconds at most; their outcomes by name."""
+    with tempfile.TemporaryDirectory(prefix="larder-sides-") as temporary, ExitStack() as stack:
+        directory = Path(temporary)
+        data = {prefixes: directory / f"data-{number}" for number, prefixes in enumerate({side.data for side in sides})}
+        for prefixes, where in data.items():
+            make(where, prefixes)
+        gateways = [stack.enter_context(_gateway(side, directory, data[side.data])) for side in sides]
+        for gateway in gateways:
+            gateway.wait()
+        clients = [stack.enter_context(_clients(gateway, directory, limit)) for gateway in gateways]
+        samples = _watch(gateways, clients, limit + _LATE)
+        return {
+            gateway.side.name: _outcome(gateway, client, samples[gateway.side.name])
+            for gateway, client in zip(gateways, clients, strict=True)
+        }
+
+
+def _watch(
+    gateways: Sequence[_Gateway], clients: Sequence[subprocess.Popen[str]], limit: float
+) -> dict[str, list[Any]]:
+    began = time.monotonic()
+    samples: dict[str, list[Any]] = {gateway.side.name: [] for gateway in gateways}
+    while any(client.poll() is None for client in clients):
+        if time.monotonic() - began > limit:
+            raise RuntimeError("clients do not end")
+        for gateway, client in zip(gateways, clients, strict=True):
+            if gateway.side.sampled and client.poll() is None:
+                with suppress(OSError):  # on a busy machine a sample is left out
+                    samples[gateway.side.name].append((time.monotonic() - began, gateway.streams()))
+        time.sleep(SAMPLE)
+    return samples
+
+
+def _outcome(gateway: _Gateway, client: subprocess.Popen[str], samples: list[Any]) -> Outcome:
+    assert client.stdout is not None
+    text = client.stdout.read()
+    if client.returncode:
+        raise RuntimeError(f"the clients of {gateway.side.name} failed; what they said is above")
+    told = json.loads(text)
+    reads: dict[str, int] = {}
+    hits: dict[str, int] = {}
+    for line in gateway.log.read_text().splitlines():
+        if (found := _LINE.search(line)) is not None:
+            reads[found[1]] = reads.get(found[1], 0) + 1
+            hits[found[1]] = hits.get(found[1], 0) + (found[3] == "HIT")
+    ahead = r'larder_stream_prefetched_bytes_total{{[^}}]*result="{}"[^}}]*}}'
+    text = gateway.ask("/-/metrics").decode()
+    amounts = [re.search(rf"^{ahead.format(kind)} (\S+)$", text, re.MULTILINE) for kind in ("loaded", "wasted")]
+    loaded, wasted = (float(one[1]) if one else 0.0 for one in amounts)
+    origin = gateway.metric("larder_origin_received_bytes_total")
+    return Outcome(told["seconds"], told["cut"], reads, hits, origin, loaded, wasted, samples)
+
+
+@contextmanager
+def _gateway(side: Side, directory: Path, data: Path) -> Iterator[_Gateway]:
+    home, port = directory / side.name.replace(" ", "-"), free_port()
+    home.mkdir()
+    capacity = int(side.share * sum(DATA[name].size_of_all for name in side.data) / LOW)
+    with origin_of_files(data, BUCKET, BANDWIDTH, LATENCY) as store:
+        config = home / "larder.toml"
+        config.write_text(_toml(side, home, port, capacity, store.endpoint))
+        command = [sys.executable, "-m", "evaluation.variants", side.variant, "serve", "--config", str(config)]
+        with _process(command, home / "output") as process:
+            yield _Gateway(side, f"http://127.0.0.1:{port}", home / "access.log", process)
+
+
+def _toml(side: Side, home: Path, port: int, capacity: int, endpoint: str) -> str:
+    tables: dict[str, dict[str, object]] = {
+        "[server]": {"host": "127.0.0.1", "port": port},
+        "[cache]": {"dir": str(home / "cache"), "capacity": capacity, "block_size": BLOCK, "reserve": "100MB"},
+        "[admin]": {"token": TOKEN},
+        "[log]": {"level": "warning", "access": str(home / "access.log")},
+        "[[origins]]": {"endpoint": endpoint, "access_key_id": KEY, "secret_access_key": SECRET},
+        "[[rules]]": {"match": "**", "freshness": "immutable", "grant": "1h"},
+    }
+    for title, values in side.tables.items():
+        tables[title] = {**tables.get(title, {}), **values}
+    keys = [
+        ("[[credentials]]", {"access_key_id": key, "secret_access_key": CLIENT_SECRET, "tenant": "evaluation"})
+        for key in SETS[side.set]()
+    ]
+    return "\n\n".join(
+        title + "\n" + "\n".join(f"{name} = {json.dumps(value)}" for name, value in values.items())
+        for title, values in (*tables.items(), *keys)
+    )
+
+
+@contextmanager
+def _process(command: Sequence[str], output: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with output.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        _end(process)
+
+
+@contextmanager
+def _clients(gateway: _Gateway, directory: Path, limit: float) -> Iterator[subprocess.Popen[str]]:
+    side, jobs = gateway.side, SETS[gateway.side.set]()
+    order = {
+        "set": side.set,
+        "endpoint": gateway.endpoint,
+        "starts": side.starts or [0.0] * len(jobs),
+        "limit": limit,
+        "scratch": str(directory),
+    }
+    command = [sys.executable, "-m", "evaluation.workloads"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(order) + "\n")
+        process.stdin.close()
+        yield process
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    process.terminate()
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

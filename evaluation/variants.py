@@ -1,0 +1,169 @@
+"""A gateway with another rule in the place of one of its own: ``python -m evaluation.variants NAME serve --config FILE``.
+
+What a setting can switch off, the evaluation switches off by that setting. The rest has no switch, because nobody should need
+one: the parts of access streams, and the schemes that other systems have in their place. A variant replaces a function of the
+gateway before it starts; everything else is the shipped code.
+
+All variants run on a scaled clock: times that policies wait for are ``TIME`` of what they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+from gateway.cli import main
+from gateway.engine.space import stream_keeper, stream_prefetch
+from gateway.engine.space.stream_prefetch import StreamPrefetcher
+from gateway.engine.space.whole_prefetch import WholeStreams
+from gateway.model.access import ObjectRead
+from gateway.policies import pools
+from gateway.policies.eviction.order import EvictionOrder
+from gateway.policies.eviction.uniform import Uniform
+from gateway.policies.space import stream_space
+from gateway.policies.streams import lifetime
+from gateway.policies.streams.benefit import StreamNeed
+from gateway.policies.streams.prefetch import DEPTH, BlockRuns
+from gateway.policies.streams.tree import AccessStreamTree
+from gateway.sim.pooled import FirstInFirstOut
+
+TIME = 0.2
+"""Seconds of a run for a second of the paper's set-up."""
+PLACES = 5
+"""Files of each folder of the (date)/(place) layout."""
+DEEPEST = 64
+"""Blocks of JuiceFS's adaptive scheme at most."""
+LIKELY = 0.5
+"""Share of a file's successions that SFP loads the successor for."""
+_MOST_FILES = 100_000
+
+
+def scale_time() -> None:
+    """Let policies wait for ``TIME`` of their times."""
+    stream_space.ROUND *= TIME  # type: ignore[misc]
+    stream_space._GRAIN *= TIME  # type: ignore[misc]
+    lifetime.BASE *= TIME  # type: ignore[misc]
+
+
+def load_no_stream_whole() -> None:
+    """Random streams are not loaded ahead."""
+    WholeStreams.seen = lambda *_: None  # type: ignore[method-assign, assignment]
+    WholeStreams.turn = lambda _: None  # type: ignore[method-assign]
+
+
+def recognise_nothing() -> None:
+    """No stream is known, so there are no pools. Four blocks are loaded after four in a row: JuiceFS's stride prefetch."""
+    load_no_stream_whole()
+    AccessStreamTree.streams = lambda self: []  # type: ignore[method-assign]
+
+
+def prefetch_nothing() -> None:
+    """Nothing is loaded ahead."""
+    load_no_stream_whole()
+    StreamPrefetcher.seen = lambda *_: None  # type: ignore[method-assign, assignment]
+    StreamPrefetcher.turn = lambda _: None  # type: ignore[method-assign]
+
+
+def default_order(order: EvictionOrder) -> Callable[[], None]:
+    """All of the cache has this order."""
+
+    def replace() -> None:
+        recognise_nothing()
+        prefetch_nothing()
+        pools.ORDERS["lru"] = order
+
+    return replace
+
+
+def stride_deeper() -> None:
+    """Twice as many blocks ahead with each run that goes on, as JuiceFS does by default."""
+    recognise_nothing()
+    plain, ahead = BlockRuns.read, defaultdict[str, int](lambda: DEPTH)
+
+    def read(self: BlockRuns, path: str, block: int, blocks: int) -> range:
+        found = plain(self, path, block, blocks)
+        if not found:
+            ahead[path] = DEPTH
+            return found
+        ahead[path] = min(DEEPEST, 2 * ahead[path])
+        return range(found.start, min(blocks, found.start + ahead[path]))
+
+    BlockRuns.read = read  # type: ignore[method-assign]
+
+
+def follow_successions() -> None:
+    """SFP: files that were read after a file before, in a Markov chain of the first order, are loaded when it is read again."""
+    recognise_nothing()
+    successors: dict[str, Counter[str]] = {}
+    last: dict[int, str] = {}
+
+    def seen(self: StreamPrefetcher, bucket: str, read: ObjectRead, block: int, blocks: int) -> None:
+        name = read.key.key
+        before, last[read.client] = last.get(read.client), name
+        if before in (None, name):
+            return
+        assert before is not None
+        if len(successors) < _MOST_FILES:
+            successors.setdefault(before, Counter())[name] += 1
+        (following, times), *_ = (successors.get(name) or Counter({"": 0})).most_common(1)
+        if times and times >= LIKELY * successors[name].total():
+            self._wanted[following] = read._replace(key=read.key._replace(key=following)), range(1)
+
+    StreamPrefetcher.seen = seen  # type: ignore[method-assign]
+
+
+def whole_prefixes() -> None:
+    """Everything below the next folders is loaded, not only what was read below the last ones."""
+    names = tuple((f"{number:06d}",) for number in range(PLACES))
+    stream_prefetch.paths_below = lambda *_: names
+
+
+def shared_alike() -> None:
+    """Every stream has the same space."""
+
+    def equal(needs: Sequence[StreamNeed], capacity: int) -> dict[str, int]:
+        return {need.name: capacity // len(needs) for need in needs}
+
+    stream_space.shifted = equal
+
+
+def evict_lru() -> None:
+    """Every stream has the order ``lru``."""
+    stream_space.eviction_order = lambda *_: "lru"
+
+
+def release_nothing() -> None:
+    """No stream ends."""
+    stream_keeper.time_to_live = lambda *_: None
+
+
+def _both(*parts: Callable[[], None]) -> Callable[[], None]:
+    def replace() -> None:
+        for part in parts:
+            part()
+
+    return replace
+
+
+VARIANTS: dict[str, Callable[[], None]] = {
+    "streams": lambda: None,
+    "no-prefetch": prefetch_nothing,
+    "no-whole": load_no_stream_whole,
+    "no-eviction": evict_lru,
+    "no-lifetime": release_nothing,
+    "no-space": shared_alike,
+    "eviction-only": _both(prefetch_nothing, release_nothing),
+    "stride": recognise_nothing,
+    "enhanced-stride": stride_deeper,
+    "sfp": follow_successions,
+    "whole-prefixes": whole_prefixes,
+    "lru": _both(recognise_nothing, prefetch_nothing),
+    "fifo": default_order(FirstInFirstOut()),
+    "uniform": default_order(Uniform()),
+}
+
+if __name__ == "__main__":
+    scale_time()
+    VARIANTS[sys.argv[1]]()
+    sys.exit(main(sys.argv[2:]))
