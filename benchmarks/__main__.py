@@ -16,6 +16,7 @@ NAMES = (
     "cold_epoch",
     "accuracy",
     "accuracy_sorted",
+    "importance",
 )
 
 for name in sys.argv[1:] or NAMES:
