@@ -232,7 +232,8 @@ def _reading(facts: dict[str, dict[str, dict[str, Any]]]) -> str:
         "- Wrong labels have large losses, so importance repeats them, and the model learns them: at an unseen share of 0.5 the "
         f"difference is {noise['0.5']}. The guard does not prevent that ({noise['0.5, no guard']} without it): the loss of the "
         "training items goes on falling while their wrong labels are learned. "
-        f"With weights p/q the difference is {noise['0.5, weights']}: wrong labels come as often, and count as little as others.",
+        f"With weights p/q the difference is {noise['0.5, weights']}: wrong labels come even more often, but count no more than "
+        "others.",
         "- Three small tasks and one small model, trained from the start to the end: measure your own.",
     ]
     return "\n".join(lines)
