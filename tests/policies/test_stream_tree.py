@@ -1,5 +1,6 @@
 """The AccessStreamTree: which levels are streams, what is known of them, and that it stays within its bounds."""
 
+import itertools
 import random
 
 import pytest
@@ -287,3 +288,50 @@ def test_a_large_object_named_like_a_prefix_is_no_stream():
     assert (stream.name, stream.blocks) == ("bucket/dir/", 0)
     read(tree, [f"other{at % 60}/{at}" for at in range(600)], start=300.0)
     assert tree.nodes <= 300
+
+
+def test_a_scan_of_a_thousand_times_the_bound_changes_nothing_for_others():
+    """Rule: as many keys as ten million are to the usual bound, each read once, leave a stream that goes on and its pattern."""
+    tree, bound = AccessStreamTree(bound=200, window=20), 200
+    training = itertools.cycle(shuffled(files(60)))
+    for at in range(1000 * bound):
+        tree.record("scan", f"{at >> 12:x}/{at >> 6 & 63:x}/{at & 63:x}", 0, 1, float(at), 1, False)
+        if at % 20 == 0:
+            tree.record("bucket", next(training), 0, 1, float(at), 2, False)
+        assert tree.nodes <= bound
+    assert len(tree.streams()) <= bound // 20
+    stream = tree.named("bucket/data/train/")
+    assert stream is not None
+    assert stream.pattern is Pattern.RANDOM
+    assert stream.draws >= 1000 * bound // 20 - 100
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "\x00", "\n", "é", "e\u0301", "🎈", "\udcff", "a" * 900, "%2F", "\u202e", "~", "\uffff"]
+)
+def test_names_that_sort_oddly_have_a_place(name):
+    """Rule: any name is a child like others, also empty ones and those that are no UTF-8; the pattern of the others stands."""
+    tree = AccessStreamTree()
+    keys = files(300)
+    read(
+        tree, [key for pair in zip(keys, [f"data/train/{name}{at}" for at in range(300)], strict=True) for key in pair]
+    )
+    (stream,) = tree.streams()
+    assert stream.names.seen == 600
+    assert tree.stream_of("bucket", f"data/train/{name}7") is stream
+    again = AccessStreamTree()
+    read(again, [f"data/{name}/{key}" for key in files(150, "")])
+    assert [one.pattern for one in again.streams()] == [Pattern.SEQUENTIAL]
+
+
+def test_wild_order_and_times_are_taken_as_they_come():
+    """Rule: reads of one client in any order, at times that jump back and forth, are folded, counted, and have some pattern."""
+    tree, wild = AccessStreamTree(), random.Random(3)
+    keys = files(500)
+    for _ in range(3000):
+        tree.record(
+            "bucket", wild.choice(keys), 0, 1, wild.choice([0.0, 1e18, 5.0, 1e-9]), wild.choice([0, 2**63]), False
+        )
+    (stream,) = tree.streams()
+    assert stream.accesses > 2800
+    assert stream.pattern in (Pattern.RANDOM, Pattern.SKEWED)
