@@ -92,9 +92,6 @@ class CacheDirectory:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self._tmp, self._blobs):
             Path(folder).mkdir(mode=0o700, exist_ok=True)
-        if not os.path.isdir(f"{self._blobs}/ff"):
-            for number in range(256):
-                Path(f"{self._blobs}/{number:02x}").mkdir(mode=0o700, exist_ok=True)
         if self.joined():
             return
         self.leave()

@@ -41,6 +41,13 @@ async def test_a_committed_blob_is_named_by_what_was_written(store, root):
     assert list((root / "tmp").iterdir()) == []
 
 
+async def test_folders_are_made_for_the_blobs_there_are(store, root):
+    """Rule: a new cache opens without making 256 folders; the first blob of a folder makes it."""
+    assert list((root / "blobs").iterdir()) == []
+    ref = await write_blob(store, b"first")
+    assert [path.name for path in (root / "blobs").iterdir()] == [ref.digest.hex()[:2]]
+
+
 async def test_readers_follow_a_growing_blob_beyond_its_commit(store):
     """What is below ``written`` can be read at once; a held descriptor outlives commit and closes at its release."""
     writer = store.begin(6)

@@ -120,12 +120,14 @@ async def test_recovery_removes_what_has_no_row(open_store, root):
     await put(store, "a", b"abc")
     await write_blob(store, b"never recorded")
     await store.close()
-    (root / "blobs" / "00" / "stranger").write_bytes(b"?")
+    stranger = root / "blobs" / "00" / "stranger"
+    stranger.parent.mkdir(exist_ok=True)
+    stranger.write_bytes(b"?")
     (root / "tmp" / "leftover").write_bytes(b"?")
     store = await open_store()
     report = await store.recover()
     assert (report.leftovers, report.orphans, report.broken) == (1, 1, 0)
-    assert not (root / "blobs" / "00" / "stranger").exists()
+    assert not stranger.exists()
     assert_index_equals_disk(root)
     assert await get(store, "a") == b"abc"
 
@@ -205,6 +207,7 @@ async def test_sweeps_audit_one_shard_after_the_other(open_store, root, clock):
     assert await store.try_lock()
     await store.sweep()
     stranger = root / "blobs" / "03" / "stranger"
+    stranger.parent.mkdir(exist_ok=True)
     stranger.write_bytes(b"?")
     gone_after = []
     for minute in range(1, 6):
