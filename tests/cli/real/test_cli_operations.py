@@ -227,7 +227,7 @@ def test_a_warm_up_that_is_not_waited_for(operator):
         (("photos/",), 2, "--as"),
         (("photos/", "--as", "nobody"), 1, "access_key_id"),
         (("--dataset", "none", "--as", GWA[0]), 1, "none"),
-        (("--cancel", "0" * 32), 1, "no such"),
+        (("--cancel", "0" * 32), 1, "Unknown warm-up"),
     ],
 )
 def test_warm_ups_that_make_no_sense(operator, words, status, said):
