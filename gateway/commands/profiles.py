@@ -1,4 +1,4 @@
-"""``larder-gateway profiles``: record what a job reads, and have it in the cache before the next run."""
+"""``larder-gateway profiles``: record the reads of a job, and load them before its next run."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def add(command: ArgumentParser) -> None:
     """Define the command's arguments."""
     commands = subcommands(
         command,
-        "Profiles: what an access key read below a prefix, in order, recorded from its plain S3 reads by all gateways that\n"
-        "share the catalog. warm reads it into the cache again, with the rights of a key of the same tenant. Datasets of the\n"
-        "loader need no profile: warm --dataset loads one.",
+        "Profiles: the reads of an access key below a prefix, in order, recorded from its plain S3 reads by all gateways that\n"
+        "share the catalog. warm loads them into the cache, with the rights of a key of the same tenant. Datasets of the loader\n"
+        "need no profile: warm --dataset loads one.",
         "larder-gateway profiles record eval datasets/imagenet/val/ --as GWVISION --for 30m",
         "larder-gateway profiles stop eval",
         "larder-gateway profiles warm eval --as GWVISION",
@@ -44,42 +44,44 @@ def add(command: ArgumentParser) -> None:
     add_list(commands, "profiles", "list the profiles", listing("profiles", _COLUMNS))
     _add_record(commands)
     shown = subcommand(
-        commands, "show", "one profile, and what it lists first", _show, "larder-gateway profiles show eval --limit 0"
+        commands, "show", "show one profile, and its first reads", _show, "larder-gateway profiles show eval --limit 0"
     )
     pages(shown, 10)
     warmed = subcommand(
         commands,
         "warm",
-        "read what a profile lists into the cache, as the command warm does",
+        "load the reads of a profile into the cache, like the command warm",
         _warm,
         "larder-gateway profiles warm eval --as GWVISION",
     )
-    warmed.add_argument("--as", metavar="ACCESS_KEY", dest="key", required=True, help="whose rights are used")
+    warmed.add_argument(
+        "--as", metavar="ACCESS_KEY", dest="key", required=True, help="the access key whose rights are used"
+    )
     warmed.add_argument("--detach", action="store_true", help="do not wait for the end")
     others = [
         subcommand(commands, word, summary, run, f"larder-gateway profiles {word} eval")
         for word, summary, run in (
             ("stop", "end a recording", posting("profiles", "stop", _tell)),
-            ("delete", "delete a profile; what it lists stays in the cache", deleting("profiles", "deleted")),
+            ("delete", "delete a profile; its objects stay in the cache", deleting("profiles", "deleted")),
         )
     ]
     for one in (shown, warmed, *others):
-        one.add_argument("name", metavar="NAME", help="of the profile")
+        one.add_argument("name", metavar="NAME", help="the profile's name")
 
 
 def _add_record(commands: Any) -> None:
     recorded = subcommand(
         commands,
         "record",
-        "begin to record what an access key reads",
+        "start recording the reads of an access key",
         answering(lambda admin, options: admin.ask("POST", "profiles", _request(options)), _recording),
         "larder-gateway profiles record eval datasets/imagenet/val/ --as GWVISION --for 30m",
     )
-    recorded.add_argument("name", metavar="NAME", help="of the new profile")
+    recorded.add_argument("name", metavar="NAME", help="name of the new profile")
     recorded.add_argument("place", metavar="BUCKET/PREFIX", type=place, help="BUCKET/ alone: the whole bucket")
-    recorded.add_argument("--as", metavar="ACCESS_KEY", dest="key", required=True, help="whose reads are recorded")
+    recorded.add_argument("--as", metavar="ACCESS_KEY", dest="key", required=True, help="the access key to record")
     recorded.add_argument(
-        "--for", metavar="TIME", dest="seconds", type=duration, default=3600.0, help="end after so long (1h)"
+        "--for", metavar="TIME", dest="seconds", type=duration, default=3600.0, help="duration of the recording (1h)"
     )
 
 
@@ -91,7 +93,7 @@ def _request(options: Namespace) -> dict[str, Any]:
 
 def _recording(options: Namespace, answer: Mapping[str, Any]) -> None:
     line(f"{printable(options.name)} is recorded until {moment(answer.get('until'))}")
-    note(f"to end it before: {hint('profiles', 'stop', options.name)}")
+    note(f"to stop it earlier: {hint('profiles', 'stop', options.name)}")
 
 
 def _tell(_options: Namespace, answer: Mapping[str, Any]) -> None:
@@ -120,7 +122,7 @@ def _show(options: Namespace) -> int:
             ("until", moment(found.get("until"))),
         )
     )
-    table(_READS, reads, "nothing was read yet")
+    table(_READS, reads, "no reads yet")
     return 0
 
 

@@ -4,8 +4,8 @@ Little-endian: ``LDIM``, version u16 = 1, flags u16 (bit 0: whole), sequence u64
 listed u32; then one zlib stream of, back to back, the scored indices (u32, ascending, as first differences), their scores
 (float16, finite, >= 0), the listed indices (as the scored ones), and how often each is drawn (u8, >= 1, saturating).
 
-The header says how long the decompressed stream is, so nothing larger is ever allocated. ``larder.importance_wire`` is the
-client's encoder; ``tests/wire/importance.json`` has the bytes that both agree on.
+The header gives the size of the decompressed stream, so nothing larger is ever allocated. ``larder.importance_wire`` is the
+client's encoder; ``tests/wire/importance.json`` has golden vectors for both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PER_LISTED = 5
 
 
 class MalformedPart(ValueError):
-    """The bytes are no part; ``field`` is the first one that is wrong."""
+    """The bytes are not a valid part; ``field`` is the first invalid field."""
 
     def __init__(self, field: str, detail: str) -> None:
         self.field = field
@@ -41,13 +41,13 @@ class MalformedPart(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScorePart:
-    """Scores that changed since ``base``, and items that the next epoch draws.
+    """Scores that changed since ``base``, and items drawn in the next epoch.
 
     Attributes:
         sequence: the sender's number of this part.
-        base: the part that this one adds to; of no meaning if ``whole``.
+        base: the part that this one adds to; meaningless if ``whole``.
         epoch: the sender's.
-        whole: it replaces all that was sent before.
+        whole: it replaces all earlier parts.
         scored: indices, ascending, distinct.
         scores: of these items, float16, finite and not negative (SHADE's rank score, section 4.2).
         listed: distinct items of the next epoch's list, ascending.
@@ -64,7 +64,7 @@ class ScorePart:
     draws: NDArray[np.uint8]
 
     def only(self, scored: NDArray[np.bool_], listed: NDArray[np.bool_]) -> ScorePart:
-        """The part of these items, by position."""
+        """The part restricted to some items, by position."""
         return ScorePart(
             self.sequence,
             self.base,
@@ -78,9 +78,9 @@ class ScorePart:
 
 
 def longest(items: int) -> int:
-    """Bytes that a part of a dataset of so many items has at most."""
+    """Most bytes of a part for a dataset of ``items`` items."""
     raw = (_PER_SCORED + _PER_LISTED) * items
-    # What zlib makes of data that it cannot compress: 5 bytes for each 16 KiB, and its own head (zlib.h, deflateBound).
+    # zlib's overhead for incompressible data: 5 bytes per 16 KiB, and its header (zlib.h, deflateBound).
     return _HEADER.size + raw + 5 * (raw // 16_383 + 1) + 11
 
 
@@ -107,14 +107,14 @@ def encode(part: ScorePart, items: int) -> bytes:
 
 
 def decode(body: bytes, items: int) -> ScorePart:
-    """Read a part.
+    """Parse a part.
 
     Args:
-        body: as it came.
+        body: as received.
         items: of the dataset.
 
     Raises:
-        MalformedPart: it is none of this dataset; nothing beyond what ``items`` allows has been allocated.
+        MalformedPart: not a valid part for this dataset; no more than ``items`` allows has been allocated.
     """
     if len(body) < _HEADER.size:
         raise MalformedPart("body", f"has {len(body)} bytes; its header alone has {_HEADER.size}")
@@ -154,7 +154,7 @@ def decode(body: bytes, items: int) -> ScorePart:
 def _inflated(stream: bytes, size: int) -> bytes:
     inflater = zlib.decompressobj()
     try:
-        # One byte more than there may be shows that there is more. A limit of 0 would mean none.
+        # One byte more than allowed reveals an excess; a limit of 0 would mean no limit.
         raw = inflater.decompress(stream, size + 1)
     except zlib.error as error:
         raise MalformedPart("body", f"is not a zlib stream after its header: {error}") from None

@@ -1,10 +1,11 @@
-"""What jobs sent of the importance of items, shared by the workers of a node.
+"""The importance of items as sent by jobs, shared by the workers of a node.
 
-One file in memory for each job, beside the table of generations: a head with the sequence of the last part, then a float16 for
-each item of the dataset, and how often the next epoch draws it. Whichever worker a part comes to applies it, under the file's
-lock; all workers map the same bytes, so they agree without a message. The files go with the start of the node, like the states of
-datasets (``datasets/content.py``): the next part of each job is answered that its base is unknown, and the job sends all again.
-A worker that is killed while it applies a part leaves the mark ``writing``: what the job sent is then as lost as after a restart.
+One file in memory per job, beside the table of generations: a header with the sequence of the last part, then for each item of
+the dataset a float16, and how often the next epoch draws it. The worker that receives a part applies it under the file's lock;
+all workers map the same bytes, so they need no messages. The files are removed at the node's next start, like the states of
+datasets (``datasets/content.py``): the next part of each job is then refused for its unknown base, and the job sends
+everything. A worker that is killed while applying a part leaves the mark ``writing``: the job's scores are then lost, as after
+a restart.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gateway.store.generations import TWINS
 MOST_JOBS = 8
 """Jobs of one dataset whose scores a node keeps: 3 MB each for a million items."""
 DIRECT, FORWARDED = 0, 1
-"""How a part came: from the job's client, or from a node that the client sent other homes' items too."""
+"""The way of a part: from the job's client, or from a node to which the client also sent other homes' items."""
 
 _HEAD = 4096
 """Bytes before the scores."""
@@ -53,12 +54,12 @@ _DIGITS = 24
 
 
 class TooManyScorers(Exception):
-    """As many jobs as may be send scores of this dataset."""
+    """The dataset has the maximum of jobs that send scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of a part; ``sequence`` is that of the part which the node has now, ``scored`` counts items with a score."""
+    """The result of a part; ``sequence`` is that of the node's last part, ``scored`` the number of items with a score."""
 
     verdict: PartVerdict
     sequence: int
@@ -71,7 +72,7 @@ class JobTable:
     Attributes:
         job: ``tenant/job``.
         scores: by item; NaN where the job never scored it.
-        draws: how often the job's next list has each item.
+        draws: how often each item is in the job's next list.
     """
 
     def __init__(self, descriptor: int, items: int) -> None:
@@ -90,33 +91,33 @@ class JobTable:
 
     @property
     def whole(self) -> bool:
-        """Whether the last part was applied to its end."""
+        """Whether the last part was applied completely."""
         return not self._head["writing"][0]
 
     @property
     def stamp(self) -> tuple[int, int, int, int]:
-        """Another one after each part."""
+        """A value that changes with every part."""
         return (*self._head["sequence"][0].tolist(), *self._head["checksum"][0].tolist())
 
     def received(self, way: int) -> Received:
-        """The last part that came this way."""
+        """The last part received this way."""
         if not self.whole:
             return Received()
         return Received(int(self._head["sequence"][0][way]), int(self._head["checksum"][0][way]))
 
     @property
     def scored(self) -> int:
-        """Items with a score."""
+        """The number of items with a score."""
         return int(self._head["scored"][0])
 
     @property
     def mean(self) -> float:
-        """Of their scores."""
+        """The mean of the scores."""
         return float(self._head["mean"][0])
 
     @property
     def epoch(self) -> int:
-        """Of the last part."""
+        """The epoch of the last part."""
         return int(self._head["epoch"][0])
 
     @property
@@ -130,11 +131,11 @@ class JobTable:
         return float(self._head["interval"][0])
 
     def apply(self, part: ScorePart, checksum: int, way: int, now: float) -> None:
-        """Take a part; its caller has the lock."""
+        """Apply a part; the caller holds the lock."""
         head, before = self._head, self.updated
         torn = not self.whole
         head["writing"] = 1
-        # A node that forwards has only what its client sent it of this home: it replaces all only if nobody else sends any.
+        # A forwarding node has only its client's part for this home, so it replaces all only if no client sends directly.
         if torn or (part.whole and (way == DIRECT or not head["sequence"][0][DIRECT])):
             self.scores[:] = np.nan
             head["sequence"] = head["checksum"] = 0
@@ -165,19 +166,19 @@ class ScoreTables:
     def receive(
         self, job: str, dataset: str, items: int, part: ScorePart, checksum: int, way: int, now: float
     ) -> Receipt:
-        """Apply a part, unless it came before or its base is not here. Blocks while another worker applies one of the job.
+        """Apply a part, unless it is a repetition or its base is unknown. Blocks while another worker applies one of the job.
 
         Args:
             job: ``tenant/job``.
             dataset: its id.
             items: of the dataset.
-            part: what came.
+            part: the part.
             checksum: of its bytes.
             way: ``DIRECT`` or ``FORWARDED``.
             now: seconds since the epoch.
 
         Raises:
-            TooManyScorers: the job is one more than may be.
+            TooManyScorers: the maximum of jobs is reached.
             OSError: there is no memory for the scores.
         """
         path = self._path(dataset, job)
@@ -195,14 +196,14 @@ class ScoreTables:
             return Receipt(found, known if found is PartVerdict.UNKNOWN_BASE else part.sequence, table.scored)
 
     def of(self, dataset: str, items: int) -> list[JobTable]:
-        """What jobs sent of a dataset, by job; parts that are being applied, or were broken off, are left out."""
+        """The tables of a dataset, by job; those with a part in progress or interrupted are left out."""
         found = {path.name: table for path in self._paths(dataset) if (table := self._mapped(path, items)) is not None}
         prefix = f"{self._table.name}{_NAMES}{dataset[:_DIGITS]}-"
         self._open = {name: table for name, table in self._open.items() if not name.startswith(prefix)} | found
         return sorted((table for table in found.values() if table.whole and table.scored), key=lambda one: one.job)
 
     def drop(self, dataset: str, job: str) -> None:
-        """Forget what a job sent."""
+        """Forget a job's scores."""
         self._path(dataset, job).unlink(missing_ok=True)
 
     def _mapped(self, path: Path, items: int) -> JobTable | None:
@@ -230,7 +231,7 @@ class ScoreTables:
 
 @contextmanager
 def _locked(path: Path, items: int, job: str) -> Iterator[JobTable]:
-    """The table at ``path``, made when there is none or one of another size, while this process alone may change it."""
+    """The table at ``path``, locked; created if it is missing or has another size."""
     size = _HEAD + 3 * items
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -250,7 +251,7 @@ def _locked(path: Path, items: int, job: str) -> Iterator[JobTable]:
 
 
 def _begin(descriptor: int, size: int, items: int, job: str, path: Path) -> None:
-    """Make an empty table; all of its memory now, as touching what there is no room for would kill the process."""
+    """Create an empty table; allocate all memory now, as touching unavailable memory would kill the process."""
     try:
         os.ftruncate(descriptor, 0)
         os.posix_fallocate(descriptor, 0, size)

@@ -34,9 +34,6 @@ _BATCH = 128
 _AUDIT_EVERY = 60.0
 _YOUNG_NS = 600 * 10**9
 
-Gone = Callable[[list[bytes]], None]
-"""Called with the digests of blobs that lost their rows."""
-
 
 class _Clock:
     """Detects, by the monotonic clock, that the wall clock was set back.

@@ -284,7 +284,7 @@ def test_what_the_scores_are_about_must_be_known(train: Training, origin: FakeOr
         (f"dataset={other.id}", "dataset: the job"),
         (f"dataset={train.stock.name}", "dataset: must be"),
         ("", "dataset: "),
-        (f"dataset={train.stock.id}&what=1", "There is no parameter 'what'"),
+        (f"dataset={train.stock.id}&what=1", "Unknown parameter 'what'"),
     ):
         reply = ask(running, "PUT", f"{address}?{query_}", part)
         assert (reply.status, reply.code) == (400, "InvalidRequest")

@@ -1,11 +1,11 @@
-"""Profiles in the catalog: what is recorded, and what was.
+"""Profiles in the catalog: current recordings, and completed ones.
 
-They are in the catalog, not in a cache directory, because gateways share it: a profile of several gateways is one, survives
-each of them, and is replayed through any. Gateways add parts to it: pages of reads, compressed. That is no change of the
-catalog, so recording neither wakes other gateways nor fills the audit log. ``until`` alone says whether a profile is recorded;
-stopping it sets ``until`` to now. So a gateway that cannot reach the catalog stops in time too.
+They are in the catalog, not in a cache directory, because gateways share it: a profile combines the reads of several gateways,
+survives each of them, and is replayed through any. Gateways add parts to it: pages of reads, compressed. Parts are not changes of
+the catalog, so recording neither wakes other gateways nor fills the audit log. ``until`` alone tells whether a profile is being
+recorded; stopping it sets ``until`` to now. So a gateway that cannot reach the catalog stops in time too.
 
-A profile that was deleted, or has as much as it may have, takes no parts any more.
+A deleted or full profile accepts no more parts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gateway.admin.catalog.schema import profile_parts, profiles
 from gateway.policies.streams.profile import MOST_BLOCKS, ProfileRead, ProfileRecording
 
 LARGEST = 4 * 1024**2
-"""Bytes of the parts of a profile, compressed."""
+"""Most bytes of the parts of a profile, compressed."""
 _RECENT = 64
 """Recordings that gateways know: more than may run at once."""
 
@@ -47,12 +47,12 @@ class ProfileRow:
 
     @property
     def full(self) -> bool:
-        """Whether it takes no more reads."""
+        """Whether it accepts no more reads."""
         return self.reads >= MOST_BLOCKS or self.held >= LARGEST
 
     @classmethod
     def from_row(cls, row: RowMapping) -> ProfileRow:
-        """Read a row of ``rows_of``."""
+        """Parse a row of ``rows_of``."""
         return cls(**{**row, "prefix": json.loads(row["prefix"])})
 
 
@@ -68,7 +68,7 @@ def rows_of() -> Select[tuple[object, ...]]:
 
 
 async def read_recordings(connection: AsyncConnection) -> tuple[ProfileRecording, ...]:
-    """The recordings that end last, ended ones among them."""
+    """The recordings that end last, including ended ones."""
     found = await connection.execute(select(profiles).order_by(profiles.c.until.desc()).limit(_RECENT))
     return tuple(
         ProfileRecording(row.id, row.access_key_id, row.bucket, json.loads(row.prefix), row.until) for row in found
@@ -76,7 +76,7 @@ async def read_recordings(connection: AsyncConnection) -> tuple[ProfileRecording
 
 
 async def add_part(connection: AsyncConnection, profile: str, reads: Sequence[ProfileRead]) -> bool:
-    """Add reads to a profile; ``False`` if it takes no more."""
+    """Add reads to a profile; ``False`` if it accepts no more."""
     row = (await connection.execute(rows_of().where(profiles.c.id == profile))).mappings().one_or_none()
     if row is None or ProfileRow.from_row(row).full:
         return False

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hmac
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -127,5 +127,3 @@ async def _changer(actor: Reader) -> Actor:
 
 Admin = Annotated[Actor, Depends(_changer)]
 """The caller of an endpoint that changes something."""
-
-Judge = Callable[[Mapping[str, Any]], Actor]

@@ -1,4 +1,4 @@
-"""``/-/admin/profiles``: what a job read, recorded, to be replayed as a warm-up."""
+"""``/-/admin/profiles``: recorded reads of a job, replayed as a warm-up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ProfileName = Annotated[str, PathParameter(min_length=1, max_length=128, descrip
 
 
 class ProfileDocument(ResponseModel):
-    """A profile. What several gateways recorded of one block counts several times until it is replayed."""
+    """A profile. A block recorded by several gateways counts several times until it is replayed."""
 
     name: str = Field(examples=["imagenet-eval"])
     tenant: str = Field(description="of the access key; only its keys may replay it", examples=["vision"])
@@ -44,10 +44,10 @@ class ProfileDocument(ResponseModel):
     bucket: str = Field(examples=["training-data"])
     prefix: str = Field(examples=["imagenet/val/"])
     state: Literal["recording", "full", "done"] = Field(
-        description="full: it has as many reads as a profile may have, and takes no more", examples=["done"]
+        description="full: the maximum of reads is reached", examples=["done"]
     )
     reads: int = Field(description="objects, or runs of blocks of objects", examples=[50_000])
-    bytes: int = Field(description="that a warm-up would load", examples=[6_400_000_000])
+    bytes: int = Field(description="bytes that a warm-up would load", examples=[6_400_000_000])
     created_at: str = Field(description="ISO 8601", examples=["2026-03-02T14:30:00.000Z"])
     until: str = Field(description="when recording ends, or ended", examples=["2026-03-02T15:30:00.000Z"])
     etag: str = Field(description="for If-Match; recording does not change it", examples=['"17"'])
@@ -56,7 +56,7 @@ class ProfileDocument(ResponseModel):
 class ProfileReadDocument(ResponseModel):
     """One read of a profile, widened to whole blocks."""
 
-    at: str = Field(description="when, ISO 8601", examples=["2026-03-02T14:30:01.250Z"])
+    at: str = Field(description="ISO 8601", examples=["2026-03-02T14:30:01.250Z"])
     key: str = Field(examples=["imagenet/val/0007.jpg"])
     start: int = Field(description="first byte", examples=[0])
     stop: int = Field(description="the byte after the last one", examples=[110_000])
@@ -67,8 +67,8 @@ class ProfileReadDocument(ResponseModel):
 async def record(
     asked: ProfileRequest, caller: Admin, operations: Ops, parts: Parts, once: Idempotent, response: Response
 ) -> ProfileDocument:
-    """Every gateway of this catalog records what its clients read with the access key below the prefix, from within a second on:
-    the first read of each block, in order. It ends by itself; at most 100,000 reads are kept.
+    """Every gateway of this catalog records the reads of the access key below the prefix, starting within a second:
+    the first read of each block, in order. Recording ends by itself; at most 100,000 reads are kept.
     """
     principal = principal_of(operations, asked.access_key_id)
     if not parts.effective().streams.enabled:
@@ -95,17 +95,17 @@ async def list_profiles(
 
 @router.get("/profiles/{profile}", summary="Show a profile")
 async def show(profile: ProfileName, _caller: Reader, operations: Ops, response: Response) -> ProfileDocument:
-    """A profile, and how much of it was recorded; gateways add to it once a second."""
+    """A profile, with the number of recorded reads; gateways add to it once a second."""
     document = _document(operations, await operations.profiles.show(profile))
     response.headers["ETag"] = document.etag
     return document
 
 
-@router.get("/profiles/{profile}/reads", summary="List what a profile has")
+@router.get("/profiles/{profile}/reads", summary="List the reads of a profile")
 async def list_reads(
     profile: ProfileName, _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[ProfileReadDocument]:
-    """In the order in which a warm-up loads it."""
+    """The reads, in the order in which a warm-up loads them."""
     found = await operations.profiles.find(profile)
     if found is None:
         raise ApiError("NotFound", "There is no such profile; GET /-/admin/profiles lists them.")
@@ -117,14 +117,14 @@ async def list_reads(
 async def stop(
     profile: ProfileName, caller: Admin, operations: Ops, parts: Parts, if_match: IfMatch = None
 ) -> ProfileDocument:
-    """Reads from now on are not recorded. Those of the last second may still be on their way."""
+    """Stop recording. Reads of the last second may still be added."""
     async with parts.catalog.changes.change(caller, "profiles.stop", profile) as change:
         return _document(operations, await operations.profiles.stop(change, profile, if_match))
 
 
 @router.delete("/profiles/{profile}", summary="Delete a profile", status_code=204)
 async def remove(profile: ProfileName, caller: Admin, operations: Ops, parts: Parts, if_match: IfMatch = None) -> None:
-    """What it lists stays in the cache. A warm-up that replays it goes on with what it has read of it."""
+    """Delete the profile; its objects stay in the cache. A warm-up that replays it continues with the reads it has loaded."""
     async with parts.catalog.changes.change(caller, "profiles.delete", profile) as change:
         await operations.profiles.delete(change, profile, if_match)
 

@@ -1,4 +1,4 @@
-"""Profiles, as operators handle them: begun, stopped, shown, deleted, and read for a warm-up."""
+"""Profiles, for operators: started, stopped, shown, deleted, and read for a warm-up."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from gateway.model.keys import Principal
 from gateway.policies.streams.profile import Profile, ProfileRead, merged
 
 MOST = 32
-"""Profiles of one tenant."""
+"""Most profiles of one tenant."""
 AT_ONCE = 8
-"""Profiles that are recorded at once, of all tenants: each takes a gateway some 15 MB at most."""
+"""Most profiles recorded at once, of all tenants: each takes a gateway some 15 MB."""
 LONGEST = 7 * 24 * 3600
-"""Seconds of a recording."""
+"""Longest recording, in seconds."""
 
 
 class ProfileRequest(RequestModel):
@@ -39,16 +39,16 @@ class ProfileRequest(RequestModel):
         description="whose reads are recorded; the profile belongs to its tenant", examples=["GWVISION"]
     )
     bucket: Bucket = Field(examples=["training-data"])
-    prefix: Prefix = Field("", description='what keys begin with; "" for the whole bucket', examples=["imagenet/val/"])
-    seconds: int = Field(3600, ge=1, le=LONGEST, description="after which recording ends by itself", examples=[3600])
+    prefix: Prefix = Field("", description='prefix of the keys; "" for the whole bucket', examples=["imagenet/val/"])
+    seconds: int = Field(3600, ge=1, le=LONGEST, description="duration of the recording", examples=[3600])
 
 
 class Profiles:
     """The profiles of a catalog. Every method raises CatalogUnavailable when the database cannot be reached.
 
     Args:
-        catalog: where they are.
-        block_size: by which reads are merged, in bytes.
+        catalog: stores them.
+        block_size: granularity of merged reads, in bytes.
     """
 
     def __init__(self, catalog: Catalog, block_size: int) -> None:
@@ -56,14 +56,14 @@ class Profiles:
         self._block_size = block_size
 
     def recording(self, row: ProfileRow) -> bool:
-        """Whether a profile still takes reads."""
+        """Whether a profile still accepts reads."""
         return self._catalog.now() < row.until and not row.full
 
     async def add(self, change: CatalogChange, request: ProfileRequest, principal: Principal) -> ProfileRow:
-        """Begin to record; gateways follow within a second.
+        """Start recording; gateways follow within a second.
 
         Raises:
-            ApiError: Conflict, the name is taken, or there are too many.
+            ApiError: Conflict if the name is taken, or there are too many.
         """
         connection, now = change.connection, self._catalog.now()
         if await connection.scalar(select(profiles.c.id).where(profiles.c.name == request.name)) is not None:

@@ -1,4 +1,4 @@
-"""Scores of items that are at home here, from a node whose client sent it those of all homes."""
+"""Scores of items that are at home here, from a node to which a client sent the scores of all homes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class PeerImportance:
     """Answers ``/-/peer/v1/importance``.
 
     Args:
-        exchange: takes parts.
-        find: gives a tenant's dataset by name or id.
+        exchange: applies parts.
+        find: returns a tenant's dataset by name or id.
     """
 
     def __init__(self, exchange: ScoreExchange, find: Find) -> None:
@@ -29,7 +29,7 @@ class PeerImportance:
 
     @property
     def addresses(self) -> Mapping[str, Address]:
-        """What is answered, by kind."""
+        """Addresses by the kind they are counted as."""
         return {
             "importance": Address(
                 _PATH, ("PUT",), self.importance, longest(MOST_SCORED), on_behalf_of=OnBehalfOf.TENANT
@@ -40,7 +40,7 @@ class PeerImportance:
         """``PUT /-/peer/v1/importance/{dataset}/{job}``: a part; answered like ``PUT /-/v1/jobs/{job}/importance``.
 
         Raises:
-            ApiError: it is refused.
+            ApiError: the request is refused.
         """
         found = _PATH.fullmatch(request.scope["raw_path"].decode("ascii").partition("/peer/v1/")[2])
         assert found is not None

@@ -1,8 +1,8 @@
-"""``PUT /-/v1/jobs/{job}/importance``: a job says how important items are, and which its next epoch draws.
+"""``PUT /-/v1/jobs/{job}/importance``: a job sends the importance of items, and the list of its next epoch.
 
-The body is binary (gateway/model/importance.py), because heartbeats are too small for a million items. A job is its tenant's: of
-others' nobody learns anything. A part that adds to one that this gateway does not have is refused with what it has, and the
-client sends everything; so nothing of it has to survive a restart.
+The body is binary (gateway/model/importance.py), because heartbeats are too small for a million items. A job belongs to a tenant;
+other tenants cannot find out that it exists. A part based on one that this gateway does not have is refused with the last known
+sequence, and the client sends everything; so nothing has to survive a restart.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ Find = Callable[[str, str], Awaitable[Registration | None]]
 
 
 class ImportanceTaken(BaseModel):
-    """The part was taken, or had been before."""
+    """The part was applied, now or before."""
 
     sequence: int = Field(description="of the part", examples=[12])
     items: int = Field(description="items of which this node now has a score", examples=[1_281_167])
 
 
 class ImportanceService:
-    """What the endpoint does.
+    """Implements the endpoint.
 
     Args:
         identities: verifies callers.
         jobs: of the zone.
-        find: gives a tenant's dataset by name or id.
-        exchange: takes parts.
+        find: returns a tenant's dataset by name or id.
+        exchange: applies parts.
     """
 
     def __init__(self, identities: Identities, jobs: Jobs, find: Find, exchange: ScoreExchange) -> None:
@@ -69,10 +69,10 @@ class ImportanceService:
         return self._identities.admit(request.scope)
 
     async def take(self, caller: Caller, job: str, dataset: str, receive: Receive) -> ImportanceTaken:
-        """Take a part.
+        """Apply a part.
 
         Raises:
-            ApiError: it is refused.
+            ApiError: the request is refused.
         """
         content = await self._content(caller.principal, job, dataset)
         body = await whole_body(receive, longest(content.items))
@@ -106,7 +106,7 @@ class ImportanceService:
 async def taken(
     exchange: ScoreExchange, sender: ScoreSender, content: Content, body: bytes, *, forwarded: bool = False
 ) -> Receipt:
-    """Have a part taken.
+    """Apply a part.
 
     Raises:
         ApiError: InvalidRequest, UnknownBase, TooLarge or ServiceUnavailable.
@@ -144,22 +144,22 @@ _BODY: dict[str, Any] = {
 router = APIRouter(prefix="/v1", tags=["jobs"], responses=refusals(_MEANINGS))
 
 
-@router.put("/jobs/{job}/importance", summary="Say how important items are", openapi_extra=_BODY)
+@router.put("/jobs/{job}/importance", summary="Send the importance of items", openapi_extra=_BODY)
 async def importance(
     job: str,
     dataset: Annotated[str, Query(description="the dataset's id", examples=["9f86d081884c7d659a2feaa0c55ad015..."])],
     request: Request,
     service: Service,
 ) -> ImportanceTaken:
-    """Scores that changed since an earlier part, and the items of the next epoch's list. The same part again changes nothing."""
+    """Scores that changed since an earlier part, and the items of the next epoch's list. Repeating a part changes nothing."""
     caller = service.admit(request)
     unknown = [name for name in request.query_params if name != "dataset"]
     if unknown:
-        raise ApiError("InvalidRequest", f"There is no parameter {unknown[0][:64]!r} here.")
+        raise ApiError("InvalidRequest", f"Unknown parameter {unknown[0][:64]!r}.")
     return await service.take(caller, job, dataset, request.receive)
 
 
 def add_importance(app: FastAPI, service: ImportanceService) -> None:
-    """Put the endpoint into the application under ``/-``."""
+    """Add the endpoint to the application under ``/-``."""
     app.state.importance = service
     include(app, router)

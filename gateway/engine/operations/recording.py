@@ -1,8 +1,8 @@
-"""Records profiles: of the reads that come to the keeper's worker, those of the access keys that an operator named.
+"""Records profiles: the reads of certain access keys, among those that arrive at the keeper's worker.
 
-The worker that learns streams hands its reads over (``StreamKeeper``), so observation costs nothing more. Once a second what is
-new is saved. What cannot be saved stays in memory, within the bound of a profile, and is saved later. A worker that is killed
-loses its last second.
+The worker that learns streams passes its reads on (``StreamKeeper``), so there is no additional observation. New reads are saved
+once a second. Reads that cannot be saved stay in memory, within the bound of a profile, and are saved later. A worker that is
+killed loses its last second.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from gateway.policies.streams.profile import FirstReads, ProfileRead, ProfileRec
 from gateway.tasks import repeat
 
 PAUSE = 1.0
-"""Seconds between two times that new reads are saved."""
+"""Seconds between two saves."""
 LINGER = 10.0
-"""Seconds after the end of a recording in which reads of before may still come in."""
+"""Seconds after the end of a recording in which earlier reads may still arrive."""
 PAGE = 2000
-"""Reads that are saved in one go."""
+"""Reads that are saved at a time."""
 
 Save = Callable[[str, Sequence[ProfileRead]], Awaitable[bool]]
 
 
 @dataclass(slots=True)
 class _Folding:
-    """One profile under way; ``unsaved`` are reads that the catalog has not taken yet."""
+    """One recording in progress; ``unsaved`` are reads that are not in the catalog yet."""
 
     first: FirstReads
     unsaved: list[ProfileRead] = field(default_factory=list)
 
 
 class Recorder:
-    """One worker's part.
+    """Records in one worker.
 
     Args:
-        known: the recordings of the catalog; ones that have ended among them do no harm.
+        known: the recordings of the catalog; ended ones are ignored.
         save: adds reads to the recording of an id; ``False`` if it takes no more. Raises CatalogUnavailable.
         rules: in force.
         block_size: of the cache, in bytes.
@@ -64,20 +64,20 @@ class Recorder:
         self._closed: set[str] = set()
 
     def note(self, reads: Sequence[ObjectRead]) -> None:
-        """Record what belongs to a profile."""
+        """Record the reads that belong to a profile."""
         for recording in self._known():
             if recording.id not in self._closed and recording.until > self._now() - LINGER:
                 self._fold(recording, reads)
 
     async def run(self) -> None:
-        """Save what is new, until cancelled."""
+        """Save new reads, until cancelled."""
         await repeat("profiles", self.turn, PAUSE, (CatalogUnavailable,))
 
     async def turn(self) -> None:
-        """Save what is new.
+        """Save new reads.
 
         Raises:
-            CatalogUnavailable: what is left is saved later.
+            CatalogUnavailable: unsaved reads are kept for later.
         """
         since = self._now() - LINGER
         known = {recording.id for recording in self._known() if recording.until > since}
@@ -93,7 +93,7 @@ class Recorder:
                 self._close(name)
 
     async def stop(self) -> None:
-        """Save what is left, if that is possible now."""
+        """Save the rest, if that is possible now."""
         with suppress(CatalogUnavailable):
             await self.turn()
 

@@ -1,7 +1,7 @@
-"""Warm-up by a profile: what a job read, in the order in which it read it.
+"""Warm-up by a profile: the recorded reads of a job, in their order.
 
-A profile belongs to the tenant whose reads were recorded. It is replayed with the rights of any key of that tenant: what this
-key may not read is counted as failed, and so are objects that were deleted since. An object that was written since is loaded as
+A profile belongs to the tenant whose reads were recorded. It is replayed with the rights of any key of that tenant: objects that
+the key may not read are counted as failed, and so are deleted objects. An object that was changed since is loaded as
 it is now. A profile larger than the cache is refused, because its end would evict its beginning.
 """
 
@@ -25,7 +25,7 @@ from gateway.policies.streams.profile import Profile, ProfileRead
 from gateway.tasks import for_each
 
 _PART = 200
-"""Reads between two marks of the progress."""
+"""Reads between two updates of the resume position."""
 
 FindProfile = Callable[[str], Awaitable[Profile | None]]
 
@@ -35,8 +35,8 @@ class WarmProfile:
 
     Args:
         name: of the profile.
-        principal: who reads.
-        find: gives a profile by its name. Raises CatalogUnavailable.
+        principal: the reader.
+        find: returns a profile by its name. Raises CatalogUnavailable.
         loads: loads objects.
         capacity: bytes that the caches of the fleet can hold.
     """
@@ -65,11 +65,11 @@ class WarmProfile:
             progress.mark(str(start + len(part)))
 
     async def check(self) -> Profile:
-        """Whether the profile can be replayed, as far as that is known now.
+        """Check whether the profile can be replayed, as far as is known now.
 
         Raises:
             WarmupRefused: it cannot.
-            WarmupFailed: it cannot be told now.
+            WarmupFailed: that cannot be decided now.
         """
         principal = require_valid(self._principal)
         try:

@@ -1,8 +1,8 @@
-"""Writing down what fills have brought: objects, their blobs, and who may read them.
+"""Records the results of fills: objects, their blobs, and grants.
 
-Fills end together when many read something new, and a statement costs more than the row that it writes: the threads of a process
-compete for the interpreter after each. So recordings that wait are written a page at a time, and objects that have no row yet,
-which most are, by one statement for each table.
+Fills end together when many clients read new data, and a statement costs more than the row it writes, because the threads of the
+process compete for the interpreter after each. So waiting recordings are written a page at a time, and objects without a row, the
+majority, by one statement per table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gateway.store.index.pool_rows import Entering, NewBlob
 from gateway.store.index.schema import ROWS, insert
 
 _ANYBODY = OriginIdentity("", "")
-"""Who caused a fill is recorded with the access that missed, not with the blob."""
+"""The reader of a fill is recorded with the access that missed, not with the blob."""
 _OBJECTS = (
     "objects (origin, bucket, key, slot, etag, size, last_modified, headers, checksums, block_size, confirmed_at)"
 )
@@ -37,9 +37,9 @@ _GRANTS = "grants (object_id, identity, granted_at)"
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What is to be written of one object.
+    """The input of ``record`` for one object.
 
-    ``used_at`` is the blocks' last use, which may be long after ``confirmed_at``. ``still_valid`` is asked in the transaction.
+    ``used_at`` is the blocks' last use, which may be long after ``confirmed_at``. ``still_valid`` is called in the transaction.
     """
 
     key: ObjectKey
@@ -52,20 +52,20 @@ class Recording:
     still_valid: Callable[[], bool]
 
     def refused(self, *loose: bytes) -> Recorded:
-        """Nothing was written; its blobs may belong to nothing, as those of ``loose``."""
+        """The result if nothing was written; the recording's blobs and ``loose`` may have no row."""
         return Recorded(None, (*(block.ref.digest for block in self.blocks.values()), *loose))
 
     def is_of(self, row: ObjectRecord) -> bool:
-        """Whether a row is of this very object, cut into the same blocks."""
+        """Whether a row is of the same version of the object, with the same block size."""
         meta = self.meta
         return (row.meta.etag, row.meta.size, row.block_size) == (meta.etag, meta.size, self.block_size)
 
     def row(self, row_id: int) -> ObjectRecord:
-        """The row that is written if there is none yet."""
+        """The row to insert if there is none."""
         return ObjectRecord(row_id, self.meta, self.block_size, self.confirmed_at)
 
     def columns(self) -> tuple[object, ...]:
-        """Its values, in the order of ``_OBJECTS``."""
+        """The values of ``_OBJECTS``, in order."""
         key, meta = self.key, self.meta
         checksums = None if meta.checksums is None else objects.encode(meta.checksums)
         stated = (meta.etag, meta.size, meta.last_modified, objects.encode(meta.headers), checksums)
@@ -73,7 +73,7 @@ class Recording:
 
 
 class _Arrived(NamedTuple):
-    """A recording, and its blocks whose files are there, with their modification times."""
+    """A recording, and its blocks whose files exist, with their modification times."""
 
     recording: Recording
     present: Mapping[int, tuple[Kept, int]]
@@ -83,11 +83,11 @@ class _Arrived(NamedTuple):
         return {block.ref.digest: block.ref.size for block, _ in self.present.values()}
 
     def ties(self, row_id: int) -> list[tuple[int, int, bytes]]:
-        """The rows of its blocks."""
+        """The rows that tie its blocks."""
         return [(row_id, number, block.ref.digest) for number, (block, _) in self.present.items()]
 
     def blobs(self) -> list[NewBlob]:
-        """Its blobs on their way into a pool."""
+        """Its blobs about to enter a pool."""
         key, used_at = self.recording.key, self.recording.used_at
         return [
             blob_rows.entered(
@@ -100,7 +100,7 @@ class _Arrived(NamedTuple):
 def record(
     connection: Connection, recordings: Sequence[Recording], capacity: int, now: Callable[[], float]
 ) -> list[tuple[Recorded, Counts]]:
-    """Write down objects, as ``Store.record`` promises for each, and what the node holds then.
+    """Record objects, as described at ``Store.record``; returns each result with the node's totals.
 
     Args:
         connection: inside a transaction.
@@ -150,7 +150,7 @@ def _record_page(
 
 
 def _known(connection: Connection, keys: Sequence[ObjectKey]) -> set[ObjectKey]:
-    """Those of some keys that have a row."""
+    """The keys among some that have a row."""
     places: dict[tuple[str, str], list[str]] = {}
     for origin, bucket, key in keys:
         places.setdefault((origin, bucket), []).append(key)
@@ -165,9 +165,9 @@ def _known(connection: Connection, keys: Sequence[ObjectKey]) -> set[ObjectKey]:
 
 
 def _present(recording: Recording) -> dict[int, tuple[Kept, int]]:
-    """The blocks whose files are there, with their modification times; none when the recording is not valid any more.
+    """The blocks whose files exist, with their modification times; none if the recording is no longer valid.
 
-    Evicted files are unlinked under the write lock that this transaction holds, so what is seen here stays.
+    Files are evicted under the write lock that this transaction holds, so they cannot vanish before the commit.
     """
     found = {}
     for number, block in recording.blocks.items() if recording.still_valid() else ():
@@ -181,12 +181,12 @@ def _present(recording: Recording) -> dict[int, tuple[Kept, int]]:
 
 
 def _insert(connection: Connection, arrived: Sequence[_Arrived], held: Collection[bytes], now: float) -> list[Recorded]:
-    """Write objects that have no row; ``held`` are those of their digests that have one."""
+    """Insert objects without a row; ``held`` are the digests among theirs that have one."""
     if not arrived:
         return []
     rows = [one.recording.columns() for one in arrived]
     last = insert(connection, _OBJECTS, rows)
-    # SQLite numbers the rows of one statement one by one, and nobody else writes meanwhile.
+    # SQLite numbers the rows of one statement consecutively, and the write lock excludes other writers.
     first = last - len(rows) + 1
     _enter(connection, [blob for one in arrived for blob in one.blobs()], held, now)
     insert(connection, _TIES, [tie for row_id, one in enumerate(arrived, first) for tie in one.ties(row_id)])
@@ -196,7 +196,7 @@ def _insert(connection: Connection, arrived: Sequence[_Arrived], held: Collectio
 
 
 def _enter(connection: Connection, blobs: Sequence[NewBlob], held: Collection[bytes], now: float) -> None:
-    """Have blobs enter their pools: those at once that have no row, and whose order needs to know nothing of the others."""
+    """Enter blobs into their pools: in one statement if they have no row and their order ignores the other blobs."""
     together: dict[bytes, tuple[object, ...]] = {}
     rest = []
     for new, row in zip(blobs, pool_rows.pools_of(connection, [new.entry for new in blobs]), strict=True):
@@ -211,7 +211,7 @@ def _enter(connection: Connection, blobs: Sequence[NewBlob], held: Collection[by
 
 
 def _merge(connection: Connection, recording: Recording, capacity: int, now: float) -> Recorded:
-    """Write an object that may have a row, of the same version or of another."""
+    """Record an object that may have a row, of the same version or another one."""
     if not recording.still_valid():
         return recording.refused()
     arrived = _Arrived(recording, _present(recording))
@@ -228,7 +228,7 @@ def _merge(connection: Connection, recording: Recording, capacity: int, now: flo
 
 
 def _extend(connection: Connection, old: ObjectRecord, arrived: _Arrived, now: float) -> Recorded:
-    """Add blocks and news of the origin to an object's row."""
+    """Add blocks and newer metadata to an object's row."""
     recording = arrived.recording
     row = objects.refresh(connection, old, recording.meta, recording.confirmed_at, now)
     replaced = objects.tied(connection, row.row_id, arrived.present)

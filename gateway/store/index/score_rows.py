@@ -1,4 +1,4 @@
-"""Operations on pools whose blobs are ranked by scores that jobs send, rather than by accesses. Each is part of a transaction."""
+"""Operations on pools whose blobs are ranked by jobs' scores instead of accesses. Each is part of a transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.policies.importance import PoolLevel
 
 
 def rank(connection: Connection, name: str, scores: Mapping[bytes, float]) -> None:
-    """Rank those of some blobs that a pool holds by what jobs now say of them."""
+    """Rank some of a pool's blobs by new scores."""
     connection.executemany(
         "UPDATE blobs SET rank = ? WHERE digest = ? AND pool = (SELECT id FROM pools WHERE name = ?)",
         [(score, digest, name) for digest, score in scores.items()],
@@ -17,7 +17,7 @@ def rank(connection: Connection, name: str, scores: Mapping[bytes, float]) -> No
 
 
 def level(connection: Connection, name: str) -> PoolLevel | None:
-    """How full a pool in use is; ``None`` when there is none of this name."""
+    """How full an active pool is; ``None`` if there is none with this name."""
     found = connection.execute(
         "SELECT bytes, target, (SELECT rank FROM blobs WHERE pool = pools.id ORDER BY rank LIMIT 1) FROM pools "
         "WHERE name = ? AND NOT retired",
