@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import weakref
 
 import pytest
 
@@ -29,6 +31,23 @@ async def test_a_whole_read_of_a_large_object_is_one_origin_read(bench: Bench) -
     assert gets(bench) == [""]
     assert await bench.read("k") == LARGE
     assert gets(bench) == [""]
+
+
+async def test_what_a_fill_held_is_freed_when_it_ends(bench: Bench) -> None:
+    """Rule: a miss leaves nothing to the garbage collector, which would look at thirty objects for each."""
+    bench.origin.put("b", "k", LARGE)
+    gc.collect()
+    gc.disable()
+    try:
+        body = await bench.open("k")
+        (fill,) = map(weakref.ref, bench.engine.blocks._fills)
+        assert await take(body) == LARGE
+        del body
+        await bench.settle()
+        await asyncio.sleep(0)
+        assert fill() is None
+    finally:
+        gc.enable()
 
 
 async def test_readers_at_different_times_share_the_read(bench: Bench) -> None:

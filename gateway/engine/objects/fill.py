@@ -85,7 +85,6 @@ class Fill:
         self._response = parts.response
         self._reopen = parts.reopen
         self._first = parts.first
-        self._stream: ByteStream | None = None
         self._owner = owner
         self._leases = parts.leases
         self._started_at = parts.started_at
@@ -113,8 +112,10 @@ class Fill:
     async def run(self) -> None:
         """Carry the fill to its end. Never raises: failures reach the readers of the blocks concerned."""
         block = self.blocks[self.current]
+        # Not an attribute: the stream refers to the fill, and both would be left to the garbage collector.
+        stream: ByteStream | None = None
         try:
-            stream = self._stream = await self._open()
+            stream = await self._open()
             while True:
                 stream.resumes = RESUMES
                 writer = await self._store.create(block.length)
@@ -131,9 +132,9 @@ class Fill:
             self.end = "completed"
         except LarderError as failure:
             self.disk_failed = isinstance(failure, DiskUnavailable)
-            self._abort(failure)
+            self._abort(stream, failure)
         except BaseException:
-            self._abort(OriginUnavailable("the gateway is stopping"))
+            self._abort(stream, OriginUnavailable("the gateway is stopping"))
             raise
         finally:
             self._leases.release(self.entry.key, self.current, self.entry.generation)
@@ -145,9 +146,9 @@ class Fill:
         # The end may have come nearer by then: the fill may have been cut short.
         return ByteStream(response, stop - start, lambda offset: self._reopen(*self._span_from(start + offset)))
 
-    def _abort(self, failure: LarderError) -> None:
-        if self._stream is not None:
-            self._stream.abort()
+    def _abort(self, stream: ByteStream | None, failure: LarderError) -> None:
+        if stream is not None:
+            stream.abort()
         elif self._response is not None:
             self._response.abort()
         self._end_rest(failure)
