@@ -139,6 +139,27 @@ def test_datasets_say_no_more_than_is_known(window: Any) -> None:
     expect(rows.nth(2)).to_contain_text("48.0\u00a0% is still cached")
 
 
+def test_a_dataset_kept_by_importance_shows_its_tenths(window: Any) -> None:
+    """Rule: of a dataset that is kept by importance threshold, ghost list, and reads and hits by tenths are shown."""
+    page = window().page
+    overview = deepcopy(figures.AT_WORK)
+    cold, hot = {"reads": 0, "read_share": 0.0, "hit_ratio": None}, {"reads": 9, "read_share": 0.9, "hit_ratio": 0.98}
+    overview["datasets"][0]["importance"] = {
+        "threshold": 4.25,
+        "partial": True,
+        "jobs": {"vision/train": 1.0},
+        "scored": 1000,
+        "tenths": [cold] * 9 + [hot],
+        "unscored": cold,
+    }
+    shown(page, overview)
+    row = page.locator("#datasets > li").nth(0)
+    expect(row.locator(".mode")).to_have_text("The most important items are kept")
+    expect(row.locator(".chunks")).to_contain_text("From a score of 4.25 on")
+    expect(row.locator(".chunks")).to_contain_text("reads 90.0\u00a0%, 0\u00a0%")
+    expect(row.locator(".chunks")).to_contain_text("hits 98.0\u00a0%, –")
+
+
 def test_every_chart_is_a_table_too(window: Any) -> None:
     """Rule: what a chart shows, its table has, newest first; and its label has the last, least and largest figure."""
     page = window().page

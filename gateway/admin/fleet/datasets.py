@@ -71,32 +71,6 @@ class OverrideDocument(ResponseModel):
     etag: str = Field(description="for If-Match", examples=['"17"'])
 
 
-class ImportanceTenth(ResponseModel):
-    """A tenth of the scored items."""
-
-    reads: int = Field(description="since the nodes' start", examples=[48_210])
-    read_share: float | None = Field(description="of all reads; null without any", examples=[0.31])
-    hit_ratio: float | None = Field(description="of its reads; null without any", examples=[0.98])
-
-
-class ImportanceDocument(ResponseModel):
-    """How a dataset is kept whose jobs say how important its items are."""
-
-    threshold: float | None = Field(
-        description="the score from which on items fit; null while all that is scored fits", examples=[4.21]
-    )
-    partial: bool = Field(description="whether only a part of the dataset fits", examples=[True])
-    jobs: dict[str, float] = Field(
-        description="tenant/job of those whose scores count, each with its share of their reads",
-        examples=[{"vision/resnet50-17": 1.0}],
-    )
-    scored: int = Field(
-        description="scores that nodes keep, one for each item and job: the ghost list", examples=[1_281_167]
-    )
-    tenths: list[ImportanceTenth] = Field(description="of the scored items, the least important first")
-    unscored: ImportanceTenth = Field(description="items that no job has scored")
-
-
 class DatasetDocument(DatasetSummary):
     """A dataset in detail."""
 
@@ -110,7 +84,6 @@ class DatasetDocument(DatasetSummary):
         description="the manager's inputs: size, chunk, gains, wishes; empty if it does not plan the dataset",
         examples=[{"size": 147_900_000_000, "chunk": 14_790_000_000, "gain": 11.68, "chunked_gain": 5.49}],
     )
-    importance: ImportanceDocument | None = Field(description="null: no job says how important items are")
     jobs: list[JobDocument] = Field(description="that train on it")
     timeline: list[ChunkHeld] = Field(description="chunks that were held within the last two days")
 
@@ -145,7 +118,6 @@ async def show_dataset(
         registered=[Registered(tenant=tenant, name=name) for tenant, name in registered],
         override=override,
         inputs=dict(inputs.get(found, {})),
-        importance=_importance(reading, found),
         jobs=[job_document(reading, job) for job in reading.jobs if job.record.dataset == found],
         timeline=held_documents(timeline.get(found, [])),
     )
@@ -186,31 +158,6 @@ async def _decide(
         await through_redis(plans.override(dataset, asked.mode or ""))
         await through_redis(plans.limit(dataset, asked.quota))
     return _document(after)
-
-
-def _importance(reading: FleetReading, dataset: str) -> ImportanceDocument | None:
-    order = reading.plan.of(dataset)
-    if order is None or order.importance is None:
-        return None
-    told = [of_node[dataset] for of_node in reading.scores.values() if dataset in of_node]
-    reads = [sum(counts) for counts in zip(*(one.reads for one in told), strict=False)] or [0]
-    hits = [sum(counts) for counts in zip(*(one.hits for one in told), strict=False)] or [0]
-    rows = [
-        ImportanceTenth(
-            reads=count,
-            read_share=round(count / sum(reads), 4) if sum(reads) else None,
-            hit_ratio=round(hit / count, 4) if count else None,
-        )
-        for count, hit in zip(reads, hits, strict=True)
-    ]
-    return ImportanceDocument(
-        threshold=order.importance.threshold,
-        partial=order.importance.partial,
-        jobs={job: weight.share for job, weight in order.importance.jobs.items()},
-        scored=sum(job.scored for one in told for job in one.jobs.values()),
-        tenths=rows[:-1],
-        unscored=rows[-1],
-    )
 
 
 def _one(reading: FleetReading, digits: str) -> str:

@@ -98,6 +98,32 @@ class ChunksDocument(ResponseModel):
     marked: list[int] = Field(description="dropped once no job needs them", examples=[[]])
 
 
+class ImportanceTenth(ResponseModel):
+    """A tenth of the scored items."""
+
+    reads: int = Field(description="since the nodes' start", examples=[48_210])
+    read_share: float | None = Field(description="of all reads; null without any", examples=[0.31])
+    hit_ratio: float | None = Field(description="of its reads; null without any", examples=[0.98])
+
+
+class ImportanceDocument(ResponseModel):
+    """How a dataset is kept whose jobs say how important its items are."""
+
+    threshold: float | None = Field(
+        description="the score from which on items fit; null while all that is scored fits", examples=[4.21]
+    )
+    partial: bool = Field(description="whether only a part of the dataset fits", examples=[True])
+    jobs: dict[str, float] = Field(
+        description="tenant/job of those whose scores count, each with its share of their reads",
+        examples=[{"vision/resnet50-17": 1.0}],
+    )
+    scored: int = Field(
+        description="scores that nodes keep, one for each item and job: the ghost list", examples=[1_281_167]
+    )
+    tenths: list[ImportanceTenth] = Field(description="of the scored items, the least important first")
+    unscored: ImportanceTenth = Field(description="items that no job has scored")
+
+
 class DatasetSummary(ResponseModel):
     """A dataset, under all names and tenants."""
 
@@ -118,6 +144,7 @@ class DatasetSummary(ResponseModel):
     granted: int = Field(description="space in bytes that the plan gives it", examples=[29_580_000_000])
     resident_share: float = Field(description="of its items, in the cache", examples=[0.183])
     chunks: ChunksDocument
+    importance: ImportanceDocument | None = Field(description="null: no job says how important items are")
 
 
 class ProblemSeen(ResponseModel):

@@ -11,6 +11,8 @@ from gateway.admin.fleet.documents import (
     ChunksDocument,
     DatasetSummary,
     HistoryPoint,
+    ImportanceDocument,
+    ImportanceTenth,
     JobDocument,
     NodeDocument,
     Now,
@@ -153,6 +155,33 @@ def dataset_summary(reading: FleetReading, dataset: str, short: Mapping[str, str
         granted=0 if order is None else order.target,
         resident_share=round(_share(reading, dataset, items), 4),
         chunks=ChunksDocument(units=order.units if order else 0, **asdict(order.chunks if order else ChunkRotation())),
+        importance=importance_document(reading, dataset),
+    )
+
+
+def importance_document(reading: FleetReading, dataset: str) -> ImportanceDocument | None:
+    """How a dataset is kept whose jobs say how important its items are, by all nodes; ``None`` for any other."""
+    order = reading.plan.of(dataset)
+    if order is None or order.importance is None:
+        return None
+    told = [of_node[dataset] for of_node in reading.scores.values() if dataset in of_node]
+    reads = [sum(counts) for counts in zip(*(one.reads for one in told), strict=False)] or [0]
+    hits = [sum(counts) for counts in zip(*(one.hits for one in told), strict=False)] or [0]
+    rows = [
+        ImportanceTenth(
+            reads=count,
+            read_share=round(count / sum(reads), 4) if sum(reads) else None,
+            hit_ratio=round(hit / count, 4) if count else None,
+        )
+        for count, hit in zip(reads, hits, strict=True)
+    ]
+    return ImportanceDocument(
+        threshold=order.importance.threshold,
+        partial=order.importance.partial,
+        jobs={job: weight.share for job, weight in order.importance.jobs.items()},
+        scored=sum(job.scored for one in told for job in one.jobs.values()),
+        tenths=rows[:-1],
+        unscored=rows[-1],
     )
 
 

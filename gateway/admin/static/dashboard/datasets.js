@@ -45,6 +45,21 @@ function chunkWords({ units, complete, loading, active, marked }) {
   return words.length > 0 ? `Of ${units} chunks: ${words.join(", ")}.` : `Of ${units} chunks none is cached yet.`;
 }
 
+// The most important tenth comes first.
+function importanceWords({ threshold, scored, tenths }) {
+  const best = [...tenths].reverse();
+  const list = (name) => best.map((tenth) => (tenth[name] === null ? "–" : share(tenth[name]))).join(", ");
+  const limit = threshold === null ? "All that is scored fits" : `From a score of ${threshold.toPrecision(3)} on`;
+  const read = best.some((tenth) => tenth.reads > 0);
+  const words = `${limit}; ${count(scored)} scores.`;
+  return read ? `${words} By tenths, the most important first: reads ${list("read_share")}; hits ${list("hit_ratio")}.` : words;
+}
+
+function modeWords({ shortfall, importance, caching }) {
+  if (shortfall) return "Should be kept whole, but is not";
+  return importance?.partial ? "The most important items are kept" : mode(caching);
+}
+
 function sizeWords({ id, names, items, bytes: size }) {
   return [names.length > 0 && id, items !== null && `${count(items)} items`, size !== null && bytes(size)].filter(Boolean).join(" · ");
 }
@@ -68,13 +83,14 @@ function update(node, dataset, jobs) {
   const chunked = dataset.caching === "chunked" && dataset.chunks?.units > 0;
   setText(parts.name, nameOf(dataset));
   setText(parts.size, sizeWords(dataset));
-  setText(parts.mode, dataset.shortfall ? "Should be kept whole, but is not" : mode(dataset.caching));
+  setText(parts.mode, modeWords(dataset));
   parts.mode.classList.toggle("short", Boolean(dataset.shortfall));
   setText(parts.why, dataset.shortfall ? capital(dataset.shortfall) : planWords(dataset, reasonOf(dataset, jobs)));
   const left = dataset.caching === "none" && dataset.resident_share > 0; // until its space is needed
   parts.meter.show(dataset.resident_share, `${share(dataset.resident_share)} is ${left ? "still " : ""}cached`);
-  parts.chunks.hidden = !chunked;
+  parts.chunks.hidden = !chunked && !dataset.importance;
   if (chunked) setText(parts.chunks, chunkWords(dataset.chunks));
+  else if (dataset.importance) setText(parts.chunks, importanceWords(dataset.importance));
   drawTimeline(node, dataset.id);
 }
 
