@@ -185,11 +185,10 @@ class ScoreTables:
         if not path.exists() and len(self._paths(dataset)) >= MOST_JOBS:
             raise TooManyScorers
         with _locked(path, items, job) as table:
-            found = PartVerdict.UNKNOWN_BASE
+            last, other = table.received(way), table.received(1 - way)
             # A client behind a balancer meets now this node and now another one, which forwards: its sequence is one.
-            for last in (table.received(way), table.received(1 - way)):
-                if found is PartVerdict.UNKNOWN_BASE:
-                    found = verdict(last, part.sequence, part.base, checksum, whole=part.whole)
+            last = other if part.base == other.sequence > last.sequence else last
+            found = verdict(last, part.sequence, part.base, checksum, whole=part.whole)
             if found is PartVerdict.APPLY:
                 table.apply(part, checksum, way, now)
             known = max(table.received(DIRECT).sequence, table.received(FORWARDED).sequence)
