@@ -496,6 +496,5 @@ class Store:
     def _do_chores(self) -> None:
         if self._disk.usable():
             self._flush()
-            self._remove(())
             self.opened.trim()
         self._chores = asyncio.get_running_loop().call_later(_CHORES_EVERY, self._do_chores)

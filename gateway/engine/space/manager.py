@@ -1,7 +1,7 @@
 """The manager's loop: who leads the zone decides once per heartbeat who gets which space, and everybody follows.
 
 Every worker of a node that is READY tries for the lease (gateway/fleet/leadership.py). The one that has it reads the jobs, what
-the nodes report of their chunks, what operators decided, and lets ``policies.manager.decide`` make the next plan of the last
+the nodes report of their chunks, what operators decided, and lets ``policies.space.manager.decide`` make the next plan of the last
 one. All that is remembered is in the plan, so another leader goes on from there. Time is Redis's, which is one clock for all
 leaders there will be.
 

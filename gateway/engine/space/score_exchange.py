@@ -29,7 +29,7 @@ from gateway.store.datasets.content import Content
 from gateway.store.importance import DIRECT, FORWARDED, Receipt
 
 _WITHIN = 10.0
-"""Seconds that another home may take."""
+"""Seconds before a forwarded part counts as lost."""
 _LONGEST_ANSWER = 4096
 """Bytes."""
 _NOBODY = OriginIdentity("", "")
@@ -37,16 +37,9 @@ _NOBODY = OriginIdentity("", "")
 log = logging.getLogger("larder.importance")
 
 
-class ScoresTaken(BaseModel):
-    """What a home answers."""
-
-    sequence: int
-    items: int
-
-
 @dataclass(frozen=True, slots=True)
 class ScoreSender:
-    """Whose scores come: a tenant's job."""
+    """The sender of a part: a job of a tenant."""
 
     tenant: str
     job: str
