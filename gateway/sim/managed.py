@@ -1,6 +1,6 @@
 """Larder itself: the manager's plan, decided by the gateways' own policies, and carried out at once.
 
-Every ``interval`` the manager gets what jobs and nodes would have reported, and ``policies.space.manager.decide`` makes a plan of it.
+Every ``interval`` the manager gets the reports of jobs and nodes, and ``policies.space.manager.decide`` makes a plan of them.
 As on the nodes, what is stored and what leaves follows from the plan: items of a dataset that is held whole, of chunks that are
 held, of none. Chunks that the plan wants are preloaded with the bandwidth that jobs leave. The order of an epoch is decided by
 ``policies.space.chunk_order`` from what jobs propose and where they are, as the gateways do with Redis (gateway/fleet/jobs.py).

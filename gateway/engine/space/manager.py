@@ -1,14 +1,13 @@
-"""The manager's loop: who leads the zone decides once per heartbeat who gets which space, and everybody follows.
+"""The manager's loop: once per heartbeat the leader of the zone decides which pool gets which space, and every node follows.
 
-Every worker of a node that is READY tries for the lease (gateway/fleet/leadership.py). The one that has it reads the jobs, what
-the nodes report of their chunks, what operators decided, and lets ``policies.space.manager.decide`` make the next plan of the last
-one. All that is remembered is in the plan, so another leader goes on from there. Time is Redis's, which is one clock for all
-leaders there will be.
+Every worker of a node that is READY tries for the lease (gateway/fleet/leadership.py). The leader reads the jobs, the nodes'
+reports of their chunks and the operators' overrides, and has ``policies.space.manager.decide`` make the next plan from the last
+one. The plan is the only state, so another leader continues from it. Time is Redis's, which is one clock for all leaders.
 
-Redis lost: nobody leads and everybody keeps the plan. Redis emptied: the jobs are gone until they register again, which they do
-when their next heartbeat is answered UnknownJob. A plan made meanwhile would take the space of all of them. So the first leader
-after that publishes the plan that it knows, and decides again when the jobs in it are back, or have had the time of a silent
-job to come.
+Redis lost: no gateway leads and every node keeps its plan. Redis emptied: the jobs are unknown until they register again, which
+they do when a heartbeat is answered UnknownJob. A plan made before that would take the space of all of them. So the next leader
+publishes the plan that it knows, and decides again when the jobs in it have returned, or after the time in which a silent job
+expires.
 """
 
 from __future__ import annotations
