@@ -102,6 +102,22 @@ def test_a_scan_that_begins_again_is_sequential(start):
     assert recognise(in_order(positions), 180)[0] is Pattern.SEQUENTIAL
 
 
+@pytest.mark.parametrize("siblings", [30, 40, 83])
+def test_a_scan_that_goes_around_several_times_is_sequential(siblings):
+    """Rule: a window may have several epochs of a scan, as where a gateway of a fleet sees its share of a prefix only."""
+    positions = [at % siblings for at in range(100)]
+    assert recognise(in_order(positions), siblings)[0] is Pattern.SEQUENTIAL
+
+
+@pytest.mark.parametrize("siblings", [30, 40, 83, 1000])
+def test_permutations_never_seem_to_go_around(siblings):
+    """Rule: several epochs of random permutations in a window are no scan, though steps around the siblings may add up."""
+    draw = np.random.default_rng(3)
+    for _ in range(200):
+        epochs = np.concatenate([draw.permutation(siblings) for _ in range(1 + 100 // siblings)])
+        assert recognise(in_order(epochs[:100]), siblings)[0] is not Pattern.SEQUENTIAL
+
+
 def test_reads_at_one_time_in_any_order_of_folding():
     """Rule: reads are put in the order of their times before they are tested."""
     reads = in_order(range(100))

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import exp, expm1, sqrt
 from typing import NamedTuple
 
@@ -33,6 +33,10 @@ FEWEST_READS = 4
 """Reads of one client that say something about its order."""
 MOST_WINDOWS = 4
 """Windows, one for each client up to so many, in which a trend is looked for."""
+SHORT_STEP = 0.25
+"""Fraction of the siblings below which a step from one read of a client to its next is short."""
+SHORT_STEPS = 0.8
+"""Fraction of a client's steps that must be short before it is taken to go around the siblings."""
 LOOKS_TO_CHANGE = 2
 """Windows in a row that must agree on another pattern before it replaces the one that is known."""
 MOST_DRAWS_COUNTED = 1_000_000
@@ -138,12 +142,16 @@ def trend(ordered: Sequence[Sighting], count: int) -> float:
 
 
 def _unrolled(positions: list[float], count: int) -> list[float]:
-    """Positions of a client that may have gone on from the last sibling to the first: those below the widest gap come after."""
-    if not any(before - after > count / 2 for before, after in pairwise(positions)):
+    """Positions of a client that may have gone on from the last sibling to the first, once or several times, as one line.
+
+    Each step is taken as the shorter way around. Random positions would become a random walk, which often has a trend, so
+    positions stay as they are unless most steps are short: half of random ones are.
+    """
+    steps = [(after - before + count / 2) % count - count / 2 for before, after in pairwise(positions)]
+    short = sum(abs(step) < count * SHORT_STEP for step in steps)
+    if not any(before - after > count / 2 for before, after in pairwise(positions)) or short < SHORT_STEPS * len(steps):
         return positions
-    places = sorted(set(positions))
-    _, first = max((after - before, after) for before, after in pairwise([places[-1] - count, *places]))
-    return [position if position >= first else position + count for position in positions]
+    return list(accumulate(steps, initial=positions[0]))
 
 
 def spearman(values: Sequence[float]) -> float:
