@@ -1,0 +1,67 @@
+"""The same pattern is recognised however the reads of a prefix are spread over clients and the gateways of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.sim.reads import SEQUENTIAL_ORDERS, ReadOrder, epochs, zipf_anywhere
+from tests.admin.asked import TOKEN, ask
+from tests.gateways import Running, fleet
+from tests.origins.processes import wait_until
+from tests.scenarios.redis_server import RedisServer
+from tests.scenarios.world import SOON, Origin
+
+BUCKET = "views"
+ITEMS = 250
+READS = 1200
+"""By all clients together: two windows of each gateway's third, and more, as hysteresis wants two."""
+NODES = 3
+ORDERS: dict[str, ReadOrder] = {"sequential": SEQUENTIAL_ORDERS["scan"], "random": epochs, "skewed": zipf_anywhere}
+
+
+@pytest.fixture(scope="module")
+def nodes(origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Running]]:
+    """Three gateways that are one cache."""
+    home = tmp_path_factory.mktemp("views")
+    with (
+        RedisServer() as redis,
+        fleet(origin.endpoint, redis.url, NODES, home, extra=f'[admin]\ntoken = "{TOKEN}"\n') as running,
+    ):
+        yield running
+
+
+def read_spread(nodes: list[Running], keys: list[str]) -> None:
+    """Read objects one after the other, as behind a balancer that hands each request to the next gateway."""
+    clients = [node.client(max_pool_connections=1) for node in nodes]
+    for number, key in enumerate(keys):
+        clients[number % len(clients)].get_object(Bucket=BUCKET, Key=key)["Body"].read()
+
+
+def patterns(nodes: list[Running], name: str) -> list[Any]:
+    """The pattern of a stream as each gateway shows it; ``None`` while it knows none."""
+    return [(ask(node, "GET", f"/streams/{name}")[1] or {}).get("pattern") for node in nodes]
+
+
+@pytest.mark.parametrize("clients", [1, 8])
+@pytest.mark.parametrize("pattern", list(ORDERS))
+def test_every_gateway_of_a_fleet_recognises_the_pattern(
+    origin: Origin, nodes: list[Running], pattern: str, clients: int
+) -> None:
+    """Rule: each of three gateways names the pattern of the clients' reads, though it sees a third of them."""
+    prefix = f"{pattern}-{clients}"
+    keys = [f"{prefix}/{number:04}.bin" for number in range(ITEMS)]
+    for key in keys:
+        origin.put(f"/{BUCKET}/{key}", key.encode().ljust(2048, b"."))
+
+    def read(client: int) -> None:
+        places = ORDERS[pattern](np.random.default_rng(client), ITEMS, READS // clients).tolist()
+        read_spread(nodes[client % NODES :] + nodes[: client % NODES], [keys[place] for place in places])
+
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(read, range(clients)))
+    wait_until(lambda: patterns(nodes, f"{BUCKET}/{prefix}/") == [pattern] * NODES, SOON, "recognition by all")
