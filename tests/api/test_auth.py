@@ -310,7 +310,7 @@ def test_signed_chunks_come_with_their_signer() -> None:
     key = sigv4.signing_key("secret", time.strftime("%Y%m%d", time.gmtime()), "us-east-1")
     date = sigv4.format_amz_date(time.time())
     signed = [("host", "h"), ("x-amz-date", date), *headers.items()]
-    value = sigv4.sign("PUT", "/b/k", "", signed, headers["X-Amz-Content-SHA256"], "AK", key, date, "us-east-1")
+    value = sigv4.prepare(signed, headers["X-Amz-Content-SHA256"], "AK", key, date, "us-east-1").sign("PUT", "/b/k", "")
     raw = [(name.lower().encode(), text.encode()) for name, text in [*signed, ("authorization", value)]]
     found = authenticate(WireRequest("PUT", b"/b/k", b"", raw))
     assert found.payload_form is PayloadForm.SIGNED_CHUNKS

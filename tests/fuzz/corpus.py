@@ -205,7 +205,7 @@ def sign(
     pairs = [("host", world.host), ("x-amz-date", date), ("x-amz-content-sha256", payload)]
     pairs += [(name.lower(), value) for name, value in headers.items()]
     secret = sigv4.signing_key(SECRET, date[:8], "us-east-1")
-    value = sigv4.sign(method, path, query, pairs, payload, KEY, secret, date, "us-east-1")
+    value = sigv4.prepare(pairs, payload, KEY, secret, date, "us-east-1").sign(method, path, query)
     pairs.append(("authorization", value))
     raw_headers = [(name.encode(), value.encode("latin-1")) for name, value in pairs]
     return WireRequest(method, path.encode(), query.encode(), raw_headers)

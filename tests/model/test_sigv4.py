@@ -30,8 +30,8 @@ def _example(method: str, path: str, query: str, headers: list[tuple[str, str]],
         *headers,
     ]
     key = sigv4.signing_key(SECRET, "20130524", "us-east-1")
-    value = sigv4.sign(
-        method, path, query, everything, payload_hash, "AKIAIOSFODNN7EXAMPLE", key, "20130524T000000Z", "us-east-1"
+    value = sigv4.prepare(everything, payload_hash, "AKIAIOSFODNN7EXAMPLE", key, "20130524T000000Z", "us-east-1").sign(
+        method, path, query
     )
     return value.rpartition("Signature=")[2]
 
@@ -87,7 +87,7 @@ def test_sign_agrees_with_botocore() -> None:
         ("x-amz-content-sha256", sigv4.EMPTY_SHA256),
     ]
     key = sigv4.signing_key(SECRET, date[:8], "eu-west-1")
-    ours = sigv4.sign("GET", path, query, headers, sigv4.EMPTY_SHA256, "AK", key, date, "eu-west-1")
+    ours = sigv4.prepare(headers, sigv4.EMPTY_SHA256, "AK", key, date, "eu-west-1").sign("GET", path, query)
     theirs = sent.headers["Authorization"]
     assert ours == (theirs.decode() if isinstance(theirs, bytes) else theirs)
 
@@ -95,17 +95,14 @@ def test_sign_agrees_with_botocore() -> None:
 def test_transport_headers_are_not_signed() -> None:
     """Headers that a transport may rewrite are left out of the signature even when they are given."""
     key = sigv4.signing_key(SECRET, "20130524", "us-east-1")
-    value = sigv4.sign(
-        "PUT",
-        "/b/k",
-        "",
+    value = sigv4.prepare(
         [("Host", "h"), ("Expect", "100-continue"), ("Connection", "close"), ("x-amz-date", "20130524T000000Z")],
         sigv4.UNSIGNED_PAYLOAD,
         "AK",
         key,
         "20130524T000000Z",
         "us-east-1",
-    )
+    ).sign("PUT", "/b/k", "")
     assert "SignedHeaders=host;x-amz-date," in value
 
 
