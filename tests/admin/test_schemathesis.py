@@ -27,6 +27,7 @@ from gateway.api.ops import Lifecycle, add_monitoring, ops_app
 from gateway.api.v1.datasets import add_datasets
 from gateway.api.v1.fleet import add_fleet
 from gateway.api.v1.homes import add_homes
+from gateway.api.v1.importance import add_importance
 from gateway.api.v1.jobs import add_jobs
 from gateway.config_catalog import AdminSettings
 from gateway.testing.origin import OriginThread
@@ -52,7 +53,7 @@ def described() -> dict[str, Any]:
     nobody: Any = None
     admin, app = AdminApp(Tokens(AdminSettings()), None), ops_app()
     add_monitoring(app, Lifecycle(), list, lambda: None)
-    for add in (add_datasets, add_jobs, add_fleet):
+    for add in (add_datasets, add_jobs, add_importance, add_fleet):
         add(app, nobody)
     add_homes(app)
     describe_all(app, admin.api)

@@ -201,6 +201,12 @@ def test_the_order_of_the_question_does_not_matter(found, budget, random):
     assert allocate(shuffled, budget) == allocate(found, budget)
 
 
+def test_a_quota_below_every_gain_is_the_operators_doing():
+    """Rule: a dataset whose quota excludes all that would gain is refused by the override, not for want of room."""
+    allocation = allocate([Candidate("a", 1, 0, 1.0, 0.0, quota=0)], 1)["a"]
+    assert (allocation.caching, allocation.why) == (NONE, WhyCaching.OVERRIDE)
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(candidates(), st.integers(0, 30_000))
 def test_no_dataset_is_left_out_that_would_fit(found, budget):

@@ -43,7 +43,7 @@ def test_one_framing_at_most():
     """Rule: two lengths, or a length and chunks, are refused (RFC 9112 section 6.3)."""
     with pytest.raises(ValueError, match="framing"):
         _encode((b"content-length", b"1"), (b"Content-Length", b"1"))
-    with pytest.raises(ValueError, match="either"):
+    with pytest.raises(ValueError, match="both a content-length and a transfer-encoding"):
         _encode((b"content-length", b"1"), (b"transfer-encoding", b"chunked"))
 
 

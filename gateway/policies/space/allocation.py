@@ -189,7 +189,10 @@ def _why(candidate: Candidate, option: _Option) -> WhyCaching:
         return WhyCaching.BENEFIT
     if candidate.quota is not None and candidate.quota < _chunked_cost(candidate):
         return WhyCaching.OVERRIDE
-    return WhyCaching.NO_ROOM if max(candidate.gain, candidate.chunked_gain) > 0 else WhyCaching.NO_BENEFIT
+    if max(candidate.gain, candidate.chunked_gain) <= 0:
+        return WhyCaching.NO_BENEFIT
+    # Without a quota, any gain comes with an option.
+    return WhyCaching.NO_ROOM if len(_options(candidate)) > 1 else WhyCaching.OVERRIDE
 
 
 class _Ledger:
