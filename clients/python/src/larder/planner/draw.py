@@ -28,8 +28,6 @@ expected_i / L per entry, which is what the weights p/q of Eq. 1 are made of.
 All arithmetic uses whole numbers and the streams of `permutation`, so ranks with equal weights draw equal lists.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -14,8 +14,6 @@ Hard items come more often, so the plain mean over an epoch's losses would rise 
 therefore the mean weighted with p/q (Eq. 1), which estimates the mean loss over the dataset.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -8,8 +8,6 @@ The loader reads ahead, so entries that it asked for are not yet trained. The pl
 updates: an epoch is trained up to the last mini-batch that was updated, and a saved state continues behind it.
 """
 
-from __future__ import annotations
-
 import base64
 import zlib
 from collections.abc import Mapping, Sequence

@@ -16,8 +16,6 @@ Scores age: an item that is left out of an epoch keeps a score of a model that i
 towards the mean, by half every ``HALF_LIFE`` epochs; an item that was never scored has the mean.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 
