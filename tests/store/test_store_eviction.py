@@ -2,10 +2,11 @@
 
 import asyncio
 import os
+from contextlib import suppress
 
 import pytest
 
-from gateway.model.errors import DiskUnavailable
+from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.testing.faults import FaultyDirectory
 from gateway.testing.stores import (
     BLOCK,
@@ -266,7 +267,9 @@ async def test_a_fill_of_bytes_that_are_being_evicted_is_whole_or_absent(open_st
             generation = store.generations.of(key)
             meta = meta_of(content, f'"{round_number}"')
             await store.record(key, meta, BLOCK, {0: ref}, generation=generation, confirmed_at=1.0)
-            assert await get(store, name) in (None, content, *(b"%d" % n * BLOCK for n in range(3)))
+            # What the index said of a blob may be outdated by the time that it is opened, which then says so.
+            with suppress(BlobGone):
+                assert await get(store, name) in (None, content, *(b"%d" % n * BLOCK for n in range(3)))
 
     async def keep_evicting() -> None:
         for _ in range(30):
@@ -275,6 +278,8 @@ async def test_a_fill_of_bytes_that_are_being_evicted_is_whole_or_absent(open_st
     await asyncio.gather(keep_evicting(), *(keep_filling(name) for name in "abcd"))
     await store.forget([])
     await eventually(lambda: len(list((root / "tmp").iterdir())) == 0)
+    # An opening that found no file looked for a row under the write lock, and dropped it.
+    assert store.status().missing_dropped == 0
     assert_index_equals_disk(root)
 
 
