@@ -292,7 +292,11 @@ def test_what_the_scores_are_about_must_be_known(train: Training, origin: FakeOr
         assert (reply.status, reply.code) == (400, "InvalidRequest")
         assert reply.json["detail"].startswith(field)
     assert ask(running, "DELETE", f"/v1/datasets/{train.stock.name}").status in (200, 204)
-    wait_until(lambda: train.put(part).code == "UnknownDataset", SOON, "the dataset to be gone in both workers")
+    wait_until(
+        lambda: (reply := train.put(part)).status != 200 and reply.code == "UnknownDataset",
+        SOON,
+        "the dataset to be unknown",
+    )
 
 
 def test_a_restart_asks_for_everything_again(origin: FakeOrigin, tmp_path: Path) -> None:
