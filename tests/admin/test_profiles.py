@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from gateway.admin.operations.profiles import AT_ONCE, MOST
 from gateway.testing.origin_faults import Refuse
 from tests.admin.operations_world import ADMIN, Zone, admin, get, post, zone
 from tests.gateways import Settings, finish, gateway, start
+from tests.origins.processes import descendants
 from tests.scenarios.mounts import filled, mounted
 from tests.scenarios.world import MIB, Origin, content, eventually
 
@@ -78,6 +81,16 @@ def listed(running: Any, name: str) -> list[str]:
 def forget(running: Any, prefix: str) -> None:
     """Nothing of the prefix is cached any more."""
     post(running, "/purge", {"bucket": "bucket", "prefix": prefix})
+
+
+def unlinked(running: Any, folder: Path) -> list[str]:
+    """Files of a folder that are unlinked, but still open in the gateway."""
+    found = []
+    for pid in (running.process.pid, *descendants(running.process.pid)):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                found.append(os.readlink(descriptor))
+    return [path for path in found if path.startswith(f"{folder}/") and path.endswith(" (deleted)")]
 
 
 def warmed(running: Any, name: str, key: str = "GWA", state: str = "done") -> Any:
@@ -342,6 +355,8 @@ def test_a_full_disk_costs_no_read(tmp_path: Path) -> None:
             assert sorted(listed(running, "full")) == sorted(paths)
             post(running, "/profiles/full/stop")
             forget(running, "full/")
+            # Files that are closed later would give their space back to the full disk.
+            eventually(lambda: unlinked(running, small), lambda files: not files, "the forgotten files to be closed")
             with filled(small):
                 refused = admin(running, "POST", "/warmups", {"access_key_id": "GWA", "profile": "full"})
                 assert (refused.status, refused.code) == (503, "ServiceUnavailable")
