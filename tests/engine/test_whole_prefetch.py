@@ -156,6 +156,17 @@ async def test_a_pool_without_room_loads_nothing(training: Training, room: PoolR
     assert training.pages.count <= 1
 
 
+async def test_a_pool_that_was_too_small_is_loaded_once_it_is_not(training: Training) -> None:
+    """Rule: a stream that does not fit is not listed again, and loaded as soon as the plan gives its pool more."""
+    training.rooms = {"b/train/": PoolRoom(50 * SMALL)}
+    await training.train(ORDER[:60])
+    assert training.fetched() == []
+    training.rooms = dict(PLENTY)
+    await training.train(ORDER[60:62])
+    assert len(training.fetched()) >= 30
+    assert training.pages.count <= 3
+
+
 async def test_loads_end_where_the_room_does(training: Training) -> None:
     """Rule: no more is loaded than the pool has room for."""
     training.rooms = {"b/train/": PoolRoom(10**6, 10**6 - 5 * SMALL)}

@@ -1,9 +1,10 @@
 """Loads random streams whole, as far as their pools may hold them (gateway/policies/streams/prefetch.py decides how much).
 
 It runs beside the tree, in the keeper's worker. The objects of a prefix are listed twice, a page at a time. The first walk adds
-up their sizes, and ends early where the pool cannot hold half of them. The second loads them: from a place that a reader chose
-at random, to the end and then from the beginning, so that several gateways that see one stream begin at different places. Of a
-large object the blocks are loaded in order. An object that is a stream of its own, or is below one, is left to that.
+up their sizes; once the pool cannot hold half of them it pauses, until the pool may hold more. The second loads them: from a
+place that a reader chose at random, to the end and then from the beginning, so that several gateways that see one stream begin at
+different places. Of a large object the blocks are loaded in order. An object that is a stream of its own, or is below one, is
+left to that.
 
 Loads are reads of the stream's latest reader at the objects' homes, in the background lane, a few at once. Rights and rules are
 looked at again before each. A listing that is refused, or endless, and loads that fail end in a rest. What was loaded is
@@ -29,7 +30,7 @@ from gateway.policies.lane import LoadClass
 from gateway.policies.pools import stream_bucket
 from gateway.policies.rules import OFF
 from gateway.policies.streams.pattern import Pattern
-from gateway.policies.streams.prefetch import DEPTH, JUDGED, PoolRoom, WholeLoad, read_whole, whole_stream
+from gateway.policies.streams.prefetch import DEPTH, JUDGED, REST, PoolRoom, WholeLoad, read_whole, whole_stream
 from gateway.policies.streams.tree import AccessStreamTree, Stream
 from gateway.policies.streams.zone import AheadReport
 from gateway.tasks import Tasks
@@ -90,6 +91,7 @@ class _Whole:
     Attributes:
         items, size: objects or blocks of it, and their bytes, as far as they are counted.
         counted: whether that is all.
+        counted_at: reads of the stream before the last of them was counted.
         since: bytes that were loaded after its room was looked at.
         told: whether a failure was logged.
     """
@@ -99,6 +101,7 @@ class _Whole:
     items: int = 0
     size: int = 0
     counted: bool = False
+    counted_at: int = 0
     walk: _Walk = field(default_factory=_Walk)
     since: int = 0
     running: bool = False
@@ -112,6 +115,10 @@ class _Whole:
     def rest(self) -> None:
         """Walk again after a rest, and count anew."""
         self.policy.rest()
+        self.count_anew()
+
+    def count_anew(self) -> None:
+        """Forget what was counted: the next walk counts."""
         self.items, self.size, self.counted, self.walk = 0, 0, False, _Walk()
 
     def fail(self, why: object) -> None:
@@ -171,6 +178,8 @@ class WholeStreams:
             if whole is None or whole.stream is not stream:
                 whole = self._streams[name] = _Whole(stream)
             whole.policy.advance(stream.draws, whole.items)
+            if not whole.running and self._outdated(whole):
+                whole.count_anew()
             if not whole.running and self._allowance(whole) > 0:
                 whole.running = True
                 self._tasks.start(self._run(whole))
@@ -198,6 +207,11 @@ class WholeStreams:
     async def close(self) -> None:
         """Stop what is under way."""
         await self._tasks.stop()
+
+    def _outdated(self, whole: _Whole) -> bool:
+        """Whether too little fitted when a stream was counted long ago: its prefix may have become smaller."""
+        fits = whole_stream(Pattern.RANDOM, self._rooms[whole.stream.name].target, max(1, whole.size))
+        return not fits and whole.stream.draws >= whole.counted_at + REST
 
     def _allowance(self, whole: _Whole) -> int:
         """Bytes of a stream that may be loaded now; before all of it is counted, whether it may be looked at."""
@@ -257,13 +271,15 @@ class WholeStreams:
         return True
 
     def _count(self, whole: _Whole, walk: _Walk, listed: Sequence[_Unit]) -> None:
-        """Add up; when all is counted, go on to load it, or leave it if only parts are read of it, or too little fits."""
+        """Add up; when all is counted, go on to load it, or leave it if only parts are read of it.
+
+        Where too little fits, the count goes on, or the load begins, once the pool may hold more (``_allowance``).
+        """
         whole.items += len(listed)
         whole.size += sum(unit.size for unit in listed)
-        room, mean = self._rooms.get(whole.stream.name, PoolRoom()), whole.size // max(1, whole.items)
-        fits = whole_stream(Pattern.RANDOM, room.target, max(1, whole.size))
-        draws = whole.stream.draws - whole.stream.early
-        if not fits or not read_whole(whole.stream.bytes, draws, mean):
+        whole.counted_at = whole.stream.draws
+        mean, draws = whole.size // max(1, whole.items), whole.stream.draws - whole.stream.early
+        if not read_whole(whole.stream.bytes, draws, mean):
             whole.rest()
         elif walk.ended:
             whole.begin()
