@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from gateway.policies.streams.benefit import ROUND
 from gateway.policies.streams.prefetch import DEPTH, MOST_FAILURES
 from gateway.testing.origin import ALICE
 from tests.admin.asked import TOKEN, ask
@@ -70,7 +71,8 @@ def test_a_reader_whose_rights_are_withdrawn_has_nothing_loaded(origin: Origin, 
         origin.s3.deny(ALICE.access_key_id, f"{BUCKET}/withdrawn/*")
         # Another stream that is recognised and loaded meanwhile shows that there was time for more.
         train(running, prepare(origin, "other")[:READ])
-        wait_until(lambda: len(fetched(origin, "other")) > READ, SOON, "loads of another stream")
+        # The first stream has the space; the other gets some in the next round.
+        wait_until(lambda: len(fetched(origin, "other")) > READ, ROUND + SOON, "loads of another stream")
     refused = [seen for seen in origin.s3.seen if seen.status == 403]
     assert len(refused) <= MOST_FAILURES + DEPTH
 
@@ -85,4 +87,5 @@ def test_the_gateways_of_a_fleet_load_each_object_once(origin: Origin, tmp_path:
         for number, node in enumerate(nodes):
             train(node, order[2 * READ + number :: 2])
         assert sum(node.metric("larder_stream_prefetched_bytes_total", result="used") for node in nodes) > 0
-    assert sorted(fetched(origin, "fleet")) == [f"/{BUCKET}/{name}" for name in sorted(order)]
+        # One that has left takes its objects with it: the other may load them again.
+        assert sorted(fetched(origin, "fleet")) == [f"/{BUCKET}/{name}" for name in sorted(order)]
