@@ -308,7 +308,8 @@ def test_a_recording_goes_on_after_a_kill(tmp_path: Path) -> None:
     """Rule: killed or stopped in the middle, a gateway records on after its restart; what was saved stays, nothing is doubled."""
     with Origin() as origin:
         paths = objects(origin, "kill/", 12)
-        settings = Settings(origin.endpoint, tmp_path / "cache", workers=2, extra=ADMIN)
+        # One worker: what another has read, but not passed on when both end, is lost, as docs/streams.md says.
+        settings = Settings(origin.endpoint, tmp_path / "cache", extra=ADMIN)
         running = start(settings, tmp_path)
         recording(running, "kill", "kill/")
         read_until_recorded(running, paths[:4], "kill")
