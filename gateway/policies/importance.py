@@ -20,7 +20,7 @@ scores.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -175,8 +175,3 @@ def deciles(scores: Scores) -> Scores:
     if len(known) < 10:
         return np.empty(0, dtype=np.float32)
     return np.quantile(known, np.arange(1, 10) / 10).astype(np.float32)
-
-
-def total(steps: Iterable[ScoreStep]) -> int:
-    """Bytes of all steps."""
-    return sum(step.bytes for step in steps)

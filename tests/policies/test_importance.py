@@ -19,7 +19,6 @@ from gateway.policies.importance import (
     freshness,
     may_enter,
     steps_of,
-    total,
     verdict,
 )
 
@@ -106,11 +105,11 @@ def test_steps_are_few_and_exact(values: list[float]) -> None:
     """Rule: however many scores there are, steps are bounded, descend, hold all scored bytes, and end at scores that exist."""
     found = steps_of(np.float32(values), sizes(len(values)))
     known = [value for value in values if value == value]
-    assert total(found) == 10 * len(known)
+    assert sum(step.bytes for step in found) == 10 * len(known)
     assert len(found) <= BINS
     assert [step.score for step in found] == sorted({step.score for step in found}, reverse=True)
     for step in found:
-        upto = total(one for one in found if one.score >= step.score)
+        upto = sum(one.bytes for one in found if one.score >= step.score)
         assert upto == 10 * sum(np.float32(value) >= np.float32(step.score) for value in known)
 
 

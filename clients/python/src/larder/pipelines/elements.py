@@ -1,7 +1,7 @@
 """Elements as bytes: a self-describing format that runs no code when it is read.
 
 An element is a number, string, ``bytes``, numpy array, torch tensor, ``None``, or a dict, list or tuple of these. Pickle
-would store more, and would run the code of whoever could write to the cache. Arrow and safetensors store less (no nesting, or no
+would store more, and would run code from anyone who can write to the cache. Arrow and safetensors store less (no nesting, or no
 strings) and are dependencies; numpy is one already (docs/decisions/0022).
 
 Layout, little-endian: ``LRE1``, the length of the tree (u32), the tree, then the data of arrays, tensors and ``bytes`` in the
@@ -237,7 +237,7 @@ class _Reader:
     def _array(self, tag: int) -> Any:
         name = self._raw(self._take("<B")[0]).decode("ascii")
         if not _DTYPE.fullmatch(name):
-            raise ElementDamaged(f"{name!r} is no type of an array")
+            raise ElementDamaged(f"{name!r} is not an array type")
         dtype = np.dtype(name)
         shape, count = self._shape()
         region = self._region(count * dtype.itemsize)
