@@ -60,7 +60,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   value: /etc/larder-tls/tls.crt
 - name: LARDER_SERVER__TLS_KEY
   value: /etc/larder-tls/tls.key
-- name: SSL_CERT_FILE # besides the authorities of the image
+- name: SSL_CERT_FILE # in addition to the image's authorities
   value: /etc/larder-tls/ca.crt
 {{- end }}
 {{- end -}}
