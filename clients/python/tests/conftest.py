@@ -1,6 +1,7 @@
 """Servers that behave as a gateway does, or does not."""
 
 import json
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,6 +19,12 @@ settings.register_profile("fuzz", settings.get_profile("larder"), max_examples=5
 settings.load_profile("larder")
 
 Answers = dict[str, tuple[int, bytes]]
+
+
+def pytest_configure() -> None:
+    """Handle SIGINT as from a terminal. Started by nohup, cron or a shell's ``&``, pytest and all it starts would ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class FakeGateway(ThreadingHTTPServer):
