@@ -45,7 +45,7 @@ class RunContext(NamedTuple):
         stats: counters of the loader.
         background: thread that fetches the next batch; ``None``: batches are fetched on request only.
         chunked: the gateway rotates chunks and expects announcements of the next one.
-        preloaded: whether the fleet loads chunks by itself now, so that announcements are not needed.
+        preloaded: whether the fleet preloads chunks now, so that announcements are not needed.
         caching: caching mode of a dataset of which nothing is cached yet: its items are announced from the first batch on. Empty
             if unknown; then the first answer decides.
     """

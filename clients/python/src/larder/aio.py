@@ -15,7 +15,7 @@ from larder.merging import Fetched
 class AsyncBatchReader:
     """A ``BatchReader`` with awaitable calls; each runs in a thread of the event loop's default executor.
 
-    A cancelled call ends for its caller at once. Its request completes in the thread, on a connection of its own, so no other
+    A cancelled call ends for its caller at once. Its request completes in the thread, on a separate connection, so no other
     request receives its answer.
 
     Args:

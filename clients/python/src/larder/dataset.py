@@ -20,7 +20,7 @@ class DatasetInfo:
         name: given at registration.
         id: SHA-256 over the digests of the items in order, 64 hexadecimal digits: equal content has an equal id everywhere.
         items: number of items.
-        bytes: sum of their lengths, as far as the digest file has them.
+        bytes: sum of the lengths that the digest file states.
         caching: mode for a reader that begins now: ``full``, ``static``, ``chunked`` or ``none``; by the fleet's plan if jobs
             read the dataset, else by its size.
         partitions: number of contiguous parts of the permuted items (Quiver, FAST 2020, section 5.1).

@@ -49,7 +49,7 @@ class JobDirectives:
         phase: phase that its mini-batches are counted in: ``probe-miss``, ``measure`` or ``steady``.
         chunk: chunk with which a job that starts now should begin; -1 for any.
         plan: version of the fleet's plan.
-        preload: the fleet loads chunks by itself, so readers announce none.
+        preload: the fleet preloads chunks, so readers announce none.
         heartbeat: seconds between heartbeats.
     """
 

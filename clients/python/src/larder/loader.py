@@ -34,7 +34,7 @@ Once = Callable[[str, Callable[[], list[Any]]], list[Any]]
 """Returns the value, of JSON types, of a name; the first caller makes it for all processes."""
 
 ALONE = Shard(0, 1, 0, 1)
-"""A process that loads everything by itself."""
+"""A single process: one rank, one worker."""
 
 _CHOICES = {
     "tail": ("short", "drop", "pad"),
@@ -54,7 +54,7 @@ class LoaderOptions(TypedDict, total=False):
         seed: seed of the order (0). An epoch has the same order for every run with the same seed.
         tail: end of an epoch. ``"short"`` (default): the last batch is smaller; ``"drop"``: full batches only; ``"pad"``: the
             last batch is filled with repetitions. Every rank gets equally many batches.
-        group: ``"mixed"`` (default): batches from a whole chunk; ``"unit"``: from one stretch of the dataset, as far as possible.
+        group: ``"mixed"`` (default): batches from a whole chunk; ``"unit"``: from one stretch of the dataset where possible.
         layout: how items form chunks. ``"striped"`` for caches that rotate chunks, ``"shuffled"`` for others, ``"auto"``
             (default): by the dataset's caching mode, and striped with a `Job`, whose dataset may be rotated at any time. Must be
             the same on all ranks.
@@ -286,7 +286,7 @@ class Loader:
         return EpochRun(plan, own, settings, context)
 
     def _preloaded(self) -> bool:
-        """Whether the fleet loads chunks by itself now; its plan may change during an epoch."""
+        """Whether the fleet preloads chunks now; its plan may change during an epoch."""
         job = self.settings.job
         directives = None if isinstance(job, str) else job.directives
         return directives is not None and directives.preload

@@ -105,7 +105,7 @@ class TimedLoader:
 
     def __init__(self, observer: Observer, loader: Iterable[Any]) -> None:
         self._observer = observer
-        # A loader with a state of its own is watched already.
+        # A loader that keeps its own state is watched already.
         stateful = callable(getattr(loader, "load_state_dict", None))
         self._loader: Any = loader if stateful else watched(getattr(loader, "dataset", None), loader)
 

@@ -1,9 +1,8 @@
 """``larder bench``: how fast a dataset is read, in batches from a gateway and, to compare, by plain S3.
 
-Batches are asked for one after the other, as one loader does whose training costs no time; a training job has several, and is
-faster or slower by what they share. Of the items that could come in a batch those come that cost the gateway least, as in
-training (Quiver, FAST'20, 4.7); what did not come stays for later batches, so that over the whole every item comes as often.
-The comparison reads the very batches that came, as many items at once as a data loader with so many threads would.
+Batches are read one after the other, like a single loader whose training step takes no time. Each batch takes the candidates that
+cost the gateway least, as in training (Quiver, FAST'20, 4.7); the others remain candidates of later batches, so every item comes
+equally often. The comparison reads the same batches by plain S3, with as many threads as a data loader would use.
 
 Each way reads one batch before its clock starts, which opens connections.
 """
@@ -206,7 +205,7 @@ def _compared(arguments: Namespace, client: Client, info: DatasetInfo, came: lis
 
 
 def _plain(s3: S3, place: ItemLocation) -> int | None:
-    """Bytes of an item, read by itself; ``None`` if it cannot be had."""
+    """Size of an item, read alone; ``None`` if it is missing or has changed."""
     try:
         return len(s3.get(place.bucket, place.key, offset=place.offset, length=place.length))
     except (ObjectMissing, ObjectChanged):
@@ -214,7 +213,7 @@ def _plain(s3: S3, place: ItemLocation) -> int | None:
 
 
 def _note(text: str) -> None:
-    """What is being done, for who waits at a terminal."""
+    """Say what is being done, if stderr is a terminal."""
     if sys.stderr.isatty():
         output.note(text)
 

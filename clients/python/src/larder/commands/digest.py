@@ -143,13 +143,13 @@ def diff(arguments: Namespace) -> int:
             output.line(
                 f"{signs[difference.kind]} {output.place(difference.bucket, difference.key, difference.offset)}"
             )
-    told = {"same": comparison.same, **comparison.counts}
+    summary = {"same": comparison.same, **comparison.counts}
     if arguments.json:
-        output.document({**told, "reordered": comparison.reordered, "equal": comparison.equal})
+        output.document({**summary, "reordered": comparison.reordered, "equal": comparison.equal})
     elif comparison.reordered:
         output.line(f"the same {comparison.same:,} items in another order, which is another dataset")
     else:
-        output.line(", ".join(f"{count:,} {kind}" for kind, count in told.items()))
+        output.line(", ".join(f"{count:,} {kind}" for kind, count in summary.items()))
     return 0 if comparison.equal else 1
 
 

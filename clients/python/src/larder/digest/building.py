@@ -205,7 +205,7 @@ class _Build:
         self._report.vanished = len(self._missing)
 
     def write(self, path: Path) -> Report:
-        """Write the file from the journal, which is then not needed any more."""
+        """Write the file from the journal, and remove the journal."""
         report = self._report
         hashed = hashlib.sha256()
         report.items = write(path, self._rows(hashed.update), self._reader.items.name)

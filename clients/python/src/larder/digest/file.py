@@ -1,8 +1,8 @@
 """Digest files: the Parquet files that list a dataset's items.
 
 Columns: ``digest`` (32 bytes, the SHA-256 of the item), ``bucket`` and ``key`` (text), ``offset`` and ``length`` (integers; an
-item without an offset is a whole object, one without a length ends where its object ends). Others are ignored by whoever
-registers the file. Files that ``larder digest build`` wrote have three more (see ``writer``).
+item without an offset is a whole object, one without a length ends where its object ends). Registration
+ignores other columns. Files that ``larder digest build`` wrote have three more (see ``writer``).
 """
 
 from __future__ import annotations
@@ -151,8 +151,7 @@ def damaged(path: Path, error: Exception) -> DigestFileError:
 
 def _checked_file(path: Path, parquet: pq.ParquetFile) -> DigestFile:
     def column(name: str) -> _Column:
-        # One at a time, so that what a column is made from is gone before the next; and no threads of Arrow's own: whoever
-        # reads digest files may be about to fork.
+        # One column at a time bounds memory. No Arrow threads, because the caller may be about to fork.
         return _Column(path, name, parquet.read(columns=[name], use_threads=False).column(name))
 
     digests = column("digest").digests()

@@ -31,8 +31,8 @@ _END = _End()
 def concurrently(function: Callable[[T], R], tasks: Iterable[T], jobs: int) -> Iterator[Outcome[T, R]]:
     """Call a function for every task in ``jobs`` threads, and yield each result as soon as it is known.
 
-    At most ``2 * jobs`` tasks are taken ahead. The tasks are taken in the caller's thread. Threads are daemons: whoever stops
-    early does not wait for a request that hangs.
+    At most ``2 * jobs`` tasks are taken ahead. The tasks are taken in the caller's thread. Threads are daemons, so a
+    caller that stops early does not wait for a hanging request.
 
     Raises:
         BaseException: whatever the iterable of tasks raises.
@@ -85,7 +85,7 @@ def _drain(waiting: queue.SimpleQueue[T | _End]) -> None:
 
 
 def ahead(items: Iterable[T], room: int) -> Iterator[T]:
-    """The same items, taken by a thread that runs up to ``room`` items ahead of whoever uses them.
+    """The same items, taken by a thread that runs up to ``room`` items ahead of the caller.
 
     Raises:
         Exception: whatever the iterable raises, when its turn has come.

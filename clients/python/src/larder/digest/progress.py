@@ -105,7 +105,7 @@ class Written:
 
 @contextmanager
 def shown(progress: BuildProgress, counts: Counts, read_bytes: Callable[[], int]) -> Iterator[None]:
-    """Tell of progress from a thread of its own: objects can be so large that for minutes none is finished.
+    """Report progress from a thread, because a large object may take minutes.
 
     Args:
         progress: called several times a second, and at the end.

@@ -62,7 +62,7 @@ def verify(
         s3: the store.
         indices: of the items; items of one object that follow each other are read together.
         jobs: objects read at once.
-        counts: is kept up to date, and what progress is told; what it calls objects are items.
+        counts: updated while items are verified, and passed to ``progress``; its objects are items here.
         progress: gets the progress.
     """
     counts = counts if counts is not None else Counts()

@@ -26,7 +26,7 @@ class EpochOrder:
         chunks: the numbers of all chunks in their order in this epoch, for a job that joins others at the cached chunk. None:
             the computed order.
         group: ``"mixed"``: uniform inside a chunk. ``"unit"``: inside a chunk one stretch of the dataset after the other, in
-            random order, each in itself random, so that a mini-batch comes from one stretch as far as possible (of a dataset
+            random order, each in itself random, so that a mini-batch comes from one stretch where possible (of a dataset
             sorted by length: with little padding; Quiver, section 5.1). There are as many stretches as partitions.
 
     Raises:

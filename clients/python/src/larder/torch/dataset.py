@@ -85,7 +85,7 @@ class CachedDataset(IterableDataset[Any]):
     of iterable datasets unchanged.
 
     Sends no request before it is needed. Can be forked, sent to workers by spawn and forkserver, pickled and deep-copied; a copy
-    has an epoch of its own.
+    has its own epoch.
 
     Args:
         endpoint: address of the gateway.
@@ -183,7 +183,7 @@ class CachedDataset(IterableDataset[Any]):
 
         Raises:
             StateError: the state is damaged, of another dataset, or of another rank or world size and not merged; it was not
-                saved at the same step as the other ranks' states, as far as ``torch.distributed`` connects them (merge them with
+                saved at the same step as the other ranks' states, if ``torch.distributed`` connects them (merge them with
                 `larder.torch.merge_states`, and load the result in every rank); or worker processes have begun to read, and the
                 loader is not watched.
         """

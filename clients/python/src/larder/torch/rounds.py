@@ -220,7 +220,7 @@ class Rounds:
         found = rounds.get(self._owner())
         if found is not None:
             return Round(**found)
-        # A process that received the dataset and trains by itself continues from where the sender was.
+        # A process that received the dataset and trains alone continues from where the sender was.
         origin = rounds.get(str(self._sender))
         return Round() if origin is None else Round(epoch=origin["epoch"], start=origin["start"])
 
