@@ -286,7 +286,7 @@ class Larder(Router):
         planned = management.planned
         add_datasets(self._ops, DatasetService(identities, registrations, origin, bounds_of(settings), planned))
         add_homes(self._ops)
-        batches = BatchEndpoint(engine.batches, planned)
+        batches = BatchEndpoint(engine.batches, planned, management.reads.note)
         self._data = DataApp(identities, registrations, batches, store, settings.server.max_in_flight)
         find = registrations.find
         add_jobs(self._ops, JobService(identities, job_parts(settings, management, find)))

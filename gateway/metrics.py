@@ -225,6 +225,12 @@ JOB_PHASES = Counter(
     "Times that this node's leader put a job into a phase; probe-miss counts the probes",
     ["phase"],
 )
+PIPELINE_DECISIONS = Counter(
+    "larder_pipeline_decisions_total",
+    "Decisions where a pipeline caches, by reason: fastest, nothing-to-gain, no-marks, no-room, not-measured, profiling, "
+    "shared, override",
+    ["reason"],
+)
 PLAN_VERSION = Gauge("larder_plan_version", "Version of the plan that is followed", multiprocess_mode="mostrecent")
 MANAGER_LEADING = Gauge(
     "larder_manager_leading", "1 in the zone's node whose worker leads", multiprocess_mode="livesum"
@@ -305,7 +311,7 @@ ALL = (
     SKIPPED_FILES, OPEN_BLOBS,
     DATASET_BYTES, DISK_STATE,
     JOB_REQUESTS, JOBS, JOBS_CACHED, JOB_PHASES, PLANNED_DATASETS, PLANNED_BYTES, PLAN_CHANGES, PLAN_VERSION, MANAGER_LEADING,
-    MANAGER_DEPOSED, CHUNK_ITEMS, PRELOADED_BYTES,
+    MANAGER_DEPOSED, PIPELINE_DECISIONS, CHUNK_ITEMS, PRELOADED_BYTES,
     SCORE_PARTS, SCORED_ITEMS, UNIMPORTANT_ITEMS, IMPORTANT_ITEMS, IMPORTANT_BYTES,
     STREAM_ACCESSES, STREAMS, RELEASED_BYTES,
     BUILD, READY, MEMORY, LOOP_LAG, CONFIG_RELOADS, ADMIN_CHANGES, CATALOG_VERSION, CATALOG_REACHABLE,

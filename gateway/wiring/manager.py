@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.api.v1.jobs import Find, JobParts
+from gateway.api.v1.pipeline_advice import PipelineAdvice
 from gateway.config import Settings
 from gateway.engine.engine import Engine
 from gateway.engine.space.chunk_keeper import ChunkKeeper, PlanExchange
@@ -18,11 +19,13 @@ from gateway.engine.space.manager import Coordination, Electorate, Manager, sett
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.preload import Preloader
 from gateway.engine.space.read_tally import ReadTally
+from gateway.fleet.caching import PipelineDecisions
 from gateway.fleet.connection import commands
 from gateway.fleet.jobs import Jobs
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.membership import Membership
 from gateway.fleet.plans import Plans, Reports, ScoreReports, StreamReports
+from gateway.fleet.read_times import ReadTimes
 from gateway.fleet.scaling import WorkerScaling
 from gateway.model.fleet import NodeState
 from gateway.store.decile_reads import DecileReads
@@ -41,7 +44,8 @@ class Management:
     parts: Coordination
     planned: Planned
     membership: Membership
-    scaling: WorkerScaling
+    advice: PipelineAdvice
+    reads: ReadTimes
 
 
 def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExitStack) -> Management:
@@ -70,8 +74,14 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     chosen = settings_of(settings.manager.probe_batches, settings.manager.force_eviction)
     manager = Manager(parts, electorate, chosen, settings.manager.job_expire)
     keep_running(repeat("manager", manager.turn, pace.heartbeat), stack, manager.stop)
-    scaling = WorkerScaling(redis, prefix, settings.manager.job_expire)
-    return Management(parts, Planned(lambda: parts.plans.plan, capacity), membership, scaling)
+    planned = Planned(lambda: parts.plans.plan, capacity)
+    reads = ReadTimes(redis, prefix)
+    keep_running(repeat("read times", reads.turn, pace.heartbeat), stack)
+    expire = settings.manager.job_expire
+    advice = PipelineAdvice(
+        PipelineDecisions(redis, prefix, expire, reads), WorkerScaling(redis, prefix, expire), planned
+    )
+    return Management(parts, planned, membership, advice, reads)
 
 
 def scores_of(store: Store, management: Management) -> ItemScores:
@@ -82,7 +92,7 @@ def scores_of(store: Store, management: Management) -> ItemScores:
 def job_parts(settings: Settings, management: Management, find: Find) -> JobParts:
     """The dependencies of the job endpoints."""
     parts = management.parts
-    return JobParts(parts.jobs, parts.plans, management.planned, find, settings.fleet.heartbeat, management.scaling)
+    return JobParts(parts.jobs, parts.plans, management.planned, find, settings.fleet.heartbeat, management.advice)
 
 
 def keep_chunks(

@@ -78,7 +78,7 @@ class Out:
 async def answer(data: Data, out: Out, indices: range, query: str = "", accept: bytes = b"") -> None:
     """Answer a request without a server."""
     capacity = data.shelf.bench.engine.services.capacity
-    endpoint = BatchEndpoint(data.shelf.batches, Planned(Plan, lambda: capacity))
+    endpoint = BatchEndpoint(data.shelf.batches, Planned(Plan, lambda: capacity), lambda *_: None)
     scope = {"query_string": query.encode(), "headers": [(b"accept", accept)] if accept else []}
     identity = data.shelf.bench.identity
     await endpoint.batch(scope, out.send, Principal("GWA", "t", identity), data.registration, packed(indices))

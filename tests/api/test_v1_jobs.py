@@ -131,23 +131,6 @@ def complete(running: Running, data: Data) -> list[int]:
 # --- a job's life
 
 
-def test_a_rank_that_reports_its_pipeline_is_told_its_workers(running: Running, data: Data) -> None:
-    """Rule: each rank has its own workers; a report of another number changes nothing; without a report nothing is said."""
-    register(running, data)
-
-    def report(rank: int, seconds: float, workers: int) -> int | None:
-        pipeline = {"batch_time": seconds, "queue": 0.0, "workers": workers}
-        found: int | None = heartbeat(running, data, rank=rank, pipeline=pipeline).json["workers"]
-        return found
-
-    assert heartbeat(running, data).json["workers"] is None
-    assert [report(0, 0.8, 1), report(0, 0.8, 1), report(0, 0.4, 2), report(0, 0.4, 3)] == [2, 2, 3, 2]
-    assert report(1, 0.8, 1) == 2
-    assert ask(running, "DELETE", f"/v1/jobs/{data.job}").status == 204
-    register(running, data)
-    assert report(0, 0.4, 2) == 1
-
-
 def test_ranks_register_one_job(running: Running, data: Data) -> None:
     """Rule: the first rank is answered 201, the others 200, all with the dataset's id and directives."""
     first, second = register(running, data), register(running, data)
@@ -327,8 +310,6 @@ def test_a_registration_that_is_wrong_is_refused_by_the_field(
         ({"upcoming": [1, 2, 3, 4], "epoch_left": 1}, "epoch_left"),
         ({"upcoming": [1, 2, 2], "epoch_left": 1}, "epoch_left"),
         ({"epoch_left": -1}, "epoch_left"),
-        ({"pipeline": {"batch_time": -1, "queue": 0, "workers": 1}}, "pipeline.batch_time"),
-        ({"pipeline": {"batch_time": 1, "queue": 0, "workers": 0}}, "pipeline.workers"),
         ({"phases": {"lunch": times(1, 1.0)}}, "phases.lunch"),
         ({"phases": {"steady": times(1, -1.0)}}, "phases.steady.seconds"),
         ({"phases": {"steady": times(-1, 1.0)}}, "phases.steady.steps"),
@@ -454,7 +435,9 @@ def test_the_description_has_every_address(running: Running) -> None:
     taken = document["paths"]["/v1/jobs/{job}/heartbeat"]["post"]["requestBody"]["content"]["application/json"][
         "schema"
     ]
-    assert {"rank", "epoch", "upcoming", "epoch_left", "phases", "queue", "pipeline"} == taken["properties"].keys()
+    assert {"rank", "epoch", "upcoming", "epoch_left", "phases", "queue", "pipeline", "profile"} == taken[
+        "properties"
+    ].keys()
     assert (
         set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
         <= document["components"]["schemas"].keys()
@@ -476,6 +459,9 @@ class Elsewhere:
 
     def job(self, tenant: str, job: str) -> None:
         """Nothing is planned yet."""
+
+    async def advise(self, record: JobRecord, said: Heartbeat) -> None:
+        """The job has no pipeline."""
 
     async def find(self, tenant: str, dataset: str) -> None:
         """It takes long."""

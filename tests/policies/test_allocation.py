@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.policies.datasets import CachingMode
-from gateway.policies.space.allocation import SLICES, Allocation, Candidate, StreamBid, allocate
+from gateway.policies.space.allocation import SLICES, Allocation, Bid, Candidate, allocate
 from gateway.policies.space.plan import WhyCaching
 
 GB, GIB = 1000**3, 1024**3
@@ -219,9 +219,9 @@ def test_no_dataset_is_left_out_that_would_fit(found, budget):
             assert (two_chunks(one) if asked or one.chunked_gain > 0 else one.size) > free
 
 
-def bid(size: int, gain_per_byte: float) -> StreamBid:
+def bid(size: int, gain_per_byte: float) -> Bid:
     """Of a stream that can use ``size`` bytes."""
-    return StreamBid("stream:b/p/", size, size * gain_per_byte)
+    return Bid("stream:b/p/", size, size * gain_per_byte)
 
 
 @pytest.mark.parametrize(("times", "full", "won"), [(0.5, FULL, 46), (2.0, CHUNKED, 170)])
@@ -244,6 +244,6 @@ def test_pinned_datasets_go_before_all_bids():
 
 def test_a_stream_that_saves_nothing_wins_nothing():
     """Rule: without a gain there is no bid, and datasets get what they get alone."""
-    found = allocate(PAPER, 300 * GB, [bid(100 * GB, 0.0), StreamBid("stream:b/q/", 0, 1.0)])
+    found = allocate(PAPER, 300 * GB, [bid(100 * GB, 0.0), Bid("stream:b/q/", 0, 1.0)])
     assert {name: one for name, one in found.items() if "stream" not in name} == allocate(PAPER, 300 * GB)
     assert [found[name].granted for name in ("stream:b/p/", "stream:b/q/")] == [0, 0]

@@ -10,6 +10,7 @@ from gateway.policies.space.autocache import (
     COMPUTE,
     CacheReason,
     ReadModel,
+    ReadSums,
     StageProfile,
     choose_mark,
     fit_reads,
@@ -105,7 +106,7 @@ def test_no_choice_is_projected_to_be_slower_than_computing(marks, seconds, room
 @given(st.floats(0, 0.1), st.floats(0, 1e-6), st.lists(st.integers(0, 10**7), min_size=2, max_size=50, unique=True))
 def test_the_read_model_is_the_line_through_the_reads(latency, per_byte, sizes):
     """Exact reads give their own line back."""
-    model = fit_reads((size, latency + size * per_byte) for size in sizes)
+    model = fit_reads(ReadSums(1, size, latency + size * per_byte) for size in sizes)
     for size in sizes:
         assert model.seconds(size) == pytest.approx(latency + size * per_byte, rel=1e-3, abs=1e-6)
 
@@ -113,6 +114,13 @@ def test_the_read_model_is_the_line_through_the_reads(latency, per_byte, sizes):
 def test_a_read_model_is_never_negative():
     """Noise may tilt the line: neither latency nor time per byte falls below zero."""
     assert fit_reads([]) is None
-    assert fit_reads([(100, 0.5)]) == ReadModel(0.5, 0.0)
-    assert fit_reads([(10, 0.5), (100, 0.4)]) == ReadModel(0.45, 0.0)
-    assert fit_reads([(10, 0.0), (100, 1.0)]).latency == 0.0
+    assert fit_reads([ReadSums(1, 100, 0.5)]) == ReadModel(0.5, 0.0)
+    assert fit_reads([ReadSums(1, 10, 0.5), ReadSums(1, 100, 0.4)]) == ReadModel(0.45, 0.0)
+    assert fit_reads([ReadSums(1, 10, 0.0), ReadSums(1, 100, 1.0)]).latency == 0.0
+
+
+def test_sums_count_by_their_elements():
+    """A sum of many reads moves the line as those reads would one by one."""
+    single = [ReadSums(1, 10, 0.5)] * 9 + [ReadSums(1, 100, 0.6), ReadSums(1, 50, 0.7)]
+    summed = [ReadSums(9, 90, 4.5), ReadSums(1, 100, 0.6), ReadSums(1, 50, 0.7)]
+    assert fit_reads(summed).seconds(70) == pytest.approx(fit_reads(single).seconds(70))

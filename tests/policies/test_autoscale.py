@@ -124,3 +124,12 @@ def test_whatever_is_reported_workers_stay_within_their_bounds(reports, most):
         assert 1 <= following.workers <= most
         assert abs(following.workers - state.workers) <= 1
         state = following
+
+
+def test_another_mode_of_caching_begins_with_one_worker():
+    """Section 4.3: from putting to getting, for example; reports of the mode before and of its workers say nothing."""
+    settled = Scaling(6, ScalePhase.SETTLED, level=0.1, mode="put")
+    begun = scaled(settled, TrainerReport(0.1, 0.0, 6, "get"), SETTINGS)
+    assert begun == Scaling(mode="get")
+    assert scaled(begun, TrainerReport(0.8, 0.0, 1, "get"), SETTINGS) == Scaling(2, before=0.8, mode="get")
+    assert scaled(settled, TrainerReport(0.1, 0.0, 6, "put"), SETTINGS).mode == "put"

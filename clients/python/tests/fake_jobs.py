@@ -29,7 +29,8 @@ class FakeJobs:
     """Serves ``/-/v1/jobs``: use it as ``FakeBatchGateway.other``.
 
     ``orders``: by epoch, where the fleet decides otherwise than proposed; ``away``: how many requests are answered 503;
-    ``workers``: input workers that a rank is told to have when it reports its pipeline; ``gone``: whether all are broken
+    ``workers``: input workers that a rank is told to have when it reports its pipeline; ``cache`` and ``reason``: the mark to
+    store, and why; ``gone``: whether all are broken
     off; ``ids``: of the datasets that there are, by name (none: any).
     """
 
@@ -42,6 +43,8 @@ class FakeJobs:
     proposals: list[tuple[int, list[int]]] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     workers: int | None = None
+    cache: int | None = None
+    reason: str = ""
     away: int = 0
     gone: bool = False
     ids: dict[str, str] = field(default_factory=dict)
@@ -90,8 +93,11 @@ class FakeJobs:
             handler.send(204)
         elif rest[1] == "heartbeat":
             self.beats.append(document)
-            workers = self.workers if "pipeline" in document else None
-            handler.send_json({"directives": self.directives, "workers": workers})
+            told = None
+            if "pipeline" in document or "profile" in document:
+                workers = self.workers if "pipeline" in document else None
+                told = {"workers": workers, "cache": self.cache, "reason": self.reason}
+            handler.send_json({"directives": self.directives, "pipeline": told})
         else:
             epoch = int(rest[2])
             self.proposals.append((epoch, document["order"]))

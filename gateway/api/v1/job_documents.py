@@ -14,6 +14,9 @@ _NAME = r"^[A-Za-z0-9._-]{1,128}$"
 _COUNT = Annotated[int, Field(ge=0, le=2**53)]
 _TIME = Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)]
 _CHUNK = Annotated[int, Field(ge=0, lt=MOST_UNITS)]
+_STAGE = Annotated[int, Field(ge=1, le=1024)]
+MOST_MARKS = 64
+"""Marks of a pipeline."""
 
 PhaseName = Literal["probe-miss", "measure", "steady"]
 assert set(PhaseName.__args__) == set(Phase)  # type: ignore[attr-defined]
@@ -59,9 +62,54 @@ class PhaseTimes(_StrictModel):
 class PipelineReport(_StrictModel):
     """What a rank measured of its pipeline over its last batches (Cachew, ATC 2022, Table 1)."""
 
+    cache: _STAGE | None = Field(None, description="the mark that was stored or read; null: everything was computed")
+
     batch_time: _TIME = Field(description="seconds per batch, waiting and computation", examples=[0.21])
     queue: _TIME = Field(description="batches that were ready, on average", examples=[3.5])
     workers: int = Field(ge=1, le=65_536, description="input workers at that time", examples=[4])
+
+
+class StageMetrics(_StrictModel):
+    """One point of a rank's pipeline over its latest elements (Cachew, ATC 2022, Table 1)."""
+
+    stage: _STAGE = Field(description="its place in the pipeline, from 1", examples=[4])
+    active_time: _TIME = Field(
+        description="mean seconds per element in all stages up to this one, reading included", examples=[0.0042]
+    )
+    bytes_produced: _COUNT = Field(description="size of these elements, as stored", examples=[27_648_000])
+    num_elements: _COUNT = Field(description="elements that came out of it", examples=[1000])
+
+
+class MarkMetrics(StageMetrics):
+    """A mark of a rank's pipeline."""
+
+    fingerprint: str = Field(
+        "",
+        pattern=r"^([0-9a-f]{64})?$",
+        description="names the results; empty: they cannot be shared, and are not stored",
+        examples=["9f2c" * 16],
+    )
+
+
+class ProfileReport(_StrictModel):
+    """What a rank's pipeline costs, over its latest elements."""
+
+    items: int = Field(ge=1, le=2**53, description="items that were read, or looked up", examples=[1000])
+    workers: int = Field(ge=1, le=65_536, description="input workers at that time", examples=[1])
+    cache: _STAGE | None = Field(None, description="the mark that was stored or read; null: everything was computed")
+    end: StageMetrics = Field(description="the last stage before shuffle and batch")
+    marks: list[MarkMetrics] = Field(default_factory=list, max_length=MOST_MARKS, description="in their order")
+
+    @field_validator("marks")
+    @classmethod
+    def _in_order(cls, marks: list[MarkMetrics], info: ValidationInfo) -> list[MarkMetrics]:
+        end, cache = info.data.get("end"), info.data.get("cache")
+        stages = [mark.stage for mark in marks]
+        if sorted(set(stages)) != stages or (end is not None and stages and stages[-1] > end.stage):
+            raise PydanticCustomError("contradiction", "must ascend, and none may come after the end")
+        if cache is not None and cache not in stages:
+            raise PydanticCustomError("contradiction", "cache is {cache}, which is none of them", {"cache": cache})
+        return marks
 
 
 class Heartbeat(_StrictModel):
@@ -80,6 +128,7 @@ class Heartbeat(_StrictModel):
     )
     queue: _COUNT | None = Field(None, description="mini-batches that are ready", examples=[2])
     pipeline: PipelineReport | None = Field(None, description="a new report, if the fleet is to find the workers")
+    profile: ProfileReport | None = Field(None, description="a new profile, if the fleet is to find what to cache")
 
     @field_validator("epoch_left")
     @classmethod
@@ -140,11 +189,19 @@ class JobJoined(BaseModel):
     directives: Directives
 
 
+class PipelineDirective(BaseModel):
+    """Instructions to a rank's pipeline."""
+
+    workers: int | None = Field(None, description="input workers that it should have; null: no change", examples=[4])
+    cache: int | None = Field(None, description="the mark to store and read, from the next epoch on; null: none")
+    reason: str = Field("", description="of the decision on cache; empty: none yet", examples=["fastest"])
+
+
 class HeartbeatTaken(BaseModel):
     """The answer to a heartbeat."""
 
     directives: Directives
-    workers: int | None = Field(None, description="input workers that the rank should have, after its report")
+    pipeline: PipelineDirective | None = Field(None, description="after a report or a profile")
 
 
 class Job(BaseModel):

@@ -31,18 +31,17 @@ from gateway.api.v1.job_documents import (
     JobRequest,
     PlanDocument,
 )
+from gateway.api.v1.pipeline_advice import PipelineAdvice
 from gateway.api.v1.plan_document import plan_document
 from gateway.edge.problems import RETRY, include, invalid_request, refusals
 from gateway.engine.space.planned import Planned
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
 from gateway.fleet.plans import Plans
-from gateway.fleet.scaling import WorkerScaling
 from gateway.model.datasets import ApiError, UnknownDataset, is_job_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
 from gateway.policies.datasets import CachingMode
-from gateway.policies.space.autoscale import TrainerReport
 from gateway.policies.space.chunk_order import Opening
 from gateway.policies.space.plan import JobOrder, Phase
 from gateway.policies.space.probing import PhaseTotals, times
@@ -77,7 +76,7 @@ class JobParts:
     planned: Planned
     find: Find
     heartbeat: float
-    scaling: WorkerScaling
+    advice: PipelineAdvice
 
 
 class JobService:
@@ -90,7 +89,7 @@ class JobService:
         self._find = parts.find
         self._heartbeat = parts.heartbeat
         self._plans = parts.plans
-        self._scaling = parts.scaling
+        self._advice = parts.advice
 
     def admit(self, request: Request) -> Caller:
         """The verified caller of a request."""
@@ -129,12 +128,9 @@ class JobService:
             raise ApiError(
                 "InvalidRequest", f"rank: the job has {record.ranks} ranks, 0 to {record.ranks - 1}; not {said.rank}."
             )
-        workers = None
-        if (measured := said.pipeline) is not None:
-            report = TrainerReport(measured.batch_time, measured.queue, measured.workers)
-            workers = await self._scaling.decide(record.key, said.rank, report)
+        pipeline = await self._advice.advise(record, said)
         registration = await self._at_hand(principal.tenant, record.dataset)
-        return HeartbeatTaken(directives=self._directives(record, registration), workers=workers)
+        return HeartbeatTaken(directives=self._directives(record, registration), pipeline=pipeline)
 
     async def order(self, principal: Principal, job: str, epoch: int, proposal: list[int]) -> EpochOrder:
         """The order of an epoch's chunks."""
@@ -153,7 +149,7 @@ class JobService:
         key = _key(principal, job)
         if not await self._jobs.remove(key):
             raise _unknown(job)
-        await self._scaling.forget(key)
+        await self._advice.forget(key)
 
     async def list(self, principal: Principal) -> JobList:
         """The caller's jobs."""

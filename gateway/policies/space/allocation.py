@@ -71,7 +71,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamBid:
+class Bid:
     """What a stream would save with ``size`` bytes: ``gain`` seconds of waiting per second."""
 
     name: str
@@ -100,7 +100,7 @@ class _Option:
 _NOTHING = _Option(CachingMode.NONE)
 
 
-def allocate(candidates: Sequence[Candidate], budget: int, bids: Sequence[StreamBid] = ()) -> dict[str, Allocation]:
+def allocate(candidates: Sequence[Candidate], budget: int, bids: Sequence[Bid] = ()) -> dict[str, Allocation]:
     """Share out ``budget`` bytes; the answer has one entry per candidate and bid, and never grants more than the budget.
 
     The order of ``candidates`` does not matter: equals are taken in the order of their ids.
@@ -124,7 +124,7 @@ def allocate(candidates: Sequence[Candidate], budget: int, bids: Sequence[Stream
     return granted
 
 
-def _slices(bid: StreamBid) -> tuple[_Option, ...]:
+def _slices(bid: Bid) -> tuple[_Option, ...]:
     """Nothing, and each number of slices of a bid."""
     parts = range(1, SLICES + 1)
     wanted = [_Option(CachingMode.FULL, bid.size * part // SLICES, bid.gain * part / SLICES) for part in parts]

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 COMPUTE = 0
 """In the place of a mark's number: nothing is stored."""
@@ -40,6 +41,13 @@ class CacheReason(StrEnum):
     NO_MARKS = "no-marks"
     NO_ROOM = "no-room"
     NOT_MEASURED = "not-measured"
+    """No reads from the cache are known yet."""
+    PROFILING = "profiling"
+    """Too few elements were computed yet."""
+    SHARED = "shared"
+    """Another job has stored these results."""
+    OVERRIDE = "override"
+    """An operator decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +97,40 @@ class CacheChoice:
     projections: tuple[Projection, ...] = ()
 
 
-def fit_reads(reads: Iterable[tuple[float, float]]) -> ReadModel | None:
-    """The read model that fits these reads best, by least squares.
+class ReadSums(NamedTuple):
+    """Elements of similar size that were read from the cache: their number, bytes, and seconds."""
+
+    elements: float
+    bytes: float
+    seconds: float
+
+
+def fit_reads(reads: Iterable[ReadSums]) -> ReadModel | None:
+    """The read model that fits these reads best, by least squares over their means, weighted by elements.
 
     Args:
-        reads: bytes and seconds of each.
+        reads: sums over reads of similar sizes, or single reads.
 
     Returns:
         ``None`` without reads. Neither latency nor time per byte is negative: where the best line has such a one, it is zero.
     """
-    samples = [(size, seconds) for size, seconds in reads if size >= 0 and seconds >= 0]
+    samples = [
+        (one.elements, one.bytes / one.elements, one.seconds / one.elements)
+        for one in reads
+        if one.elements > 0 and one.bytes >= 0 and one.seconds >= 0
+    ]
     if not samples:
         return None
-    count = len(samples)
-    mean_size = sum(size for size, _ in samples) / count
-    mean_seconds = sum(seconds for _, seconds in samples) / count
-    spread = sum((size - mean_size) ** 2 for size, _ in samples)
-    common = sum((size - mean_size) * (seconds - mean_seconds) for size, seconds in samples)
+    count = sum(weight for weight, _, _ in samples)
+    mean_size = sum(weight * size for weight, size, _ in samples) / count
+    mean_seconds = sum(weight * seconds for weight, _, seconds in samples) / count
+    spread = sum(weight * (size - mean_size) ** 2 for weight, size, _ in samples)
+    common = sum(weight * (size - mean_size) * (seconds - mean_seconds) for weight, size, seconds in samples)
     per_byte = max(0.0, common / spread) if spread else 0.0
     latency = mean_seconds - per_byte * mean_size
     if latency < 0:
-        squares = sum(size * size for size, _ in samples)
-        return ReadModel(0.0, sum(size * seconds for size, seconds in samples) / squares)
+        squares = sum(weight * size * size for weight, size, _ in samples)
+        return ReadModel(0.0, sum(weight * size * seconds for weight, size, seconds in samples) / squares)
     return ReadModel(latency, per_byte)
 
 

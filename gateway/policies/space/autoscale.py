@@ -19,6 +19,7 @@ Where the paper is silent:
 - *What a settled job is compared with* is its first report after it settled, with the worker taken away.
 - *A queue that was empty* has no level to be 40 % above; then one batch counts as the level.
 - *Shrinking compares with the time before the first worker was taken*, so that many small losses are not taken for none.
+- *Another mode of caching begins anew with one worker* (section 4.3). Writing results is a mode of its own, as it is slower.
 """
 
 from __future__ import annotations
@@ -60,11 +61,13 @@ class TrainerReport:
         batch_time: seconds per batch, computation included.
         queue: batches that were ready, on average.
         workers: number of workers at that time.
+        mode: what the pipeline did: it computed, stored the results of a mark, or read them.
     """
 
     batch_time: float
     queue: float
     workers: int
+    mode: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class Scaling:
         reports: reports since the job settled or was looked at.
         seconds: sum of their seconds per batch.
         queued: sum of their queue lengths.
+        mode: of the pipeline, as of the latest report.
     """
 
     workers: int = 1
@@ -90,12 +94,19 @@ class Scaling:
     reports: int = 0
     seconds: float = 0.0
     queued: float = 0.0
+    mode: str = ""
 
 
 def scaled(now: Scaling, report: TrainerReport, settings: ScaleSettings) -> Scaling:
-    """The decision after a report; the same object if the report says nothing about it."""
+    """The decision after a report; the same value if the report says nothing about it."""
+    if report.mode != now.mode:
+        now = Scaling(mode=report.mode)
     if report.workers != now.workers or report.batch_time <= 0:
         return now
+    return replace(_scaled(now, report, settings), mode=now.mode)
+
+
+def _scaled(now: Scaling, report: TrainerReport, settings: ScaleSettings) -> Scaling:
     if now.phase is ScalePhase.GROWING:
         return _growing(now, report, settings)
     if now.phase is ScalePhase.SHRINKING:

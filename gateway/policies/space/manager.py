@@ -29,7 +29,7 @@ from typing import Any
 
 from gateway.policies.datasets import PARTITIONS, CachingMode, units_of
 from gateway.policies.pools import STREAM
-from gateway.policies.space.allocation import Allocation, Candidate, StreamBid, allocate
+from gateway.policies.space.allocation import Allocation, Bid, Candidate, allocate
 from gateway.policies.space.chunks import ChunkEvent, JobView, RotationMemory, rotate
 from gateway.policies.space.importance import ScoredDataset, ScoreReport, important, unscored
 from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
@@ -241,7 +241,7 @@ class _Spaces:
         before: Plan,
         facts: Facts,
         jobs: Mapping[str, RememberedJob],
-        bids: Sequence[StreamBid],
+        bids: Sequence[Bid],
         terms: _Terms,
     ) -> None:
         self._before = before

@@ -26,7 +26,7 @@ from typing import Any
 from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.pools import STREAM, ghost_window
-from gateway.policies.space.allocation import StreamBid
+from gateway.policies.space.allocation import Bid
 from gateway.policies.space.plan import PoolOrder, WhyCaching
 from gateway.policies.streams.benefit import (
     MARGIN,
@@ -151,7 +151,7 @@ def stream_orders(
     return orders, StreamMemory(now if due else memory.round_at, known)
 
 
-def stream_bids(zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory, now: float) -> list[StreamBid]:
+def stream_bids(zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory, now: float) -> list[Bid]:
     """What streams would save with the space that they can use, as of the last round; a little less, as values change.
 
     Args:
@@ -164,7 +164,7 @@ def stream_bids(zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory,
     for name, one in memory.streams.items():
         if name in zone and one.value > 0 and not one.ended(now):
             most = _most(zone[name].seen, one, room)
-            bids.append(StreamBid(f"{STREAM}{name}", most, one.value * most / MARGIN))
+            bids.append(Bid(f"{STREAM}{name}", most, one.value * most / MARGIN))
     return bids
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 from larder.api import Api, Busy
@@ -80,6 +80,29 @@ class JobDirectives:
             raise ValueError(f'"heartbeat" of the directives is {found["heartbeat"]!r}')
         found["heartbeat"] = min(max(float(found["heartbeat"]), _MIN_HEARTBEAT), _MAX_HEARTBEAT)
         return cls(**found)
+
+
+class PipelineDirective(NamedTuple):
+    """The fleet's instructions for a rank's pipeline: ``workers``, and the mark to store and read from the next epoch on.
+
+    ``workers`` and ``cache`` are ``None`` for no number and no mark; ``reason`` of the latter is empty before it is decided.
+    """
+
+    workers: int | None = None
+    cache: int | None = None
+    reason: str = ""
+
+    def after(self, document: object) -> PipelineDirective:
+        """These instructions, changed by the ``pipeline`` of a gateway's answer; what is not readable changes nothing."""
+        if not isinstance(document, Mapping):
+            return self
+        workers, cache, reason = (document.get(name) for name in self._fields)
+        found = self
+        if type(workers) is int and workers > 0:
+            found = found._replace(workers=workers)
+        if isinstance(reason, str) and reason and (cache is None or (type(cache) is int and cache > 0)):
+            found = found._replace(cache=cache, reason=reason)
+        return found
 
 
 class DatasetReference(Protocol):
@@ -150,10 +173,11 @@ class HeartbeatThread:
         self.position_due = True
         """Whether the training loop should set ``position`` before the next heartbeat."""
         self.directives: JobDirectives | None = None
-        self.pipeline: dict[str, float] | None = None
+        self.pipeline: dict[str, float | None] | None = None
         """A new report of the rank's pipeline, for the next heartbeat."""
-        self.workers: int | None = None
-        """Input workers that the rank's pipeline should have; ``None`` before the fleet has decided."""
+        self.profile: dict[str, object] | None = None
+        """A new profile of its stages, for the next heartbeat."""
+        self.pipeline_directive = PipelineDirective()
         self.dataset = ""
         """Id of the job's dataset, as the gateway resolved it; empty before registration."""
         self.chores: tuple[Callable[[], object], ...] = ()
@@ -219,9 +243,7 @@ class HeartbeatThread:
         self.position_due = True
         self.counts["heartbeats"] += 1
         self._apply(document)
-        workers = document.get("workers")
-        if isinstance(workers, int) and workers > 0:
-            self.workers = workers
+        self.pipeline_directive = self.pipeline_directive.after(document.get("pipeline"))
 
     def join(self) -> JobDirectives:
         """The latest directives; registers the job first if needed. Raises as ``register``.
@@ -308,8 +330,10 @@ class HeartbeatThread:
     def _report(self) -> dict[str, object]:
         position = self.position
         report, self.pipeline = self.pipeline, None
+        profile, self.profile = self.profile, None
         return {
             **({} if report is None else {"pipeline": report}),
+            **({} if profile is None else {"profile": profile}),
             "rank": self.registration.rank,
             "epoch": position.epoch,
             "upcoming": list(position.chunks),

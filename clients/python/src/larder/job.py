@@ -28,7 +28,7 @@ from larder.connection import TRANSIENT
 from larder.credentials import Credentials, CredentialSource, source_of
 from larder.dataset import DatasetInfo
 from larder.errors import GatewayUnavailable, RequestRefused
-from larder.heartbeat import HeartbeatThread, JobDirectives, Registration
+from larder.heartbeat import HeartbeatThread, JobDirectives, PipelineDirective, Registration
 from larder.importance import ImportanceReport, ImportanceSender
 from larder.retry import Patience, Retry
 from larder.run import Batch
@@ -130,17 +130,32 @@ class Job:
     @property
     def workers(self) -> int | None:
         """Input workers that this rank's pipeline should have; ``None`` before the fleet has decided."""
-        return self._heartbeat.workers
+        return self._heartbeat.pipeline_directive.workers
 
-    def report_pipeline(self, batch_time: float, queue: float, workers: int) -> None:
+    @property
+    def pipeline_directive(self) -> PipelineDirective:
+        """The fleet's instructions for this rank's pipeline: its workers, and the mark to store and read."""
+        return self._heartbeat.pipeline_directive
+
+    def report_pipeline(self, batch_time: float, queue: float, workers: int, cache: int | None = None) -> None:
         """Report what a `larder.pipeline` measured, for the fleet to find the number of its workers.
 
         Args:
             batch_time: seconds per batch, waiting and computation.
             queue: batches that were ready, on average.
             workers: number of input workers at that time.
+            cache: the mark that was stored or read; ``None`` if everything was computed.
         """
-        self._heartbeat.pipeline = {"batch_time": batch_time, "queue": queue, "workers": workers}
+        self._heartbeat.pipeline = {"batch_time": batch_time, "queue": queue, "workers": workers, "cache": cache}
+        self._heartbeat.begin()
+
+    def report_profile(self, profile: dict[str, object]) -> None:
+        """Report what the stages of a `larder.pipeline` cost, for the fleet to find what to store.
+
+        Args:
+            profile: as `larder.pipelines.metering.ProfileMeter` makes it.
+        """
+        self._heartbeat.profile = profile
         self._heartbeat.begin()
 
     def watch(self, loader: Iterable[Any]) -> TimedLoader:

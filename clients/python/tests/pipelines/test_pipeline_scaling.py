@@ -23,7 +23,7 @@ def test_a_report_is_the_mean_of_a_hundred_batches():
     """The first batch of an epoch has nothing before it that its time could be counted from."""
     (first, report), (second, _) = measured(BatchMeter(), 2 * BATCHES + 1, 3, seconds=0.5)
     assert (first, second) == (BATCHES, 2 * BATCHES)
-    assert report == (0.5, 2.0, 3)
+    assert report == (0.5, 2.0, 3, None)
 
 
 def test_batches_after_a_change_do_not_count():
@@ -63,7 +63,7 @@ def test_a_pipeline_begins_with_one_worker_and_follows_the_fleet(jobs):
 
 
 def test_a_number_that_the_user_sets_wins(jobs):
-    """With ``workers=`` or ``scale`` nothing is reported, and nothing is followed."""
+    """With ``workers=`` or ``scale`` no batches are reported, and no number is followed."""
     jobs.workers = 5
     with job_at(jobs, batch_size=2) as job:
         pipeline = pipeline_of(600, job=job, workers=0).map(number).batch(2)

@@ -1,21 +1,31 @@
-"""What the trainer measures, for the fleet to find the number of input workers (Cachew, ATC 2022, Table 1)."""
+"""What the trainer measures, for the fleet to find input workers and marks to store (Cachew, ATC 2022, Table 1)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from larder.pipelines.stages import Counts, StageCounts
 
 BATCHES = 100
 """Batches of a report (section 4.3)."""
 PAUSE = 150
 """Batches after a change of the workers that do not count: they were computed before, or by workers that had just begun."""
+ELEMENTS = 100
+"""Elements of a profile, at least."""
 
 
 class BatchReport(NamedTuple):
-    """Means over ``BATCHES`` batches: seconds per batch, waiting and computation, and batches that were ready; workers then."""
+    """Means over ``BATCHES`` batches.
+
+    Seconds per batch, waiting and computation, and batches that were ready; workers then, and the mark that was stored or read.
+    """
 
     batch_time: float
     queue: float
     workers: int
+    cache: int | None = None
 
 
 class BatchMeter:
@@ -25,11 +35,19 @@ class BatchMeter:
         self._workers = 0
         self._pause = 0
         self._last = 0.0
+        self._cache: int | None = None
         self._restart()
 
-    def begin(self) -> None:
-        """An epoch begins: the time since the last batch of the one before is not a batch's."""
+    def begin(self, cache: int | None = None) -> None:
+        """An epoch begins: the time since the last batch of the one before is not a batch's.
+
+        Args:
+            cache: the mark that is stored or read in it; with another one, the report begins anew.
+        """
         self._last = 0.0
+        if cache != self._cache:
+            self._cache = cache
+            self._restart()
 
     def batch(self, now: float, ready: float, workers: int) -> BatchReport | None:
         """Count a batch.
@@ -58,9 +76,87 @@ class BatchMeter:
         self._batches += 1
         if self._batches < BATCHES:
             return None
-        report = BatchReport(self._seconds / BATCHES, self._ready / BATCHES, workers)
+        report = BatchReport(self._seconds / BATCHES, self._ready / BATCHES, workers, self._cache)
         self._restart()
         return report
 
     def _restart(self) -> None:
         self._batches, self._seconds, self._ready = 0, 0.0, 0.0
+
+
+@dataclass(frozen=True)
+class ProfiledStages:
+    """The points of a pipeline that are profiled.
+
+    Args:
+        end: number of the last stage on single elements; 0 if there is none.
+        marks: the fingerprint of each mark, by its number; empty for results that cannot be shared.
+    """
+
+    end: int
+    marks: Mapping[int, str]
+
+
+class ProfileMeter:
+    """Makes profiles of the counts that workers return: one for each ``ELEMENTS`` elements that the same workers computed.
+
+    Args:
+        stages: of the pipeline.
+    """
+
+    def __init__(self, stages: ProfiledStages) -> None:
+        self._stages = stages
+        self._before: Counts | None = None
+        self._workers = 0
+        self._cache: int | None = None
+
+    def begin(self, cache: int | None) -> None:
+        """An epoch begins, with the mark that is stored or read in it."""
+        self._cache, self._before = cache, None
+
+    def profile(self, counts: Counts, workers: int) -> dict[str, object] | None:
+        """The ``profile`` of a heartbeat, if enough elements were computed since the last one.
+
+        Args:
+            counts: of all workers since the pipeline began; not changed afterwards.
+            workers: their number; 0 while it is changing.
+        """
+        if self._before is None or workers != self._workers or not workers:
+            # What was computed before the first batch of an epoch includes the start of the workers.
+            self._before, self._workers = counts, workers
+            return None
+        end = self._stages.end
+        if not end or self._passed(counts, end).elements < ELEMENTS:
+            return None
+        points = {stage: self._passed(counts, stage) for stage in (0, *self._stages.marks, end)}
+        self._before = counts
+        return {
+            "items": max(point.elements for point in points.values()),
+            "workers": workers,
+            "cache": self._cache,
+            "end": _metrics(end, points[end]),
+            "marks": [
+                {**_metrics(stage, points[stage]), "fingerprint": digest}
+                for stage, digest in self._stages.marks.items()
+            ],
+        }
+
+    def _passed(self, counts: Counts, stage: int) -> StageCounts:
+        """What a stage did since the last profile."""
+        now, before = counts.get(stage, StageCounts()), (self._before or {}).get(stage, StageCounts())
+        return StageCounts(
+            now.elements - before.elements,
+            now.seconds - before.seconds,
+            now.bytes - before.bytes,
+            now.measured - before.measured,
+        )
+
+
+def _metrics(stage: int, counts: StageCounts) -> dict[str, object]:
+    size = counts.bytes / counts.measured if counts.measured else 0.0
+    return {
+        "stage": stage,
+        "active_time": counts.seconds / counts.elements if counts.elements else 0.0,
+        "bytes_produced": round(size * counts.elements),
+        "num_elements": counts.elements,
+    }

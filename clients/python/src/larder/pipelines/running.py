@@ -18,7 +18,8 @@ from larder.job import Job
 from larder.loader import Loader
 from larder.pipelines.crew import HEARTBEAT, Crew, CrewLimits
 from larder.pipelines.elements import DROPPED, decode
-from larder.pipelines.metering import BatchMeter
+from larder.pipelines.fingerprint import fingerprints
+from larder.pipelines.metering import BatchMeter, ProfiledStages, ProfileMeter
 from larder.pipelines.processes import ProcessHost, pickled
 from larder.pipelines.splits import PlannedItems, Released, SplitLedger
 from larder.pipelines.stages import (
@@ -112,8 +113,13 @@ class PipelineRuntime:
         self.options = options
         self.workers = usable_cores() if options.workers is None else options.workers
         self.job: Job | None = None
-        """The training run whose fleet finds the number of workers; ``None`` if the number is fixed."""
+        """The training run whose fleet finds the marks to store, and the number of workers unless that is fixed."""
+        self.cache: int | None = None
+        """The mark that is stored and read from the next epoch on; ``None`` for none."""
+        self.profiles: ProfileMeter | None = None
         self.meter = BatchMeter()
+        self._finds_workers = self._scaled = False
+        self._in_force: int | None = None
         self.counts: Counter[str] = Counter()
         self.waited = 0.0
         self._crew: Crew | None = None
@@ -139,22 +145,49 @@ class PipelineRuntime:
         self._crew, self._payload = Crew(host, max(1, self.workers), limits), payload
         return self._crew
 
-    def scaled_by(self, job: Job) -> None:
-        """Let the fleet find the number of workers, unless the user has set one. It begins with one (Cachew, section 4.3)."""
-        if self.options.workers is None and self.job is None:
-            self.job, self.workers = job, 1
+    def advised_by(self, job: Job, stages: tuple[Stage, ...]) -> None:
+        """Let the fleet find marks to store, and the number of workers, unless the user has set one.
+
+        Workers begin with one (Cachew, section 4.3), which profiles the stages (section 4.4).
+        """
+        if self.job is not None:
+            return
+        self.job, self._finds_workers = job, self.options.workers is None and not self._scaled
+        if self._finds_workers:
+            self.workers = 1
+        marks = {number: each.digest for number, each in fingerprints(stages).items()}
+        self.profiles = ProfileMeter(ProfiledStages(stages[-1].number if stages else 0, marks))
+
+    def begin(self) -> None:
+        """An epoch begins: the mark that was decided on is in force."""
+        self._in_force = self.cache
+        self.meter.begin(self._in_force)
+        if self.profiles is not None:
+            self.profiles.begin(self._in_force)
 
     def measure(self, batch: int) -> None:
-        """Count a batch of ``batch`` elements; report, and follow the fleet's decision."""
-        if self.job is None or self._crew is None:
+        """Count a batch of ``batch`` elements; report, and follow the fleet's decisions."""
+        job, crew = self.job, self._crew
+        if job is None or crew is None:
             return
-        crew = self._crew
+        profile = self.profiles and self.profiles.profile(crew.counts, crew.working)
+        if profile:
+            job.report_profile(profile)
+        if job.pipeline_directive.reason:
+            self.set_cache(job.pipeline_directive.cache)
+        if not self._finds_workers:
+            return
         report = self.meter.batch(perf_counter(), crew.ready / batch, crew.working)
         if report is not None:
-            self.job.report_pipeline(*report)
-        if self.job.workers is not None and self.job.workers != self.workers:
-            self.workers = self.job.workers
-            crew.scale(self.workers)
+            job.report_pipeline(*report)
+        workers = job.workers
+        if workers is not None and workers != self.workers:
+            self.workers = workers
+            crew.scale(workers)
+
+    def set_cache(self, mark: int | None) -> None:
+        """Store and read the results of a mark, by its number, from the next epoch on; ``None``: compute everything."""
+        self.cache = mark
 
     def scale(self, workers: int) -> None:
         """Change the number of workers, now and for later iterations.
@@ -166,7 +199,7 @@ class PipelineRuntime:
             raise ValueError("a pipeline with workers=0 computes in the training process")
         if workers < 1:
             raise ValueError(f"a pipeline has at least 1 worker, not {workers}")
-        self.workers, self.job = workers, None
+        self.workers, self._finds_workers, self._scaled = workers, False, True
         if self._crew is not None:
             self._crew.scale(workers)
 
@@ -225,7 +258,7 @@ class EpochElements:
         self._tracker = Tracker(self._start)
         self._closed = False
         if isinstance(loader.settings.job, Job):
-            runtime.scaled_by(loader.settings.job)
+            runtime.advised_by(loader.settings.job, stages.elements)
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the latest element or batch."""
@@ -245,7 +278,7 @@ class EpochElements:
             PipelineError: the pipeline cannot run, or elements do not make a batch.
         """
         delivered = self._delivered()
-        self._runtime.meter.begin()
+        self._runtime.begin()
         while True:
             began = perf_counter()
             piece = None if self._closed else next(delivered, None)

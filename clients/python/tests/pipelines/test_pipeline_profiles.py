@@ -1,0 +1,92 @@
+"""What the trainer says of its stages, and that it follows the fleet's decision on what to store."""
+
+from fake_jobs import job_at
+from pipeline_steps import number, pipeline_of
+
+from larder.heartbeat import PipelineDirective
+from larder.pipelines.metering import ELEMENTS, ProfiledStages, ProfileMeter
+from larder.pipelines.stages import StageCounts
+
+DIGEST = "ab" * 32
+STAGES = ProfiledStages(3, {2: DIGEST})
+
+
+def counted(elements, seconds=0.002, size=100):
+    """The counts of a pipeline of three stages, of which the second is a mark, after so many elements."""
+    return {
+        0: StageCounts(elements, 0.25 * seconds * elements, size * elements, elements),
+        1: StageCounts(elements, 0.5 * seconds * elements),
+        2: StageCounts(elements, 0.5 * seconds * elements, 2 * size * elements, elements),
+        3: StageCounts(elements, seconds * elements, 3 * size * elements, elements),
+    }
+
+
+def summed(one, other):
+    """Both counts together."""
+    found = {stage: StageCounts() for stage in one}
+    for part in (one, other):
+        for stage, counts in part.items():
+            found[stage].add(counts)
+    return found
+
+
+def test_a_profile_has_the_elements_since_the_last_one():
+    """Table 1: time per element, bytes and elements of each mark and of the end; what was computed before does not count."""
+    meter = ProfileMeter(STAGES)
+    start = counted(50, seconds=1.0)
+    assert meter.profile(start, 1) is None
+    assert meter.profile(summed(start, counted(ELEMENTS - 1)), 1) is None
+    profile = meter.profile(summed(start, counted(ELEMENTS)), 1)
+    times = [profile["marks"][0].pop("active_time"), profile["end"].pop("active_time")]
+    assert [round(each, 9) for each in times] == [0.001, 0.002]
+    assert profile == {
+        "items": ELEMENTS,
+        "workers": 1,
+        "cache": None,
+        "end": {"stage": 3, "bytes_produced": 300 * ELEMENTS, "num_elements": ELEMENTS},
+        "marks": [{"stage": 2, "bytes_produced": 200 * ELEMENTS, "num_elements": ELEMENTS, "fingerprint": DIGEST}],
+    }
+
+
+def test_a_profile_is_of_one_number_of_workers_and_one_mark():
+    """Elements before a change of either do not count: workers compete for cores, and a mark in force saves work."""
+    meter = ProfileMeter(STAGES)
+    meter.profile(counted(0), 1)
+    assert meter.profile(counted(ELEMENTS), 2) is None
+    assert meter.profile(counted(2 * ELEMENTS - 1), 2) is None
+    assert meter.profile(counted(2 * ELEMENTS), 0) is None
+    assert meter.profile(counted(3 * ELEMENTS), 2) is None
+    meter.begin(2)
+    assert meter.profile(counted(4 * ELEMENTS), 2) is None
+    assert meter.profile(counted(5 * ELEMENTS), 2)["cache"] == 2
+
+
+def test_a_pipeline_without_stages_has_no_profile():
+    """Items that are only read need no decision."""
+    meter = ProfileMeter(ProfiledStages(0, {}))
+    assert [meter.profile({0: StageCounts(each)}, 1) for each in (0, 1000)] == [None, None]
+
+
+def test_a_pipeline_reports_its_stages_and_follows_the_decision(jobs):
+    """The mark of the fleet's answer is in force from the next epoch on, also with a number of workers that the user set."""
+    jobs.cache, jobs.reason = 2, "fastest"
+    with job_at(jobs, batch_size=2) as job:
+        pipeline = pipeline_of(4 * ELEMENTS, job=job, workers=0).map(number).autocache().map(float).batch(2)
+        while job.pipeline_directive.cache is None:
+            list(pipeline)
+        while not any(beat.get("profile", {}).get("cache") == 2 for beat in jobs.beats):
+            list(pipeline)
+    profiles = [beat["profile"] for beat in jobs.beats if "profile" in beat]
+    assert profiles[0]["cache"] is None
+    (mark,) = profiles[0]["marks"]
+    assert (mark["stage"], len(mark["fingerprint"])) == (2, 64)
+    assert profiles[0]["end"]["stage"] == 3
+
+
+def test_what_is_not_readable_changes_no_instruction():
+    """Answers of another version, or of something else, leave the last instructions in force."""
+    now = PipelineDirective(3, 2, "fastest")
+    wrong = [None, [], {}, {"workers": 0, "cache": 1}, {"workers": True}, {"cache": "2", "reason": "x"}, {"reason": 7}]
+    assert [now.after(each) for each in wrong] == [now] * len(wrong)
+    assert now.after({"workers": None, "cache": None, "reason": "no-room"}) == (3, None, "no-room")
+    assert now.after({"workers": 5}) == (5, 2, "fastest")

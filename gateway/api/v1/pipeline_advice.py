@@ -1,0 +1,104 @@
+"""What the gateway tells a rank about its pipeline: how many input workers it should have, and which mark to store and read.
+
+A rank reports two things in its heartbeats: the time of its last batches, from which its workers are found
+(gateway/fleet/scaling.py), and what its stages cost, from which its job's caching is decided (gateway/fleet/caching.py). Until
+that is decided one worker profiles, and workers are not scaled (Cachew, ATC 2022, section 4.4). In another mode of caching the
+search for workers begins again with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+
+from gateway.api.v1.job_documents import Heartbeat, PipelineDirective, ProfileReport, StageMetrics
+from gateway.engine.space.planned import Planned
+from gateway.fleet.caching import PipelineDecisions
+from gateway.fleet.jobs import JobRecord
+from gateway.fleet.scaling import WorkerScaling
+from gateway.policies.space.autocache import COMPUTE, CacheReason, StageProfile
+from gateway.policies.space.autoscale import TrainerReport
+from gateway.policies.space.cache_mode import CacheDecision, PipelineProfile
+from gateway.policies.space.results_space import results_pool, results_room
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineAdvice:
+    """Decides on the pipelines of jobs.
+
+    Args:
+        caching: where they cache.
+        scaling: their workers.
+        planned: the plan, which has the room for results.
+    """
+
+    caching: PipelineDecisions
+    scaling: WorkerScaling
+    planned: Planned
+
+    async def advise(self, record: JobRecord, said: Heartbeat) -> PipelineDirective | None:
+        """The instructions after a heartbeat; ``None`` if it says nothing of a pipeline.
+
+        Raises one of ``gateway.fleet.announcer.DOWN`` if Redis is down, slow or refuses.
+        """
+        if said.profile is None and said.pipeline is None:
+            return None
+        decision = None
+        if said.profile is not None:
+            pool = partial(results_pool, record.tenant, record.dataset)
+            profile = profile_of(said.profile, said.epoch, record.items, pool)
+            decision = await self.caching.decide(record.key, said.rank, profile, self._room)
+        else:
+            decision = await self.caching.known(record.key)
+        workers = None if said.pipeline is None else await self._workers(record, said, decision)
+        if decision is None:
+            return PipelineDirective(workers=workers)
+        cache = None if decision.stage == COMPUTE else decision.stage
+        return PipelineDirective(workers=workers, cache=cache, reason=decision.reason.value)
+
+    async def _workers(self, record: JobRecord, said: Heartbeat, decision: CacheDecision | None) -> int:
+        measured = said.pipeline
+        assert measured is not None
+        mode = ""
+        if decision is not None:
+            if decision.reason is CacheReason.PROFILING:
+                return 1
+            mode = decision.mode(measured.cache or COMPUTE, said.epoch)
+        report = TrainerReport(measured.batch_time, measured.queue, measured.workers, mode)
+        return await self.scaling.decide(record.key, said.rank, report)
+
+    def _room(self, pools: Collection[str]) -> float:
+        return results_room(self.planned.plan, self.planned.capacity, pools)
+
+    async def forget(self, job: str) -> None:
+        """Forget the pipeline of a job."""
+        await self.scaling.forget(job)
+        await self.caching.forget(job)
+
+
+def profile_of(said: ProfileReport, epoch: int, items: int, pool: Callable[[str], str]) -> PipelineProfile:
+    """A rank's profile, with the elements of an epoch of all ranks, as ``items`` of the dataset are read.
+
+    Args:
+        said: the report.
+        epoch: of the rank.
+        items: of the dataset.
+        pool: the name of the pool of a fingerprint's results.
+    """
+    per_item = items / said.items
+
+    def point(metrics: StageMetrics) -> StageProfile:
+        count = metrics.num_elements
+        size = metrics.bytes_produced / count if count else 0.0
+        return StageProfile(metrics.stage, metrics.active_time, size, round(count * per_item))
+
+    return PipelineProfile(
+        cache=said.cache or COMPUTE,
+        epoch=epoch,
+        measured=said.end.num_elements,
+        end=point(said.end),
+        marks=tuple(map(point, said.marks)),
+        pools={mark.stage: pool(mark.fingerprint) for mark in said.marks if mark.fingerprint},
+        workers=said.workers,
+    )

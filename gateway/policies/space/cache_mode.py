@@ -1,0 +1,258 @@
+"""When it is decided where a pipeline caches, and when that is decided again.
+
+``autocache.py`` says what is cheapest now (Cachew, ATC 2022, section 4.4). A job lives for days: its costs drift, its pool grows
+and shrinks, and each change of mode costs an epoch of writes and a search for workers. So a job is decided on once:
+
+    PROFILING ──enough elements of one worker──▶ decided ──three profiles that differ clearly──▶ decided again
+        └───────another job has stored these results: SHARED───────┘
+
+- *The first decision* waits until one worker has computed ``elements`` elements. Workers are not scaled until then.
+- *Shared results* need no profile: a job whose mark another job has stored begins by reading it (section 4.4: the dispatcher
+  looks the fingerprint up first). Of several, the last mark saves most.
+- *Another fingerprint* is another pipeline, and is decided on from the beginning. It names the pool of the results.
+- *The second decision* needs a reason: the room has changed by more than ``moved``, or the measured costs have. In a mode that
+  computes, every point is compared with the profile. In a mode that reads, the time at the end is compared with what was
+  projected, and replaces it while the room stays; the epoch that writes does not count. Only profiles of as many workers count
+  as the decision was made from, as workers compete for cores. The reason must be there in ``doubts`` profiles in a row, and
+  another mode must save ``clearly``. If none does, the new costs become what later ones are compared with.
+
+An operator's override wins at once, and leaves the profile as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gateway.policies.space.autocache import (
+    COMPUTE,
+    CacheChoice,
+    CacheReason,
+    Projection,
+    ReadModel,
+    StageProfile,
+    choose_mark,
+)
+
+NEVER = "never"
+"""An operator forbids that results are stored."""
+PIN = "pin"
+"""An operator has results stored at the cheapest mark, whatever that saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkSettings:
+    """When decisions are made."""
+
+    elements: int = 100
+    """Elements of one worker that a first decision needs."""
+    moved: float = 0.25
+    """Share by which room or costs must differ from those of the last decision."""
+    clearly: float = 0.1
+    """Share of its time that another mode must save."""
+    doubts: int = 3
+    """Profiles in a row that must differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineProfile:
+    """What a pipeline costs, as one of a job's ranks measured it.
+
+    Args:
+        cache: the mark that is stored or read in this epoch; ``COMPUTE`` if none.
+        epoch: number of the epoch.
+        measured: elements that the times are means of.
+        end: the last stage.
+        marks: in order; those whose results cannot be shared included.
+        pools: names of the pools of results that can be shared, by the stage of their mark.
+        workers: input workers at that time.
+    """
+
+    cache: int
+    epoch: int
+    measured: int
+    end: StageProfile
+    marks: tuple[StageProfile, ...] = ()
+    pools: Mapping[int, str] = field(default_factory=dict)
+    workers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFacts:
+    """What the gateways know.
+
+    Args:
+        reads: time of reads from the cache.
+        room: bytes that the results may take.
+        stored: pools into which a job has stored results.
+        override: of an operator: ``never``, ``pin``, or empty.
+    """
+
+    reads: ReadModel | None
+    room: float
+    stored: frozenset[str] = frozenset()
+    override: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheDecision:
+    """Where a pipeline caches, from the epoch after ``epoch`` on, with what it was decided from.
+
+    Args:
+        stage: the mark; ``COMPUTE`` for none.
+        reason: why.
+        epoch: the epoch in which it was decided.
+        room: bytes that the results could take.
+        pools: as in the profile.
+        costs: profile of the last stage, then of the marks.
+        projections: of the modes, ``COMPUTE`` first; none if the decision needed no profile.
+        doubts: profiles in a row that differ from this decision's.
+        workers: input workers when ``costs`` were measured.
+    """
+
+    stage: int = COMPUTE
+    reason: CacheReason = CacheReason.PROFILING
+    epoch: int = 0
+    room: float = 0.0
+    pools: Mapping[int, str] = field(default_factory=dict)
+    costs: tuple[StageProfile, ...] = ()
+    projections: tuple[Projection, ...] = ()
+    doubts: int = 0
+    workers: int = 1
+
+    @property
+    def final(self) -> bool:
+        """Whether it stays until something changes."""
+        return self.reason not in (CacheReason.PROFILING, CacheReason.NOT_MEASURED)
+
+    def mode(self, cache: int, epoch: int) -> str:
+        """What a rank does in ``epoch`` with the mark ``cache`` in force: ``compute``, ``put`` or ``get``."""
+        if cache == COMPUTE:
+            return "compute"
+        writes = cache == self.stage and self.reason is not CacheReason.SHARED and epoch <= self.epoch + 1
+        return "put" if writes else "get"
+
+
+def decided(
+    now: CacheDecision | None, profile: PipelineProfile, facts: CacheFacts, settings: MarkSettings
+) -> CacheDecision:
+    """The decision after a profile; the same object if nothing changes."""
+    if facts.override:
+        return _overridden(now, profile, facts)
+    same = now is not None and now.pools == profile.pools and now.reason is not CacheReason.OVERRIDE
+    if now is None or not same or not now.final:
+        return _first(now, profile, facts, settings)
+    moved = _room_moved(now, facts, settings) or _costs_moved(now, profile, settings)
+    if not moved:
+        return replace(now, doubts=0) if now.doubts else now
+    if now.doubts + 1 < settings.doubts:
+        return replace(now, doubts=now.doubts + 1)
+    return _again(now, profile, facts, settings)
+
+
+def _shareable(profile: PipelineProfile) -> list[StageProfile]:
+    return [mark for mark in profile.marks if mark.stage in profile.pools]
+
+
+def _overridden(now: CacheDecision | None, profile: PipelineProfile, facts: CacheFacts) -> CacheDecision:
+    choice = _choice((profile.end, *_shareable(profile)), facts)
+    marked = [one for one in choice.projections if one.stage != COMPUTE]
+    stage = COMPUTE
+    if facts.override == PIN:
+        last = max((mark.stage for mark in _shareable(profile)), default=COMPUTE)
+        stage = min(marked, key=lambda one: (one.seconds, one.stage)).stage if marked else last
+    if now is not None and now.reason is CacheReason.OVERRIDE and now.pools == profile.pools:
+        pinned = facts.override == PIN and now.stage != COMPUTE
+        if pinned or now.stage == stage:
+            return now
+    return _made(stage, CacheReason.OVERRIDE, profile, facts, choice)
+
+
+def _first(
+    now: CacheDecision | None, profile: PipelineProfile, facts: CacheFacts, settings: MarkSettings
+) -> CacheDecision:
+    stored = [stage for stage, pool in profile.pools.items() if pool in facts.stored]
+    if stored:
+        return _made(max(stored), CacheReason.SHARED, profile, facts, CacheChoice(COMPUTE, CacheReason.SHARED))
+    marks = _shareable(profile)
+    if marks and (profile.measured < settings.elements or profile.cache != COMPUTE):
+        waiting = CacheDecision(pools=profile.pools)
+        return now if now == waiting else waiting
+    choice = _choice((profile.end, *marks), facts)
+    made = _made(choice.stage, choice.reason, profile, facts, choice)
+    return now if now is not None and not made.final and now.reason is made.reason else made
+
+
+def _again(now: CacheDecision, profile: PipelineProfile, facts: CacheFacts, settings: MarkSettings) -> CacheDecision:
+    """Decide again from the latest costs; the mode stays unless another one saves clearly."""
+    costs = now.costs
+    comparable = profile.workers == now.workers
+    if comparable and profile.cache == COMPUTE and profile.measured >= settings.elements:
+        costs = (profile.end, *_shareable(profile))
+    if not costs:
+        return replace(now, doubts=0, room=facts.room)
+    choice = _choice(costs, facts)
+    seconds = {one.stage: one.seconds for one in choice.projections}
+    if comparable and _reads(now, profile) and not _room_moved(now, facts, settings):
+        seconds[now.stage] = profile.end.elements * profile.end.seconds
+    measured = tuple(replace(one, seconds=seconds[one.stage]) for one in choice.projections)
+    best = min(measured, key=lambda one: (one.seconds, one.stage), default=None)
+    present = seconds.get(now.stage)
+    if best is None or present is None or best.seconds >= present * (1 - settings.clearly):
+        return replace(now, room=facts.room, costs=costs, projections=measured, doubts=0)
+    reason = choice.reason if best.stage == choice.stage else CacheReason.FASTEST
+    if best.stage == COMPUTE and reason is CacheReason.FASTEST:
+        reason = CacheReason.NOTHING_TO_GAIN
+    return replace(
+        now,
+        stage=best.stage,
+        reason=reason,
+        epoch=profile.epoch,
+        room=facts.room,
+        costs=costs,
+        projections=measured,
+        doubts=0,
+    )
+
+
+def _choice(costs: Sequence[StageProfile], facts: CacheFacts) -> CacheChoice:
+    return choose_mark(costs[0], costs[1:], facts.reads, facts.room)
+
+
+def _made(
+    stage: int, reason: CacheReason, profile: PipelineProfile, facts: CacheFacts, choice: CacheChoice
+) -> CacheDecision:
+    costs = (profile.end, *_shareable(profile)) if profile.cache == COMPUTE and choice.projections else ()
+    projections = choice.projections if costs else ()
+    pools = profile.pools
+    return CacheDecision(stage, reason, profile.epoch, facts.room, pools, costs, projections, workers=profile.workers)
+
+
+def _reads(now: CacheDecision, profile: PipelineProfile) -> bool:
+    """Whether a profile is of an epoch that reads what was decided on."""
+    return now.stage != COMPUTE and profile.cache == now.stage and now.mode(profile.cache, profile.epoch) == "get"
+
+
+def _room_moved(now: CacheDecision, facts: CacheFacts, settings: MarkSettings) -> bool:
+    """Whether the room differs so much that more, or less, of any mark's results fits."""
+    sizes = [one.elements * one.bytes for one in now.costs[1:]]
+    before, after = (sum(min(room, size) for size in sizes) for room in (now.room, facts.room))
+    return abs(after - before) > settings.moved * max(before, after)
+
+
+def _costs_moved(now: CacheDecision, profile: PipelineProfile, settings: MarkSettings) -> bool:
+    if profile.workers != now.workers:
+        return False
+    if _reads(now, profile):
+        projected = next((one.seconds for one in now.projections if one.stage == now.stage), None)
+        measured = profile.end.elements * profile.end.seconds
+        return projected is not None and _differ(measured, projected, settings.moved)
+    if profile.cache != COMPUTE or profile.measured < settings.elements:
+        return False
+    known = {one.stage: one.seconds for one in now.costs}
+    points = (profile.end, *profile.marks)
+    return any(one.stage in known and _differ(one.seconds, known[one.stage], settings.moved) for one in points)
+
+
+def _differ(one: float, other: float, share: float) -> bool:
+    return abs(one - other) > share * max(one, other)

@@ -1,0 +1,102 @@
+"""The space of pipelines' results in the one ledger of the cache's space.
+
+A pipeline whose results are stored bids like a dataset does (``allocation.py``): what its jobs would wait more, for each second
+that they run, if the results were not there, times their GPUs. Workers compute while the trainer does, so a batch takes
+
+    t(c) = max(time of the trainer's own work, c / workers)
+
+per element, with ``c`` worker seconds per element in the mode of caching; both are in the projections that the mode was chosen
+from (``autocache.py``). The gain is t(compute) / t(cached) - 1, the same as t_miss / t_hit - 1 of a dataset (Quiver, section
+5.3). A job that waits for nothing with as many workers as it has now gains nothing: its space goes to others, workers are added
+(``autoscale.py``), or it is decided on again (``cache_mode.py``).
+
+Several jobs may read one pipeline's results; their gains add up, as those of a dataset's jobs do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from gateway.policies.datasets import USABLE
+from gateway.policies.space.allocation import Bid
+from gateway.policies.space.autocache import COMPUTE
+from gateway.policies.space.cache_mode import CacheDecision
+from gateway.policies.space.plan import Plan
+
+RESULTS = "results:"
+"""What the names of pools begin with that hold results of pipelines."""
+GAIN_MARGIN = 1.1
+"""A pool that has space counts so many times its gain, as its loss costs an epoch of computing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsUse:
+    """A job that stores or reads results.
+
+    Args:
+        pool: of the results.
+        decision: where its pipeline caches.
+        own: seconds of the trainer's own work per element, waiting excluded; 0 if it is not known.
+        workers: input workers of all ranks now.
+        gpus: of the job.
+    """
+
+    pool: str
+    decision: CacheDecision
+    own: float
+    workers: int
+    gpus: int
+
+
+def results_pool(tenant: str, dataset: str, fingerprint: str) -> str:
+    """The name of the pool with a tenant's results of one fingerprint over a dataset."""
+    return f"{RESULTS}{tenant}/{dataset}/{fingerprint}"
+
+
+def results_room(plan: Plan, capacity: int, pools: Collection[str]) -> float:
+    """Bytes that the results of one pipeline may take: the targets of their pools, and what all targets leave.
+
+    Args:
+        plan: in force.
+        capacity: bytes of all caches.
+        pools: of its marks.
+    """
+    granted = sum(order.target for name, order in plan.pools.items() if name in pools)
+    free = int(USABLE * capacity) - sum(order.target for order in plan.pools.values())
+    return float(granted + max(0, free))
+
+
+def results_bids(uses: Collection[ResultsUse], held: Collection[str] = ()) -> list[Bid]:
+    """What pools of results would save, by their names.
+
+    Args:
+        uses: the jobs.
+        held: pools that have space now.
+    """
+    sizes: dict[str, float] = {}
+    gains: dict[str, float] = {}
+    for use in uses:
+        size, gain = _size(use.decision), results_gain(use)
+        if not size:
+            continue
+        sizes[use.pool] = max(size, sizes.get(use.pool, 0.0))
+        gains[use.pool] = gains.get(use.pool, 0.0) + gain
+    weights = {pool: GAIN_MARGIN if pool in held else 1.0 for pool in sizes}
+    return [Bid(pool, int(sizes[pool]), weights[pool] * gains[pool]) for pool in sorted(sizes)]
+
+
+def results_gain(use: ResultsUse) -> float:
+    """Seconds that a job would wait more per second without its results, times its GPUs."""
+    seconds = {one.stage: one.seconds for one in use.decision.projections}
+    elements = use.decision.costs[0].elements if use.decision.costs else 0
+    if use.decision.stage not in seconds or not elements:
+        return 0.0
+    each = max(1, use.workers) * elements
+    cached = max(use.own, seconds[use.decision.stage] / each)
+    computed = max(use.own, seconds[COMPUTE] / each)
+    return use.gpus * max(0.0, computed / cached - 1) if cached > 0 else 0.0
+
+
+def _size(decision: CacheDecision) -> float:
+    return next((one.elements * one.bytes for one in decision.costs[1:] if one.stage == decision.stage), 0.0)

@@ -1,0 +1,157 @@
+"""Pipelines of jobs, as a real gateway decides on them: input workers, the mark to store, and reports that are refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from gateway.testing.origin import FakeOrigin, OriginThread
+from tests.batches import Stock, bytes_of, stock
+from tests.gateways import Running, Settings, gateway
+from tests.origins.processes import wait_until
+from tests.v1 import Reply, ask
+
+SOON = 30.0
+HEARTBEAT = """
+[fleet]
+heartbeat = "100ms"
+"""
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[FakeOrigin]:
+    """An origin."""
+    with OriginThread() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def running(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway of two workers, with room for everything."""
+    home = tmp_path_factory.mktemp("pipelines")
+    settings = Settings(origin.endpoint, home / "cache", capacity="10MB", workers=2, extra=HEARTBEAT)
+    with gateway(settings, home) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def dataset(origin: FakeOrigin, running: Running, tmp_path_factory: pytest.TempPathFactory) -> Stock:
+    """A hundred items."""
+    made = stock(origin, tmp_path_factory.mktemp("stock"), "data", bytes_of(100, 1000, 1))
+    made.register(running, "auto")
+    return made
+
+
+@dataclass
+class Job:
+    """A job that no other test has."""
+
+    stock: Stock
+    name: str
+
+
+@pytest.fixture
+def job(running: Running, dataset: Stock, request: pytest.FixtureRequest) -> Iterator[Job]:
+    """A job, to be registered; it is gone afterwards."""
+    made = Job(dataset, re.sub("[^A-Za-z0-9._-]", "-", request.node.name)[-120:])
+    yield made
+    ask(running, "DELETE", f"/v1/jobs/{made.name}")
+
+
+def register(running: Running, job: Job) -> Reply:
+    """Register the job."""
+    body = {"job": job.name, "dataset": job.stock.name, "gpus": 4, "batch_size": 10, "ranks": 2}
+    return ask(running, "POST", "/v1/jobs", json.dumps(body).encode())
+
+
+def heartbeat(running: Running, job: Job, **others: Any) -> Reply:
+    """One heartbeat of it."""
+    said = {"rank": 0, "epoch": 0, "upcoming": [], "epoch_left": 0, **others}
+    return ask(running, "POST", f"/v1/jobs/{job.name}/heartbeat", json.dumps(said).encode())
+
+
+def test_a_rank_that_reports_its_pipeline_is_told_its_workers(running: Running, job: Job) -> None:
+    """Rule: each rank has its own workers; a report of another number changes nothing; without a report nothing is said."""
+    register(running, job)
+
+    def report(rank: int, seconds: float, workers: int) -> int | None:
+        pipeline = {"batch_time": seconds, "queue": 0.0, "workers": workers}
+        found: int | None = heartbeat(running, job, rank=rank, pipeline=pipeline).json["pipeline"]["workers"]
+        return found
+
+    assert heartbeat(running, job).json["pipeline"] is None
+    assert [report(0, 0.8, 1), report(0, 0.8, 1), report(0, 0.4, 2), report(0, 0.4, 3)] == [2, 2, 3, 2]
+    assert report(1, 0.8, 1) == 2
+    assert ask(running, "DELETE", f"/v1/jobs/{job.name}").status == 204
+    register(running, job)
+    assert report(0, 0.4, 2) == 1
+
+
+def profile(elements: int, seconds: float, **changes: Any) -> dict[str, Any]:
+    """A pipeline with a mark after its first stage, which takes half of the time."""
+    point = {"stage": 2, "active_time": seconds / 2, "bytes_produced": 100 * elements, "num_elements": elements}
+    end = {**point, "stage": 3, "active_time": seconds}
+    marks = [{**point, "fingerprint": "5e" * 32}]
+    return {"items": elements, "workers": 1, "end": end, "marks": marks, **changes}
+
+
+def test_a_job_profiles_before_its_workers_are_found(running: Running, job: Job) -> None:
+    """Rule: until one worker has computed enough elements, nothing is stored, and no worker is added (Cachew, section 4.4)."""
+    register(running, job)
+    pipeline = {"batch_time": 0.8, "queue": 0.0, "workers": 1}
+    few = heartbeat(running, job, profile=profile(99, 1.0), pipeline=pipeline).json["pipeline"]
+    assert few == {"workers": 1, "cache": None, "reason": "profiling"}
+    enough = heartbeat(running, job, profile=profile(100, 1e-9), pipeline=pipeline).json["pipeline"]
+    assert (enough["workers"], enough["cache"]) == (2, None)
+    assert enough["reason"] in ("nothing-to-gain", "not-measured")
+
+
+def test_a_mark_that_saves_time_is_stored(running: Running, job: Job) -> None:
+    """Rule: after reads from the cache are measured, a mark that takes a second is read instead, on every rank of the job."""
+    register(running, job)
+
+    def told() -> Any:
+        for index in range(100):  # those of the held chunks come from the cache
+            job.stock.ask(running, [index])
+        return heartbeat(running, job, profile=profile(100, 2.0)).json["pipeline"]
+
+    wait_until(lambda: told()["reason"] == "fastest", SOON, "a decision")
+    decided = told()
+    assert decided == {"workers": None, "cache": 2, "reason": "fastest"}
+    other = heartbeat(running, job, rank=1, profile=profile(1, 1e-9)).json["pipeline"]
+    assert other == decided
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"pipeline": {"batch_time": -1, "queue": 0, "workers": 1}}, "pipeline.batch_time"),
+        ({"pipeline": {"batch_time": 1, "queue": 0, "workers": 0}}, "pipeline.workers"),
+        ({"pipeline": {"batch_time": 1, "queue": 0, "workers": 1, "cache": 0}}, "pipeline.cache"),
+        ({"profile": {}}, "profile.items"),
+        ({"profile": profile(0, 1.0)}, "profile.items"),
+        ({"profile": profile(9, -1.0)}, "profile.end.active_time"),
+        ({"profile": profile(9, 1.0, cache=3)}, "profile.marks"),
+        ({"profile": profile(9, 1.0, marks=2 * profile(9, 1.0)["marks"])}, "profile.marks"),
+        ({"profile": profile(9, 1.0, marks=[{**profile(9, 1.0)["end"], "stage": 4}])}, "profile.marks"),
+        (
+            {"profile": profile(9, 1.0, marks=[{**profile(9, 1.0)["end"], "fingerprint": "5E"}])},
+            "profile.marks.0.fingerprint",
+        ),
+        ({"profile": profile(9, 1.0, marks=[profile(9, 1.0)["end"]] * 65)}, "profile.marks"),
+    ],
+)
+def test_a_report_that_is_wrong_is_refused_by_the_field(
+    running: Running, job: Job, change: dict[str, Any], field: str
+) -> None:
+    """Rule: numbers out of range, and marks that contradict each other, are refused by the field's name; nothing is decided."""
+    register(running, job)
+    reply = heartbeat(running, job, **change)
+    assert (reply.status, reply.code) == (400, "InvalidRequest")
+    assert field in reply.json["detail"]
+    assert heartbeat(running, job).json["pipeline"] is None

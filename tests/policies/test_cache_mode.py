@@ -1,0 +1,160 @@
+"""When a pipeline's caching is decided, and decided again: once, unless something has changed clearly."""
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.policies.space.autocache import COMPUTE, CacheReason, ReadModel, StageProfile
+from gateway.policies.space.cache_mode import (
+    NEVER,
+    PIN,
+    CacheDecision,
+    CacheFacts,
+    MarkSettings,
+    PipelineProfile,
+    decided,
+)
+
+SETTINGS = MarkSettings()
+ELEMENTS = 1000
+READS = ReadModel(0.001, 0.0)
+FACTS = CacheFacts(READS, room=1e12)
+POOLS = {2: "results:source", 4: "results:full"}
+
+
+def profile(source=0.004, end=0.01, size=100, **changes):
+    """A pipeline with a mark after its second stage, and one at its end."""
+    marks = (StageProfile(2, source, size, ELEMENTS), StageProfile(4, end, 10 * size, ELEMENTS))
+    known = {"cache": COMPUTE, "epoch": 0, "measured": SETTINGS.elements, "pools": POOLS}
+    return PipelineProfile(**{**known, "end": StageProfile(4, end, 10 * size, ELEMENTS), "marks": marks, **changes})
+
+
+def reading(seconds, epoch=2, **changes):
+    """A profile of an epoch that reads the end's results, which takes so many seconds per element."""
+    return profile(source=0.0, end=seconds, cache=4, epoch=epoch, **changes)
+
+
+def after(now, profiles, facts=FACTS):
+    """The decision after several profiles."""
+    for each in profiles:
+        now = decided(now, each, facts, SETTINGS)
+    return now
+
+
+DECIDED = decided(None, profile(), FACTS, SETTINGS)
+
+
+def test_one_worker_profiles_first():
+    """Rule: with fewer elements than the first decision needs, nothing is decided."""
+    waiting = decided(None, profile(measured=99), FACTS, SETTINGS)
+    assert (waiting.stage, waiting.reason, waiting.final) == (COMPUTE, CacheReason.PROFILING, False)
+    assert decided(waiting, profile(measured=99), FACTS, SETTINGS) is waiting
+    assert decided(waiting, profile(), FACTS, SETTINGS) == DECIDED
+    assert (DECIDED.stage, DECIDED.reason) == (4, CacheReason.FASTEST)
+    assert [round(each.seconds, 9) for each in DECIDED.projections] == [10.0, 7.0, 1.0]
+
+
+def test_the_same_profile_changes_nothing():
+    """Rule: profiles within a quarter of the decision's are no reason to write to Redis."""
+    assert after(DECIDED, [profile(end=0.012), profile(source=0.0035)]) is DECIDED
+
+
+def test_a_pipeline_without_marks_is_not_profiled():
+    """Rule: nothing can be stored, so workers are scaled at once."""
+    found = decided(None, profile(measured=1, marks=(), pools={}), FACTS, SETTINGS)
+    assert (found.stage, found.reason, found.final) == (COMPUTE, CacheReason.NO_MARKS, True)
+
+
+def test_marks_without_a_fingerprint_are_not_chosen():
+    """Rule: results that cannot be named cannot be stored."""
+    assert decided(None, profile(pools={2: POOLS[2]}), FACTS, SETTINGS).stage == 2
+
+
+def test_without_reads_it_is_asked_again():
+    """Rule: until a read from the cache is measured there is no projection; the next profile decides."""
+    first = decided(None, profile(), replace(FACTS, reads=None), SETTINGS)
+    assert (first.reason, first.final) == (CacheReason.NOT_MEASURED, False)
+    assert decided(first, profile(), replace(FACTS, reads=None), SETTINGS) is first
+    assert decided(first, profile(), FACTS, SETTINGS).stage == 4
+
+
+def test_stored_results_need_no_profile():
+    """Rule: a second job with the same fingerprint begins with what the first has stored, the last mark of several."""
+    found = decided(None, profile(measured=1), replace(FACTS, stored=frozenset(POOLS.values())), SETTINGS)
+    assert (found.stage, found.reason, found.mode(4, 0)) == (4, CacheReason.SHARED, "get")
+    source = decided(None, profile(measured=1), replace(FACTS, stored=frozenset([POOLS[2]])), SETTINGS)
+    assert source.stage == 2
+    assert after(found, [reading(0.001)] * 5) is found
+
+
+def test_another_fingerprint_is_another_pipeline():
+    """Rule: functions that changed are decided on from the beginning, also while another mark is in force."""
+    changed = {2: "results:source", 4: "results:other"}
+    found = decided(DECIDED, reading(0.001, pools=changed), FACTS, SETTINGS)
+    assert found.reason is CacheReason.PROFILING
+    assert decided(found, profile(pools=changed, epoch=3), FACTS, SETTINGS).stage == 4
+
+
+def test_costs_that_moved_are_believed_after_three_profiles():
+    """Rule: when the end no longer takes long, storing its results no longer pays; one slow minute changes nothing."""
+    computing = decided(None, profile(0.0001, 0.0005), FACTS, SETTINGS)
+    assert (computing.stage, computing.reason) == (COMPUTE, CacheReason.NOTHING_TO_GAIN)
+    slow = [profile(epoch=3)] * SETTINGS.doubts
+    assert after(computing, slow[1:]).stage == COMPUTE
+    assert after(computing, [*slow[1:], profile(0.0001, 0.0005), *slow[1:]]).stage == COMPUTE
+    found = after(computing, slow)
+    assert (found.stage, found.epoch, found.doubts) == (4, 3, 0)
+
+
+def test_profiles_of_more_workers_are_no_reason():
+    """Rule: workers compete for cores, so their times are compared with those of as many workers only."""
+    computing = decided(None, profile(0.0001, 0.0005), FACTS, SETTINGS)
+    assert after(computing, [profile(workers=8)] * 10) is computing
+
+
+def test_reads_that_are_slower_than_projected_end_the_mode():
+    """Rule: in an epoch that reads, the time at the end replaces the projection; the epoch that writes does not count."""
+    assert after(DECIDED, [reading(0.05, epoch=1)] * 10) is DECIDED
+    found = after(DECIDED, [reading(0.05)] * SETTINGS.doubts)
+    assert (found.stage, found.reason) == (2, CacheReason.FASTEST)
+    kept = after(DECIDED, [reading(0.005)] * SETTINGS.doubts)
+    assert (kept.stage, kept.projections[2].seconds) == (4, 5.0)
+    assert after(kept, [reading(0.005)] * 10) is kept
+
+
+def test_another_mode_must_save_clearly():
+    """Rule: a tenth or less is not worth an epoch of writes; the new costs are what is compared with."""
+    found = after(DECIDED, [reading(0.0075)] * SETTINGS.doubts)
+    assert (found.stage, found.doubts, found.projections[2].seconds) == (4, 0, 7.5)
+
+
+def test_room_that_is_gone_ends_the_mode():
+    """Rule: when the pool no longer has the space, the smaller mark wins; when it comes back, the larger one."""
+    small = after(DECIDED, [reading(0.001)] * SETTINGS.doubts, replace(FACTS, room=100.0 * ELEMENTS))
+    assert small.stage == 2
+    large = after(small, [profile(cache=2, epoch=9)] * SETTINGS.doubts)
+    assert large.stage == 4
+    assert after(DECIDED, [reading(0.001)] * 10, replace(FACTS, room=1e7)) is DECIDED
+
+
+@pytest.mark.parametrize(("override", "stage"), [(NEVER, COMPUTE), (PIN, 4)])
+def test_an_override_wins_at_once(override, stage):
+    """Rule: an operator's decision needs no profile and no reason, and when it ends the fleet decides again."""
+    facts = replace(FACTS, override=override)
+    for now in (None, DECIDED, decided(None, profile(0.0001, 0.0005), FACTS, SETTINGS)):
+        found = decided(now, profile(0.0001, 0.0005, measured=1), facts, SETTINGS)
+        assert (found.stage, found.reason) == (stage, CacheReason.OVERRIDE)
+        assert decided(found, profile(epoch=7, measured=5), facts, SETTINGS) is found
+        assert decided(found, profile(), FACTS, SETTINGS).reason is CacheReason.FASTEST
+
+
+def test_a_pinned_pipeline_without_reads_stores_its_last_mark():
+    """Rule: without projections the last mark saves most."""
+    assert decided(None, profile(), CacheFacts(None, 0.0, override=PIN), SETTINGS).stage == 4
+
+
+def test_the_epoch_after_the_decision_writes():
+    """Rule: what a rank does follows from the mark in force and the epoch."""
+    modes = [DECIDED.mode(cache, epoch) for cache, epoch in ((COMPUTE, 0), (4, 1), (4, 2))]
+    assert modes == ["compute", "put", "get"]
+    assert CacheDecision().mode(COMPUTE, 5) == "compute"
