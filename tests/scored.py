@@ -24,20 +24,18 @@ class Part:
     draws: Mapping[int, int] = field(default_factory=dict)
     items: int = 100
     whole: bool = False
+    of_all: bool = False
     epoch: int = 1
     head: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def raw(self) -> bytes:
         """What is compressed."""
-        return b"".join(
-            (
-                _differences(self.scores),
-                b"".join(struct.pack("<e", self.scores[index]) for index in sorted(self.scores)),
-                _differences(self.draws),
-                bytes(self.draws[index] for index in sorted(self.draws)),
-            )
-        )
+        rows = sorted({*self.scores, *self.draws})
+        differences = [struct.pack("<I", now - before) for before, now in zip([0, *rows], rows, strict=False)]
+        scores = [struct.pack("<e", self.scores[row]) if row in self.scores else b"\xff\xff" for row in rows]
+        draws = [bytes([self.draws.get(row, 0)]) for row in rows]
+        return b"".join(bytes(plane) for column in (differences, scores, draws) for plane in zip(*column, strict=True))
 
     @property
     def body(self) -> bytes:
@@ -46,28 +44,22 @@ class Part:
 
     @property
     def header(self) -> bytes:
-        """The first 40 bytes."""
+        """The first 36 bytes."""
         values = {
             "magic": b"LDIM",
-            "version": 1,
-            "flags": int(self.whole),
+            "version": 2,
+            "flags": self.whole + 2 * self.of_all,
             "sequence": self.sequence,
             "base": self.base,
             "epoch": self.epoch,
             "items": self.items,
-            "scored": len(self.scores),
-            "listed": len(self.draws),
+            "rows": len({*self.scores, *self.draws}),
         } | self.head
-        return struct.pack("<4sHHQQIIII", *values.values())
+        return struct.pack("<4sHHQQIII", *values.values())
 
     def but(self, **changes: Any) -> Part:
         """The same with other values in its header."""
         return replace(self, head={**self.head, **changes})
-
-
-def _differences(values: Mapping[int, Any]) -> bytes:
-    indices = sorted(values)
-    return b"".join(struct.pack("<I", now - before) for before, now in zip([0, *indices], indices, strict=False))
 
 
 def put(running: Running, job: str, dataset: str, part: Part | bytes, key: Key | None = GWA) -> Reply:

@@ -135,11 +135,14 @@ class JobTable:
         head, before = self._head, self.updated
         torn = not self.whole
         head["writing"] = 1
-        # A forwarding node has only its client's part for this home, so it replaces all only if no client sends directly.
-        if torn or (part.whole and (way == DIRECT or not head["sequence"][0][DIRECT])):
+        # A client that sends each home its items may take another node for the home of a few. These come forwarded, and
+        # replace nothing of what the client sends here itself.
+        complete = way == DIRECT or part.of_all or not head["sequence"][0][DIRECT]
+        replaces = torn or (part.whole and complete)
+        if replaces:
             self.scores[:] = np.nan
             head["sequence"] = head["checksum"] = 0
-        if torn or part.epoch != self.epoch:
+        if replaces or part.epoch != self.epoch:
             self.draws[:] = 0
         self.scores[part.scored] = part.scores
         self.draws[part.listed] = part.draws

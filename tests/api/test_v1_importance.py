@@ -251,7 +251,7 @@ def test_scores_are_their_own_tenants(train: Training) -> None:
     ("body", "field"),
     [
         (Part(items=ITEMS + 1).body, "items"),
-        (Part(scores={ITEMS: 1.0}).body, "scored"),
+        (Part(scores={ITEMS: 1.0}).body, "rows"),
         (Part(scores={1: float("nan")}).body, "scores"),
         (Part(scores={1: 1.0}, draws={1: 1}).body[:-4], "body"),
         (b"", "body"),

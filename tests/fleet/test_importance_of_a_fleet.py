@@ -76,3 +76,15 @@ def test_the_fleet_keeps_the_most_important_of_all_homes(world: World) -> None:
     for sequence, at in ((2, 1), (3, 2), (4, 0)):
         changed = Part(sequence, sequence - 1, dict.fromkeys(range(30), 9.0), epoch=sequence)
         assert put(world.nodes[at], "train", made.id, changed).status == 200
+
+
+def test_a_client_that_no_longer_reaches_the_nodes_leaves_nothing_old(world: World) -> None:
+    """Rule: what one gateway passes on of a whole part of all homes replaces what the client had sent to a home directly."""
+    made = world.dataset(bytes_of(ITEMS, 100, "unreachable"), caching="full")
+    join(world.nodes[0], "cut-off", made)
+    own = [index for index, home in enumerate(world.homes(made)) if home == "node-1"]
+    direct = Part(1, 0, dict.fromkeys(own, 1.0), whole=True)
+    assert put(world.nodes[1], "cut-off", made.id, direct).json == {"sequence": 1, "items": len(own)}
+    passed_on = Part(2, 0, dict.fromkeys(own[:3], 2.0), whole=True, of_all=True)
+    assert put(world.nodes[0], "cut-off", made.id, passed_on).status == 200
+    assert put(world.nodes[1], "cut-off", made.id, Part(3, 2)).json == {"sequence": 3, "items": 3}

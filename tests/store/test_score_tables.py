@@ -92,6 +92,25 @@ def test_what_is_forwarded_has_a_sequence_of_its_own(table: Path) -> None:
     assert scores(tables, "tenant/other") == {2: 2.0}
 
 
+def test_a_forwarded_part_of_all_homes_replaces_what_came_directly(table: Path) -> None:
+    """Rule: a client that reached the nodes and now reaches one gateway only leaves nothing old behind."""
+    tables = ScoreTables(table)
+    send(tables, Part(5, 0, {1: 1.0, 2: 2.0}, {1: 3}, whole=True), way=DIRECT)
+    assert send(tables, Part(6, 0, {2: 4.0}, {2: 1}, whole=True, of_all=True), way=FORWARDED).sequence == 6
+    assert scores(tables) == {2: 4.0}
+    assert np.flatnonzero(tables.of(DATASET, ITEMS)[0].draws).tolist() == [2]
+    assert send(tables, Part(7, 6, {3: 5.0}), way=FORWARDED).verdict is PartVerdict.APPLY
+    assert scores(tables) == {2: 4.0, 3: 5.0}
+
+
+def test_a_job_that_begins_again_has_its_own_list(table: Path) -> None:
+    """Rule: a whole part of the same epoch replaces the list too, as of a job that was started anew with another seed."""
+    tables = ScoreTables(table)
+    send(tables, Part(5, 0, {1: 1.0}, {1: 3}, whole=True))
+    send(tables, Part(6, 0, {1: 1.0}, {2: 1}, whole=True))
+    assert np.flatnonzero(tables.of(DATASET, ITEMS)[0].draws).tolist() == [2]
+
+
 def test_a_client_may_meet_one_node_and_then_another(table: Path) -> None:
     """Rule: behind a balancer parts of one sequence come directly and forwarded in turn, and each adds to the one before."""
     tables = ScoreTables(table)
@@ -152,7 +171,7 @@ def test_a_million_items_take_at_most_40_mb(table: Path) -> None:
     items = 1_000_000
     everything = np.arange(items, dtype=np.uint32)
     values = np.linspace(0, 5, items).astype(np.float16)
-    part = ScorePart(1, 0, 1, True, everything, values, everything[:0], np.empty(0, dtype=np.uint8))
+    part = ScorePart(1, 0, 1, True, False, everything, values, everything[:0], np.empty(0, dtype=np.uint8))
     tables = ScoreTables(table)
     for number in range(MOST_JOBS):
         assert tables.receive(f"t/{number}", DATASET, items, part, 1, DIRECT, 1.0).scored == items

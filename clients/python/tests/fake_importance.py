@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 from fake_gateway import Asked, Handler
 
-from larder.importance_wire import HEADER, WHOLE
+from larder.importance_wire import HEADER, OF_ALL, WHOLE
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class ReceivedPart:
     sequence: int
     base: int
     whole: bool
+    of_all: bool
     epoch: int
     items: int
     scores: dict[int, float]
@@ -26,24 +27,19 @@ class ReceivedPart:
 
 def decode(body: bytes) -> ReceivedPart:
     """Decode a part, in the plainest way."""
-    magic, version, flags, sequence, base, epoch, items, scored, listed = HEADER.unpack_from(body)
-    assert (magic, version) == (b"LDIM", 1)
+    magic, version, flags, sequence, base, epoch, items, rows = HEADER.unpack_from(body)
+    assert (magic, version) == (b"LDIM", 2)
     plain = zlib.decompress(body[HEADER.size :])
-    assert len(plain) == 6 * scored + 5 * listed
-    scores = np.frombuffer(plain, "<f2", scored, 4 * scored).tolist()
-    return ReceivedPart(
-        sequence,
-        base,
-        bool(flags & WHOLE),
-        epoch,
-        items,
-        dict(zip(_ids(plain, scored, 0), scores, strict=True)),
-        dict(zip(_ids(plain, listed, 6 * scored), plain[6 * scored + 4 * listed :], strict=True)),
-    )
-
-
-def _ids(plain: bytes, count: int, offset: int) -> list[int]:
-    return list(accumulate(np.frombuffer(plain, "<u4", count, offset).tolist()))
+    assert len(plain) == 7 * rows
+    planes = [plain[start : start + rows] for start in range(0, 7 * rows, rows or 1)] or [b""] * 7
+    ids = list(accumulate(int.from_bytes(four, "little") for four in zip(*planes[:4], strict=True)))
+    scores = {
+        item: float(np.frombuffer(bytes(two), "<f2")[0])
+        for item, two in zip(ids, zip(*planes[4:6], strict=True), strict=True)
+        if two != (0xFF, 0xFF)
+    }
+    counts = {item: count for item, count in zip(ids, planes[6], strict=True) if count}
+    return ReceivedPart(sequence, base, bool(flags & WHOLE), bool(flags & OF_ALL), epoch, items, scores, counts)
 
 
 @dataclass

@@ -52,7 +52,7 @@ def test_the_first_report_is_whole(jobs, sender):
     sender.offer(first)
     sender.send()
     (part,) = jobs.importance.parts
-    assert (part.whole, part.base, part.epoch, part.items) == (True, 0, 1, N)
+    assert (part.whole, part.of_all, part.base, part.epoch, part.items) == (True, True, 0, 1, N)
     assert (part.scores, part.counts) == (scores_in(first), counts_in(first))
     assert jobs.importance.datasets == [ID]
 
@@ -149,6 +149,18 @@ def test_a_fleet_that_forgot_the_job(jobs, sender):
     assert jobs.importance.parts[-1].whole
 
 
+def test_a_dataset_that_is_gone(jobs, sender):
+    """Rule: a gateway that no longer knows the dataset is told of it again; training hears nothing of it, and everything
+    follows whole."""
+    jobs.importance.refusals.append((404, "UnknownDataset"))
+    sender.offer(report())
+    sender.send()
+    assert (len(jobs.registrations), jobs.importance.scores) == (2, {})
+    sender.send()
+    assert jobs.importance.parts[-1].whole
+    assert jobs.importance.scores == scores_in(report())
+
+
 def test_a_restarted_job_does_not_repeat_numbers(jobs, sender):
     """Rule: a gateway that holds the report of the job's earlier life takes the first one of its next."""
     sender.offer(report())
@@ -208,6 +220,7 @@ def test_each_home_gets_its_own_items(nodes):
     for name, node in zip(NAMES, nodes, strict=True):
         mine = [item for item, home in enumerate(homes()) if home == name]
         assert list(node.importance.scores) == list(node.importance.listed) == mine
+        assert not node.importance.parts[0].of_all
     assert sender.counts["parts"] == 3
 
 

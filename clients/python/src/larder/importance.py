@@ -158,6 +158,7 @@ class ImportanceSender:
             listed=listed,
             counts=report.counts[listed],
             whole=not base,
+            of_all=self._homes is None,
         )
 
     def _put(self, api: Api, part: ImportancePart) -> None:

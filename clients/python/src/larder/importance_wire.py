@@ -1,16 +1,19 @@
 """The body of ``PUT /-/v1/jobs/{job}/importance``: scores of items, and how often each comes in the next epoch's list.
 
-Little-endian: a header, then one zlib stream with four columns back to back.
+Little-endian: a header, then one zlib stream of a table. It has one row for each item that has a new score or is in the list:
 
 ===========  ===========================================================================================
-scored ids   uint32 each, ascending, as differences to the one before (the first to 0)
-scores       float16 each, finite and not negative (SHADE, FAST 2023, section 4.2, Eq. 6)
-listed ids   uint32 each, as above: the distinct items of the list
-counts       uint8 each, at least 1; 255 stands for more
+id           uint32, ascending, as the difference to the row before (of the first to 0)
+score        float16, finite and not negative (SHADE, FAST 2023, section 4.2, Eq. 6); 0xFFFF: no new one
+count        uint8; 0: the item is not in the list; 255 stands for more
 ===========  ===========================================================================================
+
+Columns lie one after the other, each in byte planes: all lowest bytes, then all second bytes. In scores nothing repeats, but some
+bytes are frequent, and in planes these lie together. zlib looks for runs of one byte only, which is quick and takes the least.
 
 A *whole* body replaces all that was sent before; any other changes what the part with number ``base`` left, except that the list
-is always complete. Parts are numbered per job, dataset and receiving node, so sending one again does nothing.
+is always complete. Parts are numbered per job, dataset and receiving node, so sending one again does nothing. A part *of all*
+homes goes to one gateway, which passes it on.
 """
 
 from __future__ import annotations
@@ -24,11 +27,17 @@ from numpy.typing import NDArray
 
 MEDIA_TYPE = "application/octet-stream"
 MAGIC = b"LDIM"
-VERSION = 1
+VERSION = 2
 WHOLE = 1
 """Flag: the body replaces all that was sent before."""
-HEADER = struct.Struct("<4sHHQQIIII")
+OF_ALL = 2
+"""Flag: one gateway gets the items of all homes."""
+HEADER = struct.Struct("<4sHHQQIII")
+UNSCORED = 0xFFFF
+"""The bits of a score that is none."""
 _MAX_COUNT = 255
+_WINDOW, _MEMORY = 15, 8
+"""zlib's defaults: bits of the window, and memory level."""
 
 
 class ImportancePart(NamedTuple):
@@ -44,6 +53,7 @@ class ImportancePart(NamedTuple):
         listed: ascending ids of the items in the list.
         counts: how often each comes, aligned; at least 1.
         whole: whether it replaces all that was sent before.
+        of_all: whether it has the items of all homes, for one gateway to pass on.
     """
 
     sequence: int
@@ -55,29 +65,26 @@ class ImportancePart(NamedTuple):
     listed: NDArray[np.uint32]
     counts: NDArray[np.integer]
     whole: bool = False
+    of_all: bool = False
 
 
 def encode(part: ImportancePart) -> bytes:
     """The body of a part."""
-    header = HEADER.pack(
-        MAGIC,
-        VERSION,
-        WHOLE if part.whole else 0,
-        part.sequence,
-        part.base,
-        part.epoch,
-        part.items,
-        len(part.scored),
-        len(part.listed),
-    )
-    columns = [
-        _differences(part.scored),
-        part.scores.astype("<f2"),
-        _differences(part.listed),
-        np.minimum(part.counts, _MAX_COUNT).astype(np.uint8),
-    ]
-    return header + zlib.compress(b"".join(column.tobytes() for column in columns))
+    rows = np.union1d(part.scored, part.listed).astype(np.uint32)
+    scores, counts = np.full(len(rows), UNSCORED, np.uint16), np.zeros(len(rows), np.uint8)
+    scores[np.searchsorted(rows, part.scored)] = part.scores.view(np.uint16)
+    counts[np.searchsorted(rows, part.listed)] = np.minimum(part.counts, _MAX_COUNT)
+    flags = (WHOLE if part.whole else 0) | (OF_ALL if part.of_all else 0)
+    header = HEADER.pack(MAGIC, VERSION, flags, part.sequence, part.base, part.epoch, part.items, len(rows))
+    differences = np.diff(rows, prepend=np.uint32(0))
+    return header + _deflated(_planes(differences) + _planes(scores) + counts.tobytes())
 
 
-def _differences(ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    return np.diff(ids, prepend=np.uint32(0)).astype("<u4")
+def _deflated(raw: bytes) -> bytes:
+    deflater = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_RLE)
+    return deflater.compress(raw) + deflater.flush()
+
+
+def _planes(column: NDArray[np.unsignedinteger]) -> bytes:
+    little = column.astype(column.dtype.newbyteorder("<"), copy=False)
+    return little.view(np.uint8).reshape(-1, column.itemsize).T.tobytes()
