@@ -15,7 +15,7 @@ from gateway.store.index.pool_rows import PoolRow
 from gateway.store.keeper import Evictor
 
 _AT_ONCE = 10_000
-"""Blobs of retired pools that move to ``default`` in one transaction."""
+"""Blobs of retired pools that move in one transaction."""
 
 
 class Pools:
@@ -28,7 +28,7 @@ class Pools:
     async def define(self, pools: Sequence[Pool]) -> bool:
         """Define exactly these pools, one of them ``default``; returns whether the index accepted them.
 
-        ``settle`` moves the blobs of other pools to ``default``.
+        ``settle`` moves the blobs of other pools.
         """
         try:
             await self._disk.write(partial(pool_rows.define, wanted=pools))
@@ -37,7 +37,7 @@ class Pools:
         return True
 
     async def settle(self) -> int:
-        """Move some blobs of retired pools to ``default``; returns their number, 0 when done."""
+        """Move some blobs of retired pools to those of their names, else to ``default``; returns their number, 0 when done."""
         try:
             return await self._disk.write(lambda connection: pool_rows.settle(connection, self._disk.now(), _AT_ONCE))
         except DiskFault:

@@ -220,6 +220,20 @@ async def test_a_changed_order_ranks_everything_anew(open_store, root: Path) -> 
     assert await held(store, refs) == [0]
 
 
+async def test_a_pool_that_changes_order_keeps_its_blobs(open_store, root: Path) -> None:
+    """Rule: they move to the pool of the same name, never to ``default``, which has no space for them."""
+    store = await open_store(capacity=CAPACITY)
+    await have(store, Pool("dataset:a", 10 * SIZE, "uniform"))
+    for number in range(6):
+        await keep(store, f"a{number}", float(number), "dataset:a")
+    await keep(store, "plain", 0.0)
+    await have(store, Pool("dataset:a", 10 * SIZE, "importance"))
+    assert await store.pools.settle() == 6
+    assert await store.pools.settle() == 0
+    assert await sizes(store) == {DEFAULT: SIZE, "dataset:a": 6 * SIZE}
+    assert_index_equals_disk(root)
+
+
 async def test_bytes_of_a_dataset_stay_with_their_pool(open_store, root: Path) -> None:
     """Rule: a blob is charged once: to the dataset that holds it, whichever dataset or object has the same bytes later."""
     store = await open_store(capacity=CAPACITY)

@@ -47,7 +47,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class PoolRow:
-    """One pool in the index. ``retired``: no longer defined; its blobs move to ``default``."""
+    """One pool in the index. ``retired``: no longer defined; ``settle`` moves its blobs."""
 
     id: int
     pool: Pool
@@ -143,7 +143,8 @@ def holder(connection: Connection, digest: bytes) -> PoolRow | None:
 def define(connection: Connection, wanted: Iterable[Pool]) -> None:
     """Define exactly these pools, one of them ``default``; the others are retired.
 
-    A pool whose order changes is retired too, as ranks of one order mean nothing to another: its blobs enter the new one.
+    A pool whose order changes is retired too, as ranks of one order mean nothing to another. ``settle`` moves its blobs to the
+    new one of its name.
     """
     connection.execute("UPDATE pools SET retired = 1 WHERE id <> ?", (NODE,))
     for pool in wanted:
@@ -159,11 +160,21 @@ def define(connection: Connection, wanted: Iterable[Pool]) -> None:
 
 
 def settle(connection: Connection, now: float, limit: int) -> int:
-    """Move at most ``limit`` blobs of retired pools to ``default``; returns their number."""
+    """Move at most ``limit`` blobs of retired pools; returns their number.
+
+    They go to the pool that has the name now, and to ``default`` if there is none. On a detour through ``default`` they would
+    leave before all others, being over its target.
+    """
     found = connection.execute(
-        "SELECT digest FROM blobs WHERE pool IN (SELECT id FROM pools WHERE retired AND blobs > 0) LIMIT ?", (limit,)
+        "SELECT digest, pool FROM blobs WHERE pool IN (SELECT id FROM pools WHERE retired AND blobs > 0) LIMIT ?",
+        (limit,),
     ).fetchall()
-    charge(connection, [digest for (digest,) in found], DEFAULT, now)
+    rows = pools(connection)
+    moving: dict[int, list[bytes]] = {}
+    for digest, number in found:
+        moving.setdefault(number, []).append(digest)
+    for number, digests in moving.items():
+        charge(connection, digests, rows[number].pool.name.removesuffix(f"#{number}"), now)
     _forget_empty(connection)
     return len(found)
 
