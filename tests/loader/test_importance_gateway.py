@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("digests") / "numbers.parquet", rows)
 
 
-def train(endpoint: str, file: Path, job: larder.Job, epochs: int) -> tuple[str, list[Counter[int]]]:
+def train(
+    endpoint: str, file: Path, job: larder.Job, epochs: int, ranks: tuple[int, int] | None = None
+) -> tuple[str, list[Counter[int]]]:
     """Train some epochs and begin another one; the dataset's id, and the items of each whole epoch."""
     access = larder.Access(credentials=KEY)
     dataset = CachedMapDataset(endpoint, str(file), transform=index_of, ids=True, job=job, access=access)
-    sampler = ImportanceSampler(dataset, unseen=0.5)
+    sampler = ImportanceSampler(dataset, unseen=0.5, ranks=ranks)
     loader: DataLoader[Any] = DataLoader(dataset, batch_size=BATCH, sampler=sampler)
     came = []
     for epoch in range(epochs):
@@ -78,3 +81,22 @@ def test_what_the_sampler_learns_arrives(origin: FakeOrigin, file: Path, tmp_pat
         sent = job.stats()["importance"]
         assert sent["failed"] == 0
         assert sent["parts"] >= 1
+
+
+def test_ranks_that_cannot_exchange_send_their_own(origin: FakeOrigin, file: Path, tmp_path: Path) -> None:
+    """Rule: with a job of its own each sends the scores of its part; a job that they share sends none of one rank alone."""
+    settings = Settings(origin.endpoint, tmp_path / "cache", extra=PACE)
+    with gateway(settings, tmp_path) as running, ExitStack() as stack:
+
+        def job(name: str, ranks: int) -> larder.Job:
+            options: Any = {"batch_size": BATCH, "ranks": ranks, "caching": "on", "credentials": KEY}
+            return stack.enter_context(larder.Job(running.endpoint, name, str(file), **options))
+
+        shared = job("shared", 2)
+        train(running.endpoint, file, shared, 1, ranks=(0, 2))
+        assert "importance" not in shared.stats()
+        own = [job(f"own-{rank}", 1) for rank in range(2)]
+        for rank in range(2):
+            train(running.endpoint, file, own[rank], 1, ranks=(rank, 2))
+        # Shares of N items are padded to be equally long, but parts are disjoint.
+        wait_until(lambda: running.metric("larder_importance_scored_items") == N, SOON, "scores of all items")

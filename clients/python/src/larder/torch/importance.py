@@ -67,7 +67,9 @@ class ImportanceSampler(Sampler[Any]):
     Every iteration is an epoch of as many entries as the dataset has items. The first one has every item once. If nothing of
     an epoch was trained, the next iteration repeats it.
 
-    With a `CachedMapDataset` that has a `larder.Job`, rank 0 tells the gateways the scores and the list of each epoch.
+    With a `CachedMapDataset` that has a `larder.Job`, rank 0 tells the gateways the scores and the list of each epoch. Ranks that
+    cannot exchange scores know their own items only: each tells of them if it has a job of its own (``ranks=1``), and none does
+    if they share one, as the cache would then keep the items of one rank and refuse those of all others.
 
     Args:
         dataset: anything with a length; items are its indices. unseen: share of the items that may stay unseen in an epoch,
@@ -190,15 +192,17 @@ class ImportanceSampler(Sampler[Any]):
         if together and plan.epoch != NEVER:
             plan.absorb(gathered)
         self._resumed = self._complete = False
-        share = plan.begin(plan.epoch + 1 if epoch is None else epoch, rank, world, apart=world > 1 and not together)
-        if rank == 0:
-            self._report()
+        apart = world > 1 and not together
+        share = plan.begin(plan.epoch + 1 if epoch is None else epoch, rank, world, apart=apart)
+        self._report(rank, apart=apart)
         return share
 
-    def _report(self) -> None:
+    def _report(self, rank: int, *, apart: bool) -> None:
         dataset = self._dataset
         job = dataset.job if isinstance(dataset, CachedMapDataset) else None
-        if isinstance(dataset, CachedMapDataset) and isinstance(job, Job):
+        if not (isinstance(dataset, CachedMapDataset) and isinstance(job, Job)):
+            return
+        if job.ranks == 1 if apart else rank == 0:
             report = ImportanceReport(self._plan.epoch, self._plan.scores.copy(), self._plan.listed())
             job.report_importance(report, dataset.info)
 
