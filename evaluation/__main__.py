@@ -4,7 +4,17 @@ import sys
 import time
 from importlib import import_module
 
-NAMES = ("scenarios", "multi_job", "small_cache", "probing", "allocation", "streams", "streams_real", "importance")
+NAMES = (
+    "scenarios",
+    "multi_job",
+    "small_cache",
+    "probing",
+    "allocation",
+    "streams",
+    "streams_real",
+    "importance",
+    "pipelines",
+)
 
 for name in sys.argv[1:] or NAMES:
     if name not in NAMES:

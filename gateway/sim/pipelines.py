@@ -1,0 +1,359 @@
+"""Pipelines under the virtual clock: input workers, a queue, a trainer, and the decisions of the gateway.
+
+The pipeline is that of Cachew's Figure 8 (ATC 2022): it reads an element, makes it larger, and works on it for a while, with a
+mark after reading (*source cache*) and one at the end (*full cache*). Workers compute whole batches, which leave in their order.
+The trainer takes one after the other. What is decided, and from what, is what ships: the client's meters
+(``larder.pipelines.metering``), and ``cache_mode``, ``autocache`` and ``autoscale`` of ``policies/space``. Only times are
+modelled: of reading, work, storing, and of the trainer's step, each batch with its own noise.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from gateway.policies.space.autocache import COMPUTE, ReadModel, ReadSums, StageProfile, fit_reads
+from gateway.policies.space.autoscale import ScaleSettings, Scaling, TrainerReport, scaled
+from gateway.policies.space.cache_mode import CacheDecision, CacheFacts, MarkSettings, PipelineProfile, decided
+from gateway.sim.clock import Clock
+from larder.pipelines.metering import BatchMeter, BatchReport, ProfiledStages, ProfileMeter
+from larder.pipelines.stages import Counts, StageCounts, summed
+
+SOURCE, FULL = 2, 4
+"""Numbers of the two marks."""
+QUEUE = 8
+"""Batches that are computed ahead, as the client's default."""
+HEARTBEAT = 1.0
+"""Seconds between two heartbeats of a rank."""
+STARTUP = 2.0
+"""Seconds until a new worker is ready."""
+DRIFTING = 100
+"""Batches."""
+_READS = ReadModel(0.0002, 1e-9)
+"""A fifth of a millisecond, and a gigabyte per second."""
+_POOLS = {SOURCE: "results:source", FULL: "results:full"}
+_SAMPLES = 200
+"""Reads that the read model is fitted to."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineModel:
+    """A pipeline and its trainer; times in seconds, sizes in bytes.
+
+    Args:
+        work: of a worker on one element, after the mark of the source.
+        source: of reading one element from where the dataset is.
+        size: of an element at the first mark.
+        growth: how many times as large it is at the second one.
+        reads: of one element from the cache.
+        room: bytes that results may take.
+        step: of the trainer's own work per batch.
+        elements: of an epoch.
+        batch: elements of a batch.
+        noise: standard deviation of a batch's time, as a share.
+        contention: share by which each worker slows the others down.
+        drift: standard deviation of what all batches of a stretch of ``DRIFTING`` have in common, as a share.
+    """
+
+    work: float
+    source: float = 0.001
+    size: int = 100_000
+    growth: float = 2.5
+    reads: ReadModel = _READS
+    room: float = 1e15
+    step: float = 0.0
+    elements: int = 4000
+    batch: int = 20
+    noise: float = 0.02
+    contention: float = 0.0
+    drift: float = 0.0
+
+    def bytes_at(self, mark: int) -> float:
+        """Size of an element at a mark."""
+        return self.size if mark == SOURCE else self.growth * self.size
+
+    def share(self, mark: int) -> float:
+        """How much of a mark's results the room holds, 0 to 1."""
+        return min(1.0, self.room / (self.elements * self.bytes_at(mark)))
+
+    def points(self, cache: int, writes: bool) -> tuple[float, float]:
+        """Worker seconds per element up to each mark, on average, with the mark ``cache`` in force."""
+        source, end = self.source, self.source + self.work
+        if cache == COMPUTE:
+            return source, end
+        share, read = self.share(cache), self.reads.seconds(self.bytes_at(cache))
+        if writes:  # storing an element takes as long as reading it
+            return source + share * read * (cache == SOURCE), end + share * read
+        if cache == SOURCE:
+            source = share * read + (1 - share) * source
+            return source, source + self.work
+        return (1 - share) * source, share * read + (1 - share) * end
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineControl:
+    """Who decides: with ``cache`` and ``workers`` a person, without them the fleet.
+
+    Args:
+        cache: the mark that is used from the first epoch on.
+        workers: number of workers.
+        scale: how workers are found.
+        caching: when it is decided where to cache.
+    """
+
+    cache: int | None = None
+    workers: int | None = None
+    scale: ScaleSettings = field(default_factory=ScaleSettings)
+    caching: MarkSettings = field(default_factory=MarkSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedEpoch:
+    """An epoch: when it began and ended, seconds per batch, the mark in force, whether it was stored, and workers at its end."""
+
+    began: float
+    ended: float
+    batch_time: float
+    cache: int
+    writes: bool
+    workers: int
+
+
+@dataclass(slots=True)
+class PipelineRun:
+    """What happened: epochs, changes of the number of workers with their times, and decisions with theirs."""
+
+    epochs: list[SimulatedEpoch] = field(default_factory=list)
+    workers: list[tuple[float, int]] = field(default_factory=list)
+    decisions: list[tuple[float, CacheDecision]] = field(default_factory=list)
+
+
+def simulate_pipeline(model: PipelineModel, control: PipelineControl, epochs: int, seed: int = 0) -> PipelineRun:
+    """Train for so many epochs."""
+    return _PipelineSimulation(model, control, seed).run(epochs)
+
+
+class _Gateway:
+    """What the gateway decides from a rank's heartbeats."""
+
+    def __init__(self, model: PipelineModel, control: PipelineControl, chance: random.Random) -> None:
+        self._model = model
+        self._control = control
+        self._reads = _fitted(model, chance)
+        self.decision: CacheDecision | None = None
+        self.scaling = Scaling()
+
+    def profiled(self, said: Mapping[str, Any], epoch: int) -> None:
+        """A profile came."""
+        facts = CacheFacts(self._reads, self._model.room)
+        self.decision = decided(self.decision, self._profile(said, epoch), facts, self._control.caching)
+
+    def reported(self, report: BatchReport, epoch: int) -> int:
+        """Batches were timed; returns the number of workers."""
+        if self.decision is not None and not self.decision.final:
+            return 1
+        mode = "compute" if self.decision is None else self.decision.mode(report.cache or COMPUTE, epoch)
+        said = TrainerReport(report.batch_time, report.queue, report.workers, mode)
+        self.scaling = scaled(self.scaling, said, self._control.scale)
+        return self.scaling.workers
+
+    def _profile(self, said: Mapping[str, Any], epoch: int) -> PipelineProfile:
+        def point(metrics: Mapping[str, Any]) -> StageProfile:
+            count = metrics["num_elements"]
+            size = metrics["bytes_produced"] / max(1, count)
+            elements = round(self._model.elements * count / said["items"])
+            return StageProfile(metrics["stage"], metrics["active_time"], size, elements)
+
+        measured, cache = said["end"]["num_elements"], said["cache"] or COMPUTE
+        marks = tuple(map(point, said["marks"]))
+        return PipelineProfile(cache, epoch, measured, point(said["end"]), marks, _POOLS, said["workers"])
+
+
+def _fitted(model: PipelineModel, chance: random.Random) -> ReadModel | None:
+    """The model as a gateway finds it, from reads of several sizes, each with a tenth of noise."""
+    sizes = [model.size * chance.uniform(0.1, 2 * model.growth) for _ in range(_SAMPLES)]
+    reads = [ReadSums(1, size, model.reads.seconds(size) * max(0.1, chance.gauss(1, 0.1))) for size in sizes]
+    return fit_reads(reads)
+
+
+class _PipelineSimulation:
+    """One run."""
+
+    def __init__(self, model: PipelineModel, control: PipelineControl, seed: int) -> None:
+        self._model, self._control = model, control
+        self._chance = random.Random(seed)  # noqa: S311 -- noise of a simulation
+        self._clock = Clock()
+        self._gateway = _Gateway(model, control, self._chance)
+        self._meter = BatchMeter()
+        self._profiles = ProfileMeter(ProfiledStages(FULL, {SOURCE: "5e" * 32, FULL: "f0" * 32}))
+        self._counts: Counts = {}
+        self._said: tuple[dict[str, object] | None, BatchReport | None] = (None, None)
+        self._target = control.workers or 1
+        self._ready_workers = self._target
+        self._busy = 0
+        self._cache = control.cache or COMPUTE
+        self._found = PipelineRun(workers=[(0.0, self._target)])
+        self._epoch, self._epochs, self._began = 0, 0, 0.0
+        self._given = self._taken = 0
+        self._done: set[int] = set()
+        self._training = False
+        self._drift = 1.0
+
+    def run(self, epochs: int) -> PipelineRun:
+        """So many epochs."""
+        self._epochs = epochs
+        self._clock.after(0.0, self._begin)
+        self._clock.after(HEARTBEAT, self._beat)
+        until = 0.0
+        while self._epoch < epochs:
+            until += 1000.0
+            self._clock.run(until)
+        return self._found
+
+    @property
+    def _batches(self) -> int:
+        return self._model.elements // self._model.batch
+
+    @property
+    def _writes(self) -> bool:
+        if self._control.cache is not None:
+            return self._cache != COMPUTE and self._epoch == 0
+        decision = self._gateway.decision
+        return decision is not None and decision.mode(self._cache, self._epoch) == "put"
+
+    def _begin(self) -> None:
+        if self._epoch == self._epochs:
+            return
+        if self._control.cache is None and self._gateway.decision is not None:
+            self._cache = self._gateway.decision.stage
+        self._began = self._clock.now
+        self._given = self._taken = 0
+        self._meter.begin(self._cache or None)
+        self._profiles.begin(self._cache or None)
+        self._work()
+
+    def _end(self) -> None:
+        seconds = self._clock.now - self._began
+        self._found.epochs.append(
+            SimulatedEpoch(
+                self._began,
+                self._clock.now,
+                seconds / self._batches,
+                self._cache,
+                self._writes,
+                self._target,
+            )
+        )
+        self._epoch += 1
+        self._begin()
+
+    # --- workers
+
+    def _work(self) -> None:
+        """Give idle workers the next batches, as long as the queue has room."""
+        while (
+            self._busy < self._ready_workers
+            and self._given < self._batches
+            and self._given - self._taken < max(QUEUE, 2 * self._target)
+        ):
+            number, self._given, self._busy = self._given, self._given + 1, self._busy + 1
+            source, end = self._model.points(self._cache, self._writes)
+            slower = 1 + self._model.contention * (self._ready_workers - 1)
+            if number % DRIFTING == 0:
+                self._drift = self._chance.gauss(1, self._model.drift)
+            slower *= max(0.1, self._drift * self._chance.gauss(1, self._model.noise))
+            counts = self._counted(slower * source, slower * end)
+            self._clock.after(slower * end * self._model.batch, partial(self._finish, number, counts))
+
+    def _counted(self, source: float, end: float) -> Counts:
+        size = self._model.batch
+        sizes = {SOURCE: self._model.bytes_at(SOURCE), FULL: self._model.bytes_at(FULL)}
+        return {0: StageCounts(size, 0.0, 0, size)} | {
+            mark: StageCounts(size, size * seconds, int(size * sizes[mark]), size)
+            for mark, seconds in ((SOURCE, source), (FULL, end))
+        }
+
+    def _finish(self, number: int, counts: Counts) -> None:
+        self._busy -= 1
+        self._done.add(number)
+        self._counts = summed(self._counts, counts)
+        self._work()
+        self._train()
+
+    def _scale(self, workers: int) -> None:
+        if workers == self._target:
+            return
+        self._target = workers
+        self._found.workers.append((self._clock.now, workers))
+        if workers < self._ready_workers:
+            self._ready_workers = workers
+        else:
+            self._clock.after(STARTUP, self._started)
+
+    def _started(self) -> None:
+        self._ready_workers = self._target
+        self._work()
+
+    # --- the trainer
+
+    def _train(self) -> None:
+        if self._training or self._taken not in self._done:
+            return
+        self._done.remove(self._taken)
+        self._taken += 1
+        self._training = True
+        self._measure()
+        self._work()
+        last = self._taken == self._batches
+        self._clock.after(self._model.step, lambda: self._stepped(last))
+
+    def _stepped(self, last: bool) -> None:
+        self._training = False
+        if last:
+            self._end()
+        else:
+            self._train()
+
+    def _measure(self) -> None:
+        steady = self._target if self._ready_workers == self._target else 0
+        profile = self._profiles.profile(self._counts, steady)
+        report = self._meter.batch(self._clock.now, float(len(self._done)), steady)
+        self._said = (profile or self._said[0], report or self._said[1])
+
+    def _beat(self) -> None:
+        """A heartbeat: what was measured since the last one, and the answer."""
+        profile, report = self._said
+        self._said = (None, None)
+        before = self._gateway.decision
+        if profile is not None and self._control.cache is None:
+            self._gateway.profiled(profile, self._epoch)
+        after = self._gateway.decision
+        if after is not None and (before is None or (before.stage, before.reason) != (after.stage, after.reason)):
+            self._found.decisions.append((self._clock.now, after))
+        if report is not None and self._control.workers is None:
+            self._scale(self._gateway.reported(report, self._epoch))
+        if self._epoch < self._epochs:
+            self._clock.after(HEARTBEAT, self._beat)
+
+
+def knee(model: PipelineModel, threshold: float, most: int = 64) -> int:
+    """The fewest workers of which one more shortens a batch by no more than ``threshold``, without noise."""
+
+    def batch_time(workers: int) -> float:
+        _, end = model.points(COMPUTE, False)
+        return max(model.step, end * model.batch * (1 + model.contention * (workers - 1)) / workers)
+
+    return next(
+        (one for one in range(1, most) if batch_time(one + 1) > batch_time(one) * (1 - threshold)),
+        most,
+    )
+
+
+def with_knee(model: PipelineModel, workers: int) -> PipelineModel:
+    """The model with a trainer that so many workers are just enough for."""
+    _, end = model.points(COMPUTE, False)
+    slower = 1 + model.contention * (workers - 1)
+    return replace(model, step=end * model.batch * slower / workers)
