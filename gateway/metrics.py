@@ -225,6 +225,12 @@ JOB_PHASES = Counter(
     "Times that this node's leader put a job into a phase; probe-miss counts the probes",
     ["phase"],
 )
+PIPELINES = Gauge(
+    "larder_pipelines",
+    "Pipelines of jobs of the zone, by what the fleet has decided: profile (not yet), compute, cache",
+    ["mode"],
+    multiprocess_mode="livemostrecent",
+)
 PIPELINE_DECISIONS = Counter(
     "larder_pipeline_decisions_total",
     "Decisions where a pipeline caches, by reason: fastest, nothing-to-gain, no-marks, no-room, not-measured, profiling, "
@@ -311,7 +317,7 @@ ALL = (
     SKIPPED_FILES, OPEN_BLOBS,
     DATASET_BYTES, DISK_STATE,
     JOB_REQUESTS, JOBS, JOBS_CACHED, JOB_PHASES, PLANNED_DATASETS, PLANNED_BYTES, PLAN_CHANGES, PLAN_VERSION, MANAGER_LEADING,
-    MANAGER_DEPOSED, PIPELINE_DECISIONS, CHUNK_ITEMS, PRELOADED_BYTES,
+    MANAGER_DEPOSED, PIPELINES, PIPELINE_DECISIONS, CHUNK_ITEMS, PRELOADED_BYTES,
     SCORE_PARTS, SCORED_ITEMS, UNIMPORTANT_ITEMS, IMPORTANT_ITEMS, IMPORTANT_BYTES,
     STREAM_ACCESSES, STREAMS, RELEASED_BYTES,
     BUILD, READY, MEMORY, LOOP_LAG, CONFIG_RELOADS, ADMIN_CHANGES, CATALOG_VERSION, CATALOG_REACHABLE,

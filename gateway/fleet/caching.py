@@ -106,17 +106,18 @@ class PipelineDecisions:
         pipeline.hset(name, f"rank:{rank}", _PROFILE.text(profile))
         pipeline.pexpire(name, self._silence)
         for pool in pools:
-            pipeline.exists(self._stored(pool))
+            pipeline.get(self._stored(pool))
         override, _, _, *found = await pipeline.execute()
         facts = CacheFacts(
             fit_reads(await self._reads.all()),
             room(pools),
-            frozenset(pool for pool, there in zip(pools, found, strict=True) if there),
+            {pool: other for pool, other in zip(pools, map(_DECISION.read, found), strict=True) if other is not None},
             "" if override is None else text_of(override),
         )
         decision = await self._swap(partial(self._decide, job, profile, facts))
         if profile.cache == decision.stage and profile.cache in profile.pools:
-            await self._redis.set(self._stored(profile.pools[profile.cache]), "1", px=STORED_FOR)
+            name = self._stored(profile.pools[profile.cache])
+            await self._redis.set(name, _DECISION.text(decision), px=STORED_FOR)
         return decision
 
     async def _decide(self, job: str, profile: PipelineProfile, facts: CacheFacts) -> Change[CacheDecision]:

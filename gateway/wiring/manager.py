@@ -53,13 +53,16 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     pace = settings.fleet
     redis = commands(url, pace.expire / 2)
     stack.push_async_callback(redis.aclose)
-    prefix = membership.prefix
+    prefix, expire = membership.prefix, settings.manager.job_expire
+    reads = ReadTimes(redis, prefix)
+    pipelines = PipelineDecisions(redis, prefix, expire, reads)
     parts = Coordination(
-        Jobs(redis, prefix, settings.manager.job_expire),
+        Jobs(redis, prefix, expire),
         Plans(redis, prefix),
         Reports(redis, prefix, _REPORTS_LAST * pace.expire),
         StreamReports(redis, prefix, _REPORTS_LAST * pace.expire),
         ScoreReports(redis, prefix, _REPORTS_LAST * pace.expire),
+        pipelines,
         Leadership(redis, prefix, f"{membership.me}/{uuid.uuid4().hex}"),
     )
 
@@ -75,12 +78,8 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     manager = Manager(parts, electorate, chosen, settings.manager.job_expire)
     keep_running(repeat("manager", manager.turn, pace.heartbeat), stack, manager.stop)
     planned = Planned(lambda: parts.plans.plan, capacity)
-    reads = ReadTimes(redis, prefix)
     keep_running(repeat("read times", reads.turn, pace.heartbeat), stack)
-    expire = settings.manager.job_expire
-    advice = PipelineAdvice(
-        PipelineDecisions(redis, prefix, expire, reads), WorkerScaling(redis, prefix, expire), planned
-    )
+    advice = PipelineAdvice(pipelines, WorkerScaling(redis, prefix, expire), planned)
     return Management(parts, planned, membership, advice, reads)
 
 

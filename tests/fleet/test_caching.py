@@ -75,7 +75,7 @@ async def test_a_second_job_begins_with_what_the_first_has_stored(redis: Redis) 
     assert before.reason is CacheReason.PROFILING
     await decisions.decide("t/one", 0, profile(cache=2, epoch=1), plenty)
     after = await decisions.decide("t/two", 0, profile(measured=1), plenty)
-    assert (after.stage, after.reason) == (2, CacheReason.SHARED)
+    assert (after.stage, after.reason, after.projections[0].seconds) == (2, CacheReason.SHARED, 10.0)
 
 
 async def test_results_that_do_not_pay_are_not_offered_to_others(redis: Redis) -> None:

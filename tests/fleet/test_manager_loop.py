@@ -7,16 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
 from gateway import metrics
 from gateway.engine.space.manager import Coordination, Electorate, Manager, settings_of
+from gateway.fleet.caching import PipelineDecisions
 from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, StreamReports
+from gateway.fleet.read_times import ReadTimes
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import CachingMode
+from gateway.policies.space.autocache import StageProfile
+from gateway.policies.space.cache_mode import PipelineProfile
 from gateway.policies.space.plan import Phase, Plan
 from gateway.policies.space.probing import PhaseTotals
 from tests.fleet.conftest import counted
@@ -53,6 +58,7 @@ def worker(redis: Redis, name: str, patience: float = LONG, jobs: Jobs | None = 
         Reports(redis, Z, LONG),
         StreamReports(redis, Z, LONG),
         ScoreReports(redis, Z, LONG),
+        PipelineDecisions(redis, Z, LONG, ReadTimes(redis, Z)),
         Leadership(redis, Z, name, lease),
     )
     electorate = Electorate(lambda: [node], lambda: True)
@@ -284,3 +290,19 @@ async def test_a_dataset_without_jobs_keeps_its_space_while_there_is_room(redis:
     order = leader.plan.datasets[D]
     assert (order.caching, order.why.value) == (CachingMode.CHUNKED, "no-jobs")
     assert len(order.chunks.complete) == 2
+
+
+async def test_results_of_pipelines_get_space(redis: Redis) -> None:
+    """Rule: a job's decision to store results brings their pool into the plan, and the metric counts the pipeline."""
+    one = worker(redis, "a")
+    times = ReadTimes(redis, Z)
+    times.note(100, 10_000, 0.001)
+    await times.turn()
+    await join(redis)
+    end = StageProfile(2, 0.01, 10.0, 100)
+    profile = PipelineProfile(0, 0, 100, end, (end,), {2: "results:p"})
+    await one.parts.pipelines.decide("t/j", 0, profile, lambda pools: 1e9)
+    await turned(one)
+    await one.manager.turn()
+    assert one.plan.pools["results:p"].target == 1000
+    assert REGISTRY.get_sample_value("larder_pipelines", {"mode": "cache"}) == 1

@@ -80,10 +80,12 @@ def test_without_reads_it_is_asked_again():
 
 def test_stored_results_need_no_profile():
     """Rule: a second job with the same fingerprint begins with what the first has stored, the last mark of several."""
-    found = decided(None, profile(measured=1), replace(FACTS, stored=frozenset(POOLS.values())), SETTINGS)
+    stored = dict.fromkeys(POOLS.values(), DECIDED)
+    found = decided(None, profile(measured=1), replace(FACTS, stored=stored), SETTINGS)
     assert (found.stage, found.reason, found.mode(4, 0)) == (4, CacheReason.SHARED, "get")
-    source = decided(None, profile(measured=1), replace(FACTS, stored=frozenset([POOLS[2]])), SETTINGS)
-    assert source.stage == 2
+    assert (found.costs, found.projections) == (DECIDED.costs, DECIDED.projections)
+    source = decided(None, profile(measured=1), replace(FACTS, stored={POOLS[2]: DECIDED}), SETTINGS)
+    assert (source.stage, source.costs) == (2, ())
     assert after(found, [reading(0.001)] * 5) is found
 
 

@@ -13,7 +13,7 @@ expires.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Any
@@ -21,14 +21,17 @@ from typing import Any
 from gateway import metrics
 from gateway.engine.space.changes import changes
 from gateway.fleet.announcer import DOWN
+from gateway.fleet.caching import KnownPipeline, PipelineDecisions
 from gateway.fleet.jobs import JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, StreamReports
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import USABLE, CachingMode
+from gateway.policies.space.autocache import COMPUTE, CacheReason
 from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
 from gateway.policies.space.plan import Phase, Plan, PoolOrder
+from gateway.policies.space.results_space import ResultsUse
 from gateway.policies.streams.zone import ZoneStream, zone_streams
 
 _FORGET_EVERY = 60
@@ -47,6 +50,7 @@ class Coordination:
     reports: Reports
     streams: StreamReports
     scores: ScoreReports
+    pipelines: PipelineDecisions
     leadership: Leadership
 
 
@@ -84,6 +88,7 @@ class Manager:
         self._turns = 0
         self._streams: Mapping[str, ZoneStream] = {}
         self._scores: Mapping[str, Mapping[str, ScoreReport]] = {}
+        self._results: list[ResultsUse] = []
         self._lost = False
 
     @property
@@ -189,8 +194,11 @@ class Manager:
         if self._turns % _STREAMS_EVERY == 1:
             self._streams = zone_streams(await parts.streams.all())
             self._scores = _by_dataset(await parts.scores.all())
+            pipelines = await parts.pipelines.of([job.record.key for job in jobs])
+            self._results = _results(jobs, pipelines)
+            _show_pipelines(pipelines.values())
         facts = {job.record.key: _facts_of(job, plan) for job in jobs}
-        return Facts(capacity, datasets, facts, self._streams, self._scores)
+        return Facts(capacity, datasets, facts, self._streams, self._scores, self._results)
 
 
 def _show(plan: Plan) -> None:
@@ -204,6 +212,33 @@ def _show(plan: Plan) -> None:
     for mode in CachingMode:
         metrics.PLANNED_DATASETS.labels(mode.value).set(modes.count(mode))
     metrics.PLANNED_BYTES.set(sum(order.target for order in plan.datasets.values()))
+
+
+def _show_pipelines(pipelines: Collection[KnownPipeline]) -> None:
+    """Bring the metric of pipelines up to date."""
+    decisions = [known.decision for known in pipelines if known.decision is not None]
+    waiting = sum(decision.reason is CacheReason.PROFILING for decision in decisions)
+    caching = sum(decision.stage != COMPUTE for decision in decisions)
+    counts = {"profile": waiting, "cache": caching, "compute": len(decisions) - waiting - caching}
+    for mode, count in counts.items():
+        metrics.PIPELINES.labels(mode).set(count)
+
+
+def _results(jobs: Iterable[KnownJob], pipelines: Mapping[str, KnownPipeline]) -> list[ResultsUse]:
+    """The jobs whose pipelines store or read results."""
+    found = []
+    for job in jobs:
+        known = pipelines.get(job.record.key, KnownPipeline())
+        decision = known.decision
+        if decision is None or decision.stage not in decision.pools:
+            continue
+        seconds, waited, items = (
+            sum(getattr(total, name) for total in job.totals.values()) for name in ("seconds", "waited", "items")
+        )
+        own = max(0.0, seconds - waited) / items if items else 0.0
+        workers = sum(profile.workers for profile in known.profiles.values())
+        found.append(ResultsUse(decision.pools[decision.stage], decision, own, workers, job.record.gpus))
+    return found
 
 
 def _count(events: Iterable[Mapping[str, Any]]) -> None:

@@ -84,13 +84,13 @@ class CacheFacts:
     Args:
         reads: time of reads from the cache.
         room: bytes that the results may take.
-        stored: pools into which a job has stored results.
+        stored: pools into which a job has stored results, with its decision.
         override: of an operator: ``never``, ``pin``, or empty.
     """
 
     reads: ReadModel | None
     room: float
-    stored: frozenset[str] = frozenset()
+    stored: Mapping[str, CacheDecision] = field(default_factory=dict)
     override: str = ""
 
 
@@ -173,7 +173,7 @@ def _first(
 ) -> CacheDecision:
     stored = [stage for stage, pool in profile.pools.items() if pool in facts.stored]
     if stored:
-        return _made(max(stored), CacheReason.SHARED, profile, facts, CacheChoice(COMPUTE, CacheReason.SHARED))
+        return _shared(max(stored), profile, facts)
     marks = _shareable(profile)
     if marks and (profile.measured < settings.elements or profile.cache != COMPUTE):
         waiting = CacheDecision(pools=profile.pools)
@@ -181,6 +181,20 @@ def _first(
     choice = _choice((profile.end, *marks), facts)
     made = _made(choice.stage, choice.reason, profile, facts, choice)
     return now if now is not None and not made.final and now.reason is made.reason else made
+
+
+def _shared(stage: int, profile: PipelineProfile, facts: CacheFacts) -> CacheDecision:
+    """Read what another job has stored; what that saves is what the other job found."""
+    other = facts.stored[profile.pools[stage]]
+    return replace(
+        other if other.stage == stage else CacheDecision(),
+        stage=stage,
+        reason=CacheReason.SHARED,
+        epoch=profile.epoch,
+        room=facts.room,
+        pools=profile.pools,
+        doubts=0,
+    )
 
 
 def _again(now: CacheDecision, profile: PipelineProfile, facts: CacheFacts, settings: MarkSettings) -> CacheDecision:

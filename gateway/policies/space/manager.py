@@ -16,6 +16,8 @@ choice:
 - *A job that left the cache* refers to no chunk and adds no gain. When it is probed again it counts just enough for its dataset
   to get what nobody else wants.
 - *Access streams* bid for space in the same ledger, with what they were worth in the last round. They share what they win.
+- *Results of pipelines* bid too (``results_space.py``). Nothing is evicted for them once their pool is full, so its target also
+  has what nobody wins.
 - *A dataset without jobs* keeps what it has while there is room, and while it is within its quota. One that was never in the plan
   comes in only when an operator lets it have less than all of it.
 """
@@ -35,6 +37,7 @@ from gateway.policies.space.importance import ScoredDataset, ScoreReport, import
 from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
 from gateway.policies.space.probing import LEAST_BENEFIT, PhaseTotals, ProbeSettings, Stage, due, step
 from gateway.policies.space.remembered import ManagerMemory, RememberedJob
+from gateway.policies.space.results_space import ResultsUse, results_bids, results_orders
 from gateway.policies.space.stream_space import stream_bids, stream_orders
 from gateway.policies.streams.zone import ZoneStream
 
@@ -91,7 +94,7 @@ class Facts:
     """All that a decision is made from.
 
     ``capacity``: bytes that may be allocated on all READY nodes together, that is, up to their low watermark. ``datasets`` by id,
-    ``jobs`` by ``tenant/job``, access ``streams`` by name, ``scores`` by dataset and node.
+    ``jobs`` by ``tenant/job``, access ``streams`` by name, ``scores`` by dataset and node, ``results`` of pipelines by use.
     """
 
     capacity: int
@@ -99,6 +102,7 @@ class Facts:
     jobs: Mapping[str, JobFacts]
     streams: Mapping[str, ZoneStream] = field(default_factory=dict)
     scores: Mapping[str, Mapping[str, ScoreReport]] = field(default_factory=dict)
+    results: Sequence[ResultsUse] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +131,19 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
     """
     memory = ManagerMemory.from_json(before.memory).believing(facts.capacity, now, settings.patience)
     jobs = _probed(before, memory.jobs, facts, now, settings.probe)
-    bids = stream_bids(facts.streams, memory.capacity, memory.streams, now)
+    held = [name for name, order in before.pools.items() if order.target]
+    wanted = results_bids(facts.results, held)
+    bids = [*stream_bids(facts.streams, memory.capacity, memory.streams, now), *wanted]
     spaces = _Spaces(before, facts, jobs, bids, _Terms(memory.capacity, settings))
-    orders = _by_importance(before, facts, spaces.orders(), memory.capacity)
+    spaced = spaces.orders()
+    results = results_orders(wanted, spaces.won, spaces.free)
+    capacity = memory.capacity - sum(order.target for order in results.values())
+    orders = _by_importance(before, facts, spaced, capacity)
     datasets, rotations, events = _rotated(before, facts, orders, memory.rotations, jobs, now, settings)
     told = {name: _told(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
-    left = max(0, memory.capacity - sum(order.target for order in datasets.values()))
+    left = max(0, capacity - sum(order.target for order in datasets.values()))
     streams, remembered = stream_orders(before.pools, facts.streams, left, memory.streams, now)
-    pools = {**dataset_pools(datasets), **streams}
+    pools = {**dataset_pools(datasets), **results, **streams}
     seen = (pools, told) != (dict(before.pools), dict(before.jobs))
     return replace(
         before,
@@ -256,12 +265,15 @@ class _Spaces:
         }
         chosen = {name for name, fact in facts.datasets.items() if fact.override in ("pin", "never")}
         self._candidates = {name: self._candidate(name) for name in sorted(chosen | set(self._gains))}
+        self.won: dict[str, int] = {}
+        self.free = 0
 
     def orders(self) -> dict[str, PoolOrder]:
-        """What each dataset gets; chunks are not decided on yet."""
+        """What each dataset gets, without chunks. Afterwards ``won`` has what bids won, and ``free`` what is left."""
         allocations = allocate(list(self._candidates.values()), self._capacity, self._bids)
         orders = {name: self._order(name, allocations[name]) for name in self._candidates}
         free = self._capacity - sum(one.granted for one in allocations.values())
+        self.won = {bid.name: allocations[bid.name].granted for bid in self._bids}
         for name in sorted(set(self._facts.datasets) - set(orders)):
             idle, fact = unscored(self._before.of(name)), self._facts.datasets[name]
             if idle is None:
@@ -276,6 +288,7 @@ class _Spaces:
                 orders[name] = replace(idle, why=WhyCaching.NO_JOBS)
             else:
                 orders[name] = replace(idle, caching=CachingMode.NONE, why=WhyCaching.NO_JOBS, target=0, minimum=0)
+        self.free = max(0, free)
         return dict(sorted(orders.items()))
 
     def inputs(self) -> dict[str, Any]:

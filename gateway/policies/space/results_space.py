@@ -15,14 +15,15 @@ Several jobs may read one pipeline's results; their gains add up, as those of a 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from gateway.policies.datasets import USABLE
+from gateway.policies.datasets import USABLE, CachingMode
+from gateway.policies.eviction.uniform import Uniform
 from gateway.policies.space.allocation import Bid
 from gateway.policies.space.autocache import COMPUTE
 from gateway.policies.space.cache_mode import CacheDecision
-from gateway.policies.space.plan import Plan
+from gateway.policies.space.plan import Plan, PoolOrder, WhyCaching
 
 RESULTS = "results:"
 """What the names of pools begin with that hold results of pipelines."""
@@ -84,6 +85,26 @@ def results_bids(uses: Collection[ResultsUse], held: Collection[str] = ()) -> li
         gains[use.pool] = gains.get(use.pool, 0.0) + gain
     weights = {pool: GAIN_MARGIN if pool in held else 1.0 for pool in sizes}
     return [Bid(pool, int(sizes[pool]), weights[pool] * gains[pool]) for pool in sorted(sizes)]
+
+
+def results_orders(bids: Collection[Bid], won: Mapping[str, int], free: int) -> dict[str, PoolOrder]:
+    """The pools of results, by their names: what they won, and of what nobody won as much as they can use.
+
+    Args:
+        bids: of the pools.
+        won: bytes by name.
+        free: bytes that nobody won.
+    """
+    orders = {}
+    for bid in sorted(bids, key=lambda each: (-each.gain / max(1, each.size), each.name)):
+        more = min(free, bid.size - won.get(bid.name, 0))
+        free -= more
+        target = won.get(bid.name, 0) + more
+        caching, why = CachingMode.NONE, WhyCaching.NO_ROOM if bid.gain else WhyCaching.NO_BENEFIT
+        if target:
+            caching, why = CachingMode.FULL, WhyCaching.BENEFIT
+        orders[bid.name] = PoolOrder(caching, 1, 1, why, target, order=Uniform.name)
+    return dict(sorted(orders.items()))
 
 
 def results_gain(use: ResultsUse) -> float:

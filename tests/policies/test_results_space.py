@@ -1,0 +1,91 @@
+"""Pools of results: what they bid in the ledger of the cache's space, what they get, and what room a pipeline sees."""
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.policies.datasets import USABLE, CachingMode
+from gateway.policies.space.allocation import Bid, Candidate, allocate
+from gateway.policies.space.autocache import COMPUTE, CacheReason, Projection, StageProfile
+from gateway.policies.space.cache_mode import CacheDecision
+from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
+from gateway.policies.space.plan import Plan, PoolOrder, WhyCaching
+from gateway.policies.space.results_space import (
+    GAIN_MARGIN,
+    ResultsUse,
+    results_bids,
+    results_gain,
+    results_orders,
+    results_pool,
+    results_room,
+)
+
+POOL = results_pool("t", "d", "f")
+MARK = StageProfile(2, 0.008, 1000.0, 1000)
+DECISION = CacheDecision(
+    2,
+    CacheReason.FASTEST,
+    pools={2: POOL},
+    costs=(StageProfile(3, 0.01, 10.0, 1000), MARK),
+    projections=(Projection(COMPUTE, 10.0), Projection(2, 2.5)),
+)
+USE = ResultsUse(POOL, DECISION, own=0.0, workers=1, gpus=4)
+
+
+@pytest.mark.parametrize(
+    ("own", "workers", "gain"),
+    [(0.0, 1, 12.0), (0.0, 8, 12.0), (0.0025, 1, 12.0), (0.005, 1, 4.0), (0.005, 2, 0.0), (0.01, 1, 0.0)],
+)
+def test_a_gain_is_the_waiting_that_results_save(own, workers, gain):
+    """Rule: t(compute) / t(cached) - 1 times GPUs, the currency of datasets; a trainer that does not wait gains nothing."""
+    assert results_gain(replace(USE, own=own, workers=workers)) == pytest.approx(gain)
+
+
+def test_jobs_of_one_pipeline_bid_together():
+    """Rule: gains add up, the size is that of the results; a pool that has space counts a little more."""
+    assert results_bids([USE, USE]) == [Bid(POOL, 1_000_000, 24.0)]
+    assert results_bids([USE], held=[POOL]) == [Bid(POOL, 1_000_000, pytest.approx(12.0 * GAIN_MARGIN))]
+    assert results_bids([replace(USE, decision=CacheDecision(2, CacheReason.OVERRIDE))]) == []
+
+
+def test_results_and_datasets_share_one_ledger():
+    """Rule: whoever saves more waiting per byte gets the space, whatever it holds."""
+    dataset = Candidate("d", 1_000_000, 100_000, gain=6.0, chunked_gain=0.0)
+    for gain, winner in ((12.0, POOL), (3.0, "d")):
+        found = allocate([dataset], 1_000_000, [Bid(POOL, 1_000_000, gain)])
+        assert [name for name, one in found.items() if one.granted] == [winner]
+
+
+def test_what_nobody_wins_is_for_results():
+    """Rule: a pool gets what it won, and of what is left as much as it can use; the best per byte first."""
+    bids = [Bid("results:a", 1000, 1.0), Bid("results:b", 1000, 2.0), Bid("results:c", 1000, 0.0)]
+    orders = results_orders(bids, {"results:a": 500}, 1200)
+    assert {name: order.target for name, order in orders.items()} == {
+        "results:a": 700,
+        "results:b": 1000,
+        "results:c": 0,
+    }
+    assert (orders["results:c"].caching, orders["results:c"].why) == (CachingMode.NONE, WhyCaching.NO_BENEFIT)
+    assert {order.eviction for order in orders.values()} == {"uniform"}
+
+
+def test_the_room_is_the_target_and_what_is_free():
+    """Rule: before there is a pool, what the plan leaves; the targets of other pools are not room."""
+    other = PoolOrder(CachingMode.FULL, 1, 1, WhyCaching.BENEFIT, 300)
+    mine = replace(other, target=200)
+    assert results_room(Plan(), 1000, [POOL]) == int(USABLE * 1000)
+    assert results_room(Plan(pools={"dataset:d": other}), 1000, [POOL]) == int(USABLE * 1000) - 300
+    assert results_room(Plan(pools={"dataset:d": other, POOL: mine}), 1000, [POOL]) == int(USABLE * 1000) - 300
+    assert results_room(Plan(pools={"dataset:d": replace(other, target=2000)}), 1000, [POOL]) == 0
+
+
+def test_the_plan_has_pools_of_results():
+    """Rule: the manager grants them space beside datasets, within the capacity, and lets go when the job has gone."""
+    job = JobFacts("t", "j", "d", 4)
+    facts = Facts(1_500_000, {"d": DatasetFacts(1_000_000, 100)}, {"t/j": job}, results=[USE])
+    plan = decide(Plan(), facts, 1.0, ManagerParams())
+    assert plan.pools[POOL].target == 1_000_000
+    assert sum(order.target for order in plan.pools.values()) <= 1_500_000
+    assert Plan.from_json(plan.to_json()).pools[POOL] == plan.pools[POOL]
+    after = decide(plan, replace(facts, jobs={}, results=()), 2.0, ManagerParams())
+    assert POOL not in after.pools
