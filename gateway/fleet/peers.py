@@ -17,8 +17,6 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from yarl import URL
-
 from gateway import metrics
 from gateway.fleet.peer_gate import REFUSED
 from gateway.model.errors import LarderError
@@ -26,6 +24,7 @@ from gateway.model.fleet import Node
 from gateway.model.objects import Header
 from gateway.model.peer_auth import PeerSigner
 from gateway.model.sigv4 import WireRequest
+from gateway.net.dialing import ExchangeFailed, ServerAddress
 from gateway.net.exchange import OWN_HEADERS, Connections, StreamedResponse
 
 SILENCE = 2.0
@@ -64,7 +63,7 @@ class _Peer:
         self.result = "unavailable"
         self._peers = peers
 
-    def failed(self, what: str, cause: Exception | None) -> PeerUnavailable:
+    def failed(self, what: str, cause: ExchangeFailed | None) -> PeerUnavailable:
         if cause is not None:
             metrics.PEER_REQUESTS.labels(self.result).inc()
             self._peers.members.suspect(self.node.id)
@@ -143,14 +142,13 @@ class Peers:
         self, node: Node, method: str, path: str, headers: Sequence[Header], query: str, body: bytes, within: float
     ) -> StreamedResponse:
         """One request. All calls between nodes are idempotent, so one whose connection broke is repeated."""
-        url = URL(node.address)
-        url = URL.build(scheme=url.scheme, authority=url.raw_authority, path=path, query_string=query, encoded=True)
+        address, target = ServerAddress.of(node.address), f"{path}?{query}" if query else path
         raw = [(name.lower().encode(), value.encode()) for name, value in headers]
         signed = self._signer.headers(WireRequest(method, path.encode(), query.encode(), raw), body, time.time())
-        sent = (*headers, *signed, *OWN_HEADERS)
+        sent = (("Host", address.name), *headers, *signed, *OWN_HEADERS)
         began = time.perf_counter()
         peer = _Peer(node, self)
-        answer = await self._connections.ask(peer, method, url, sent, body, within=within, repeat=True)
+        answer = await self._connections.ask(peer, method, address, target, sent, body, within=within, repeat=True)
         peer.result = "broken"
         metrics.PEER_LATENCY.observe(time.perf_counter() - began)
         if (reason := answer.header(REFUSED)) is not None:

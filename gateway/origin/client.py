@@ -7,19 +7,21 @@ for byte: no decoding, no removal of dot segments, no merging of slashes, becaus
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import cache, partial
 
 from prometheus_client import Counter, Histogram
-from yarl import URL
 
 from gateway.config import Credential, Origin
 from gateway.metrics import ORIGIN_BYTES, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_REQUESTS
 from gateway.model.errors import IdentityGone, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
-from gateway.net.exchange import OWN_HEADERS, Connections, StreamedResponse, Upload, kind_of, probe
+from gateway.net.dialing import ExchangeFailed, ServerAddress
+from gateway.net.exchange import OWN_HEADERS, Connections, StreamedResponse, probe
+from gateway.net.upload import Upload
 from gateway.origin.credentials import CredentialChain, KeyRing
 from gateway.origin.reach import Reach
 from gateway.origin.signer import Signer
@@ -36,19 +38,17 @@ class _Link:
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
-        base = URL(origin.endpoint)
-        self._scheme = base.scheme
-        self._authority = base.raw_authority
-        self.host = base.host_port_subcomponent or ""
+        self.address = ServerAddress.of(origin.endpoint)
         self.active = 0
-        self.head_within = origin.connect_timeout + origin.read_timeout if origin.read_timeout else None
+        self.patience = origin.read_timeout or math.inf
+        self.head_within = origin.connect_timeout + self.patience
         self.connections = Connections(
             limit=origin.max_connections,
             connect=origin.connect_timeout or None,
             silence=origin.read_timeout or None,
             buffer=_READ_BUFFER,
         )
-        self.reach = Reach(origin.name, partial(probe, self.url("/", "")), origin.check_timeout)
+        self.reach = Reach(origin.name, partial(probe, self.address), origin.check_timeout)
 
     async def close(self) -> None:
         await self.reach.close()
@@ -62,20 +62,13 @@ class _Link:
         self.active -= 1
         ORIGIN_IN_FLIGHT.dec()
 
-    def failed(self, what: str, cause: Exception | None) -> OriginUnavailable:
+    def failed(self, what: str, cause: ExchangeFailed | None) -> OriginUnavailable:
         if cause is not None:
-            ORIGIN_FAILURES.labels(kind_of(cause)).inc()
+            ORIGIN_FAILURES.labels(cause.kind).inc()
         return OriginUnavailable(f"the origin {self.origin.endpoint} {what}")
 
     async def check(self) -> None:
         """Nothing to check: read time-outs limit the silence of an origin."""
-
-    def url(self, raw_path: str, query: str) -> URL:
-        if not raw_path.startswith("/") or "?" in raw_path or not _is_plain(raw_path + query):
-            raise S3Error("InvalidURI")
-        return URL.build(
-            scheme=self._scheme, authority=self._authority, path=raw_path, query_string=query, encoded=True
-        )
 
 
 class OriginClient:
@@ -176,21 +169,17 @@ class OriginClient:
         except KeyError:
             # The key was revoked or the origin removed while the request was in progress.
             raise IdentityGone("the origin, or the keys for it, are no longer configured") from None
-        url = link.url(raw_path, query)
-        pairs = [*map(_as_sent, headers), *OWN_HEADERS, ("Host", link.host)]
+        target = _target(raw_path, query)
+        # The Host that is sent and signed is the configured one.
+        pairs = [pair for pair in headers if pair[0].lower() != "host"]
+        pairs += *OWN_HEADERS, ("Host", link.address.name)
         if keys is not None:
             self._signer.sign(
                 method, raw_path, query, pairs, payload_hash=payload_hash, keys=keys, region=link.origin.region
             )
-        content_length = len(body) if isinstance(body, bytes) else content_length
-        if content_length is not None:
-            pairs.append(("Content-Length", str(content_length)))
-        upload = None
-        if body is not None:
-            upload = Upload(body, content_length, patience=link.origin.read_timeout, head_within=link.head_within)
         began = time.perf_counter()
         try:
-            response = await _exchange(link, method, url, pairs, upload)
+            response = await _exchange(link, method, target, pairs, _sent(link, body, content_length))
         except OriginUnavailable:
             link.reach.doubt()
             ORIGIN_REQUESTS.labels(method, "failed").inc()
@@ -209,17 +198,29 @@ class OriginClient:
             await link.close()
 
 
-async def _exchange(link: _Link, method: str, url: URL, pairs: list[Header], upload: Upload | None) -> StreamedResponse:
+def _sent(link: _Link, body: bytes | AsyncIterator[bytes] | None, length: int | None) -> bytes | Upload:
+    """The body of a request, as the exchange takes it."""
+    if body is None or isinstance(body, bytes):
+        return body or b""
+    assert length is not None
+    return Upload(body, length, patience=link.patience, head_within=link.head_within)
+
+
+async def _exchange(
+    link: _Link, method: str, target: str, pairs: list[Header], body: bytes | Upload
+) -> StreamedResponse:
     link.began()
     try:
-        if upload is None:
+        if isinstance(body, bytes):
             link.reach.asked()
             try:
-                response = await link.connections.ask(link, method, url, pairs, within=link.head_within)
+                response = await link.connections.ask(
+                    link, method, link.address, target, pairs, body, within=link.head_within
+                )
             finally:
                 link.reach.ended()
         else:
-            response = await link.connections.upload(link, method, url, pairs, upload)
+            response = await link.connections.upload(link, method, link.address, target, pairs, body)
     except BaseException:
         link.ended()
         raise
@@ -236,15 +237,14 @@ def _series(method: str, hundreds: int) -> tuple[Counter, Histogram]:
     return ORIGIN_REQUESTS.labels(method, f"{hundreds}xx"), ORIGIN_LATENCY.labels(method)
 
 
-def _is_plain(text: str) -> bool:
-    return text.isascii() and text.isprintable() and " " not in text and "#" not in text
+def _target(raw_path: str, query: str) -> str:
+    """The request target (RFC 9112, 3.2.1).
 
-
-def _as_sent(pair: Header) -> Header:
-    """A pair whose value aiohttp, which writes UTF-8, turns into the intended bytes."""
-    if pair[1].isascii():
-        return pair
-    try:
-        return pair[0], pair[1].encode("latin-1").decode("utf-8")
-    except UnicodeError:
-        return pair
+    Raises:
+        S3Error: ``InvalidURI``.
+    """
+    target = f"{raw_path}?{query}" if query else raw_path
+    plain = target.isascii() and target.isprintable() and " " not in target and "#" not in target
+    if not raw_path.startswith("/") or "?" in raw_path or not plain:
+        raise S3Error("InvalidURI")
+    return target

@@ -13,9 +13,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from aiohttp import ClientError
-
 from gateway.model.errors import OriginUnavailable
+from gateway.net.dialing import ExchangeFailed
 from gateway.policies.reachability import Contact, Reachability
 
 log = logging.getLogger("larder.origin")
@@ -163,7 +162,7 @@ class Reach:
                 await self._probe()
         except TimeoutError:
             return Contact.SILENT
-        except (ClientError, OSError):
+        except ExchangeFailed:
             return Contact.REFUSES
         finally:
             self._probed_at = self._loop.time()

@@ -25,9 +25,9 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway import metrics
+from gateway.net.deadlines import NEVER, watch
 from gateway.server.channel import Channel
 from gateway.server.cycle import FILES, PIECES, Cycle
-from gateway.server.deadlines import NEVER, watch
 from gateway.server.parsing import BadRequest, RequestHead, RequestParser
 from gateway.server.refusals import Application, Scope, refusal, slow_down
 from gateway.server.strangers import AUTHENTICATED, strangers_of

@@ -8,16 +8,12 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
 
 import pytest
-from aiohttp import ClientConnectorDNSError
-from aiohttp.client_reqrep import ConnectionKey
 
 from gateway import __version__, metrics
 from gateway.config import Origin
 from gateway.model.errors import OriginUnavailable
-from gateway.net.exchange import kind_of
 from gateway.origin.client import OriginClient
 from gateway.testing.origin import OriginThread
 from gateway.wiring.vitals import late, show_memory
@@ -220,13 +216,6 @@ async def test_failures_of_origins_are_counted_by_kind(kind: str, failing: Calla
     before = counted("larder_origin_failures_total", kind=kind)
     await failing()
     assert counted("larder_origin_failures_total", kind=kind) == before + 1
-
-
-def test_a_name_that_is_not_found_is_a_kind_of_its_own() -> None:
-    """Rule: DNS is told from a server that does not listen, although both are failures to connect."""
-    key = ConnectionKey("larder.invalid", 80, False, True, None, None, None)
-    failure = ClientConnectorDNSError(cast(ConnectionKey, key), OSError("no such name"))
-    assert kind_of(failure) == "dns"
 
 
 def test_the_loop_is_late_by_what_a_wait_took_longer() -> None:

@@ -311,7 +311,7 @@ async def test_a_node_whose_name_is_not_resolved_is_suspected(monkeypatch: pytes
 
     monkeypatch.setattr(peers, "SILENCE", 0.05)
     async with asking(None) as each:
-        monkeypatch.setattr(each.peers._connections._session.connector, "_resolve_host", unresolved)
+        monkeypatch.setattr(each.peers._connections._dialer, "_resolve", unresolved)
         async with asyncio.timeout(PATIENT):
             with pytest.raises(PeerUnavailable, match="hangs"):
                 await each.peers.request(each.node, "GET", "/-/peer/v1/x")

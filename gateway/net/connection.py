@@ -1,0 +1,383 @@
+"""One HTTP/1.1 connection to an origin or a node: one exchange at a time.
+
+llhttp judges the grammar: of every head, and of chunked bodies (RFC 9112). This module finds the end of a head, and has the
+framing of what follows, so that bytes of a body with a length go from the socket to their reader untouched. Its rules:
+
+* The heads of an answer, interim ones included, have at most ``MAX_HEAD`` bytes; so have the extensions and trailers of a chunked
+  body between two pieces of it. Trailers are dropped.
+* An answer ends by its length, its last chunk, or the end of the connection if it has neither. HEAD, 204 and 304 have no body.
+* A connection serves another exchange only if both sides ended the last one, the peer wants that, and sent nothing else.
+  A byte that nobody asked for ends it.
+* Silence is limited while only the peer is waited for: not while the reader is behind, or the sender of a request's body.
+  Interim answers do not prolong the limit on the head.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any, Protocol, cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from gateway.model.objects import Header
+from gateway.net.deadlines import NEVER
+from gateway.net.dialing import ExchangeFailed, ServerAddress
+
+MAX_HEAD = 64 * 1024
+_KEEP_IDLE = 15.0
+"""Seconds for which an idle connection is kept."""
+
+
+class IncomingAnswer:
+    """An answer, filled by its connection.
+
+    Attributes:
+        begun: done when the head is complete; its exception is why there is none.
+        headers: order, spelling and repetitions are the peer's; each character of a value is one byte.
+        pieces: of the body, those not read yet; ``size`` bytes in all.
+        complete: the body has ended; its last pieces may not be read yet.
+        failure: why no more pieces will come.
+        waiter: is woken when something of this changes.
+    """
+
+    __slots__ = (
+        "begun", "complete", "connection", "failure", "headers", "loop", "pieces", "size", "status", "waiter",
+    )  # fmt: skip
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.begun: asyncio.Future[None] = loop.create_future()
+        self.status = 0
+        self.headers: list[Header] = []
+        self.pieces: list[bytes] = []
+        self.size = 0
+        self.complete = False
+        self.failure: ExchangeFailed | None = None
+        self.waiter: asyncio.Future[None] | None = None
+        self.connection: ClientConnection | None = None
+
+    def end(self, failure: Exception | None) -> None:
+        """The connection has let go of the answer."""
+        self.connection = None
+        if failure is None:
+            self.complete = True
+        elif isinstance(failure, ExchangeFailed):
+            self.failure = failure
+        else:
+            self.failure = ExchangeFailed("broken", "the request failed")
+        if not self.begun.done():
+            self.begun.set_exception(failure or ExchangeFailed("broken", "the exchange was given up"))
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+
+class ConnectionOwner(Protocol):
+    """Who keeps connections for further exchanges."""
+
+    def ended(self, connection: ClientConnection, *, reusable: bool) -> None:
+        """The exchange is over."""
+
+    def lost(self, connection: ClientConnection) -> None:
+        """The connection is gone."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """See above.
+
+    Args:
+        owner: is told of ends.
+        address: of the peer.
+        silence: seconds without a byte of the peer after which an exchange fails.
+        buffer: bytes of a body that are read ahead of its reader.
+    """
+
+    def __init__(self, owner: ConnectionOwner, address: ServerAddress, silence: float, buffer: int) -> None:
+        self.address = address
+        self.deadline = NEVER
+        self.closed = False
+        self._owner = owner
+        self._silence = silence
+        self._buffer = buffer
+        self._loop = asyncio.get_running_loop()
+        self._incoming: IncomingAnswer | None = None
+        self._parser: Any = None
+        self._head = b""
+        self._heads = 0
+        self._head_by = NEVER
+        self._left: float | None = None
+        self._until_close = self._bodiless = self._reusable = False
+        self._sending = self.paused = False
+        self._message_over = False
+        self._overhead = 0
+        self._stuck = False
+        self._writable: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self.transport = cast(asyncio.Transport, transport)
+
+    # -- the request
+
+    def send(
+        self,
+        incoming: IncomingAnswer,
+        request: bytes,
+        *,
+        bodiless: bool,
+        last: bool,
+        within: float,
+        streamed: bool = False,
+    ) -> None:
+        """Begin an exchange.
+
+        Args:
+            incoming: takes the answer.
+            request: its head, and its body unless ``streamed``.
+            bodiless: the answer has no body, whatever its head says.
+            last: the request asks for the connection to be closed.
+            within: seconds to the head of the answer.
+            streamed: the body follows by ``write``; ``sent`` ends it.
+        """
+        self._incoming, incoming.connection = incoming, self
+        self._head, self._heads, self._left, self._parser = b"", 0, None, None
+        self._until_close, self._bodiless, self._reusable = False, bodiless, not last
+        self._sending, self.paused = streamed, False
+        if not streamed:
+            self.await_head(within)
+        self.transport.write(request)
+
+    def await_head(self, within: float) -> None:
+        """From now on, only the peer is waited for."""
+        now = self._loop.time()
+        self._head_by = now + within
+        self.deadline = min(self._head_by, now + self._silence)
+
+    async def write(self, piece: bytes, patience: float) -> None:
+        """Send a piece of the request's body; returns when the next one may follow, at once if the connection is gone.
+
+        ``patience``: seconds for the peer to take it.
+        """
+        if self._incoming is None:
+            return
+        self.transport.write(piece)
+        if self._stuck and not self.closed:
+            self.deadline = self._loop.time() + patience
+            self._writable = self._loop.create_future()
+            await self._writable
+            self.deadline = NEVER
+
+    def sent(self, within: float) -> None:
+        """The request's body is complete; ``within``: seconds to the head of the answer."""
+        self._sending = False
+        if self._incoming is None:
+            return
+        if self._in_head:
+            self.await_head(within)
+        elif not self.paused:
+            self.deadline = self._loop.time() + self._silence
+
+    def pause_writing(self) -> None:
+        """The peer is slower than the sender."""
+        self._stuck = True
+
+    def resume_writing(self) -> None:
+        """The peer has taken enough."""
+        self._stuck = False
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    # -- the answer
+
+    @property
+    def _in_head(self) -> bool:
+        return self._left is None and self._parser is None
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the answer."""
+        if self._incoming is None:
+            self.transport.abort()  # nobody asked for it
+        elif self._left is not None:
+            self._take(data)
+        elif self._parser is not None:
+            self._parse(data)
+        else:
+            self._read_heads(self._head + data if self._head else data)
+
+    def _read_heads(self, data: bytes) -> None:
+        while (end := data.find(b"\r\n\r\n") + 4) > 3:
+            self._heads += end
+            if self._heads > MAX_HEAD:
+                break
+            parser, self._message_over = HttpResponseParser(self), False
+            try:
+                parser.feed_data(data[:end])
+            except (HttpParserError, HttpParserUpgrade):
+                self._give_up("invalid", "its answer is not valid HTTP")
+                return
+            status = parser.get_status_code()
+            if status >= 200:
+                self._begin(parser, status, data[:end], data[end:])
+                return
+            if status < 100:
+                self._give_up("invalid", "its answer is not valid HTTP")
+                return
+            data = data[end:]
+        self._head = data
+        if self._heads + len(data) > MAX_HEAD:
+            self._give_up("invalid", "the header of its answer is too long")
+        elif not self._sending:
+            self.deadline = min(self._head_by, self._loop.time() + self._silence)
+
+    def _begin(self, parser: Any, status: int, head: bytes, rest: bytes) -> None:
+        """The head of the final answer is complete; ``rest`` follows it."""
+        incoming = self._incoming
+        assert incoming is not None
+        coding = length = None
+        connection = ""
+        for line in head[:-4].decode("latin-1").split("\r\n")[1:]:
+            name, colon, value = line.partition(":")
+            if not colon or name[0] in " \t":  # a folded line
+                self._give_up("invalid", "its answer is not valid HTTP")
+                return
+            value = value.strip(" \t")
+            incoming.headers.append((name, value))
+            lowered = name.lower()
+            if lowered == "content-length":
+                length = value
+            elif lowered == "transfer-encoding":
+                coding = value.lower()
+            elif lowered == "connection":
+                connection += value.lower()
+        incoming.status = status
+        if not incoming.begun.done():
+            incoming.begun.set_result(None)
+        kept = "close" not in connection if head.startswith(b"HTTP/1.1") else "keep-alive" in connection
+        self._reusable = self._reusable and kept
+        if self._bodiless or self._message_over:
+            self._left = 0
+        elif coding is not None and coding.endswith("chunked"):
+            parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)  # some servers pad them
+            self._parser, self._overhead = parser, 0
+            self._parse(rest)
+            return
+        else:
+            self._until_close = coding is not None or length is None
+            self._left = math.inf if self._until_close else int(length or 0)
+        self._take(rest)
+
+    def _take(self, data: bytes) -> None:
+        """Take bytes of a body whose end is its length, or that of the connection."""
+        incoming, left = self._incoming, self._left
+        assert incoming is not None
+        assert left is not None
+        if len(data) > left:
+            self._reusable = False
+            data = data[: int(left)]
+        self._left = left = left - len(data)
+        if data:
+            incoming.pieces.append(data)
+            incoming.size += len(data)
+        self._advance(incoming, ended=not left)
+
+    def _parse(self, data: bytes) -> None:
+        """Take bytes of a chunked body."""
+        incoming = self._incoming
+        assert incoming is not None
+        self._overhead += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade):
+            self._reusable = False
+            if not self._message_over:
+                self._give_up("invalid", "its answer is not valid HTTP")
+                return
+        if self._overhead > MAX_HEAD and not self._message_over:
+            self._give_up("invalid", "its answer is not valid HTTP")
+            return
+        self._advance(incoming, ended=self._message_over)
+
+    def on_message_begin(self) -> None:
+        """Something begins, perhaps after the end of the answer."""
+        if self._message_over:
+            self._reusable = False
+
+    def on_body(self, piece: bytes) -> None:
+        """A piece of a chunked body."""
+        incoming = self._incoming
+        if incoming is not None and not self._message_over:
+            self._overhead = 0
+            incoming.pieces.append(piece)
+            incoming.size += len(piece)
+
+    def on_message_complete(self) -> None:
+        """The end of a chunked body, or of a head that nothing follows."""
+        self._message_over = True
+
+    def _advance(self, incoming: IncomingAnswer, *, ended: bool) -> None:
+        if ended:
+            self._end(None)
+            return
+        waiter = incoming.waiter
+        if waiter is not None and not waiter.done() and incoming.pieces:
+            waiter.set_result(None)
+        if incoming.size > self._buffer:
+            self.deadline, self.paused = NEVER, True
+            self.transport.pause_reading()
+        elif not self._sending:
+            self.deadline = self._loop.time() + self._silence
+
+    def resume(self) -> None:
+        """The reader has read everything."""
+        if self.paused and not self.closed:
+            self.paused = False
+            self.deadline = self._loop.time() + self._silence
+            self.transport.resume_reading()
+
+    # -- the end
+
+    def _end(self, failure: Exception | None) -> None:
+        """Let go of the exchange."""
+        incoming, self._incoming, self._parser = self._incoming, None, None
+        if incoming is None:
+            return
+        reusable = failure is None and self._reusable and not self._sending and not self.closed
+        self.deadline = self._loop.time() + _KEEP_IDLE if reusable else NEVER
+        if not reusable:
+            self.transport.abort()
+        incoming.end(failure)
+        self._owner.ended(self, reusable=reusable)
+
+    def _give_up(self, kind: str, text: str) -> None:
+        self._end(ExchangeFailed(kind, text))
+
+    def abort(self, failure: Exception | None = None) -> None:
+        """Close the connection; an exchange in progress fails."""
+        self._end(failure or ExchangeFailed("broken", "the exchange was given up"))
+        self.transport.abort()
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+        self.abort(ExchangeFailed("timeout", "it was silent for too long"))
+
+    def eof_received(self) -> None:
+        """The peer sends nothing more."""
+        self._lose("")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self.closed = True
+        self.resume_writing()
+        self._lose(f": {exc}" if exc else "")
+        self._owner.lost(self)
+
+    def _lose(self, why: str) -> None:
+        """An answer that ends with the connection is complete, unless that broke; any other one is not."""
+        self._reusable = False
+        if self._in_head:
+            unanswered = not self._head and not self._heads
+            self._end(ExchangeFailed("broken", f"the connection was closed{why}", unanswered=unanswered))
+        elif self._until_close and not why:
+            self._end(None)
+        else:
+            self._end(ExchangeFailed("broken", f"the connection was closed early{why}"))

@@ -1,0 +1,358 @@
+"""Exchanges over real sockets, with peers that behave and peers that do not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client import Counter
+
+from gateway.model.errors import LarderError, OriginUnavailable
+from gateway.net import dialing
+from gateway.net.dialing import Dialer, ExchangeFailed, ServerAddress
+from gateway.net.exchange import Connections, StreamedResponse, probe
+from gateway.net.upload import Upload
+from gateway.testing.stores import eventually
+from tests.origin.raw_server import EMPTY, RawServer, content
+from tests.s3compat.certificates import make_certificates
+
+BYTES = Counter("test_exchange_bytes", "Bytes that these tests received.")
+BIG = 4 * 1024**2
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Origin:
+    """The remote side; remembers the kinds of its failures, and counts the answers that were let go."""
+
+    bytes = BYTES
+    silence: float | None = None
+
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+        self.ends = 0
+
+    def failed(self, what: str, cause: ExchangeFailed | None) -> LarderError:
+        """Note it."""
+        self.kinds.append("" if cause is None else cause.kind)
+        return OriginUnavailable(what)
+
+    async def check(self) -> None:
+        """It is alive."""
+
+    def ended(self) -> None:
+        """Count it."""
+        self.ends += 1
+
+
+class Asking:
+    """A client of one server."""
+
+    def __init__(self, url: str, *, limit: int = 1, silence: float | None = 30.0, buffer: int = 64 * 1024) -> None:
+        self.address = ServerAddress.of(url)
+        self.origin = Origin()
+        self.connections = Connections(limit=limit, connect=30.0, silence=silence, buffer=buffer)
+
+    async def ask(self, method: str = "GET", target: str = "/", body: bytes = b"") -> StreamedResponse:
+        """One request."""
+        host = [("Host", self.address.name)]
+        return await self.connections.ask(self.origin, method, self.address, target, host, body, within=30.0)
+
+    async def upload(self, *pieces: bytes, patience: float = 30.0) -> StreamedResponse:
+        """One request with a streamed body."""
+        length = sum(map(len, pieces))
+        body = Upload(content(*pieces), length, patience=patience, head_within=30.0)
+        host = [("Host", self.address.name)]
+        return await self.connections.upload(self.origin, "PUT", self.address, "/", host, body)
+
+
+@asynccontextmanager
+async def talking(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """The address of a server that treats every connection with ``talk``."""
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await talk(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(one, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Break the connection instead of closing it."""
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def test_one_connection_serves_many_exchanges() -> None:
+    """Rule: a connection is used again after an answer that has ended, read or not."""
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"
+    async with RawServer([[answer] * 3]) as server:
+        each = Asking(server.endpoint)
+        for _ in range(3):
+            response = await each.ask()
+            assert await response.next_chunk() == b"abc"
+            response.release()
+        assert (server.connections, each.origin.ends) == (1, 3)
+        await each.connections.close()
+
+
+async def test_an_answer_that_is_given_up_frees_its_place() -> None:
+    """Rule: with one connection at most, the next request gets it after an abort, a failure, and a cancellation."""
+
+    async def stuck(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        if b"/body" in request:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
+            await reader.read()
+        elif b"/reset" in request:
+            reset(writer)
+        elif b"/silent" in request:
+            await reader.read()
+        else:
+            writer.write(EMPTY)
+
+    async with talking(stuck) as url, asyncio.timeout(60):
+        each = Asking(url)
+        (await each.ask(target="/body")).abort()
+        with pytest.raises(OriginUnavailable):
+            await each.ask(target="/reset")
+        waiting = asyncio.create_task(each.ask(target="/silent"))
+        assert not (await asyncio.wait([waiting], timeout=0.05))[0]
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        (await each.ask(target="/")).release()
+        await each.connections.close()
+
+
+async def test_a_reset_within_a_body_keeps_what_came_before() -> None:
+    """Rule: the bytes that arrived are delivered, and then the failure; so the rest alone is asked for again."""
+
+    async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
+        await reader.readexactly(1)
+        reset(writer)
+
+    async with talking(breaking) as url, asyncio.timeout(60):
+        each = Asking(url)
+        response = await each.ask()
+        assert response.connection is not None
+        response.connection.transport.write(b"x")
+        await eventually(lambda: response.failure is not None)
+        assert await response.next_chunk() == b"abc"
+        with pytest.raises(OriginUnavailable):
+            await response.next_chunk()
+        assert (each.origin.kinds, each.origin.ends) == (["broken"], 1)
+        await each.connections.close()
+
+
+@pytest.mark.parametrize(("method", "requests"), [("GET", 3), ("DELETE", 3), ("POST", 2)])
+async def test_a_kept_connection_that_was_closed_meanwhile_is_replaced(method: str, requests: int) -> None:
+    """Rule: the race between a request and the peer's keep-alive limit is hidden, unless doing it twice may do harm."""
+    async with RawServer([[EMPTY, b""], [EMPTY]]) as server:
+        each = Asking(server.endpoint)
+        (await each.ask()).release()
+        if method == "POST":
+            with pytest.raises(OriginUnavailable):
+                await each.ask(method)
+        else:
+            assert (await each.ask(method)).status == 200
+        assert len(server.requests) == requests
+        await each.connections.close()
+
+
+async def test_a_request_is_repeated_once() -> None:
+    """Rule: a peer that closes every connection is asked twice, and then has failed."""
+    async with RawServer([[b""]]) as server:
+        each = Asking(server.endpoint)
+        with pytest.raises(OriginUnavailable):
+            await each.ask()
+        assert (server.connections, each.origin.kinds) == (2, ["broken"])
+        await each.connections.close()
+
+
+async def test_a_slow_reader_holds_the_peer_back() -> None:
+    """Rule: an answer is read ahead by the buffer and one read of the socket; all of it comes through."""
+
+    async def sending(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % BIG)
+        writer.write(bytes(BIG))
+        await writer.drain()
+
+    async with talking(sending) as url, asyncio.timeout(60):
+        each = Asking(url)
+        response = await each.ask()
+        await eventually(lambda: response.connection is not None and response.connection.paused)
+        assert response.size < BIG // 4
+        assert len(await response.read(BIG)) == BIG
+        await each.connections.close()
+
+
+async def test_an_upload_is_held_back_by_the_peer_and_arrives_whole() -> None:
+    """Rule: a body is sent as fast as the peer takes it."""
+    got = 0
+
+    async def taking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal got
+        await reader.readuntil(b"\r\n\r\n")
+        while got < BIG:
+            got += len(await reader.read(1 << 16))
+        writer.write(EMPTY)
+
+    async with talking(taking) as url, asyncio.timeout(60):
+        each = Asking(url)
+        response = await each.upload(*[bytes(BIG // 64)] * 64)
+        assert (response.status, got) == (200, BIG)
+        response.release()
+        await each.connections.close()
+
+
+async def test_an_early_answer_ends_the_upload() -> None:
+    """Rule: who has its answer does not go on reading the client's body."""
+    left: list[bool] = []
+
+    async def endless() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield bytes(1000)
+                await asyncio.sleep(0.001)
+        finally:
+            left.append(True)
+
+    async def refusing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
+        await reader.read()
+
+    async with talking(refusing) as url, asyncio.timeout(60):
+        each = Asking(url)
+        headers = [("Host", each.address.name)]
+        body = Upload(endless(), 2**40, patience=30.0, head_within=30.0)
+        response = await each.connections.upload(each.origin, "PUT", each.address, "/", headers, body)
+        assert (response.status, await response.read(10)) == (403, b"no")
+        await eventually(lambda: bool(left))
+        await each.connections.close()
+
+
+@pytest.mark.parametrize("header", [("x", "a\r\nHost: evil"), ("x", "a\nb"), ("x\r\nHost", "evil"), ("x", "\0")])
+async def test_a_header_cannot_end_its_line(header: tuple[str, str]) -> None:
+    """Rule: nothing in a header makes another one (RFC 9110, section 5.5)."""
+    async with RawServer([[EMPTY]]) as server:
+        each = Asking(server.endpoint)
+        with pytest.raises(ValueError, match="line break"):
+            await each.connections.ask(each.origin, "GET", each.address, "/", [header], within=None)
+        assert server.connections == 0
+        await each.connections.close()
+
+
+async def test_a_name_that_is_not_found_is_a_kind_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: DNS is told from a server that does not listen, although both are failures to connect."""
+
+    def unknown(*_args: object, **_options: object) -> object:
+        raise socket.gaierror(socket.EAI_NONAME, "no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    each = Asking("http://larder.invalid")
+    with pytest.raises(OriginUnavailable, match=r"cannot resolve larder\.invalid"):
+        await each.ask()
+    assert each.origin.kinds == ["dns"]
+    await each.connections.close()
+
+
+async def test_the_addresses_of_a_name_are_used_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: one look-up serves for a while; each connection begins with another address, and one that refuses is passed over."""
+    async with RawServer([[EMPTY]]) as server:
+        port = ServerAddress.of(server.endpoint).port
+        asked: list[str] = []
+
+        def found(host: str, *_args: object, **_options: object) -> list[object]:
+            asked.append(host)
+            kinds = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+            return [(*kinds, ("127.0.0.1", port)), (*kinds, ("127.0.0.1", 1))]
+
+        monkeypatch.setattr(socket, "getaddrinfo", found)
+        for _ in range(2):
+            each = Asking(f"http://larder.test:{port}")
+            for _ in range(2):
+                response = await each.ask()
+                assert response.connection is None
+                each.connections._idle.clear()
+            await each.connections.close()
+        assert asked == ["larder.test"] * 2
+
+
+async def test_tls_is_verified_and_carries_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a server is believed by its certificate alone, and by the host it is valid for."""
+    certificates = make_certificates(tmp_path)
+
+    async def sending(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % BIG)
+            writer.write(bytes(BIG))
+            await writer.drain()
+
+    async with talking(sending, certificates.tls.server) as url, asyncio.timeout(60):
+        stranger = Asking(url)
+        with pytest.raises(OriginUnavailable):
+            await stranger.ask()
+        assert stranger.origin.kinds == ["tls"]
+        await stranger.connections.close()
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificates.authority))
+        dialing._tls.cache_clear()
+        each = Asking(url)
+        for _ in range(2):
+            assert len(await (await each.ask()).read(BIG)) == BIG
+        await probe(each.address)
+        wrong = Asking(url.replace("127.0.0.1", "localhost"))
+        with pytest.raises(OriginUnavailable, match="localhost"):
+            await wrong.ask()
+        await wrong.connections.close()
+        await each.connections.close()
+    dialing._tls.cache_clear()
+
+
+async def test_a_connection_attempt_has_a_limit() -> None:
+    """Rule: an address that does not answer is given up after the connect time-out."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = ServerAddress.of(f"http://127.0.0.1:{full.getsockname()[1]}")
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        with pytest.raises(ExchangeFailed) as failed:
+            await Dialer(0.1).dial(address, asyncio.Protocol)
+        assert failed.value.kind == "timeout"
+        for filler in fillers:
+            filler.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://127.0.0.1:5000", ("127.0.0.1", 5000, False, "127.0.0.1:5000")),
+        ("https://s3.eu-west-1.amazonaws.com", ("s3.eu-west-1.amazonaws.com", 443, True, "s3.eu-west-1.amazonaws.com")),
+        ("HTTPS://[2001:db8::1]:8443", ("2001:db8::1", 8443, True, "[2001:db8::1]:8443")),
+        ("http://[::1]:80", ("::1", 80, False, "[::1]")),
+        ("https://minio:443", ("minio", 443, True, "minio")),
+    ],
+)
+def test_addresses(url: str, address: tuple[str, int, bool, str]) -> None:
+    """Rule: Host names the port unless it is the scheme's own (RFC 9110, section 7.2)."""
+    assert ServerAddress.of(url) == address
