@@ -28,8 +28,10 @@ def main() -> None:
     """Go through two epochs, and say what they cost."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", help="a registered dataset, or a digest file")
-    parser.add_argument("--workers", type=int, help="worker processes; by default one per core")
+    parser.add_argument("--workers", help='worker processes, by default one per core; or "ray", or "ray:4"')
     options = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    if options.get("workers", "").isdigit():
+        options["workers"] = int(options["workers"])
 
     pipeline = larder.pipeline(**options, keys=True, seed=1).map(decode).autocache().map(augment).batch(16)
     for epoch in range(2):

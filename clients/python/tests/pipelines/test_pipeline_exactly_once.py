@@ -1,10 +1,11 @@
-"""Exactly once, in order, over random schedules of deaths, silence, scaling and resumes.
+"""Exactly once, in order, over random schedules of deaths, silence, gateway restarts, scaling and resumes.
 
 The crew, the ledger and the planner are the shipped ones; the workers are simulated, under a virtual clock.
 """
 
 import random
 from collections import Counter, deque
+from contextlib import suppress
 from itertools import islice
 
 import numpy as np
@@ -12,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from larder.errors import PipelineError
-from larder.pipelines.crew import HEARTBEAT, Crew, CrewLimits
+from larder.errors import GatewayUnavailable, PipelineError
+from larder.pipelines.crew import HEARTBEAT, STARTUP, Crew, CrewLimits
 from larder.pipelines.elements import decode, encode
 from larder.pipelines.splits import MOST_DEATHS, PlannedItems, Split, SplitLedger
 from larder.pipelines.stages import ElementFailure, StageCounts
@@ -26,6 +27,8 @@ LIMITS = CrewLimits(elements=40, bytes=1 << 20, timeout=60.0)
 class SimulatedWorkers:
     """Workers that die, fall silent, repeat themselves and lose what they have not sent, by a seeded chance."""
 
+    advice = "Look at them"
+
     def __init__(self, chance, trouble, deadly=()):
         self.chance, self.trouble, self.deadly = chance, trouble, deadly
         self.now = 0.0
@@ -35,6 +38,7 @@ class SimulatedWorkers:
         self.deaths = Counter()
         self.events = []
         self.most = 0
+        self.back = 0.0
 
     def start(self, worker):
         """It is ready at once."""
@@ -43,9 +47,13 @@ class SimulatedWorkers:
         self.events.append((worker, Started()))
 
     def assign(self, worker, split):
-        """Nothing happens to a worker that is gone."""
+        """Nothing happens to a worker that is gone. A silent one dies of what it gets, unless that would be the third time."""
         if worker in self.splits:
             self.splits[worker].append(split)
+        if worker in self.silent:
+            self.deaths[split.indices[0]] += 1
+            if self.deaths[split.indices[0]] >= MOST_DEATHS:
+                self.silent.discard(worker)
 
     def retire(self, worker):
         """It ends when it has nothing left."""
@@ -54,39 +62,48 @@ class SimulatedWorkers:
     def kill(self, worker):
         """What it has computed and not sent is lost."""
         if self.splits.pop(worker, None) is not None:
-            self.events.append((worker, Ended(-9)))
+            self.events.append((worker, Ended("exit status -9")))
 
     def close(self):
         """Forget all."""
         self.splits.clear()
 
     def poll(self, seconds):
-        """Every worker does one thing, or nothing."""
+        """Every worker does one thing, or nothing. Sometimes the gateway restarts."""
         self.now += self.chance.uniform(0, HEARTBEAT)
+        if self.chance.random() < self.trouble / 4:
+            self.restart_gateway()
         for worker in list(self.splits):
             self.step(worker)
         events, self.events = self.events, []
         return events
+
+    def restart_gateway(self):
+        """For a while no worker gets items; sometimes for longer than one of them waits, which is an error of the epoch."""
+        self.back = self.now + self.chance.uniform(0, 10 * HEARTBEAT)
+        if self.splits and self.chance.random() < 0.5:
+            worker = self.chance.choice(list(self.splits))
+            self.events.append((worker, Broken(GatewayUnavailable("http://gateway"))))
 
     def step(self, worker):
         """Die, fall silent, or work."""
         if worker in self.silent:
             return
         draw = self.chance.random()
-        at = self.splits[worker][0].indices[0] if self.splits[worker] else -1
-        if draw < 1.5 * self.trouble and self.deaths[at] < MOST_DEATHS - 1:
-            self.deaths[at] += 1
-            if draw < self.trouble or at < 0:
+        at = [split.indices[0] for split in self.splits[worker]]  # a death counts for one of these
+        if draw < 1.5 * self.trouble and all(self.deaths[index] < MOST_DEATHS - 1 for index in at):
+            self.deaths.update(at)
+            if draw < self.trouble or not at:
                 self.kill(worker)
             else:
                 self.silent.add(worker)
             return
         self.events.append((worker, Heartbeat(-1, -1, "", 0.0)))
-        if self.splits[worker] and draw < 0.8:
+        if self.splits[worker] and draw < 0.8 and self.now >= self.back:
             self.compute(worker)
         elif not self.splits[worker] and worker in self.retiring:
             del self.splits[worker]
-            self.events.append((worker, Ended(0)))
+            self.events.append((worker, Ended()))
 
     def compute(self, worker):
         """The next part of the first split; sometimes sent twice, sometimes lost with the worker."""
@@ -131,22 +148,22 @@ def crew_of(host, workers=2):
 @settings(max_examples=200)
 @given(st.integers(0, 2**32), st.integers(0, 200), st.integers(1, 20), st.sampled_from([0.0, 0.02, 0.2]))
 def test_every_element_leaves_once_and_in_order(seed, items, batch, trouble):
-    """Whatever dies, repeats itself or is scaled, and however often the trainer resumes, the epoch is the same."""
+    """Whatever dies, repeats itself, restarts or is scaled, and however often the trainer resumes, the epoch is the same."""
     chance = random.Random(seed)
-    came, progress = [], None
+    came, progress, crew = [], None, None
     while progress is None or progress.epoch == 0:
-        host = SimulatedWorkers(chance, trouble)
-        crew = crew_of(host, chance.randint(1, 4))
+        if crew is None or chance.random() < 0.5:  # the trainer is a new process, or goes on after an error
+            crew = crew_of(SimulatedWorkers(chance, trouble), chance.randint(1, 4))
         plan, start = epoch_of(items, batch, progress=progress)
-        ledger = SplitLedger(PlannedItems(plan), 0, 0)
+        elements = crew.elements(lambda first, plan=plan: SplitLedger(PlannedItems(plan), 0, first))
         places = []
-        stop = chance.choice([None, chance.randint(0, 30)])
-        for released in islice(crew.elements(lambda first, ledger=ledger: ledger), stop):
-            assert decode(released.value) == released.item
-            came.append(released.item)
-            places.append(released.place)
-            if chance.random() < 0.05:
-                crew.scale(chance.randint(1, 5))
+        with suppress(GatewayUnavailable):
+            for released in islice(elements, chance.choice([None, chance.randint(0, 30)])):
+                assert decode(released.value) == released.item
+                came.append(released.item)
+                places.append(released.place)
+                if chance.random() < 0.05:
+                    crew.scale(chance.randint(1, 5))
         done = start.with_places(np.array(places, np.int64))
         progress = done.settled(batch, "short")
     assert came == in_order(items, batch)
@@ -162,6 +179,30 @@ def test_an_element_that_kills_its_workers_is_given_up(seed):
     assert [each.item for each in released] == in_order(60, 8)
     failed = {each.item: each.value.detail for each in released if isinstance(each.value, ElementFailure)}
     assert failed == dict.fromkeys((5, 40), "3 worker processes ended while they computed it")
+
+
+def test_workers_may_wait_for_room_while_others_work():
+    """On a full cluster a worker that does not begin is no error, and the others go on; without any other it is one."""
+
+    class Full(SimulatedWorkers):
+        def start(self, worker):
+            if worker < room:
+                super().start(worker)
+
+        def poll(self, seconds):
+            self.now += 4 * STARTUP / 50
+            return super().poll(seconds)
+
+    room = 2
+    host = Full(random.Random(1), 0.0)
+    ledger = SplitLedger(PlannedItems(epoch_of(300, 8)[0]), 0, 0)
+    assert [each.item for each in crew_of(host, 4).elements(lambda first: ledger)] == in_order(300, 8)
+    assert host.now > 2 * STARTUP
+    room = 0
+    host = Full(random.Random(1), 0.0)
+    ledger = SplitLedger(PlannedItems(epoch_of(10, 2)[0]), 0, 0)
+    with pytest.raises(PipelineError, match=r"the last: no sign of life for 3\d\d s\. Look at them"):
+        list(crew_of(host, 1).elements(lambda first: ledger))
 
 
 def test_a_retired_worker_returns_what_it_has():
@@ -201,10 +242,12 @@ def test_workers_that_never_begin_are_an_error():
 
     class Stillborn(SimulatedWorkers):
         def start(self, worker):
-            self.events.append((worker, Ended(1)))
+            self.events.append((worker, Ended("exit status 1")))
 
     ledger = SplitLedger(PlannedItems(epoch_of(10, 2)[0]), 0, 0)
-    with pytest.raises(PipelineError, match=r"3 worker processes ended before they began, the last with exit status 1"):
+    with pytest.raises(
+        PipelineError, match=r"3 workers ended before they began, the last: exit status 1\. Look at them"
+    ):
         list(crew_of(Stillborn(random.Random(1), 0.0)).elements(lambda first: ledger))
 
 
@@ -226,6 +269,22 @@ def test_numbers_of_splits_are_not_used_again():
     again = crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first))
     assert [each.item for each in again] == in_order(60, 8)
     assert len(numbers) == len(set(numbers))
+
+
+def test_what_comes_with_an_error_is_not_lost():
+    """A worker that began, or ended, at the moment of another one's error is known in the next epoch."""
+
+    class Failing(SimulatedWorkers):
+        def start(self, worker):
+            if worker == 0:
+                self.events.append((worker, Broken(PipelineError("no gateway"))))
+            super().start(worker)
+
+    host = Failing(random.Random(3), 0.0)
+    crew = crew_of(host)
+    with pytest.raises(PipelineError, match="no gateway"):
+        list(crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first)))
+    assert crew.working == 2
 
 
 def test_a_hanging_function_is_ended_and_named():

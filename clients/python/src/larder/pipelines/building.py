@@ -14,8 +14,8 @@
             step(batch)
 
 A pipeline is a value until it is iterated: it can be copied, pickled and extended, and two pipelines may share a beginning.
-Stages on single elements run in input workers, processes of this machine; shuffling and batching, and maps after ``batch``, run
-in the training process.
+Stages on single elements run in input workers, processes of this machine or actors of a Ray cluster; shuffling and batching,
+and maps after ``batch``, run in the training process.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ class PipelineOptions(TypedDict, total=False):
     Args:
         endpoint: address of the gateway; by default that of AWS's tools, ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``.
         seed: seed of the order and of all random numbers (0).
-        workers: number of input workers; 0: compute in the training process. By default one per usable core; with a
-            `larder.Job`, as many as the fleet finds, from one on.
+        workers: number of input workers; 0: compute in the training process. ``"ray"``, or ``"ray:4"`` for four: actors of a
+            Ray cluster. By default one per usable core, or this rank's part of the cluster's free CPUs; with a `larder.Job`, as
+            many as the fleet finds, from one on.
+        ray_options: of the actors, as ``ray.remote`` takes them, such as ``resources`` (``{"num_cpus": 1}``).
         keys: whether the items of the first stage have bucket and key (``False``).
         on_error: for an element whose function raises or hangs: ``"raise"`` `StageFailed` (default), or ``"skip"`` it.
         on_missing: for an item that cannot be read: ``"raise"`` (default), or ``"skip"`` it.
@@ -74,7 +76,8 @@ class PipelineOptions(TypedDict, total=False):
 
     endpoint: str
     seed: int
-    workers: int
+    workers: int | str
+    ray_options: Mapping[str, Any]
     keys: bool
     on_error: str
     on_missing: str

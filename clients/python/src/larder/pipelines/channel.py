@@ -30,18 +30,27 @@ class Channel:
         sock: connected; owned by the channel.
     """
 
+    cannot_load = (
+        "Functions of a notebook or a script need the package cloudpickle (pip install 'larder[pipelines]'), "
+        "or a module of their own"
+    )
+
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
 
-    def send(self, message: object, descriptor: int | None = None) -> None:
-        """Send a message, and with it a descriptor.
+    def memory(self) -> SharedPart:
+        """See `larder.pipelines.worker.WorkerLink`."""
+        return SharedPart()
+
+    def send(self, message: object, memory: SharedPart | None = None) -> None:
+        """Send a message, and with it the descriptor of a part's memory.
 
         Raises:
             OSError: the other end is gone.
         """
         payload = pickle.dumps(message)
         frame = _LENGTH.pack(len(payload)) + payload
-        sent = socket.send_fds(self.sock, [frame], [] if descriptor is None else [descriptor])
+        sent = socket.send_fds(self.sock, [frame], [] if memory is None else [memory.descriptor])
         self.sock.sendall(frame[sent:])
 
     def receive(self) -> tuple[Any, int | None]:

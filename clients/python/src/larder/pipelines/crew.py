@@ -128,8 +128,7 @@ class Crew:
             # Noted before anything can fail: a late part must not meet a split of its number in the next epoch.
             self._split = ledger.following
             # Nobody need wait longer than a heartbeat to see that a worker is dead.
-            for worker, event in self._host.poll(0.0 if leaving else HEARTBEAT):
-                self._handle(ledger, worker, event)
+            self._listen(ledger, 0.0 if leaving else HEARTBEAT)
             self._bury_silent(ledger)
             # In pieces: workers must not wait until all that has come is used.
             leaving = list(islice(ledger.release(), RELEASED))
@@ -172,6 +171,17 @@ class Crew:
             return FIRST_ELEMENTS
         return max(1, min(MOST_ELEMENTS, int(SPLIT_SECONDS * known.elements / max(known.seconds, 1e-9))))
 
+    def _listen(self, ledger: SplitLedger, seconds: float) -> None:
+        """Handle what has happened. The error of a worker comes last: the next epoch needs to know of the other events."""
+        broken = None
+        for worker, event in self._host.poll(seconds):
+            if isinstance(event, Broken):
+                broken = event.error
+            else:
+                self._handle(ledger, worker, event)
+        if broken is not None:
+            raise broken
+
     def _handle(self, ledger: SplitLedger, worker: int, event: Event) -> None:
         member = self._members.get(worker)
         if member is None:
@@ -186,9 +196,7 @@ class Crew:
                 self._waiting_bytes += sum(each.nbytes for each in event.values if isinstance(each, memoryview))
         elif isinstance(event, Heartbeat):
             self._refuse_hanging(ledger, worker, event)
-        elif isinstance(event, Broken):
-            raise event.error
-        else:
+        elif isinstance(event, Ended):
             self._bury(ledger, worker, member, event)
 
     def _refuse_hanging(self, ledger: SplitLedger, worker: int, beat: Heartbeat) -> None:
@@ -198,12 +206,17 @@ class Crew:
             self._host.kill(worker)
 
     def _bury_silent(self, ledger: SplitLedger) -> None:
-        """Workers that missed their heartbeats count as dead; they may be stopped, or on a machine that is gone."""
+        """Workers that missed their heartbeats count as dead; they may be stopped, or on a machine that is gone.
+
+        A worker that has not begun may wait for room on a cluster, as long as others work.
+        """
         now = self._clock()
+        at_work = any(member.ready for member in self._members.values())
         for number, member in list(self._members.items()):
-            if now - member.heard > (MISSED + 1) * HEARTBEAT if member.ready else now - member.heard > STARTUP:
+            silent = now - member.heard
+            if silent > (MISSED + 1) * HEARTBEAT if member.ready else silent > STARTUP and not at_work:
                 self._host.kill(number)
-                self._bury(ledger, number, member, Ended(None))
+                self._bury(ledger, number, member, Ended(f"no sign of life for {silent:.0f} s"))
 
     def _bury(self, ledger: SplitLedger, worker: int, member: _Member, ended: Ended) -> None:
         del self._members[worker]
@@ -213,8 +226,7 @@ class Crew:
             self._failed_starts += 1
             if self._failed_starts >= MOST_FAILED_STARTS:
                 raise PipelineError(
-                    f"{self._failed_starts} worker processes ended before they began, the last with exit status {ended.code}; "
-                    'their output says why. A script must start its work below `if __name__ == "__main__":`'
+                    f"{self._failed_starts} workers ended before they began, the last: {ended.reason}. {self._host.advice}"
                 )
         elif owed or not member.retiring:
             self.deaths += 1

@@ -1,31 +1,31 @@
 """Input workers as processes of this machine.
 
 They are spawned, not forked: a training process has threads and an accelerator, and workers are started at any time. No process
-outlives the trainer, however it ends (`larder.pipelines.worker`), and Ctrl-C reaches the trainer alone.
+outlives the trainer, however it ends: a worker ends when the trainer's end of its socket is closed, whatever it is doing then.
+Ctrl-C reaches the trainer alone.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import selectors
 import signal
 import socket
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import ClassVar
 
 from larder.errors import PipelineError
 from larder.pipelines.channel import Channel, mapped
 from larder.pipelines.crew import HEARTBEAT
-from larder.pipelines.splits import Split, Value
-from larder.pipelines.stages import ElementFailure, Stage
-from larder.pipelines.worker import SentPart, main
-from larder.pipelines.workers import Ended, Event, SplitPart, WorkerTask
+from larder.pipelines.splits import Split
+from larder.pipelines.worker import SentPart, SplitWorker
+from larder.pipelines.workers import Ended, Event
 
 _LAST_WORDS = 2.0
 """Seconds that workers get to end by themselves when their sockets are closed."""
@@ -35,12 +35,14 @@ class ProcessHost:
     """A `larder.pipelines.workers.WorkerHost` of processes.
 
     Args:
-        payload: the task of the pipeline, from `pickled`.
+        payload: the task of the pipeline, from `larder.pipelines.worker.pickled`.
         heartbeat: seconds between two heartbeats.
 
     Raises:
         PipelineError: this process may not start others.
     """
+
+    advice: ClassVar[str] = 'Their output says why. A script must start its work below `if __name__ == "__main__":`'
 
     def __init__(self, payload: bytes, heartbeat: float = HEARTBEAT) -> None:
         if multiprocessing.current_process().daemon:
@@ -111,9 +113,7 @@ class ProcessHost:
             memory = mapped(descriptor, message.size)
         elif descriptor is not None:
             memory = _closed(descriptor)
-        return SplitPart(
-            message.split, message.first, [_value(memory, each) for each in message.values], message.counts
-        )
+        return message.received(memory)
 
     def _ended(self, worker: int) -> Ended:
         channel, process = self._channels.pop(worker), self._processes.pop(worker)
@@ -125,48 +125,39 @@ class ProcessHost:
             process.join()
         code = process.exitcode
         process.close()
-        return Ended(code)
+        return Ended(f"exit status {code}")
 
 
-def pickled(task: WorkerTask) -> bytes:
-    """The task for another process; by cloudpickle, if it is installed, which also sends functions of notebooks.
+def main(sock: socket.socket, payload: bytes, heartbeat: float) -> None:
+    """The main function of a worker process: compute splits until told to end.
 
-    Raises:
-        PipelineError: a function cannot be sent; the message names its stage.
+    Args:
+        sock: connected to the trainer.
+        payload: the pickled `larder.pipelines.workers.WorkerTask`.
+        heartbeat: seconds between two heartbeats.
     """
-    dumps = _dumps()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
+    channel = Channel(sock)
+    worker = SplitWorker(channel, heartbeat)
+    threading.Thread(target=_receive, args=(channel, worker), daemon=True).start()
     try:
-        return bytes(dumps(task))
-    except Exception as error:
-        guilty = next((stage for stage in task.stages if not _can_be_sent(stage, dumps)), None)
-        what = "the source" if guilty is None else str(guilty)
-        raise PipelineError(
-            f"{what} cannot be sent to worker processes ({type(error).__name__}: {error}). Define the function in a module, or "
-            "install cloudpickle (pip install 'larder[pipelines]'), or compute in the training process with workers=0"
-        ) from error
+        worker.prepare(payload)
+        worker.work()
+    except OSError:
+        os._exit(1)  # the trainer is gone
+    channel.close()
 
 
-def _can_be_sent(stage: Stage, dumps: Any) -> bool:
-    try:
-        dumps(stage.function)
-    except Exception:
-        return False
-    return True
-
-
-def _dumps() -> Any:
-    try:
-        import cloudpickle
-    except ImportError:
-        return pickle.dumps
-    return cloudpickle.dumps
-
-
-def _value(memory: memoryview, value: tuple[int, int] | ElementFailure) -> Value:
-    if isinstance(value, ElementFailure):
-        return value
-    start, size = value
-    return memory[start : start + size]
+def _receive(channel: Channel, worker: SplitWorker) -> None:
+    """Queue what the trainer sends; ``None`` retires this worker. End with the trainer, in the middle of anything."""
+    retired = False
+    while True:
+        try:
+            split, _ = channel.receive()
+        except (EOFError, OSError):
+            os._exit(0 if retired else 1)
+        retired = split is None
+        worker.give(split)
 
 
 def _closed(descriptor: int) -> memoryview:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -19,8 +18,8 @@ from larder.loader import Loader
 from larder.pipelines.crew import HEARTBEAT, Crew, CrewLimits
 from larder.pipelines.elements import DROPPED, decode
 from larder.pipelines.fingerprint import fingerprints
+from larder.pipelines.hosts import WorkerChoice
 from larder.pipelines.metering import BatchMeter, ProfiledStages, ProfileMeter
-from larder.pipelines.processes import ProcessHost, pickled
 from larder.pipelines.splits import PlannedItems, Released, SplitLedger
 from larder.pipelines.stages import (
     FILTER,
@@ -33,7 +32,8 @@ from larder.pipelines.stages import (
     summed,
 )
 from larder.pipelines.stream import BatchSizes, Piece, batched, shuffled, stack
-from larder.pipelines.workers import InlineHost, WorkerTask
+from larder.pipelines.worker import pickled
+from larder.pipelines.workers import WorkerTask
 from larder.planner import EpochPlan, Shard
 from larder.ranks import Ranks
 from larder.run import Tracker, item_error
@@ -71,7 +71,8 @@ class RunOptions:
     """
 
     seed: int = 0
-    workers: int | None = None
+    workers: int | str | None = None
+    ray_options: Mapping[str, Any] | None = None
     keys: bool = False
     on_error: str = "raise"
     on_missing: str = "raise"
@@ -83,11 +84,12 @@ class RunOptions:
         for name in ("on_error", "on_missing"):
             if getattr(self, name) not in ("raise", "skip"):
                 raise ValueError(f'{name} must be "raise" or "skip", not {getattr(self, name)!r}')
-        least = {"workers": 0, "timeout": 0.0, "queue": 1, "queue_bytes": 1}
+        least = {"timeout": 0.0, "queue": 1, "queue_bytes": 1}
         for name, bound in least.items():
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not value >= bound):
+            if isinstance(value, bool) or not value >= bound:
                 raise ValueError(f"{name} must be at least {bound}, not {value!r}")
+        WorkerChoice.of(self.workers, self.ray_options)
 
     @property
     def skips(self) -> bool:
@@ -111,7 +113,9 @@ class PipelineRuntime:
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options
-        self.workers = usable_cores() if options.workers is None else options.workers
+        self.choice = WorkerChoice.of(options.workers, options.ray_options)
+        self.workers = self.choice.number or 0
+        """Number of workers; 0 until the first of them start, if the user has set none."""
         self.job: Job | None = None
         """The training run whose fleet finds the marks to store, and the number of workers unless that is fixed."""
         self.cache: int | None = None
@@ -127,21 +131,28 @@ class PipelineRuntime:
         self._ended_crews: Counts = {}
         self._deaths = 0
 
-    def crew(self, task: WorkerTask, batch: int) -> Crew:
+    def crew(self, task: WorkerTask, batch: int, world: int) -> Crew:
         """The workers of this task; the same as before, unless a function or its arguments have changed.
 
+        Args:
+            task: of the pipeline.
+            batch: elements of a batch; 0 without batches.
+            world: number of training processes, which share a cluster.
+
         Raises:
-            PipelineError: a function cannot be sent to a worker process.
+            PipelineError: a function cannot be sent to a worker process, or workers cannot be started.
         """
         options = self.options
-        payload = pickled(task) if options.workers != 0 else None
-        if self._crew is not None and options.workers != 0 and payload == self._payload:
+        payload = None if self.choice.number == 0 else pickled(task)
+        if self._crew is not None and payload is not None and payload == self._payload:
             return self._crew
         self.close()
         limits = CrewLimits(options.queue * max(1, batch), options.queue_bytes, options.timeout)
         # A function that hangs is seen by the heartbeat after the timeout.
         beat = min(HEARTBEAT, max(0.05, options.timeout / 2))
-        host = InlineHost(task) if payload is None else ProcessHost(payload, beat)
+        host = self.choice.host(task, payload, beat)
+        if not self.workers and payload is not None:
+            self.workers = self.choice.default(world)
         self._crew, self._payload = Crew(host, max(1, self.workers), limits), payload
         return self._crew
 
@@ -152,7 +163,7 @@ class PipelineRuntime:
         """
         if self.job is not None:
             return
-        self.job, self._finds_workers = job, self.options.workers is None and not self._scaled
+        self.job, self._finds_workers = job, self.choice.number is None and not self._scaled
         if self._finds_workers:
             self.workers = 1
         marks = {number: each.digest for number, each in fingerprints(stages).items()}
@@ -195,7 +206,7 @@ class PipelineRuntime:
         Raises:
             ValueError: the pipeline computes in this process, or the number is below 1.
         """
-        if self.options.workers == 0:
+        if self.choice.number == 0:
             raise ValueError("a pipeline with workers=0 computes in the training process")
         if workers < 1:
             raise ValueError(f"a pipeline has at least 1 worker, not {workers}")
@@ -308,7 +319,7 @@ class EpochElements:
         """The elements of the epoch in order, without those that are dropped or skipped."""
         loader, options = self._loader, self._runtime.options
         task = WorkerTask(loader.source, loader.info, self._stages.elements, options.seed, loader.settings.job_name)
-        crew = self._runtime.crew(task, self._stages.batch)
+        crew = self._runtime.crew(task, self._stages.batch, self._shard.world)
         for released in crew.elements(self._ledger):
             piece = self._piece(released)
             if piece is None:
@@ -338,7 +349,9 @@ class EpochElements:
             self._refuse(released.item, value)
             self._runtime.counts["skipped"] += 1
             return None
-        element = decode(value, copy=False)
+        # What Ray keeps is read-only: a batch is stacked out of it, an element for the loop is a copy.
+        stacked = self._stages.batch and self._stages.collate is stack
+        element = decode(value, copy=value.readonly and not stacked)
         if element is DROPPED:
             self._runtime.counts["dropped"] += 1
             return None
@@ -376,11 +389,6 @@ class EpochElements:
 def filtered(stages: PipelineStages, options: RunOptions) -> bool:
     """Whether the number of elements of an epoch is known only at its end."""
     return options.skips or any(stage.kind == FILTER for stage in stages.elements)
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _described(counts: StageCounts) -> dict[str, float]:

@@ -1,29 +1,27 @@
-"""The main function of a worker process.
+"""A worker, wherever it runs: it computes splits, reads the items of the next one meanwhile, and sends heartbeats.
 
-Its threads compute, read items ahead, receive splits and send heartbeats. The worker ends when the trainer's end of the socket
-is closed, whatever it is doing then: so nothing is left of a trainer that was killed.
+A `WorkerLink` connects it to the trainer: a socket (`larder.pipelines.processes`), or a stream of a Ray actor
+(`larder.pipelines.ray_actors`). The parts of a split, what the trainer makes of them and the pickled task are here, too, so that
+both ends of a link are read together.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
-import socket
 import sys
 import threading
 import time
 from queue import SimpleQueue
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from larder.background import BackgroundThread
 from larder.errors import LarderError, PipelineError
 from larder.frames import ItemFailure
-from larder.pipelines.channel import Channel, SharedPart
-from larder.pipelines.splits import Split
-from larder.pipelines.stages import Counts, ElementFailure
-from larder.pipelines.workers import Broken, Heartbeat, SplitComputation, Started, WorkerTask
+from larder.pipelines.elements import Encoded
+from larder.pipelines.splits import Split, Value
+from larder.pipelines.stages import Counts, ElementFailure, Stage
+from larder.pipelines.workers import Broken, Heartbeat, SplitComputation, SplitPart, Started, WorkerTask
 
 FLUSH_BYTES = 4 << 20
 """Bytes of elements after which a part is sent."""
@@ -32,13 +30,47 @@ FLUSH_SECONDS = 0.1
 
 
 class SentPart(NamedTuple):
-    """A part as it is sent: offset and size of each element in the shared memory of ``size`` bytes, or its failure."""
+    """A part as it is sent: offset and size of each element in its memory of ``size`` bytes, or its failure."""
 
     split: int
     first: int
     values: list[tuple[int, int] | ElementFailure]
     counts: Counts
     size: int
+
+    def received(self, memory: memoryview) -> SplitPart:
+        """The part with its elements, as views of its memory."""
+        values: list[Value] = [
+            each if isinstance(each, ElementFailure) else memory[each[0] : each[0] + each[1]] for each in self.values
+        ]
+        return SplitPart(self.split, self.first, values, self.counts)
+
+
+class PartMemory(Protocol):
+    """Memory that the elements of a part are written to."""
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+
+    def append(self, element: Encoded) -> tuple[int, int]:
+        """Copy an element; its offset and size."""
+
+    def close(self) -> None:
+        """Release it here; the trainer keeps what was sent."""
+
+
+class WorkerLink(Protocol):
+    """A worker's connection to the trainer."""
+
+    cannot_load: str
+    """What helps if the functions of a pipeline cannot be loaded by a worker."""
+
+    def memory(self) -> PartMemory:
+        """Memory for a part."""
+
+    def send(self, message: object, memory: Any = None) -> None:
+        """Send a message, and with it what was written to a memory of this link. For one thread at a time."""
 
 
 class _Loaded(NamedTuple):
@@ -50,40 +82,32 @@ class _Loaded(NamedTuple):
     seconds: float
 
 
-def main(sock: socket.socket, payload: bytes, heartbeat: float) -> None:
-    """Compute splits until told to end.
+class SplitWorker:
+    """Computes the splits that it is given.
 
     Args:
-        sock: connected to the trainer.
-        payload: the pickled `WorkerTask`.
+        link: to the trainer.
         heartbeat: seconds between two heartbeats.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
-    worker = _Worker(Channel(sock), heartbeat)
-    try:
-        worker.prepare(payload)
-        worker.work()
-    except OSError:
-        os._exit(1)  # the trainer is gone
 
-
-class _Worker:
-    def __init__(self, channel: Channel, heartbeat: float) -> None:
-        self._channel = channel
+    def __init__(self, link: WorkerLink, heartbeat: float) -> None:
+        self._link = link
         self._heartbeat = heartbeat
         self._sending = threading.Lock()
         self._splits: SimpleQueue[Split | None] = SimpleQueue()
         self._background = BackgroundThread()
 
     def prepare(self, payload: bytes) -> None:
-        threading.Thread(target=self._receive, daemon=True).start()
+        """Load the task, as `pickled`; then this worker is ready.
+
+        Raises:
+            Exception: it cannot be loaded. The trainer knows.
+        """
         try:
             task: WorkerTask = pickle.loads(payload)  # noqa: S301 - from our own process
         except Exception as error:
-            self._send(Broken(PipelineError(
-                f"a worker process cannot load the pipeline's functions ({type(error).__name__}: {error}). Functions of a "
-                "notebook or a script need the package cloudpickle (pip install 'larder[pipelines]'), or a module of their own"
-            )))  # fmt: skip
+            reason = f"a worker cannot load the pipeline's functions ({type(error).__name__}: {error})"
+            self._send(Broken(PipelineError(f"{reason}. {self._link.cannot_load}")))
             raise
         torch = sys.modules.get("torch")
         if torch is not None:
@@ -92,6 +116,10 @@ class _Worker:
         self._send(Started())
         threading.Thread(target=self._beat, daemon=True).start()
 
+    def give(self, split: Split | None) -> None:
+        """Queue a split; ``None``: end after those that are queued."""
+        self._splits.put(split)
+
     def work(self) -> None:
         """Compute each split; the items of the next one are read meanwhile."""
         reading = self._background.submit(self._read_next)
@@ -99,13 +127,12 @@ class _Worker:
             began = perf_counter()
             loaded = reading.result()
             if loaded is None:
-                break
+                return
             reading = self._background.submit(self._read_next)
             if isinstance(loaded, LarderError):
                 self._send(Broken(loaded))
             else:
                 self._compute(loaded, min(loaded.seconds, perf_counter() - began))
-        self._channel.close()
 
     def _read_next(self) -> _Loaded | LarderError | None:
         split = self._splits.get()
@@ -121,42 +148,31 @@ class _Worker:
     def _compute(self, loaded: _Loaded, waited: float) -> None:
         split = loaded.split
         values: list[tuple[int, int] | ElementFailure] = []
-        shared, first, began = SharedPart(), split.first, perf_counter()
+        memory, first, began = self._link.memory(), split.first, perf_counter()
         try:
             for element in self._computation.elements(split, loaded.items, loaded.failed, waited):
-                values.append(element if isinstance(element, ElementFailure) else shared.append(element))
+                values.append(element if isinstance(element, ElementFailure) else memory.append(element))
                 late = perf_counter() - began > FLUSH_SECONDS
-                if late or split.careful or shared.size >= FLUSH_BYTES:
-                    self._send_part(split, first, values, shared)
+                if late or split.careful or memory.size >= FLUSH_BYTES:
+                    self._send_part(split, first, values, memory)
                     first += len(values)
-                    shared, values, began = SharedPart(), [], perf_counter()
+                    memory, values, began = self._link.memory(), [], perf_counter()
             if values:
-                self._send_part(split, first, values, shared)
-                shared = SharedPart()
+                self._send_part(split, first, values, memory)
+                memory = self._link.memory()
         finally:
-            shared.close()
+            memory.close()
 
     def _send_part(
-        self, split: Split, first: int, values: list[tuple[int, int] | ElementFailure], shared: SharedPart
+        self, split: Split, first: int, values: list[tuple[int, int] | ElementFailure], memory: PartMemory
     ) -> None:
         counts = self._computation.stages.take_counts()
-        self._send(SentPart(split.number, first, values, counts, shared.size), shared.descriptor)
-        shared.close()
+        self._send(SentPart(split.number, first, values, counts, memory.size), memory)
+        memory.close()
 
-    def _send(self, message: object, descriptor: int | None = None) -> None:
+    def _send(self, message: object, memory: PartMemory | None = None) -> None:
         with self._sending:
-            self._channel.send(message, descriptor)
-
-    def _receive(self) -> None:
-        """Queue what the trainer sends; ``None`` retires this worker. End with the trainer, in the middle of anything."""
-        retired = False
-        while True:
-            try:
-                split, _ = self._channel.receive()
-            except (EOFError, OSError):
-                os._exit(0 if retired else 1)
-            retired = split is None
-            self._splits.put(split)
+            self._link.send(message, memory)
 
     def _beat(self) -> None:
         while True:
@@ -167,3 +183,37 @@ class _Worker:
                 self._send(Heartbeat(position.split, position.place, position.stage, seconds))
             except OSError:
                 return
+
+
+def pickled(task: WorkerTask) -> bytes:
+    """The task for another process; by cloudpickle, if it is installed, which also sends functions of notebooks.
+
+    Raises:
+        PipelineError: a function cannot be sent; the message names its stage.
+    """
+    dumps = _dumps()
+    try:
+        return bytes(dumps(task))
+    except Exception as error:
+        guilty = next((stage for stage in task.stages if not _can_be_sent(stage, dumps)), None)
+        what = "the source" if guilty is None else str(guilty)
+        raise PipelineError(
+            f"{what} cannot be sent to worker processes ({type(error).__name__}: {error}). Define the function in a module, or "
+            "install cloudpickle (pip install 'larder[pipelines]'), or compute in the training process with workers=0"
+        ) from error
+
+
+def _can_be_sent(stage: Stage, dumps: Any) -> bool:
+    try:
+        dumps(stage.function)
+    except Exception:
+        return False
+    return True
+
+
+def _dumps() -> Any:
+    try:
+        import cloudpickle
+    except ImportError:
+        return pickle.dumps
+    return cloudpickle.dumps

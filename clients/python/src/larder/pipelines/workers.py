@@ -1,7 +1,8 @@
 """Input workers: what one does, and what the trainer knows of them, wherever they run.
 
-A `WorkerHost` runs workers: in processes of this machine (`larder.pipelines.processes`), or in the training process itself
-(`InlineHost`). It carries splits to them and brings events back; `larder.pipelines.crew` decides what they do.
+A `WorkerHost` runs workers: as processes of this machine (`larder.pipelines.processes`), as actors of a Ray cluster
+(`larder.pipelines.ray_actors`), or in the training process itself (`InlineHost`). It carries splits to them and brings events
+back; `larder.pipelines.crew` decides what they do.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -74,9 +75,9 @@ class Broken(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A worker has ended, after ``retire`` or by itself; ``code`` is its exit status, negative for a signal."""
+    """A worker has ended, after ``retire`` or by itself; ``reason`` in words, such as its exit status."""
 
-    code: int | None
+    reason: str = ""
 
 
 Event = Started | SplitPart | Heartbeat | Broken | Ended
@@ -84,6 +85,9 @@ Event = Started | SplitPart | Heartbeat | Broken | Ended
 
 class WorkerHost(Protocol):
     """Runs workers. Workers have numbers, which are not used again."""
+
+    advice: ClassVar[str]
+    """What to look at if workers end before they begin."""
 
     def start(self, worker: int) -> None:
         """Start a worker. A `Started` event follows, or an `Ended` one."""
@@ -153,6 +157,7 @@ class InlineHost:
     process.
     """
 
+    advice: ClassVar[str] = ""
     task: WorkerTask
     _events: list[tuple[int, Event]] = field(default_factory=list)
     _splits: deque[tuple[int, Split]] = field(default_factory=deque)
@@ -182,7 +187,7 @@ class InlineHost:
         if self._running is not None and self._running[0] == worker:
             self._running = None
         self._started.discard(worker)
-        self._events.append((worker, Ended(None)))
+        self._events.append((worker, Ended()))
 
     def poll(self, seconds: float) -> list[tuple[int, Event]]:
         """See `WorkerHost`; computes the next element."""
@@ -192,7 +197,7 @@ class InlineHost:
         for worker in [worker for worker in self._retiring if worker not in busy]:
             self._retiring.remove(worker)
             self._started.discard(worker)
-            self._events.append((worker, Ended(0)))
+            self._events.append((worker, Ended()))
         events, self._events = self._events, []
         return events or [(worker, Heartbeat(-1, -1, "", 0.0)) for worker in self._started]
 

@@ -1,0 +1,76 @@
+"""Where the input workers of a pipeline run, and how many there are at first: the option ``workers=``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from larder.pipelines.processes import ProcessHost
+from larder.pipelines.ray_actors import RayHost, free_cpus
+from larder.pipelines.workers import InlineHost, WorkerHost, WorkerTask
+
+_ON_RAY = re.compile(r"ray(?::([1-9]\d{0,5}))?")
+
+
+@dataclass(frozen=True)
+class WorkerChoice:
+    """What the user wants.
+
+    Args:
+        number: of workers; 0: compute in the training process; ``None``: not set.
+        on_ray: whether they are actors of a Ray cluster, and not processes of this machine.
+        ray_options: of the actors.
+    """
+
+    number: int | None = None
+    on_ray: bool = False
+    ray_options: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, workers: int | str | None, ray_options: Mapping[str, Any] | None) -> WorkerChoice:
+        """The choice that the options ``workers=`` and ``ray_options=`` make.
+
+        Raises:
+            ValueError: invalid value.
+        """
+        if isinstance(workers, str):
+            found = _ON_RAY.fullmatch(workers)
+            if found is None:
+                raise ValueError(f'workers must be a number, "ray", or "ray:" and a number, not {workers!r}')
+            return cls(int(found[1]) if found[1] else None, True, ray_options)
+        if workers is not None and (isinstance(workers, bool) or not workers >= 0):
+            raise ValueError(f"workers must be at least 0, not {workers!r}")
+        if ray_options is not None:
+            raise ValueError('ray_options= needs workers="ray"')
+        return cls(workers)
+
+    def host(self, task: WorkerTask, payload: bytes | None, heartbeat: float) -> WorkerHost:
+        """A host of workers for a task.
+
+        Args:
+            task: of the pipeline.
+            payload: the same, pickled; ``None`` if this process computes.
+            heartbeat: seconds between two heartbeats.
+
+        Raises:
+            PipelineError: this process may start no workers.
+        """
+        if payload is None:
+            return InlineHost(task)
+        return RayHost(payload, heartbeat, self.ray_options) if self.on_ray else ProcessHost(payload, heartbeat)
+
+    def default(self, world: int) -> int:
+        """Number of workers if none is set: the usable cores, or this rank's part of what the cluster has free.
+
+        Args:
+            world: number of training processes, which share a cluster.
+        """
+        return max(1, free_cpus() // world) if self.on_ray else usable_cores()
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,253 @@
+"""Programs on a local Ray cluster of several nodes, for test_ray_workers.py.
+
+``python -m tests.pipelines.ray_programs cluster`` starts the cluster, then runs a function of `SCENARIOS` for each name on its
+input. ``... train ADDRESS`` is a training process of its own. Both say what they found in lines of JSON. Ray warns,
+changes signal handlers and the environment: none of that is for the process of the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from ray.cluster_utils import Cluster
+
+import larder
+from larder.errors import StageFailed
+from larder.pipelines import Pipeline
+from larder.testing import MemorySource
+
+STORE = 80 * 1024**2
+"""Bytes of a node's object store; Ray wants 75 MiB at least."""
+_cluster: Cluster
+
+
+def pipeline_of(items: int, workers: int | str, **options: Any) -> Pipeline:
+    """A pipeline over so many items in memory, each its own number as text."""
+    return larder.pipeline("numbers", source=MemorySource(items), workers=workers, **options)
+
+
+@contextmanager
+def closing(pipeline: Pipeline) -> Iterator[Pipeline]:
+    """Close a pipeline at the end."""
+    try:
+        yield pipeline
+    finally:
+        pipeline.close()
+
+
+def number(item: Any) -> int:
+    """The item's number."""
+    return int(bytes(item.data))
+
+
+def noisy(value: int) -> dict[str, Any]:
+    """The value with random numbers, as a dict of arrays."""
+    return {"n": value, "x": np.random.rand(3)}
+
+
+def large(item: Any) -> Any:
+    """A megabyte of the item's number, which goes through the object store."""
+    return np.full(1 << 17, number(item), np.float64)
+
+
+def placed(item: Any) -> tuple[int, int, str]:
+    """The item's number, and the process and node that computed it; slow enough for others to get a share."""
+    time.sleep(0.004)
+    return number(item), os.getpid(), ray.get_runtime_context().get_node_id()
+
+
+def failing_at_7(item: Any) -> int:
+    """The item's number; raises for item 7."""
+    if number(item) == 7:
+        raise ZeroDivisionError("seven")
+    return number(item)
+
+
+def hanging_at_7(item: Any) -> int:
+    """The item's number; never returns for item 7."""
+    while number(item) == 7:
+        time.sleep(3600)
+    return number(item)
+
+
+class DyingOnce:
+    """The item's number; the first process that sees item 7 dies of it, after it has written a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __call__(self, item: Any) -> int:
+        """The number."""
+        if number(item) == 7 and not self.file.exists():
+            self.file.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number(item)
+
+
+def epochs_of(workers: int | str) -> list[list[list[float]]]:
+    """Two epochs of batches, with everything that is random."""
+    with closing(pipeline_of(103, workers, seed=3).map(number).map(noisy).shuffle(10).batch(8)) as pipeline:
+        return [[[*batch["n"].tolist(), *batch["x"].ravel().tolist()] for batch in pipeline] for _ in range(2)]
+
+
+def equal() -> dict[str, Any]:
+    """The same epochs here and on the cluster."""
+    return {"alone": epochs_of(0), "cluster": epochs_of("ray:2")}
+
+
+def elements() -> dict[str, Any]:
+    """Large elements in batches, and one by one, where the loop writes to them."""
+    with closing(pipeline_of(6, "ray:1").map(large).batch(3)) as pipeline:
+        sums = [float(total) for batch in pipeline for total in batch.sum(axis=1)]
+    own = []
+    with closing(pipeline_of(6, "ray:1").map(large)) as pipeline:
+        for element in pipeline:
+            element += 1
+            own.append(float(element[0]))
+    return {"sums": sorted(sums), "own": sorted(own)}
+
+
+def died(directory: str) -> dict[str, Any]:
+    """A worker that dies in the middle of an element."""
+    with closing(pipeline_of(103, "ray:1").map(DyingOnce(Path(directory) / "died")).batch(8)) as pipeline:
+        came = [batch.tolist() for batch in pipeline]
+        return {"came": came, "deaths": pipeline.stats()["worker_deaths"]}
+
+
+def scaled() -> dict[str, Any]:
+    """Workers are killed from outside and scaled while an epoch runs."""
+    came, processes, killed = [], set(), 0
+    with closing(pipeline_of(400, "ray:1").map(placed)) as pipeline:
+        for place, (value, process, _) in enumerate(pipeline):
+            came.append(value)
+            processes.add(process)
+            if place % 100 == 0:
+                pipeline.scale(1 + place // 100 % 3)
+            if place % 150 == 149:
+                os.kill(process, signal.SIGKILL)
+                killed += 1
+        return {"came": came, "workers": len(processes), "killed": killed, "deaths": pipeline.stats()["worker_deaths"]}
+
+
+def removed() -> dict[str, Any]:
+    """A node is removed in the middle of an epoch."""
+    node = _cluster.add_node(num_cpus=2, node_ip_address="127.0.0.1", object_store_memory=STORE)
+    came, nodes = [], []
+    with closing(pipeline_of(600, "ray:4", ray_options={"scheduling_strategy": "SPREAD"}).map(placed)) as pipeline:
+        for value, _, where in pipeline:
+            came.append(value)
+            nodes.append(where)
+            if node is not None and node.node_id in nodes and len(came) > 200:
+                _cluster.remove_node(node, allow_graceful=False)
+                gone, node = node.node_id, None
+                at = len(came)
+        found = {"came": came, "deaths": pipeline.stats()["worker_deaths"], "at": at}
+    return {**found, "before": nodes.count(gone), "nodes": len(set(nodes)), "after": len(set(nodes[-50:]) - {gone})}
+
+
+def resumed() -> dict[str, Any]:
+    """An epoch that goes on with another number of workers, from a state."""
+    with closing(pipeline_of(103, "ray:2", seed=3).map(number).batch(8)) as pipeline:
+        first = [batch.tolist() for batch in islice(pipeline, 5)]
+        state = json.loads(json.dumps(pipeline.state_dict()))
+    with closing(pipeline_of(103, "ray:1", seed=3).map(number).batch(8)) as pipeline:
+        pipeline.load_state_dict(state)
+        rest = [batch.tolist() for batch in pipeline]
+    return {
+        "came": first + rest,
+        "alone": [batch.tolist() for batch in pipeline_of(103, 0, seed=3).map(number).batch(8)],
+    }
+
+
+def failed() -> dict[str, Any]:
+    """What functions that raise and hang are to the training loop."""
+    said = []
+    for function in (failing_at_7, hanging_at_7):
+        with closing(pipeline_of(20, "ray:1", timeout=1).map(function)) as pipeline:
+            try:
+                list(pipeline)
+            except StageFailed as error:
+                said.append(str(error))
+    return {"said": said}
+
+
+def closed() -> dict[str, Any]:
+    """Processes of pipelines that were closed, or forgotten, or gave a worker back, in an epoch; CPUs that are free then."""
+    free = ray.cluster_resources()["CPU"]
+    pipeline = pipeline_of(400, "ray:1").map(placed)
+    processes = {process for _, process, _ in islice(pipeline, 100)}
+    pipeline.close()
+    processes |= {process for _, process, _ in islice(pipeline_of(400, "ray:1").map(placed), 100)}
+    wait_for_end(processes)
+    with closing(pipeline_of(200, "ray").map(placed)) as pipeline:
+        seen = {process for _, process, _ in pipeline}
+    return {"processes": len(processes), "free": free, "workers": len(seen)}
+
+
+def wait_for_end(processes: set[int]) -> None:
+    """Wait until none of these processes runs, and Ray has their CPUs back."""
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{each}").exists() for each in processes) or (
+        ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]
+    ):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"of {processes} some still run, or hold CPUs: {ray.available_resources()}")
+        time.sleep(0.05)
+
+
+SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
+    each.__name__: each for each in (equal, elements, died, scaled, removed, resumed, failed, closed)
+}
+
+
+def main_cluster() -> None:
+    """Two CPUs on a node of their own, and the driver on a node without any: every element crosses nodes."""
+    global _cluster
+    where = {"node_ip_address": "127.0.0.1", "object_store_memory": STORE}
+    head = {"num_cpus": 0, "include_dashboard": False, **where}
+    _cluster = Cluster(initialize_head=True, head_node_args=head)
+    _cluster.add_node(num_cpus=2, **where)
+    ray.init(address=_cluster.address, log_to_driver=False)
+    say({"address": _cluster.address})
+    try:
+        for line in sys.stdin:
+            name, *arguments = line.split()
+            say(SCENARIOS[name](*arguments))
+    finally:
+        ray.shutdown()
+        _cluster.shutdown()
+
+
+def main_train(address: str) -> None:
+    """A training loop without an end that says which processes work for it, and that it was interrupted."""
+    ray.init(address=address, log_to_driver=False)
+    pipeline, seen = pipeline_of(10**6, "ray:2").map(placed), set()
+    try:
+        for _, process, _ in pipeline:
+            if process not in seen:
+                seen.add(process)
+                say({"process": process})
+    except KeyboardInterrupt:
+        say({"epoch": pipeline.state_dict()["epoch"]})
+
+
+def say(found: dict[str, Any]) -> None:
+    """Write a line of JSON."""
+    print(json.dumps(found), flush=True)
+
+
+PROGRAMS: dict[str, Callable[..., None]] = {"cluster": main_cluster, "train": main_train}
+
+if __name__ == "__main__":
+    PROGRAMS[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,179 @@
+"""Input workers on a local Ray cluster of several nodes: exactly once over deaths, scaling and lost nodes; nothing stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.digest.test_ray import processes_of
+
+pytestmark = pytest.mark.timeout(400)
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # all addresses are 127.0.0.1; Ray would take another one of this machine
+}
+
+
+class Cluster(NamedTuple):
+    """A cluster that runs: calls a scenario of ray_programs, and gives what it found."""
+
+    run: Callable[..., dict[str, Any]]
+    address: str
+    directory: str
+
+
+@contextmanager
+def program(*words: str, directory: str, log: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process of ray_programs, with Ray's files in a directory; killed at the end if it still runs."""
+    command = [sys.executable, "-m", "tests.pipelines.ray_programs", *words]
+    with log.open("a") as errors:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **SETTINGS, "RAY_TMPDIR": directory},
+            process_group=0,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def said(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
+    """The next line of JSON; Ray greets on standard output."""
+    assert process.stdout is not None
+    while line := process.stdout.readline():
+        if line.startswith("{"):
+            found: dict[str, Any] = json.loads(line)
+            return found
+    raise AssertionError(log.read_text())
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the programs write to standard error."""
+    return tmp_path_factory.mktemp("ray") / "log"
+
+
+@pytest.fixture(scope="module")
+def cluster(log: Path) -> Iterator[Cluster]:
+    """A cluster, of which no process stays."""
+    # Not below pytest's own directory: the paths of Ray's sockets would be too long for unix(7).
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as directory:
+        with program("cluster", directory=directory, log=log) as process:
+            address = said(process, log)["address"]
+
+            def run(*words: str) -> dict[str, Any]:
+                assert process.stdin is not None
+                process.stdin.write(" ".join(words) + "\n")
+                process.stdin.flush()
+                return said(process, log)
+
+            yield Cluster(run, address, directory)
+            process.communicate(timeout=60)
+            assert process.returncode == 0, log.read_text()
+        assert processes_of(directory) == []
+
+
+def test_a_cluster_gives_what_one_process_gives(cluster: Cluster) -> None:
+    """Values, order and random numbers of whole epochs are the same."""
+    found = cluster.run("equal")
+    assert found["cluster"] == found["alone"]
+
+
+def test_large_elements_come_through_the_object_store(cluster: Cluster) -> None:
+    """In batches and one by one; what the loop gets is its own to write to."""
+    found = cluster.run("elements")
+    assert found["sums"] == [number * 2.0**17 for number in range(6)]
+    assert found["own"] == [number + 1.0 for number in range(6)]
+
+
+def test_an_actor_that_dies_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
+    """After ``kill -9`` in the middle of an element every element comes once."""
+    found = cluster.run("died", str(tmp_path))
+    assert Counter(value for batch in found["came"] for value in batch) == Counter(range(103))
+    assert found["deaths"] == 1
+
+
+def test_scaling_and_deaths_in_the_middle_of_an_epoch(cluster: Cluster) -> None:
+    """Up, down, and with actors killed from outside: nothing comes twice, nothing is lost."""
+    found = cluster.run("scaled")
+    assert Counter(found["came"]) == Counter(range(400))
+    assert found["killed"] >= found["deaths"] >= 1
+    assert found["workers"] > 2
+
+
+def test_a_node_is_removed_in_the_middle_of_an_epoch(cluster: Cluster) -> None:
+    """Its workers die with it; others compute what they had not returned, and the epoch is whole."""
+    found = cluster.run("removed")
+    assert Counter(found["came"]) == Counter(range(600))
+    assert found["before"] > 0
+    assert found["nodes"] == 2
+    assert found["deaths"] >= 1
+    assert found["after"] == 1
+
+
+def test_a_state_resumes_with_another_number_of_actors(cluster: Cluster) -> None:
+    """The epoch is the one that one process gives."""
+    found = cluster.run("resumed")
+    assert found["came"] == found["alone"]
+
+
+def test_errors_name_element_and_stage(cluster: Cluster) -> None:
+    """A function that raises, and one that hangs, whose actor is ended."""
+    raised, hung = cluster.run("failed")["said"]
+    assert "item 7 " in raised
+    assert "in stage 1, map(failing_at_7): ZeroDivisionError: seven" in raised
+    assert "item 7 " in hung
+    assert "in stage 1, map(hanging_at_7): it has not returned for" in hung
+
+
+def test_actors_end_with_their_pipeline(cluster: Cluster) -> None:
+    """Closed or forgotten, in the middle of an epoch; then the cluster's CPUs are free for the next one, which takes all."""
+    found = cluster.run("closed")
+    assert found["processes"] == 2
+    assert found["workers"] == found["free"] == 2
+
+
+def ended(process: int, seconds: float = 60) -> bool:
+    """Whether a process, which need not be a child, ends."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], seconds)[0])
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_actors_end_with_the_training_process(cluster: Cluster, log: Path, how: signal.Signals) -> None:
+    """However it ends; Ctrl-C raises in its loop, where the state can be saved."""
+    with program("train", cluster.address, directory=cluster.directory, log=log) as trainer:
+        workers = [said(trainer, log)["process"] for _ in range(2)]
+        os.killpg(trainer.pid, how)
+        if how == signal.SIGINT:
+            assert said(trainer, log) == {"epoch": 0}
+            assert trainer.wait(60) == 0
+        assert all(map(ended, workers))
