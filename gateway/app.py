@@ -28,6 +28,7 @@ from gateway.api.peer.app import PEER, PeerApp
 from gateway.api.peer.importance import PeerImportance
 from gateway.api.peer.items import PeerItemsEdge
 from gateway.api.peer.objects import PeerObjects
+from gateway.api.peer.results import PeerResults
 from gateway.api.s3.access_log import AccessLog
 from gateway.api.s3.app import ReadPaths, S3App
 from gateway.api.s3.auth import Authenticator, split_address
@@ -44,10 +45,12 @@ from gateway.api.v1.homes import add_homes
 from gateway.api.v1.identity import Identities
 from gateway.api.v1.importance import ImportanceService, add_importance
 from gateway.api.v1.jobs import JobService, add_jobs
+from gateway.api.v1.results import ResultsEndpoint
 from gateway.config import Settings, load_settings
 from gateway.edge.asgi import Router
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
+from gateway.engine.items.results import Results
 from gateway.engine.objects.handover import Moves
 from gateway.engine.operations.purge import Forgetting
 from gateway.engine.operations.watch import NodeWatch
@@ -104,6 +107,7 @@ class Larder(Router):
         self._peer: PeerApp | None = None
         self._admin: Administration
         self._exchange: ScoreExchange
+        self._results: Results
         self._heard: Callable[[Sequence[ObjectKey]], Awaitable[None]]
 
     def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -287,12 +291,15 @@ class Larder(Router):
         add_datasets(self._ops, DatasetService(identities, registrations, origin, bounds_of(settings), planned))
         add_homes(self._ops)
         batches = BatchEndpoint(engine.batches, planned, management.reads.note)
-        self._data = DataApp(identities, registrations, batches, store, settings.server.max_in_flight)
+        fleet = engine.services.fleet
+        self._results = Results(store, fleet, management.claims, settings.results)
+        results = ResultsEndpoint(self._results)
+        self._data = DataApp(identities, registrations, batches, results, store, settings.server.max_in_flight)
         find = registrations.find
         add_jobs(self._ops, JobService(identities, job_parts(settings, management, find)))
         scores = engine.services.scores
         assert isinstance(scores, ItemScores)
-        self._exchange = ScoreExchange(scores, engine.services.fleet, time.time)
+        self._exchange = ScoreExchange(scores, fleet, time.time)
         add_importance(self._ops, ImportanceService(identities, management.parts.jobs, find, self._exchange))
         shelves = OpenDatasets(find, registry.contents, origin.has)
         keep_chunks(settings, management, engine, shelves, self._stack)
@@ -311,6 +318,7 @@ class Larder(Router):
                 **everywhere.peers().addresses(),
                 **PeerAnnouncements(ground.channel.announce_for).addresses,
                 **PeerImportance(self._exchange, registrations.find).addresses,
+                **PeerResults(registrations, self._results).addresses,
             }
             limit = self._settings.server.max_in_flight
             self._peer = PeerApp(ground.fleet.gate, ground.engine.services.origin.has, addresses, limit)

@@ -29,6 +29,7 @@ from redis.asyncio import ConnectionPool
 from gateway.config_base import Seconds, Section, Size
 from gateway.config_catalog import AdminSettings, DatabaseSettings
 from gateway.config_environment import Sections, settings_in
+from gateway.config_results import ResultSettings
 from gateway.model.errors import ConfigError
 from gateway.model.fleet import is_node_name
 from gateway.model.units import parse_duration
@@ -339,6 +340,7 @@ class Settings(Section):
     fleet: FleetSettings = FleetSettings()
     manager: ManagerSettings = ManagerSettings()
     streams: StreamSettings = StreamSettings()
+    results: ResultSettings = ResultSettings()
     database: DatabaseSettings = DatabaseSettings()
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()

@@ -115,6 +115,15 @@ STREAM_PREFETCHED = Counter(
     ["result"],
 )
 PREFETCHED = Counter("larder_prefetched_items_total", "Items fetched ahead, by result: stored, failed", ["result"])
+RESULTS = Counter(
+    "larder_results_total",
+    "Results of pipelines by what became of them. Asked for: read, missing, busy (another job computes it). Put: stored, known "
+    "(there was one), full (its pool has no room), too-large, unavailable (the disk or its home does not take it)",
+    ["result"],
+)
+RESULT_BYTES = Counter(
+    "larder_result_bytes_total", "Bytes of results of pipelines: read, stored, known, refused", ["result"]
+)
 REGISTRATIONS = Counter(
     "larder_dataset_registrations_total", "Registrations of datasets, by result: new, known, refused", ["result"]
 )
@@ -311,6 +320,7 @@ ALL = (
     ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_BYTES, CHECKS, FILLS, SMALL_RANGES, ACTIVE_FILLS,
     FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
     BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, PEER_ITEMS, MOVED_ITEMS, PREFETCHED, STREAM_PREFETCHED, REGISTRATIONS,
+    RESULTS, RESULT_BYTES,
     RELAYED, PEER_SERVED, PEER_REQUESTS, PEER_LATENCY, PEER_BYTES, PEER_REFUSED, SUSPECTS,
     FLEET_NODES, FLEET_CONFLICTS, RING_CHANGES,
     CACHE_BYTES, CACHE_BLOBS, CACHE_CAPACITY, CACHE_ROOM, EVICTED_BLOBS, EVICTED_BYTES, CORRUPT_BLOBS, VERIFIED_BLOBS,

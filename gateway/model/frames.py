@@ -43,6 +43,12 @@ class ItemStatus(IntEnum):
     """It is not in the cache, and was not requested from the origin."""
     REFUSED = 5
     """The origin refuses this caller."""
+    CLAIMED = 6
+    """A result that is not stored, and the caller's to compute."""
+    BUSY = 7
+    """A result that is not stored, and another caller is computing."""
+    LATER = 8
+    """A result that this answer has no room for."""
 
 
 class ItemFlag(IntFlag):
@@ -59,25 +65,30 @@ class ItemFlag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class FrameEntry:
-    """One delivered item of the index form: ``position`` in the request, ``length`` in bytes, ``crc32`` of the bytes."""
+    """One item of the index form: ``position`` in the request, ``length`` in bytes, ``crc32`` of the bytes.
+
+    Only results may have another ``status`` than OK there, and then no bytes.
+    """
 
     position: int
     index: int
     length: int
     crc32: int
     flags: ItemFlag = ItemFlag.HIT
+    status: ItemStatus = ItemStatus.OK
 
 
 def index_head(entries: Iterable[FrameEntry]) -> tuple[bytes, bytes, int]:
     """Preamble and entries; the end record; and the number of item bytes between them."""
-    offset, packed = 0, []
+    offset, missing, packed = 0, 0, []
     for entry in entries:
         packed.append(
-            ENTRY.pack(entry.position, entry.index, offset, entry.length, entry.crc32, ItemStatus.OK, entry.flags)
+            ENTRY.pack(entry.position, entry.index, offset, entry.length, entry.crc32, entry.status, entry.flags)
         )
         offset += entry.length
+        missing += entry.status is not ItemStatus.OK
     block = b"".join(packed)
-    end = END.pack(END_POSITION, END_MAGIC, offset, len(packed), 0, crc32(block), 0, 0)
+    end = END.pack(END_POSITION, END_MAGIC, offset, len(packed) - missing, missing, crc32(block), 0, 0)
     return PREAMBLE.pack(INDEX_MAGIC, VERSION, 0, len(packed), 0) + block, end, offset
 
 

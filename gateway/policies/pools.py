@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.model.keys import ObjectKey
+from gateway.model.results import is_result, pool_of, result_place
 from gateway.policies.eviction.arc import Arc
 from gateway.policies.eviction.chunk import ChunkOrder
 from gateway.policies.eviction.consumed import Consumed
@@ -34,6 +35,10 @@ DEFAULT = "default"
 """The pool of everything that no other pool holds."""
 STREAM = "stream:"
 """What the names of pools begin with that hold access streams."""
+RESULTS = "results:"
+"""What the names of pools begin with that hold results of pipelines."""
+OF_KEYS = (STREAM, RESULTS)
+"""What the names of pools begin with whose blobs enter by the key that they are stored under."""
 LEAST_GHOSTS, MOST_GHOSTS = 100, 1000
 """Blobs that left the pool of a skewed stream and are remembered."""
 _MOST_LEVELS = 32
@@ -87,6 +92,21 @@ def stream_pools(key: ObjectKey) -> tuple[str, ...]:
         above = f"{above}{level}/"
         names.append(above)
     return (f"{STREAM}{stream_bucket(key)}/{key.key}", *reversed(names))
+
+
+def results_pool(tenant: str, dataset: str, fingerprint: str) -> str:
+    """The name of the pool with a tenant's results of one fingerprint over a dataset."""
+    return f"{RESULTS}{pool_of(tenant, dataset, fingerprint)}"
+
+
+def pools_of_key(key: ObjectKey) -> tuple[str, ...]:
+    """The names of pools that hold what is stored under a key if they exist, the most specific first."""
+    return (f"{RESULTS}{key.bucket}",) if is_result(key) else stream_pools(key)
+
+
+def place_of(pool: str) -> ObjectKey:
+    """Origin and bucket of what a pool holds, and what its keys begin with, by the name of the pool of a stream or of results."""
+    return result_place(pool.removeprefix(RESULTS)) if pool.startswith(RESULTS) else stream_place(pool)
 
 
 def stream_place(pool: str) -> ObjectKey:

@@ -159,7 +159,7 @@ class ItemBlobs:
         if slow:
             wanted = [digests[place] for place in slow]
             try:
-                opened = await self._disk.read_file(partial(_open_each, directory, wanted), _close_each)
+                opened = await self._disk.read_file(partial(open_each, directory, wanted), close_each)
             except DiskFault:
                 return files
             except BaseException:
@@ -233,8 +233,8 @@ class ItemBlobs:
         return found
 
 
-def _open_each(directory: CacheDirectory, digests: Sequence[bytes]) -> list[int]:
-    """A descriptor for each blob, ``_MISSING`` or ``_FAILED``. Runs in a thread."""
+def open_each(directory: CacheDirectory, digests: Sequence[bytes]) -> list[int]:
+    """A descriptor for each blob, negative for one that is missing or cannot be opened. Runs in a thread."""
     opened = []
     for digest in digests:
         try:
@@ -246,7 +246,8 @@ def _open_each(directory: CacheDirectory, digests: Sequence[bytes]) -> list[int]
     return opened
 
 
-def _close_each(descriptors: Sequence[int]) -> None:
+def close_each(descriptors: Sequence[int]) -> None:
+    """Close what ``open_each`` opened."""
     for descriptor in descriptors:
         if descriptor >= 0:
             os.close(descriptor)

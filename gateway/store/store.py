@@ -43,6 +43,7 @@ from gateway.store.keeper import Evictor, RecoveryReport
 from gateway.store.opening import Opener
 from gateway.store.pools import Pools
 from gateway.store.prefixes import Prefixes
+from gateway.store.results import ResultBlobs
 from gateway.store.space import SpaceMeter
 from gateway.store.status import StoreStatus
 from gateway.store.threads import HUNG_AFTER, closer
@@ -81,6 +82,7 @@ class Store:
         self._keeper = Evictor(disk, self._space, self._uses.take, self.items.gone)
         self.pools = Pools(disk, self._keeper)
         self.prefixes = Prefixes(disk)
+        self.results = ResultBlobs(self, disk, self._opener, self._space)
         self.purged = AppliedPurges(disk)
         self.work: DiskWork = disk
         self.on_disk = disk.step
@@ -89,7 +91,7 @@ class Store:
         self._fresh: dict[bytes, int] = {}
         self._loose: set[bytes] = set()
         self._chores: asyncio.TimerHandle | None = None
-        forgetter = Forgetter(disk, self._settle)
+        forgetter = Forgetter(disk, self.settle)
         self.forget = forgetter.forget
         self.forget_prefix = forgetter.forget_prefix
         self.forget_origin = forgetter.forget_origin
@@ -109,10 +111,8 @@ class Store:
         disk = Disk(directory or cache_directory(settings.dir), now)
         await disk.mount()
         store = cls(settings, disk)
-        try:
+        with suppress(DiskFault):
             await store._space.refresh()
-        except DiskFault:
-            pass
         store._do_chores()
         return store
 
@@ -188,7 +188,7 @@ class Store:
         """
         kept, size = {}, 0
         for number, ref in blocks.items():
-            kept[number] = self._kept(ref)
+            kept[number] = self.kept(ref)
             size += ref.size
 
         valid = partial(self.generations.holds, key, generation)
@@ -198,7 +198,7 @@ class Store:
         self._space.filling += size
         try:
             recorded, counts = await self._disk.write_each(self._record, wanted)
-            return self._settle(recorded, counts)
+            return self.settle(recorded, counts)
         except DiskFault:
             # On a full disk the index may have no room for the row of a blob that was written: its file must go again.
             self._loose.update(ref.digest for ref in blocks.values())
@@ -208,12 +208,9 @@ class Store:
 
     async def confirm(self, key: ObjectKey, meta: ObjectMeta, confirmed_at: float) -> None:
         """The origin confirmed the object again: update time and headers, if the row has the same ETag and size."""
-        try:
-            await self._disk.write(
-                lambda connection: objects.confirm(connection, key, meta, confirmed_at, self._disk.now())
-            )
-        except DiskFault:
-            return
+        now = self._disk.now()
+        with suppress(DiskFault):
+            await self._disk.write(lambda connection: objects.confirm(connection, key, meta, confirmed_at, now))
 
     async def withdraw(self, bucket: ObjectKey) -> None:
         """See ``rights.withdraw``; effective whatever the disk's state, and when cancelled."""
@@ -230,19 +227,15 @@ class Store:
         self, row_id: int, identity: str, now: float, still_valid: Callable[[], bool] = lambda: True
     ) -> None:
         """Record that the origin granted a read at ``now``, if the row exists and ``still_valid`` holds in the transaction."""
-        try:
+        with suppress(DiskFault):
             await self._disk.write(
                 lambda connection: objects.grant(connection, row_id, identity, now) if still_valid() else None
             )
-        except DiskFault:
-            return
 
     async def revoke(self, row_id: int, identity: str) -> None:
         """Forget a grant."""
-        try:
+        with suppress(DiskFault):
             await self._disk.write(lambda connection: objects.revoke(connection, row_id, identity))
-        except DiskFault:
-            return
 
     # --- blobs
 
@@ -265,7 +258,7 @@ class Store:
         Returns:
             ``False`` if it was not kept: evicted already, no room, or the disk is failing. Its file is removed then.
         """
-        kept, capacity = self._kept(ref), self._settings.capacity
+        kept, capacity = self.kept(ref), self._settings.capacity
         if for_good:
             capacity = int(Watermarks().low * capacity)
         self._space.filling += ref.size
@@ -454,13 +447,15 @@ class Store:
 
     # ---
 
-    def _kept(self, ref: BlobRef) -> Kept:
+    def kept(self, ref: BlobRef) -> Kept:
+        """A committed blob that is about to get a row."""
         mtime_ns = self._fresh.pop(ref.digest, 0)
         if not mtime_ns and (blob := self.opened.get(ref)) is not None:
             mtime_ns = blob.mtime_ns
         return Kept(ref, self.directory.blob_path(ref.digest), mtime_ns, self.directory.boot)
 
-    def _settle(self, recorded: Recorded, counts: Counts | None) -> ObjectRecord | None:
+    def settle(self, recorded: Recorded, counts: Counts | None) -> ObjectRecord | None:
+        """Take note of the totals, and remove files without a row."""
         if counts is not None:
             self._space.learn(counts)
         if recorded.loose or self._loose:

@@ -20,6 +20,7 @@ from gateway.engine.space.planned import Planned
 from gateway.engine.space.preload import Preloader
 from gateway.engine.space.read_tally import ReadTally
 from gateway.fleet.caching import PipelineDecisions
+from gateway.fleet.claims import ResultClaims
 from gateway.fleet.connection import commands
 from gateway.fleet.jobs import Jobs
 from gateway.fleet.leadership import Leadership
@@ -46,6 +47,7 @@ class Management:
     membership: Membership
     advice: PipelineAdvice
     reads: ReadTimes
+    claims: ResultClaims
 
 
 def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExitStack) -> Management:
@@ -80,7 +82,7 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     planned = Planned(lambda: parts.plans.plan, capacity)
     keep_running(repeat("read times", reads.turn, pace.heartbeat), stack)
     advice = PipelineAdvice(pipelines, WorkerScaling(redis, prefix, expire), planned)
-    return Management(parts, planned, membership, advice, reads)
+    return Management(parts, planned, membership, advice, reads, ResultClaims(redis, prefix))
 
 
 def scores_of(store: Store, management: Management) -> ItemScores:

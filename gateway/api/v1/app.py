@@ -13,15 +13,19 @@ from gateway.api.s3.answer import SERVER, date_header
 from gateway.api.v1.batch import MOST_INDICES, BatchEndpoint
 from gateway.api.v1.blobs import send_blob
 from gateway.api.v1.identity import Identities
+from gateway.api.v1.results import ResultCall, ResultsEndpoint, named
 from gateway.edge.asgi import Edge, Headers
 from gateway.engine.items.registrations import Registrations
-from gateway.model.datasets import ApiError, UnknownDataset
+from gateway.model.datasets import ApiError, UnknownDataset, is_dataset_id
+from gateway.model.keys import Principal
 from gateway.server.received import Receive, whole_body
 from gateway.server.refusals import Scope, Send
+from gateway.store.datasets.opened import Registration
 from gateway.store.store import Store
 
 log = logging.getLogger("larder.v1")
 _DATASET = re.compile(r"/v1/datasets/([^/]+)/(batch|lookup)")
+_RESULTS = re.compile(r"/v1/datasets/([^/]+)/results/([^/]+?)(/batch)?")
 _BLOB = re.compile(r"/v1/blobs/([^/]+)")
 _LONGEST_BODY = 4 * MOST_INDICES
 
@@ -30,18 +34,25 @@ class DataApp(Edge):
     """Answers the data paths."""
 
     def __init__(
-        self, identities: Identities, registrations: Registrations, batches: BatchEndpoint, store: Store, limit: int
+        self,
+        identities: Identities,
+        registrations: Registrations,
+        batches: BatchEndpoint,
+        results: ResultsEndpoint,
+        store: Store,
+        limit: int,
     ) -> None:
         super().__init__(log, limit)
         self._identities = identities
         self._registrations = registrations
         self._batches = batches
+        self._results = results
         self._store = store
 
     @staticmethod
     def handles(path: str) -> bool:
         """Whether a path (without "/-") is one of the data paths."""
-        return path.startswith("/v1/") and bool(_DATASET.fullmatch(path) or _BLOB.fullmatch(path))
+        return path.startswith("/v1/") and any(each.fullmatch(path) for each in (_DATASET, _BLOB, _RESULTS))
 
     def headers(self, scope: Scope, status: int) -> Headers:
         """The headers that FastAPI's answers have too."""
@@ -55,6 +66,10 @@ class DataApp(Edge):
             self._identities.admit(scope).confirm_body(await whole_body(receive, 0))
             await send_blob(scope, send, self._store, blob[1])
             return
+        results = _RESULTS.fullmatch(scope["path"])
+        if results is not None:
+            await self._of_results(scope, receive, send, *results.groups())
+            return
         found = _DATASET.fullmatch(scope["path"])
         assert found is not None
         _allow(scope, "POST")
@@ -62,11 +77,29 @@ class DataApp(Edge):
         body = await whole_body(receive, _LONGEST_BODY)
         caller.confirm_body(body)
         principal = caller.principal
-        registration = await self._registrations.find(principal.tenant, found[1])
-        if registration is None:
-            raise UnknownDataset(found[1])
+        registration = await self._registered(principal, found[1])
         answer = self._batches.batch if found[2] == "batch" else self._batches.lookup
         await answer(scope, send, principal, registration, body)
+
+    async def _of_results(
+        self, scope: Scope, receive: Receive, send: Send, dataset: str, fingerprint: str, batch: str | None
+    ) -> None:
+        _allow(scope, "POST" if batch else "PUT")
+        caller = self._identities.admit(scope)
+        async with self._results.room(scope["method"]):
+            body = await whole_body(receive, self._results.longest(scope["method"]))
+            caller.confirm_body(body)
+            registration = await self._registered(caller.principal, named(scope["query_string"]) or dataset)
+            if is_dataset_id(dataset) and registration.content.id != dataset:
+                raise UnknownDataset(dataset)
+            call = ResultCall(scope, send, caller.principal, registration, fingerprint, body)
+            await (self._results.get(call) if batch else self._results.put(call))
+
+    async def _registered(self, principal: Principal, name_or_id: str) -> Registration:
+        registration = await self._registrations.find(principal.tenant, name_or_id)
+        if registration is None:
+            raise UnknownDataset(name_or_id)
+        return registration
 
 
 def _allow(scope: Scope, *methods: str) -> None:

@@ -17,10 +17,11 @@ from gateway.engine.space.planned import Planned
 from gateway.fleet.caching import PipelineDecisions
 from gateway.fleet.jobs import JobRecord
 from gateway.fleet.scaling import WorkerScaling
+from gateway.policies.pools import results_pool
 from gateway.policies.space.autocache import COMPUTE, CacheReason, StageProfile
 from gateway.policies.space.autoscale import TrainerReport
 from gateway.policies.space.cache_mode import CacheDecision, PipelineProfile
-from gateway.policies.space.results_space import results_pool, results_room
+from gateway.policies.space.results_space import results_room
 
 
 @dataclass(frozen=True, slots=True)

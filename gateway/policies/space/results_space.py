@@ -25,8 +25,6 @@ from gateway.policies.space.autocache import COMPUTE
 from gateway.policies.space.cache_mode import CacheDecision
 from gateway.policies.space.plan import Plan, PoolOrder, WhyCaching
 
-RESULTS = "results:"
-"""What the names of pools begin with that hold results of pipelines."""
 GAIN_MARGIN = 1.1
 """A pool that has space counts so many times its gain, as its loss costs an epoch of computing."""
 
@@ -48,11 +46,6 @@ class ResultsUse:
     own: float
     workers: int
     gpus: int
-
-
-def results_pool(tenant: str, dataset: str, fingerprint: str) -> str:
-    """The name of the pool with a tenant's results of one fingerprint over a dataset."""
-    return f"{RESULTS}{tenant}/{dataset}/{fingerprint}"
 
 
 def results_room(plan: Plan, capacity: int, pools: Collection[str]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import mmap
 import os
@@ -51,6 +52,9 @@ class Locations(Protocol):
             IndexError: an index is out of range.
             Damaged: the file is malformed.
         """
+
+    def digest(self) -> bytes:
+        """SHA-256 of the file: equal ones list equal locations. Reads all of it; blocks."""
 
     def check(self) -> None:
         """Validate the whole file.
@@ -142,6 +146,10 @@ class PackedLocations:
                     yield _location(self._buckets[bucket], keys[key % KEYS], offset, length)
                 except (IndexError, ValueError) as error:
                     raise Damaged("the list of locations is garbled") from error
+
+    def digest(self) -> bytes:
+        """SHA-256 of the file."""
+        return hashlib.sha256(self._table).digest()
 
     def rows(self, page: int) -> list[NDArray[np.uint64]]:
         """The columns of a page of rows: numbers of keys and of buckets, offsets and lengths as stored.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.model.datasets import Location
+from gateway.store.blobs import read_contents
 from gateway.store.datasets.layout import HEADER, LOCATIONS_HEADER_1, LOCATIONS_MAGIC_1, NONE, RECORD, Damaged
 
 _PAGE = 4096
@@ -51,6 +52,10 @@ class Locations1:
             Damaged: the file is malformed.
         """
         return next(self.between(index, index + 1))
+
+    def digest(self) -> bytes:
+        """SHA-256 of the file."""
+        return read_contents(self._fd).digest
 
     def between(self, start: int, stop: int) -> Iterator[Location]:
         """The locations of the items from ``start`` up to, not including, ``stop``, read in pages.

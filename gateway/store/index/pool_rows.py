@@ -21,6 +21,7 @@ from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.eviction.order import EVERYTHING, BlobFacts, EvictionOrder, Ledger
 from gateway.policies.pools import (
     DEFAULT,
+    OF_KEYS,
     STREAM,
     Balance,
     Overdrafts,
@@ -28,7 +29,7 @@ from gateway.policies.pools import (
     dataset_pool,
     ghost_window,
     order_named,
-    stream_pools,
+    pools_of_key,
 )
 from gateway.store.accesses import Folded
 from gateway.store.index.schema import NODE
@@ -131,7 +132,7 @@ def pools_of(connection: Connection, entering: Sequence[Entering]) -> list[PoolR
 
 def _wanted(entry: Entering) -> tuple[str, ...]:
     key = entry.access.key
-    return (entry.pool,) if entry.pool != DEFAULT or isinstance(key, str) else stream_pools(key)
+    return (entry.pool,) if entry.pool != DEFAULT or isinstance(key, str) else pools_of_key(key)
 
 
 def holder(connection: Connection, digest: bytes) -> PoolRow | None:
@@ -224,7 +225,7 @@ def charge_below(connection: Connection, place: ObjectKey, after: str, now: floa
     keys = {number: key for number, key in found if key.startswith(place.key)}
     rows = pools(connection)
     numbers = _numbers(rows)
-    movable = [number for number, row in rows.items() if row.pool.name == DEFAULT or row.pool.name.startswith(STREAM)]
+    movable = [number for number, row in rows.items() if row.pool.name == DEFAULT or row.pool.name.startswith(OF_KEYS)]
     moved: dict[str, list[bytes]] = {}
     for page in _pages(list(keys)):
         held = connection.execute(
@@ -233,7 +234,7 @@ def charge_below(connection: Connection, place: ObjectKey, after: str, now: floa
             (*page, *movable),
         )
         for number, digest, pool in held:
-            names = stream_pools(place._replace(key=keys[number]))
+            names = pools_of_key(place._replace(key=keys[number]))
             name = next((name for name in names if name in numbers), DEFAULT)
             if numbers[name] != pool:
                 moved.setdefault(name, []).append(digest)
@@ -316,7 +317,7 @@ def _missed(rows: Mapping[int, PoolRow], misses: Mapping[ObjectKey | str, int]) 
     numbers = _numbers(rows)
     found: Counter[int] = Counter()
     for key, count in misses.items():
-        names = (dataset_pool(key),) if isinstance(key, str) else stream_pools(key)
+        names = (dataset_pool(key),) if isinstance(key, str) else pools_of_key(key)
         found[next((numbers[name] for name in names if name in numbers), numbers[DEFAULT])] += count
     return found
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Protocol
@@ -25,7 +25,7 @@ from larder.checksums import crc32
 from larder.errors import TruncatedBatch, UnexpectedAnswer
 
 MEDIA_TYPE = "application/x-larder-batch"
-OK, MISSING, CHANGED, ORIGIN_ERROR, NOT_RESIDENT, REFUSED = range(6)
+OK, MISSING, CHANGED, ORIGIN_ERROR, NOT_RESIDENT, REFUSED, CLAIMED, BUSY, LATER = range(9)
 HIT, JOINED, STREAMED = 1, 2, 4
 LIMIT = 16 << 30
 """Default maximum of bytes in one answer; a larger one is refused."""
@@ -53,6 +53,7 @@ _GROUP = 1 << 20
 """Bytes that are read at a time, about: a connection reset costs at most one group."""
 
 
+Buffer = bytes | bytearray | memoryview
 _Row = tuple[int, int, int, int, int, int, int]
 
 
@@ -297,6 +298,26 @@ class Decoder:
     def _invalid(self, detail: str) -> UnexpectedAnswer:
         self._distrust()
         return UnexpectedAnswer(self._endpoint, 200, detail)
+
+
+def index_form(entries: Iterable[tuple[int, int, Sequence[Buffer]]]) -> bytes:
+    """A body in the index form, as results are sent: index, status and pieces of the bytes of each."""
+    rows: list[_Row] = []
+    bodies: list[Buffer] = []
+    offset = missing = 0
+    for position, (index, status, pieces) in enumerate(entries):
+        crc = length = 0
+        for piece in pieces:
+            crc = crc32(piece, crc)
+            length += memoryview(piece).nbytes
+        rows.append((position, index, offset, length, crc, status, 0))
+        bodies += pieces
+        offset += length
+        missing += status != OK
+    block = np.array(rows, _ENTRY).tobytes()
+    head = _PREAMBLE.pack(b"LRDI", _VERSION, 0, len(rows), 0)
+    end = _END.pack(_END_POSITION, b"LEND", offset, len(rows) - missing, missing, crc32(block), 0, 0)
+    return b"".join([head, block, *bodies, end])
 
 
 def _stretches(rows: list[_Row], size: int) -> Iterator[list[_Row]]:

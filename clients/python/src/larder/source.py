@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from larder.credentials import Credentials, CredentialSource
 from larder.dataset import DatasetInfo, ItemLocation
 from larder.errors import LarderError, UnknownDataset
 from larder.merging import Fetched
+from larder.results import GatewayResults, ResultStore
 from larder.retry import Retry
 from larder.s3 import S3
 from larder.stats import Stats
@@ -57,6 +58,20 @@ class Source(Protocol):
 
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
         """Locations of the items from ``start`` on."""
+
+
+@runtime_checkable
+class ResultSource(Protocol):
+    """A source whose datasets have results of pipelines."""
+
+    def results(self, info: DatasetInfo, name: str, owner: str) -> ResultStore:
+        """The results of one mark.
+
+        Args:
+            info: the dataset.
+            name: of the results, 64 hexadecimal digits.
+            owner: of claims on them.
+        """
 
 
 @dataclass(frozen=True)
@@ -143,9 +158,18 @@ class GatewaySource:
             stats=stats,
         )
 
+    def results(self, info: DatasetInfo, name: str, owner: str) -> GatewayResults:
+        """Results of pipelines at the gateway."""
+        access = self._access
+        return GatewayResults(
+            self._client.endpoint, info, name, owner, credentials=access.credentials, timeout=access.timeout
+        )
+
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
         """Locations of the items, from the gateway."""
-        return self._patient_client.each_item(info.id, start, count)
+        # Equal items may be registered under several names, in several places.
+        same = self._patient_client.dataset(info.name).id == info.id
+        return self._patient_client.each_item(info.name if same else info.id, start, count)
 
     def _digest_file(self) -> str | os.PathLike[str] | None:
         dataset = self._dataset

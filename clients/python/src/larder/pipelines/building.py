@@ -67,6 +67,9 @@ class PipelineOptions(TypedDict, total=False):
         timeout: seconds after which a function that has not returned counts as hanging (300).
         queue: batches that are computed ahead (8).
         queue_bytes: size of the elements that may wait for the training loop (256 MiB).
+        cache: what happens at marks. ``"compute"``: every epoch computes. The number of a mark's stage: its results are read
+            from the gateway's cache, and what is missing there is computed and stored. ``"auto"`` (default): as the
+            job's fleet decides.
         rank: rank of this training process, if the environment does not have it.
         world: number of training processes.
         job: the training run, a `larder.Job` or only its name.
@@ -84,6 +87,7 @@ class PipelineOptions(TypedDict, total=False):
     timeout: float
     queue: int
     queue_bytes: int
+    cache: str | int
     rank: int | None
     world: int | None
     job: str | Job
@@ -282,7 +286,8 @@ class Pipeline:
 
     def stats(self) -> dict[str, Any]:
         """Counts of all iterations: ``elements``, ``dropped`` and ``skipped`` ones, batches, workers that died, and by stage
-        number of elements, seconds per element with all earlier stages, and bytes per element."""
+        number of elements, seconds per element with all earlier stages, and bytes per element; ``results`` by mark: elements
+        ``read``, ``computed``, ``stored``, ``refused``, and ``damaged`` ones, which were computed again."""
         return self._runtime.stats(self._stages.elements)
 
     def scale(self, workers: int) -> None:
@@ -292,6 +297,20 @@ class Pipeline:
             ValueError: the pipeline was made with ``workers=0``, or the number is below 1.
         """
         self._runtime.scale(workers)
+
+    def set_cache(self, mark: int | None) -> None:
+        """Read and store the results of the mark at this stage, from the next epoch on; ``None``: compute everything.
+
+        Raises:
+            ValueError: there is no such mark, or its results cannot be stored.
+        """
+        before = self._runtime.cache
+        self._runtime.set_cache(mark)
+        try:
+            self._runtime.checked_mark(self._stages.elements)
+        except ValueError:
+            self._runtime.set_cache(before)
+            raise
 
     def close(self) -> None:
         """End the input workers. They also end with the training process, and with the last reference to the pipeline."""

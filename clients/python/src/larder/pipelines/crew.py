@@ -6,15 +6,16 @@ the splits that they have.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
 
-from larder.errors import PipelineError
+from larder.errors import LarderWarning, PipelineError
 from larder.pipelines.splits import Released, Split, SplitLedger
 from larder.pipelines.stages import Counts, ElementFailure, StageCounts, summed
-from larder.pipelines.workers import Broken, Ended, Event, Heartbeat, SplitPart, Started, WorkerHost
+from larder.pipelines.workers import Broken, Ended, Event, Heartbeat, Notice, SplitPart, Started, WorkerHost
 
 HEARTBEAT = 5.0
 """Seconds between two heartbeats of a worker (Cachew, ATC 2022, section 4.1)."""
@@ -81,6 +82,7 @@ class Crew:
         self._split = 0
         self._waiting_bytes = 0
         self._ledger: SplitLedger | None = None
+        self._told: set[str] = set()
         self.counts: Counts = {}
         self.deaths = 0
 
@@ -196,8 +198,16 @@ class Crew:
                 self._waiting_bytes += sum(each.nbytes for each in event.values if isinstance(each, memoryview))
         elif isinstance(event, Heartbeat):
             self._refuse_hanging(ledger, worker, event)
+        elif isinstance(event, Notice):
+            self._tell(event.text)
         elif isinstance(event, Ended):
             self._bury(ledger, worker, member, event)
+
+    def _tell(self, text: str) -> None:
+        """Warn of what a worker has found out, once for all workers."""
+        if text not in self._told:
+            self._told.add(text)
+            warnings.warn(text, LarderWarning, stacklevel=2)
 
     def _refuse_hanging(self, ledger: SplitLedger, worker: int, beat: Heartbeat) -> None:
         if beat.split >= 0 and beat.seconds > self._limits.timeout:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -17,11 +19,12 @@ from larder.job import Job
 from larder.loader import Loader
 from larder.pipelines.crew import HEARTBEAT, Crew, CrewLimits
 from larder.pipelines.elements import DROPPED, decode
-from larder.pipelines.fingerprint import fingerprints
+from larder.pipelines.fingerprint import Fingerprint, fingerprints
 from larder.pipelines.hosts import WorkerChoice
 from larder.pipelines.metering import BatchMeter, ProfiledStages, ProfileMeter
-from larder.pipelines.splits import PlannedItems, Released, SplitLedger
+from larder.pipelines.splits import CacheMark, PlannedItems, Released, SplitLedger
 from larder.pipelines.stages import (
+    AUTOCACHE,
     FILTER,
     Counts,
     ElementFailure,
@@ -37,6 +40,9 @@ from larder.pipelines.workers import WorkerTask
 from larder.planner import EpochPlan, Shard
 from larder.ranks import Ranks
 from larder.run import Tracker, item_error
+
+AUTO, COMPUTE = "auto", "compute"
+"""What to do with results: what the job's fleet decides; or compute them in every epoch."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +85,11 @@ class RunOptions:
     timeout: float = 300.0
     queue: int = 8
     queue_bytes: int = 256 << 20
+    cache: str | int = AUTO
 
     def __post_init__(self) -> None:
+        if self.cache not in (AUTO, COMPUTE) and (isinstance(self.cache, bool) or not isinstance(self.cache, int)):
+            raise ValueError(f'cache must be "{AUTO}", "{COMPUTE}" or the stage number of a mark, not {self.cache!r}')
         for name in ("on_error", "on_missing"):
             if getattr(self, name) not in ("raise", "skip"):
                 raise ValueError(f'{name} must be "raise" or "skip", not {getattr(self, name)!r}')
@@ -118,7 +127,7 @@ class PipelineRuntime:
         """Number of workers; 0 until the first of them start, if the user has set none."""
         self.job: Job | None = None
         """The training run whose fleet finds the marks to store, and the number of workers unless that is fixed."""
-        self.cache: int | None = None
+        self.cache = options.cache if isinstance(options.cache, int) else None
         """The mark that is stored and read from the next epoch on; ``None`` for none."""
         self.profiles: ProfileMeter | None = None
         self.meter = BatchMeter()
@@ -126,6 +135,7 @@ class PipelineRuntime:
         self._in_force: int | None = None
         self.counts: Counter[str] = Counter()
         self.waited = 0.0
+        self._owner = uuid.uuid4().hex
         self._crew: Crew | None = None
         self._payload: bytes | None = None
         self._ended_crews: Counts = {}
@@ -166,7 +176,7 @@ class PipelineRuntime:
         self.job, self._finds_workers = job, self.choice.number is None and not self._scaled
         if self._finds_workers:
             self.workers = 1
-        marks = {number: each.digest for number, each in fingerprints(stages).items()}
+        marks = {number: self._name(each) for number, each in fingerprints(stages).items()}
         self.profiles = ProfileMeter(ProfiledStages(stages[-1].number if stages else 0, marks))
 
     def begin(self) -> None:
@@ -184,7 +194,7 @@ class PipelineRuntime:
         profile = self.profiles and self.profiles.profile(crew.counts, crew.working)
         if profile:
             job.report_profile(profile)
-        if job.pipeline_directive.reason:
+        if job.pipeline_directive.reason and self.options.cache == AUTO:
             self.set_cache(job.pipeline_directive.cache)
         if not self._finds_workers:
             return
@@ -214,6 +224,41 @@ class PipelineRuntime:
         if self._crew is not None:
             self._crew.scale(workers)
 
+    def cache_mark(self, stages: tuple[Stage, ...]) -> CacheMark | None:
+        """The mark through which an epoch that begins now is read; ``None``: everything is computed.
+
+        Raises:
+            ValueError: the user chose a mark that there is not, or whose results cannot be stored.
+        """
+        try:
+            return self.checked_mark(stages)
+        except ValueError:
+            if self.options.cache != AUTO:
+                raise
+            return None  # a function has changed since the fleet decided
+
+    def checked_mark(self, stages: tuple[Stage, ...]) -> CacheMark | None:
+        """As ``cache_mark``, whoever chose it.
+
+        Raises:
+            ValueError: there is no such mark, or its results cannot be stored.
+        """
+        if self.cache is None:
+            return None
+        found = fingerprints(stages).get(self.cache)
+        if found is None:
+            marks = ", ".join(str(stage.number) for stage in stages if stage.kind == AUTOCACHE) or "none"
+            raise ValueError(f"stage {self.cache} is no mark; the marks are at stages: {marks}")
+        if not found.digest:
+            raise ValueError(f"results of the mark at stage {self.cache} are not stored: {found.reason}")
+        return CacheMark(self.cache, self._name(found), self._owner)
+
+    def _name(self, found: Fingerprint) -> str:
+        """What names the results of a mark: an item without bucket and key is another argument than one with them."""
+        if not found.digest:
+            return ""
+        return sha256(f"{found.digest}/keys={self.options.keys and found.by_item}".encode()).hexdigest()
+
     def stats(self, stages: tuple[Stage, ...]) -> dict[str, Any]:
         """See `Pipeline.stats`."""
         counts = summed(self._ended_crews, {} if self._crew is None else self._crew.counts)
@@ -224,6 +269,11 @@ class PipelineRuntime:
             "workers": 0 if self._crew is None else self._crew.workers,
             "worker_deaths": self._deaths + (0 if self._crew is None else self._crew.deaths),
             "stages": {named[number]: _described(counts[number]) for number in sorted(counts) if number in named},
+            "results": {
+                str(stage): _of_results(counts.get(stage.number, StageCounts()))
+                for stage in stages
+                if stage.kind == AUTOCACHE
+            },
         }
 
     def close(self) -> None:
@@ -267,6 +317,7 @@ class EpochElements:
         self._start = loader.begin(begun)
         self.epoch = self._start.epoch
         self._tracker = Tracker(self._start)
+        self._cache = runtime.cache_mark(stages.elements)
         self._closed = False
         if isinstance(loader.settings.job, Job):
             runtime.advised_by(loader.settings.job, stages.elements)
@@ -340,7 +391,7 @@ class EpochElements:
             dataset=loader.info.id,
         )
         names = loader.keys.__getitem__ if self._runtime.options.keys else None
-        return SplitLedger(PlannedItems(plan), self.epoch, first, names)
+        return SplitLedger(PlannedItems(plan), self.epoch, first, names, self._cache)
 
     def _piece(self, released: Released) -> Piece | None:
         """The element; ``None`` if it is dropped or skipped."""
@@ -389,6 +440,16 @@ class EpochElements:
 def filtered(stages: PipelineStages, options: RunOptions) -> bool:
     """Whether the number of elements of an epoch is known only at its end."""
     return options.skips or any(stage.kind == FILTER for stage in stages.elements)
+
+
+def _of_results(counts: StageCounts) -> dict[str, int]:
+    return {
+        "read": counts.read,
+        "computed": counts.elements,
+        "stored": counts.stored,
+        "refused": counts.refused,
+        "damaged": counts.damaged,
+    }
 
 
 def _described(counts: StageCounts) -> dict[str, float]:

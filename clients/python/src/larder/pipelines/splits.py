@@ -27,6 +27,20 @@ Value = memoryview | ElementFailure
 """An element as stored, or why there is none."""
 
 
+class CacheMark(NamedTuple):
+    """A mark whose results are read and stored.
+
+    Args:
+        stage: its number.
+        name: of the results, 64 hexadecimal digits.
+        owner: of claims on them: this run of the pipeline.
+    """
+
+    stage: int
+    name: str
+    owner: str
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
     """Elements for one worker.
@@ -38,6 +52,7 @@ class Split:
         first: place of the first of ``indices`` in the split as it was when it was new.
         careful: return each element at once, because a worker has died in this split.
         names: bucket and key of each item, if the pipeline has ``keys``.
+        cache: the mark through which it is read; ``None``: all of it is computed.
     """
 
     number: int
@@ -46,6 +61,7 @@ class Split:
     first: int = 0
     careful: bool = False
     names: tuple[tuple[str, str], ...] | None = None
+    cache: CacheMark | None = None
 
     def part(self, start: int, stop: int) -> Split:
         """The elements at places ``start`` to ``stop`` of a new split."""
@@ -123,6 +139,7 @@ class SplitLedger:
         epoch: number of the epoch.
         first: number of the first split; numbers are not used again.
         names: bucket and key of an item, if the pipeline has ``keys``.
+        cache: the mark through which the epoch is read.
     """
 
     def __init__(
@@ -131,10 +148,12 @@ class SplitLedger:
         epoch: int,
         first: int,
         names: Callable[[int], tuple[str, str]] | None = None,
+        cache: CacheMark | None = None,
     ) -> None:
         self._planned = planned
         self._epoch = epoch
         self._names = names
+        self._cache = cache
         self._open: dict[int, _Entry] = {}
         self._lost: deque[int] = deque()
         self._ended = False
@@ -171,7 +190,7 @@ class SplitLedger:
             self._ended = True
             return None
         names = None if self._names is None else tuple(map(self._names, planned.indices))
-        entry = _Entry(Split(self.following, self._epoch, planned.indices, names=names), planned)
+        entry = _Entry(Split(self.following, self._epoch, planned.indices, names=names, cache=self._cache), planned)
         self._open[self.following] = entry
         self.following += 1
         return self._hand_out(entry, worker)

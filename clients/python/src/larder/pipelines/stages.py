@@ -10,9 +10,9 @@ from __future__ import annotations
 import random
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from larder.errors import ElementUnstorable
-from larder.pipelines.elements import DROPPED, Encoded
+from larder.pipelines.elements import DROPPED, Encoded, decode
 from larder.source import Item
 
 MAP, FILTER, AUTOCACHE = "map", "filter", "autocache"
@@ -73,19 +73,25 @@ class StageCounts:
         seconds: time spent in it and in all stages before it, reading included.
         bytes: size of what came out, as stored. Known for marks and for the last stage only.
         measured: number of elements that ``bytes`` counts.
+        read: of a mark, elements that were stored, and not computed.
+        stored: of a mark, elements that were put.
+        refused: of a mark, elements that could not be put.
+        damaged: of a mark, elements that were stored and could not be used.
     """
 
     elements: int = 0
     seconds: float = 0.0
     bytes: int = 0
     measured: int = 0
+    read: int = 0
+    stored: int = 0
+    refused: int = 0
+    damaged: int = 0
 
     def add(self, other: StageCounts) -> None:
         """Add the counts of another worker, or of a later time."""
-        self.elements += other.elements
-        self.seconds += other.seconds
-        self.bytes += other.bytes
-        self.measured += other.measured
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 Counts = dict[int, StageCounts]
@@ -130,6 +136,10 @@ class ElementStages:
         taken, self.counts = self.counts, {}
         return taken
 
+    def count(self, number: int, counts: StageCounts) -> None:
+        """Add to the counts of a stage."""
+        self._counted(number).add(counts)
+
     def read(self, elements: int, seconds: float, size: int) -> None:
         """Count items that were read."""
         self._counted(0).add(StageCounts(elements, seconds, size, elements))
@@ -142,14 +152,33 @@ class ElementStages:
             epoch: epoch of the element.
             spent: seconds that reading the item took.
         """
-        value: Any = item
+        return self._through(self.stages, item, item.index, epoch, spent)
+
+    def until(self, mark: int, item: Item, epoch: int, spent: float = 0.0) -> Encoded | ElementFailure:
+        """``run`` up to a mark."""
+        return self._through([stage for stage in self.stages if stage.number <= mark], item, item.index, epoch, spent)
+
+    def beyond(
+        self, mark: int, element: bytearray | memoryview, index: int, epoch: int, spent: float = 0.0
+    ) -> Encoded | ElementFailure:
+        """An element of a mark through the stages after it; its arrays are parts of ``element``.
+
+        Raises:
+            ElementDamaged: it is none.
+        """
+        value = decode(element, copy=False)
+        return self._through([stage for stage in self.stages if stage.number > mark], value, index, epoch, spent)
+
+    def _through(
+        self, stages: Sequence[Stage], value: Any, index: int, epoch: int, spent: float
+    ) -> Encoded | ElementFailure:
         began = perf_counter() - spent
         stage = None
         try:
-            for stage in self.stages:
+            for stage in stages:
                 if value is not DROPPED:
                     self.position.stage, self.position.since = str(stage), perf_counter()
-                    value = self._step(stage, value, epoch, item.index)
+                    value = self._step(stage, value, epoch, index)
                 self._counted(stage.number).add(StageCounts(1, perf_counter() - began))
             return self._finish(value, stage)
         except ElementUnstorable as error:

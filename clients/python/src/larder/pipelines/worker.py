@@ -17,11 +17,19 @@ from typing import Any, NamedTuple, Protocol
 
 from larder.background import BackgroundThread
 from larder.errors import LarderError, PipelineError
-from larder.frames import ItemFailure
 from larder.pipelines.elements import Encoded
 from larder.pipelines.splits import Split, Value
 from larder.pipelines.stages import Counts, ElementFailure, Stage
-from larder.pipelines.workers import Broken, Heartbeat, SplitComputation, SplitPart, Started, WorkerTask
+from larder.pipelines.workers import (
+    Broken,
+    Heartbeat,
+    LoadedSplit,
+    Notice,
+    SplitComputation,
+    SplitPart,
+    Started,
+    WorkerTask,
+)
 
 FLUSH_BYTES = 4 << 20
 """Bytes of elements after which a part is sent."""
@@ -74,11 +82,9 @@ class WorkerLink(Protocol):
 
 
 class _Loaded(NamedTuple):
-    """A split with its items, and how long reading them took."""
+    """A split with what was read for it, and how long that took."""
 
-    split: Split
-    items: dict[int, memoryview]
-    failed: dict[int, ItemFailure]
+    loaded: LoadedSplit
     seconds: float
 
 
@@ -132,7 +138,9 @@ class SplitWorker:
             if isinstance(loaded, LarderError):
                 self._send(Broken(loaded))
             else:
-                self._compute(loaded, min(loaded.seconds, perf_counter() - began))
+                self._compute(loaded.loaded, min(loaded.seconds, perf_counter() - began))
+                for text in self._computation.take_notices():
+                    self._send(Notice(text))
 
     def _read_next(self) -> _Loaded | LarderError | None:
         split = self._splits.get()
@@ -140,17 +148,17 @@ class SplitWorker:
             return None
         began = perf_counter()
         try:
-            items, failed = self._computation.read(split)
+            loaded = self._computation.read(split)
         except LarderError as error:
             return error
-        return _Loaded(split, items, failed, perf_counter() - began)
+        return _Loaded(loaded, perf_counter() - began)
 
-    def _compute(self, loaded: _Loaded, waited: float) -> None:
+    def _compute(self, loaded: LoadedSplit, waited: float) -> None:
         split = loaded.split
         values: list[tuple[int, int] | ElementFailure] = []
         memory, first, began = self._link.memory(), split.first, perf_counter()
         try:
-            for element in self._computation.elements(split, loaded.items, loaded.failed, waited):
+            for element in self._computation.elements(loaded, waited):
                 values.append(element if isinstance(element, ElementFailure) else memory.append(element))
                 late = perf_counter() - began > FLUSH_SECONDS
                 if late or split.careful or memory.size >= FLUSH_BYTES:

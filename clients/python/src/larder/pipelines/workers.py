@@ -19,9 +19,11 @@ from larder.dataset import DatasetInfo
 from larder.errors import LarderError
 from larder.frames import ItemFailure
 from larder.pipelines.elements import Encoded
-from larder.pipelines.splits import Split, Value
-from larder.pipelines.stages import Counts, ElementFailure, ElementStages, Stage, own_generators
-from larder.source import Item, ItemReader, Source
+from larder.pipelines.results import ReadThrough
+from larder.pipelines.splits import CacheMark, Split, Value
+from larder.pipelines.stages import Counts, ElementFailure, ElementStages, Stage, StageCounts, own_generators
+from larder.results import Lookup
+from larder.source import Item, ItemReader, ResultSource, Source
 from larder.stats import Stats
 
 READING = "stage 0, reading"
@@ -74,13 +76,19 @@ class Broken(NamedTuple):
     error: Exception
 
 
+class Notice(NamedTuple):
+    """What the user should know; the epoch goes on."""
+
+    text: str
+
+
 class Ended(NamedTuple):
     """A worker has ended, after ``retire`` or by itself; ``reason`` in words, such as its exit status."""
 
     reason: str = ""
 
 
-Event = Started | SplitPart | Heartbeat | Broken | Ended
+Event = Started | SplitPart | Heartbeat | Broken | Notice | Ended
 
 
 class WorkerHost(Protocol):
@@ -108,6 +116,19 @@ class WorkerHost(Protocol):
         """End all workers at once and release everything."""
 
 
+@dataclass
+class LoadedSplit:
+    """A split, results that are stored, and the items of the others, by index."""
+
+    split: Split
+    found: Lookup
+    items: dict[int, memoryview] = field(default_factory=dict)
+    failed: dict[int, ItemFailure] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.places = {index: place for place, index in enumerate(self.split.indices, self.split.first)}
+
+
 class SplitComputation:
     """Computes splits: the work of a worker, without where it runs.
 
@@ -119,34 +140,99 @@ class SplitComputation:
         self._task = task
         self._reader: ItemReader = task.source.reader(task.info, Stats())
         self.stages = ElementStages(task.stages, task.seed)
+        self._marks: dict[CacheMark, ReadThrough | None] = {}
+        self._told: set[str] = set()
 
-    def read(self, split: Split) -> tuple[dict[int, memoryview], dict[int, ItemFailure]]:
-        """The items of a split, by index. Raises as `larder.BatchReader.fetch`."""
-        indices = np.array(split.indices, np.uint32)
-        fetched = self._reader.fetch(indices, mode="exact", epoch=split.epoch, job=self._task.job)
-        return dict(zip(fetched.indices.tolist(), fetched.data, strict=True)), fetched.failed
+    def read(self, split: Split) -> LoadedSplit:
+        """A split's stored results, and the items of the others. Raises as `larder.BatchReader.fetch`."""
+        through = self._through(split)
+        found = Lookup() if through is None else through.look(split.indices)
+        loaded = LoadedSplit(split, found)
+        self._fetch(loaded, [index for index in split.indices if index not in found.elements])
+        return loaded
 
-    def elements(
-        self, split: Split, items: dict[int, memoryview], failed: dict[int, ItemFailure], seconds: float = 0.0
-    ) -> Iterator[Encoded | ElementFailure]:
+    def elements(self, loaded: LoadedSplit, seconds: float = 0.0) -> Iterator[Encoded | ElementFailure]:
         """Each element of a split, in order.
 
         Args:
-            split: the split.
-            items: data by index.
-            failed: items that could not be read.
-            seconds: time spent waiting for the items.
+            loaded: the split.
+            seconds: time spent waiting for it.
         """
+        split, position = loaded.split, self.stages.position
         each = seconds / max(1, len(split.indices))
-        self.stages.read(len(items), seconds, sum(map(len, items.values())))
-        for offset, index in enumerate(split.indices):
-            self.stages.position.split, self.stages.position.place = split.number, split.first + offset
-            if (missing := failed.get(index)) is not None:
-                yield ElementFailure(READING, missing.detail, status=missing.status)
-                continue
-            name = None if split.names is None else split.names[offset]
-            yield self.stages.run(Item(index, items[index], name), split.epoch, each)
-        self.stages.position.split = -1
+        self.stages.read(len(loaded.items), seconds, sum(map(len, loaded.items.values())))
+        through = self._through(split)
+        if through is None:
+            for index in split.indices:
+                yield self._element(loaded, index, each)
+        else:
+            yield from self._read_through(through, loaded, each)
+        position.split = -1
+
+    def _read_through(
+        self, through: ReadThrough, loaded: LoadedSplit, each: float
+    ) -> Iterator[Encoded | ElementFailure]:
+        split, position, stages = loaded.split, self.stages.position, self.stages
+        assert split.cache is not None
+        mark = split.cache.stage
+
+        def compute(index: int) -> Encoded | ElementFailure:
+            outcome = self._element(loaded, index, each, mark)
+            position.split = -1  # waiting for others' elements is no sign of a function that hangs
+            return outcome
+
+        def finish(index: int, element: bytearray | memoryview, spent: float) -> Encoded | ElementFailure:
+            position.split, position.place = split.number, loaded.places[index]
+            return stages.beyond(mark, element, index, split.epoch, each + spent)
+
+        yield from through.elements(split.indices, loaded.found, compute, finish, each=split.careful)
+        counts, through.counts = through.counts, StageCounts()
+        stages.count(mark, counts)
+
+    def _element(
+        self, loaded: LoadedSplit, index: int, spent: float, mark: int | None = None
+    ) -> Encoded | ElementFailure:
+        """One element, through all stages or up to a mark."""
+        split = loaded.split
+        self.stages.position.split, self.stages.position.place = split.number, loaded.places[index]
+        if index not in loaded.items and index not in loaded.failed:
+            self._fetch(loaded, [index])  # its result was there, and could not be used
+        if (missing := loaded.failed.get(index)) is not None:
+            return ElementFailure(READING, missing.detail, status=missing.status)
+        item = Item(
+            index, loaded.items[index], None if split.names is None else split.names[loaded.places[index] - split.first]
+        )
+        if mark is None:
+            return self.stages.run(item, split.epoch, spent)
+        return self.stages.until(mark, item, split.epoch, spent)
+
+    def _fetch(self, loaded: LoadedSplit, indices: list[int]) -> None:
+        if not indices:
+            return
+        split = loaded.split
+        wanted = np.array(indices, np.uint32)
+        fetched = self._reader.fetch(wanted, mode="exact", epoch=split.epoch, job=self._task.job)
+        loaded.items.update(zip(fetched.indices.tolist(), fetched.data, strict=True))
+        loaded.failed.update(fetched.failed)
+
+    def take_notices(self) -> list[str]:
+        """What the user should know and was not told before."""
+        found = set().union(*(through.notices for through in self._marks.values() if through is not None)) - self._told
+        self._told |= found
+        return sorted(found)
+
+    def _through(self, split: Split) -> ReadThrough | None:
+        """How a split is read; ``None``: its items are read, and all of it is computed."""
+        if split.cache is None:
+            return None
+        if split.cache not in self._marks:
+            stage = next(stage for stage in self.stages.stages if stage.number == split.cache.stage)
+            source, through = self._task.source, None
+            if isinstance(source, ResultSource):
+                store = source.results(self._task.info, split.cache.name, split.cache.owner)
+                through = ReadThrough(store, str(stage))
+            self._marks[split.cache] = through
+        return self._marks[split.cache]
 
 
 @dataclass
@@ -213,15 +299,18 @@ class InlineHost:
             worker, split = self._splits.popleft()
             began = perf_counter()
             try:
-                items, failed = self._computation.read(split)
+                loaded = self._computation.read(split)
             except LarderError as error:
                 self._events.append((worker, Broken(error)))
                 return
             spent = perf_counter() - began
-            self._running = worker, split, self._computation.elements(split, items, failed, spent), split.first
+            self._running = worker, split, self._computation.elements(loaded, spent), split.first
         worker, split, elements, place = self._running
         with own_generators():
             element = next(elements, None)
+            if place + 1 == split.first + len(split.indices):
+                next(elements, None)  # what a split does after its last element: nobody polls again in this epoch
+        self._events += [(worker, Notice(text)) for text in self._computation.take_notices()]
         if element is None:
             self._running = None
             return

@@ -1,0 +1,200 @@
+"""Reading a split through a mark: what is stored there is read, the rest is computed and put in bulk.
+
+Two jobs that begin together compute each element once. A split's missing elements are claimed when it is computed, not when it
+is read ahead: a worker holds claims for one split only. It computes and puts what it has claimed before it waits for what
+another job has; so whoever is waited for is computing, and no two workers wait for each other.
+
+Nothing here can fail an element. A store that does not answer, refuses or is full costs a computation. An element that was stored
+and cannot be decoded is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from larder.errors import ElementDamaged
+from larder.pipelines.elements import Encoded
+from larder.pipelines.stages import ElementFailure, StageCounts
+from larder.results import Lookup, ResultStore
+
+PUT_BYTES = 4 << 20
+"""Bytes of elements after which a split's are put, before it ends."""
+FIRST_CLAIM = 30.0
+"""Seconds of a claim while nothing is known of the cost of an element."""
+_SHORTEST_CLAIM, _LONGEST_CLAIM = 10.0, 600.0
+"""Seconds; a gateway grants no longer ones."""
+_MARGIN = 4.0
+"""How many times as long as its elements took so far a claim lasts."""
+WAIT = 5.0
+"""Seconds of one request that waits for elements of others."""
+
+Outcome = Encoded | ElementFailure
+Compute = Callable[[int], Outcome]
+"""An item's element at the mark, by index."""
+Finish = Callable[[int, "bytearray | memoryview", float], Outcome]
+"""An element of the mark through the later stages: index, element, seconds spent on it. Raises ElementDamaged."""
+
+
+@dataclass
+class _Puts:
+    """What is to be put of a split."""
+
+    elements: dict[int, list[bytes]] = field(default_factory=dict)
+    given_up: list[int] = field(default_factory=list)
+    size: int = 0
+
+
+class ReadThrough:
+    """Computes splits through one mark.
+
+    Args:
+        store: of the mark's results.
+        what: the mark, for messages.
+    """
+
+    def __init__(self, store: ResultStore, what: str) -> None:
+        self._store = store
+        self._what = what
+        self._seconds = 0.0
+        self._computed = 0
+        self.counts = StageCounts()
+        """What came of the mark's results since it was taken."""
+        self.notices: set[str] = set()
+        """What the user should know, each once."""
+
+    def look(self, indices: Sequence[int]) -> Lookup:
+        """What is stored of a split; for the thread that reads ahead."""
+        return self._store.get(indices)
+
+    def elements(
+        self, indices: Sequence[int], found: Lookup, compute: Compute, finish: Finish, *, each: bool = False
+    ) -> Iterator[Outcome]:
+        """The elements of a split, in order.
+
+        Args:
+            indices: of its items.
+            found: from ``look``.
+            compute: computes an element up to the mark.
+            finish: takes it through the later stages.
+            each: put every element at once and wait for none, because a worker has died in this split.
+        """
+        known, waiting = self._claimed(indices, found, each=each)
+        ready: dict[int, bytes | ElementFailure] = {}
+        puts = _Puts()
+        if waiting:
+            first = [index for index in indices if index not in known and index not in waiting]
+            self._compute_all(first, compute, ready, puts)
+            self._await(waiting, known, compute, ready, puts)
+        for index in indices:
+            stored = known.pop(index, None)
+            outcome = None if stored is None else self._finished(index, stored, finish)
+            if outcome is not None:
+                yield outcome
+                continue
+            began = perf_counter()
+            value = ready.pop(index, None)
+            if value is None:
+                value = self._computed_one(index, compute, puts)
+            if isinstance(value, ElementFailure):
+                yield value
+            else:
+                yield finish(index, bytearray(value), perf_counter() - began)
+            self._put(puts, all_of_them=each)
+        self._put(puts, all_of_them=True)
+
+    def _claimed(self, indices: Sequence[int], found: Lookup, *, each: bool) -> tuple[dict[int, memoryview], set[int]]:
+        """Elements that are stored, and those that another job computes."""
+        known = dict(found.elements)
+        missing = [index for index in indices if index not in known]
+        self.counts.damaged += found.damaged
+        if not missing or each:
+            return known, set()
+        claimed = self._store.get(missing, claim=self._claim(len(missing)))
+        self.counts.damaged += claimed.damaged
+        known.update(claimed.elements)
+        self._note()
+        return known, set(claimed.busy)
+
+    def _await(
+        self,
+        waiting: set[int],
+        known: dict[int, memoryview],
+        compute: Compute,
+        ready: dict[int, bytes | ElementFailure],
+        puts: _Puts,
+    ) -> None:
+        """Get what others compute, or compute it when they gave it up."""
+        while waiting:
+            got = self._store.get(sorted(waiting), claim=self._claim(len(waiting)), wait=WAIT)
+            self.counts.damaged += got.damaged
+            known.update(got.elements)
+            # A store that does not answer says nothing of them.
+            mine = [index for index in sorted(waiting) if index not in got.elements and index not in got.busy]
+            self._compute_all(mine, compute, ready, puts)
+            waiting = got.busy
+
+    def _compute_all(
+        self, indices: Sequence[int], compute: Compute, ready: dict[int, bytes | ElementFailure], puts: _Puts
+    ) -> None:
+        for index in indices:
+            ready[index] = self._computed_one(index, compute, puts)
+            self._put(puts)
+        self._put(puts, all_of_them=True)
+
+    def _computed_one(self, index: int, compute: Compute, puts: _Puts) -> bytes | ElementFailure:
+        began = perf_counter()
+        outcome = compute(index)
+        self._seconds += perf_counter() - began
+        self._computed += 1
+        if isinstance(outcome, ElementFailure):
+            puts.given_up.append(index)
+            return outcome
+        # A copy: a later stage may change the arrays.
+        data = outcome.to_bytes()
+        puts.elements[index] = [data]
+        puts.size += len(data)
+        return data
+
+    def _finished(self, index: int, stored: memoryview, finish: Finish) -> Outcome | None:
+        """A stored element through the later stages; ``None`` if it has to be computed."""
+        try:
+            outcome = finish(index, stored, 0.0)
+        except ElementDamaged:
+            self.counts.damaged += 1
+            return None
+        self.counts.read += 1
+        return outcome
+
+    def _put(self, puts: _Puts, *, all_of_them: bool = False) -> None:
+        if puts.size < PUT_BYTES and not (all_of_them and (puts.elements or puts.given_up)):
+            return
+        done = self._store.put(puts.elements, puts.given_up)
+        puts.elements, puts.given_up, puts.size = {}, [], 0
+        self.counts.stored += done.stored
+        self.counts.refused += sum(done.refused.values())
+        self._note(done.refused)
+
+    def _note(self, refused: Collection[str] = ()) -> None:
+        if self._store.unread:
+            self.notices.add(f"results of {self._what} are computed in every epoch: {self._store.unread}")
+        elif self._store.unstored:
+            self.notices.add(f"results of {self._what} are not stored: {self._store.unstored}")
+        for reason in refused:
+            if reason in _REFUSALS:
+                self.notices.add(f"some results of {self._what} are computed in every epoch: {_REFUSALS[reason]}")
+
+    def _claim(self, elements: int) -> float:
+        if not self._computed:
+            return FIRST_CLAIM
+        expected = _MARGIN * elements * self._seconds / self._computed
+        return min(_LONGEST_CLAIM, max(_SHORTEST_CLAIM, expected))
+
+
+_REFUSALS = {
+    "full": "the cache has no room for them",
+    "too-large": "they are larger than the gateway's setting results.largest",
+    "unreachable": "the gateway did not take them",
+    "unavailable": "the gateway's cache disk does not take them",
+}

@@ -1,0 +1,270 @@
+"""Results of pipelines at a gateway: elements at a mark, by index of the item (docs/batch-protocol.md of the gateway).
+
+A result's home is the home of its item, so requests are split as batches are. Nothing here is repeated: what is not read is
+computed, and what is not stored is computed again in the next epoch. A gateway that fails is left alone for a while, as in
+`larder.fallback.Probation`; one that has no results, or refuses them, is not asked again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from larder.api import Api, Busy
+from larder.connection import TRANSIENT
+from larder.credentials import Credentials, CredentialSource
+from larder.dataset import DatasetInfo, Directives
+from larder.errors import LarderError, RequestRefused, TruncatedBatch, UnexpectedAnswer, UnknownDataset
+from larder.fallback import Probation
+from larder.fleet import Fleet
+from larder.frames import BUSY, CLAIMED, LATER, MEDIA_TYPE, MISSING, OK, Decoder, Received, index_form
+from larder.retry import Retry
+from larder.scatter import Ask, RequestOutcome, Scatter
+from larder.signing import encode_query
+
+MOST = 512
+"""Results of one request."""
+_MOST_BYTES = 16 << 20
+"""Bytes of elements in one PUT, if they are more than one."""
+_ANSWER = 128 << 20
+"""Bytes of the largest answer."""
+_STORED = frozenset({"stored", "known"})
+
+
+@dataclass
+class Lookup:
+    """What there is of some results, by index of the item.
+
+    Args:
+        elements: as they were stored.
+        claimed: the caller's to compute.
+        busy: another job computes them.
+        damaged: number of those that arrived with a wrong checksum; they count as missing.
+    """
+
+    elements: dict[int, memoryview] = field(default_factory=dict)
+    claimed: set[int] = field(default_factory=set)
+    busy: set[int] = field(default_factory=set)
+    damaged: int = 0
+
+
+@dataclass
+class Stored:
+    """How many elements of a PUT were stored, or were there already, and how many were refused, by reason."""
+
+    stored: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+
+
+class ResultStore(Protocol):
+    """Where the results of one mark are."""
+
+    unread: str
+    """Why nothing is read any more; empty while it is."""
+    unstored: str
+    """Why nothing is stored any more."""
+
+    def get(self, indices: Sequence[int], *, claim: float = 0.0, wait: float = 0.0) -> Lookup:
+        """See `GatewayResults`."""
+
+    def put(self, elements: Mapping[int, Sequence[Any]], given_up: Collection[int] = ()) -> Stored:
+        """See `GatewayResults`."""
+
+
+class GatewayResults:
+    """The results of one mark. Safe for threads; not for fork.
+
+    Args:
+        endpoint: address of the gateway.
+        dataset: the dataset.
+        fingerprint: of the functions before the mark, 64 hexadecimal digits.
+        owner: of claims: this run of a pipeline.
+        credentials: an access key of the gateway.
+        timeout: seconds of silence after which a request fails.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        dataset: DatasetInfo,
+        fingerprint: str,
+        owner: str,
+        *,
+        credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        self._api = Api(endpoint, credentials=credentials, timeout=timeout, retry=Retry(attempts=1))
+        self._scatter = Scatter(Fleet(self._api, dataset))
+        self._path = f"/-/v1/datasets/{dataset.id}/results/{fingerprint}"
+        self._owner = owner
+        self._name = dataset.name
+        self._probation = Probation()
+        self._timeout = timeout
+        self.unread = ""
+        """Why nothing is read any more; empty while it is."""
+        self.unstored = ""
+        """Why nothing is stored any more."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the gateway is left alone."""
+        return bool(self.unread) or self._probation.waiting
+
+    def get(self, indices: Sequence[int], *, claim: float = 0.0, wait: float = 0.0) -> Lookup:
+        """What there is of some results. Raises nothing: what cannot be read is missing.
+
+        Args:
+            indices: distinct.
+            claim: seconds within which the caller will have computed what is missing; 0: it claims nothing.
+            wait: seconds to wait for what others compute, if nothing is left to the caller.
+        """
+        found = Lookup()
+        sent = {"name": self._name}
+        if claim and not self.unstored:
+            sent |= {"claim": f"{claim:.3f}", "owner": self._owner, "wait": f"{wait:.3f}"}
+        left = list(indices)
+        while left and not self.waiting:
+            page, left = left[:MOST], left[MOST:]
+            try:
+                outcome = self._round(page, partial(self._read, sent))
+            except RequestRefused as error:
+                self.unread = str(error)
+                break
+            if outcome is None:
+                break
+            left += self._merge(page, outcome.received, found)
+        return found
+
+    def put(self, elements: Mapping[int, Sequence[Any]], given_up: Collection[int] = ()) -> Stored:
+        """Store elements, each as pieces of bytes by index; end the claims on those and on ``given_up``. Raises nothing."""
+        done = Stored()
+        if self.unstored or self.waiting:
+            self._lost(done, len(elements))
+            return done
+        for page in _pages(elements, given_up):
+            before = done.stored + sum(done.refused.values())
+            try:
+                self._round(list(page), partial(self._write, page, done))
+            except RequestRefused as error:
+                self.unstored = str(error)
+            lost = sum(pieces is not None for pieces in page.values()) - (
+                done.stored + sum(done.refused.values()) - before
+            )
+            self._lost(done, lost)
+        return done
+
+    def _lost(self, done: Stored, elements: int) -> None:
+        """Count elements that nobody took."""
+        reason = "refused" if self.unstored or self.unread else "unreachable"
+        if elements:
+            done.refused[reason] = done.refused.get(reason, 0) + elements
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._api.connection.close()
+        self._scatter.fleet.close()
+
+    def _round(self, indices: Sequence[int], ask: Ask) -> RequestOutcome | None:
+        """One request to each home, or to the one address; ``None`` if that failed.
+
+        Raises:
+            RequestRefused: the gateway has no results, or refuses them.
+        """
+        wanted = np.array(indices, np.uint32)
+        try:
+            outcome = self._scatter.round(wanted, len(wanted), ask) or ask(self._api, wanted, len(wanted))
+            if outcome.error is not None:
+                raise outcome.error
+        except UnknownDataset:
+            self._probation.failed()  # reading its items registers it again
+            return None
+        except RequestRefused:
+            raise
+        except (LarderError, ValueError, *TRANSIENT):
+            self._probation.failed()
+            return None
+        self._probation.answered()
+        self._scatter.fleet.refresh_if_due()
+        return outcome
+
+    def _read(self, sent: Mapping[str, str], api: Api, indices: NDArray[np.uint32], _wanted: int) -> RequestOutcome:
+        outcome = RequestOutcome()
+        headers = {"Accept": MEDIA_TYPE, "Content-Type": "application/octet-stream"}
+        query, body = encode_query(sent.items()), indices.astype("<u4").tobytes()
+        try:
+            with api.exchange("POST", f"{self._path}/batch", query=query, headers=headers, body=body) as response:
+                decoder = Decoder(indices, length=response.length, limit=_ANSWER, endpoint=api.endpoint)
+                outcome.received = decoder.received
+                outcome.directives = Directives()
+                decoder.decode(response)
+        except (TruncatedBatch, UnexpectedAnswer, Busy, *TRANSIENT) as error:
+            outcome.error = error
+        return outcome
+
+    def _write(
+        self,
+        page: Mapping[int, Sequence[Any] | None],
+        done: Stored,
+        api: Api,
+        indices: NDArray[np.uint32],
+        _wanted: int,
+    ) -> RequestOutcome:
+        outcome = RequestOutcome(directives=Directives())
+        chosen = {index: page[index] for index in indices.tolist()}
+        body = index_form(
+            [(index, MISSING if pieces is None else OK, pieces or ()) for index, pieces in chosen.items()]
+        )
+        query, headers = encode_query([("name", self._name), ("owner", self._owner)]), {"Content-Type": MEDIA_TYPE}
+        try:
+            with api.exchange("PUT", self._path, query=query, headers=headers, body=body) as response:
+                results = api.parsed(response.status, response.read()).get("results")
+        except (UnexpectedAnswer, Busy, *TRANSIENT) as error:
+            outcome.error = error
+            return outcome
+        if not isinstance(results, list) or len(results) != len(chosen):
+            outcome.error = UnexpectedAnswer(
+                api.endpoint, 200, f"it says {json.dumps(results)[:100]} of {len(chosen)} results"
+            )
+            return outcome
+        for result, pieces in zip(results, chosen.values(), strict=True):
+            if result in _STORED:
+                done.stored += 1
+            elif pieces is not None:
+                done.refused[str(result)] = done.refused.get(str(result), 0) + 1
+        return outcome
+
+    @staticmethod
+    def _merge(page: Sequence[int], received: Received, found: Lookup) -> list[int]:
+        """Note what came; returns the results that the answer had no room for."""
+        found.elements.update(
+            (page[position], data) for position, data in zip(received.positions, received.data, strict=True)
+        )
+        found.damaged += received.corrupt
+        later = []
+        for position, failure in received.failures.items():
+            index = page[position]
+            (found.claimed.discard if failure.status != CLAIMED else found.claimed.add)(index)
+            (found.busy.discard if failure.status != BUSY else found.busy.add)(index)
+            if failure.status == LATER:
+                later.append(index)
+        return later if received.positions else []
+
+
+def _pages(elements: Mapping[int, Sequence[Any]], given_up: Collection[int]) -> list[dict[int, Sequence[Any] | None]]:
+    """The entries of each request: at most ``MOST``, and ``_MOST_BYTES`` unless one alone has more."""
+    pages: list[dict[int, Sequence[Any] | None]] = [{}]
+    size = 0
+    for index, pieces in [*elements.items(), *((index, None) for index in given_up)]:
+        bytes_ = sum(map(len, pieces)) if pieces is not None else 0
+        if pages[-1] and (len(pages[-1]) == MOST or size + bytes_ > _MOST_BYTES):
+            pages.append({})
+            size = 0
+        pages[-1][index] = pieces
+        size += bytes_
+    return [page for page in pages if page]

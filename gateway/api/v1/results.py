@@ -1,0 +1,221 @@
+"""``/-/v1/datasets/{id}/results/{fingerprint}``: results of pipelines, many in one request (docs/batch-protocol.md).
+
+``POST .../batch`` reads them, and may claim what is missing; ``PUT`` stores them. Who may read the items of a dataset may read
+and store the results of its tenant; a key that is read-only stores and claims none. All refusals happen before the first byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+import numpy as np
+
+from gateway.api.v1.batch import check_rights, parse_indices
+from gateway.api.v1.batch_body import headers_of
+from gateway.edge.asgi import send_json
+from gateway.engine.items.results import FoundResults, ResultClaim, ResultRequest, Results
+from gateway.fleet.claims import LONGEST
+from gateway.model.datasets import ApiError
+from gateway.model.errors import BrokenBody, LarderError
+from gateway.model.frames import MEDIA_TYPE, FrameEntry, ItemFlag, index_head
+from gateway.model.keys import Principal
+from gateway.model.results import (
+    LONGEST_BODY,
+    MOST_RESULTS,
+    MalformedResults,
+    ReceivedResult,
+    is_fingerprint,
+    is_owner,
+    read_results,
+)
+from gateway.server.cycle import Piece
+from gateway.server.refusals import Scope, Send
+from gateway.server.send import send_pieces
+from gateway.store.datasets.opened import Registration
+from gateway.store.items import ItemFile
+
+_PUTS = 4
+"""PUTs whose bodies a worker has in memory at once."""
+LONGEST_WAIT = 30.0
+"""Seconds of the longest wait for results that others compute."""
+_GET = ("claim", "name", "owner", "wait")
+_PUT = ("name", "owner")
+
+
+@dataclass(frozen=True, slots=True)
+class ResultCall:
+    """A request whose caller and dataset are known."""
+
+    scope: Scope
+    send: Send
+    principal: Principal
+    registration: Registration
+    fingerprint: str
+    body: bytes
+
+    def request(self) -> ResultRequest:
+        """What it is about.
+
+        Raises:
+            ApiError: the fingerprint is none.
+        """
+        if not is_fingerprint(self.fingerprint):
+            raise _invalid(
+                "the fingerprint in the address must be 64 lower-case hex digits, the SHA-256 of the functions"
+            )
+        return ResultRequest(self.registration, self.fingerprint)
+
+
+def named(query: bytes) -> str:
+    """The name of the registration that a request is about, empty if it says none: several may have one id."""
+    return dict(parse_qsl(query.decode("latin-1"))).get("name", "")
+
+
+class ResultsEndpoint:
+    """Answers requests about results.
+
+    Args:
+        results: as this worker reaches them.
+    """
+
+    def __init__(self, results: Results) -> None:
+        self._results = results
+        self._puts = asyncio.Semaphore(_PUTS)
+
+    @staticmethod
+    def longest(method: str) -> int:
+        """Bytes of the longest body."""
+        return LONGEST_BODY if method == "PUT" else 4 * MOST_RESULTS
+
+    @asynccontextmanager
+    async def room(self, method: str) -> AsyncIterator[None]:
+        """While a request is answered; bodies of PUTs take memory, so their number is limited."""
+        if method != "PUT":
+            yield
+            return
+        async with self._puts:
+            yield
+
+    async def get(self, call: ResultCall) -> None:
+        """Answer with results.
+
+        Raises:
+            ApiError: the request is refused.
+            BrokenBody: the answer that has begun cannot be completed.
+        """
+        request, query = call.request(), _query(call.scope["query_string"], _GET)
+        indices = parse_indices(call.body, call.registration.content.items, distinct=True)
+        await check_rights(call.principal, call.registration, indices)
+        claim = None if call.principal.read_only else _claim(query)
+        found = await self._results.get(request, indices, claim)
+        await send_results(call.scope, call.send, found, indices.tolist())
+
+    async def put(self, call: ResultCall) -> None:
+        """Store results; the answer says what became of each, in the order of the entries.
+
+        Raises:
+            ApiError: the request is refused.
+        """
+        request, query = call.request(), _query(call.scope["query_string"], _PUT)
+        owner = _owner(query) if "owner" in query else ""
+        if call.principal.read_only:
+            raise ApiError("AccessDenied", "This access key is read-only: it may read results, and store none.")
+        entries = entries_of(call.body, call.registration.content.items)
+        indices = np.array([one.index for one in entries], np.uint32)
+        await check_rights(call.principal, call.registration, indices)
+        await send_json(call.send, 200, {"results": await self._results.put(request, entries, owner)})
+
+
+def entries_of(body: bytes, items: int) -> list[ReceivedResult]:
+    """The entries of a PUT.
+
+    Raises:
+        ApiError: InvalidRequest or IndexOutOfRange, naming the entry.
+    """
+    try:
+        entries = read_results(body)
+    except MalformedResults as mistake:
+        raise _invalid(f"the body: {mistake}") from None
+    seen = set[int]()
+    for one in entries:
+        if one.index >= items:
+            detail = f"there is no item {one.index} (at position {one.position}): the dataset has {items}"
+            raise ApiError("IndexOutOfRange", detail, index=one.index, position=one.position)
+        if one.index in seen:
+            raise _invalid(f"the result of item {one.index} comes twice, the second time at position {one.position}")
+        seen.add(one.index)
+    return entries
+
+
+async def send_results(scope: Scope, send: Send, found: FoundResults, indices: list[int]) -> None:
+    """Send the index form: an entry for each index, in order, and the elements that there are. Closes ``found``.
+
+    Raises:
+        BrokenBody: a file was truncated after it was opened; the connection must be broken.
+    """
+    try:
+        entries, pieces = [], list[Piece]()
+        for position, index in enumerate(indices):
+            one = found.elements.get(index)
+            if one is None:
+                entries.append(FrameEntry(position, index, 0, 0, ItemFlag.NONE, found.statuses[index]))
+            elif isinstance(one, ItemFile):
+                entries.append(FrameEntry(position, index, one.size, one.crc32))
+                pieces.append((one.fd, 0, one.size))
+            else:
+                entries.append(FrameEntry(position, index, len(one.data), one.crc32))
+                pieces.append(bytes(one.data))
+        head, end, size = index_head(entries)
+        length = len(head) + size + len(end)
+        headers = headers_of([("content-type", MEDIA_TYPE), ("content-length", str(length))])
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send_pieces(scope, send, [head, *pieces, end])
+    except LarderError as failure:
+        raise BrokenBody(str(failure)) from failure
+    finally:
+        found.close()
+
+
+def _query(raw: bytes, known: tuple[str, ...]) -> dict[str, str]:
+    given = dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True))
+    for name in given:
+        if name not in known:
+            raise _invalid(f"unknown parameter {name[:64]!r}; known: {', '.join(known)}")
+    return given
+
+
+def _claim(query: dict[str, str]) -> ResultClaim | None:
+    if "claim" not in query:
+        if query.keys() - {"name"}:
+            raise _invalid(
+                "owner and wait belong to claim, the seconds that the caller may take to compute what is missing"
+            )
+        return None
+    wait = _seconds(query, "wait", LONGEST_WAIT) if "wait" in query else 0.0
+    return ResultClaim(_owner(query), max(0.001, _seconds(query, "claim", LONGEST)), wait)
+
+
+def _owner(query: dict[str, str]) -> str:
+    owner = query.get("owner", "")
+    if not is_owner(owner):
+        raise _invalid("owner must have 1 to 64 of A-Z a-z 0-9 . _ -; it names one run of a pipeline")
+    return owner
+
+
+def _seconds(query: dict[str, str], name: str, most: float) -> float:
+    try:
+        seconds = float(query[name])
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= most:
+        raise _invalid(f"{name} must be a number of seconds from 0 to {most:g}, not {query[name][:40]!r}")
+    return seconds
+
+
+def _invalid(detail: str) -> ApiError:
+    return ApiError("InvalidRequest", detail)

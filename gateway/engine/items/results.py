@@ -1,0 +1,333 @@
+"""Results of pipelines: read from their homes, computed once, and put to their homes.
+
+A result's home is the home of its item, so a client that splits batches by home splits results in the same way. A node that is
+asked for others' results asks their homes, one request each; a home asks nobody. A home that is gone has no results: the client
+computes them.
+
+*Claims.* A GET may claim what is not stored. What nobody else has claimed is the caller's to compute. For the rest it waits, but
+only if it got nothing to compute itself: a caller that waits holds no claim that others wait for, so no two of them wait for each
+other. A claim is granted only if there is still no result after it was granted, because the result may have come in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
+
+from gateway import metrics
+from gateway.config_results import ResultSettings
+from gateway.engine.items.homes import PREFIX, PeerNodes, split_of
+from gateway.fleet.claims import ResultClaims
+from gateway.model.access import Access
+from gateway.model.errors import LarderError
+from gateway.model.fleet import Node
+from gateway.model.frames import FrameEntry, ItemFlag, ItemStatus, index_head
+from gateway.model.keys import OriginIdentity
+from gateway.model.peer_principal import principal_header
+from gateway.model.results import (
+    LONGEST_BODY,
+    MOST_BYTES,
+    Collection,
+    MalformedResults,
+    PutResult,
+    ReceivedResult,
+    read_results,
+    result_key,
+)
+from gateway.store.datasets.opened import Registration
+from gateway.store.index.blob_rows import BlobRow
+from gateway.store.items import ItemFile, close_files
+from gateway.store.store import Store
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.25
+"""Seconds between two looks at claims of others: the first pause, and the longest."""
+_WITHIN = 20.0
+"""Seconds that another home may take for its part of a request."""
+_LONGEST_ANSWER = 1 << 17
+"""Bytes of another home's answer to a PUT."""
+_NOBODY = OriginIdentity("", "")
+_STAYS = frozenset({PutResult.STORED, PutResult.KNOWN})
+"""What ends everybody's claim; anything else ends the sender's."""
+
+
+class ResultClaim(NamedTuple):
+    """Whose claims, for how many seconds, and how many seconds to wait for results that others compute."""
+
+    owner: str
+    seconds: float
+    wait: float = 0.0
+
+
+class RemoteElement(NamedTuple):
+    """An element that another node sent."""
+
+    data: memoryview
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRequest:
+    """Which results are asked for. ``forwarded``: by another node, for those that are at home here; ``room`` in bytes."""
+
+    registration: Registration
+    fingerprint: str
+    forwarded: bool = False
+    room: int = MOST_BYTES
+
+
+@dataclass(slots=True)
+class FoundResults:
+    """What there is of some results, by index; all others have a status. Its holder closes it."""
+
+    elements: dict[int, ItemFile | RemoteElement] = field(default_factory=dict)
+    statuses: dict[int, ItemStatus] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[int]:
+        """The results that are not stored."""
+        return [index for index, status in self.statuses.items() if status is ItemStatus.NOT_RESIDENT]
+
+    def add(self, elements: Mapping[int, ItemFile | RemoteElement], indices: Iterable[int]) -> None:
+        """Add elements; those of ``indices`` that have none are not stored."""
+        self.elements.update(elements)
+        self.statuses.update((index, ItemStatus.NOT_RESIDENT) for index in indices if index not in elements)
+        for index in elements:
+            self.statuses.pop(index, None)
+
+    def close(self) -> None:
+        """Close the files."""
+        close_files([one for one in self.elements.values() if isinstance(one, ItemFile)])
+        self.elements.clear()
+
+
+class ResultsPut(BaseModel):
+    """What became of each element of a PUT, in the order of its entries."""
+
+    results: list[PutResult]
+
+
+class Results:
+    """The results of pipelines, as one worker reaches them.
+
+    Args:
+        store: of the node.
+        fleet: the other nodes; ``None`` where there can be none.
+        claims: of the zone.
+        settings: limits of what is stored.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        fleet: PeerNodes | None,
+        claims: ResultClaims,
+        settings: ResultSettings,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._fleet = fleet
+        self._claims = claims
+        self._settings = settings
+        self._now = now
+        self._contents: WeakKeyDictionary[Registration, str] = WeakKeyDictionary()
+
+    async def collection(self, request: ResultRequest) -> Collection:
+        """The collection that a request is about."""
+        registration = request.registration
+        content = self._contents.get(registration)
+        if content is None:
+            # The locations of ten million items take a second to hash.
+            digest = await asyncio.to_thread(registration.locations.digest)
+            content = self._contents[registration] = f"{registration.content.tag}/{digest.hex()}"
+        return Collection(registration.tenant, registration.content.id, request.fingerprint, content)
+
+    # --- reading
+
+    async def get(
+        self, request: ResultRequest, indices: NDArray[np.uint32], claim: ResultClaim | None = None
+    ) -> FoundResults:
+        """The results of some items, distinct ones, and for those that are not stored why not. The caller closes it."""
+        collection, found = await self.collection(request), FoundResults()
+        try:
+            await self._collect(request, collection.name, indices, found)
+            if claim is not None:
+                await self._claimed(request, collection.name, found, claim)
+        except BaseException:
+            found.close()
+            raise
+        _count(found)
+        return found
+
+    async def _collect(
+        self, request: ResultRequest, collection: str, indices: NDArray[np.uint32], found: FoundResults
+    ) -> None:
+        """Add what there is, here and at other homes."""
+        split = None
+        if self._fleet is not None and not request.forwarded:
+            split = split_of(self._fleet.members, request.registration.content, indices)
+        parts = [] if split is None else split.parts()
+        mine = indices if split is None else indices[~split.elsewhere]
+        room = request.room // (1 + len(parts))
+        answers = await asyncio.gather(
+            self._here(collection, mine.tolist(), room),
+            *(self._from(node, request, indices[positions], room) for node, positions in parts),
+        )
+        for answer in answers:
+            found.elements.update(answer.elements)
+            for index in answer.elements:
+                found.statuses.pop(index, None)
+            found.statuses.update(answer.statuses)
+
+    async def _here(self, collection: str, indices: list[int], room: int) -> FoundResults:
+        """Those that this node has; at least one, and as many as ``room`` bytes allow."""
+        found = FoundResults()
+        rows = await self._store.results.find(collection, indices)
+        chosen: dict[int, BlobRow] = {}
+        for index, row in rows.items():
+            if chosen and row.size > room:
+                found.statuses[index] = ItemStatus.LATER
+            else:
+                chosen[index] = row
+                room -= row.size
+        files = await self._store.results.open(chosen)
+        found.add(files, [index for index in indices if index not in found.statuses])
+        now = self._now()
+        for index in indices:
+            if found.statuses.get(index) is not ItemStatus.LATER:
+                digest = rows[index].digest if index in files else b""
+                read = Access(result_key(collection, index), 0, digest, bool(digest), now, _NOBODY)
+                self._store.accesses.record(read)
+        return found
+
+    async def _from(self, node: Node, request: ResultRequest, indices: NDArray[np.uint32], room: int) -> FoundResults:
+        """Those that another home has; none if it does not answer."""
+        found = FoundResults()
+        query = f"name={request.registration.name}&room={room}"
+        text = await self._ask(node, request, "POST", query, indices.astype("<u4").tobytes(), LONGEST_BODY)
+        try:
+            entries = read_results(text) if text is not None else []
+        except MalformedResults:
+            entries = []
+        wanted = indices.tolist()
+        for one in entries:
+            if one.data is not None and one.position < len(wanted) and wanted[one.position] == one.index:
+                found.elements[one.index] = RemoteElement(one.data, one.crc32)
+            elif one.status is ItemStatus.LATER:
+                found.statuses[one.index] = ItemStatus.LATER
+        found.add(found.elements, [index for index in wanted if index not in found.statuses])
+        return found
+
+    async def _claimed(self, request: ResultRequest, collection: str, found: FoundResults, claim: ResultClaim) -> None:
+        """ResultClaim what is missing, and wait for what others compute unless there is something to compute for the caller."""
+        loop = asyncio.get_running_loop()
+        deadline, pause, open_ = loop.time() + claim.wait, _FIRST_PAUSE, found.missing
+        while open_:
+            granted = await self._claims.take(collection, open_, claim.owner, claim.seconds)
+            if granted:
+                # A result may have come between the look and the claim.
+                await self._collect(request, collection, np.array(sorted(granted), np.uint32), found)
+                await self._claims.end(collection, [index for index in granted if index in found.elements], claim.owner)
+                found.statuses.update((index, ItemStatus.CLAIMED) for index in granted if index in found.missing)
+            open_ = [index for index in open_ if index not in granted]
+            found.statuses.update((index, ItemStatus.BUSY) for index in open_)
+            if ItemStatus.CLAIMED in found.statuses.values() or loop.time() >= deadline:
+                return
+            await asyncio.sleep(min(pause, max(0.0, deadline - loop.time())))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    # --- writing
+
+    async def put(self, request: ResultRequest, entries: Sequence[ReceivedResult], owner: str = "") -> list[PutResult]:
+        """Store elements at their homes; what became of each, in order. Ends the claims of all of them."""
+        collection = (await self.collection(request)).name
+        done = {one.index: _refused(one) for one in entries}
+        elements = {one.index: one for one in entries if one.data is not None}
+        indices = np.array(list(elements), np.uint32)
+        split = None
+        if self._fleet is not None and not request.forwarded:
+            split = split_of(self._fleet.members, request.registration.content, indices)
+        parts = [] if split is None else split.parts()
+        mine = indices if split is None else indices[~split.elsewhere]
+        here = {index: one.data for index in mine.tolist() if (one := elements[index]).data is not None}
+        answers = await asyncio.gather(
+            self._put_here(collection, here),
+            *(self._to(node, request, [elements[index] for index in indices[at].tolist()]) for node, at in parts),
+        )
+        for answer in answers:
+            done.update(answer)
+        if not request.forwarded:
+            await self._claims.end(collection, [index for index, result in done.items() if result in _STAYS])
+            if owner:
+                await self._claims.end(
+                    collection, [index for index, result in done.items() if result not in _STAYS], owner
+                )
+        _count_put(done, elements)
+        return [done[one.index] for one in entries]
+
+    async def _put_here(self, collection: str, elements: Mapping[int, memoryview]) -> dict[int, PutResult]:
+        if not self._settings.enabled:
+            return dict.fromkeys(elements, PutResult.FULL)
+        return await self._store.results.put(collection, elements, self._settings.largest)
+
+    async def _to(self, node: Node, request: ResultRequest, entries: Sequence[ReceivedResult]) -> dict[int, PutResult]:
+        """Send another home its elements."""
+        head, end, _ = index_head(
+            FrameEntry(position, one.index, len(one.data or b""), one.crc32, ItemFlag.NONE)
+            for position, one in enumerate(entries)
+        )
+        body = b"".join([head, *(one.data or b"" for one in entries), end])
+        text = await self._ask(node, request, "PUT", f"name={request.registration.name}", body, _LONGEST_ANSWER)
+        try:
+            results = ResultsPut.model_validate_json(text or b"").results
+        except ValidationError:
+            results = []
+        if len(results) != len(entries):
+            results = [PutResult.UNAVAILABLE] * len(entries)
+        return {one.index: result for one, result in zip(entries, results, strict=True)}
+
+    async def _ask(
+        self, node: Node, request: ResultRequest, method: str, query: str, body: bytes, longest: int
+    ) -> bytes | None:
+        """The answer of another home; ``None`` if there is none."""
+        assert self._fleet is not None
+        path = f"{PREFIX}/datasets/{request.registration.content.id}/results/{request.fingerprint}"
+        headers = (principal_header(request.registration.tenant, _NOBODY),)
+        try:
+            async with asyncio.timeout(_WITHIN):
+                answer = await self._fleet.peers.request(node, method, path, headers, query=query, body=body)
+                try:
+                    return await answer.read(longest) if answer.status == 200 else None
+                finally:
+                    answer.release()
+        except (LarderError, OSError, TimeoutError):
+            return None
+
+
+def _refused(entry: ReceivedResult) -> PutResult:
+    return PutResult.GIVEN_UP if entry.status is not ItemStatus.OK else PutResult.DAMAGED
+
+
+def _count(found: FoundResults) -> None:
+    sizes = [one.size if isinstance(one, ItemFile) else len(one.data) for one in found.elements.values()]
+    metrics.RESULTS.labels("read").inc(len(sizes))
+    metrics.RESULT_BYTES.labels("read").inc(sum(sizes))
+    statuses = list(found.statuses.values())
+    metrics.RESULTS.labels("busy").inc(statuses.count(ItemStatus.BUSY))
+    metrics.RESULTS.labels("missing").inc(statuses.count(ItemStatus.NOT_RESIDENT) + statuses.count(ItemStatus.CLAIMED))
+
+
+def _count_put(done: Mapping[int, PutResult], elements: Mapping[int, ReceivedResult]) -> None:
+    for index, one in elements.items():
+        result = done[index]
+        metrics.RESULTS.labels(result.value).inc()
+        kept = "stored" if result is PutResult.STORED else "known" if result is PutResult.KNOWN else "refused"
+        metrics.RESULT_BYTES.labels(kept).inc(len(one.data or b""))

@@ -1,0 +1,166 @@
+"""Results of pipelines: their names, and the body in which clients send them.
+
+A result is an element at a mark, as the client encoded it. It is named by its tenant, the fingerprint of the functions before
+the mark, the content of the dataset's registration (digests and locations of all items: functions may see an item's key) and the
+index of the item. All but the index make up a *collection*. A result is stored like an object of one block. Its origin is the
+one without a name, which no configured origin can be, so no S3 request leads to it.
+
+The body of a PUT has the index form of a batch answer (``frames.py``): entries, elements, end record. An entry with a status
+other than OK has no bytes; it ends the sender's claim.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from zlib import crc32
+
+from gateway.model.errors import LarderError
+from gateway.model.frames import END, END_MAGIC, END_POSITION, ENTRY, INDEX_MAGIC, PREAMBLE, VERSION, ItemStatus
+from gateway.model.keys import ObjectKey
+
+MOST_RESULTS = 1024
+"""Results of one request."""
+MOST_BYTES = 64 * 1024**2
+"""Bytes of elements in one request or answer."""
+LONGEST_BODY = PREAMBLE.size + MOST_RESULTS * ENTRY.size + MOST_BYTES + END.size
+"""Bytes."""
+_ORIGIN = ""
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+_OWNER = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class PutResult(StrEnum):
+    """What became of one element of a PUT."""
+
+    STORED = "stored"
+    KNOWN = "known"
+    """There was one already; the first one stays."""
+    FULL = "full"
+    """Its pool has no room for it: nothing is evicted for another result of the same pool."""
+    TOO_LARGE = "too-large"
+    """It is larger than the setting ``results.largest``."""
+    DAMAGED = "damaged"
+    """Its bytes do not match its CRC."""
+    GIVEN_UP = "given-up"
+    """It has no bytes: its claim has ended."""
+    UNAVAILABLE = "unavailable"
+    """The cache disk, or the node that is its home, does not take it now."""
+
+
+class MalformedResults(LarderError):
+    """A body is not in the index form; the message says where and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedResult:
+    """One entry of a body. ``data`` is ``None`` for a damaged element, and for one with another status than OK."""
+
+    position: int
+    index: int
+    status: ItemStatus
+    crc32: int
+    data: memoryview | None
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """The results of one mark over one registration. ``content`` identifies the items and where they are, in hex."""
+
+    tenant: str
+    dataset: str
+    fingerprint: str
+    content: str
+
+    @property
+    def name(self) -> str:
+        """What no other tenant, registration or fingerprint has: the pool's hash, ``/`` and 64 bits in hex."""
+        return f"{pool_of(self.tenant, self.dataset, self.fingerprint)}/{_hash(self.content)[:16]}"
+
+
+def pool_of(tenant: str, dataset: str, fingerprint: str) -> str:
+    """128 bits in hex that name the results of one fingerprint over a tenant's dataset."""
+    return _hash(tenant, dataset, fingerprint)[:32]
+
+
+def _hash(*parts: str) -> str:
+    return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_fingerprint(text: str) -> bool:
+    """Whether a text has the form of a fingerprint: 64 lower-case hex digits."""
+    return _FINGERPRINT.fullmatch(text) is not None
+
+
+def is_owner(text: str) -> bool:
+    """Whether a text can be the owner of a claim."""
+    return _OWNER.fullmatch(text) is not None
+
+
+def result_key(collection: str, index: int) -> ObjectKey:
+    """The key that a result is stored under."""
+    pool, _, content = collection.partition("/")
+    return ObjectKey(_ORIGIN, pool, f"{content}/{index}")
+
+
+def result_place(pool: str) -> ObjectKey:
+    """Origin and bucket of the results of a pool, with the empty prefix of all of their keys."""
+    return ObjectKey(_ORIGIN, pool, "")
+
+
+def is_result(key: ObjectKey) -> bool:
+    """Whether a key is a result's."""
+    return key.origin == _ORIGIN
+
+
+def read_results(body: bytes | memoryview) -> list[ReceivedResult]:
+    """The entries of a body in the index form, with their elements.
+
+    Raises:
+        MalformedResults: it is none, truncated, or its end record does not fit.
+    """
+    view = memoryview(body)
+    if len(view) < PREAMBLE.size + END.size:
+        raise MalformedResults(f"{len(view)} bytes are less than a preamble and an end record")
+    magic, version, flags, count, _ = PREAMBLE.unpack_from(view)
+    if magic != INDEX_MAGIC or version != VERSION or flags:
+        raise MalformedResults(f"preamble: must be {INDEX_MAGIC!r} of version {VERSION}, not {magic!r} of {version}")
+    if count > MOST_RESULTS:
+        raise MalformedResults(f"preamble: at most {MOST_RESULTS} results, not {count}; send several requests")
+    start = PREAMBLE.size + count * ENTRY.size
+    if start + END.size > len(view):
+        raise MalformedResults(f"it ends inside its {count} entries")
+    block, bodies = view[PREAMBLE.size : start], view[start : len(view) - END.size]
+    found = list(_entries(block, bodies))
+    missing = sum(one.status is not ItemStatus.OK for one in found)
+    expected = (END_POSITION, END_MAGIC, len(bodies), count - missing, missing, crc32(block))
+    if END.unpack_from(view, len(view) - END.size)[:6] != expected:
+        raise MalformedResults(
+            "its end record does not fit: it must count bytes, entries and the CRC-32 of all entries"
+        )
+    return found
+
+
+def _entries(block: memoryview, bodies: memoryview) -> Iterator[ReceivedResult]:
+    end, seen = 0, set[int]()
+    for position, index, offset, length, crc, status, _ in ENTRY.iter_unpack(block):
+        if position in seen:
+            raise MalformedResults(f"entry at position {position}: comes twice")
+        seen.add(position)
+        if offset != end or (length and status):
+            raise MalformedResults(f"entry at position {position}: elements must be contiguous, and failures empty")
+        end += length
+        if end > len(bodies):
+            raise MalformedResults(f"entry at position {position}: {length} bytes are more than the body has")
+        try:
+            known = ItemStatus(status)
+        except ValueError:
+            raise MalformedResults(f"entry at position {position}: unknown status {status}") from None
+        data = bodies[offset:end]
+        whole = known is ItemStatus.OK and crc32(data) == crc
+        yield ReceivedResult(position, index, known, crc, data if whole else None)
+    if end != len(bodies):
+        raise MalformedResults(f"the entries' elements have {end} bytes, the body {len(bodies)}")

@@ -1,0 +1,36 @@
+"""Which results of a PUT are stored.
+
+The first result of an item stays: equal fingerprints compute equal results, so another one brings nothing. A pool of results has
+the order ``uniform``: nothing leaves it for another result of the same pool, because in the next epoch each is as likely to be
+read as any other. So what does not fit its target is refused, and the client computes it in every epoch. A collection without a
+pool, because no plan has been made since it began, takes what fits without any eviction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from gateway.model.results import PutResult
+
+
+def judged(sizes: Mapping[int, int], known: Collection[int], room: int, largest: int) -> dict[int, PutResult]:
+    """What becomes of each of some results; ``STORED`` is what should be.
+
+    Args:
+        sizes: bytes by index of the item, in the order of the request.
+        known: indices that have a result.
+        room: bytes that may be stored.
+        largest: bytes of the largest result.
+    """
+    found = {}
+    for index, size in sizes.items():
+        if index in known:
+            found[index] = PutResult.KNOWN
+        elif size > largest:
+            found[index] = PutResult.TOO_LARGE
+        elif size > room:
+            found[index] = PutResult.FULL
+        else:
+            found[index] = PutResult.STORED
+            room -= size
+    return found

@@ -1,0 +1,113 @@
+"""Operations on results of pipelines, which are objects of one block (gateway/model/results.py). Each takes a connection.
+
+A PUT of a thousand results is one transaction, and what it may store is decided inside it: whichever worker is first wins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from sqlite3 import Connection
+from typing import NamedTuple
+
+from gateway.model.access import Access
+from gateway.model.keys import OriginIdentity
+from gateway.model.objects import ObjectMeta
+from gateway.model.results import PutResult, result_key
+from gateway.policies.pools import RESULTS
+from gateway.policies.results import judged
+from gateway.store.index import blob_rows, pool_rows, recording
+from gateway.store.index.blob_rows import BlobRow, Counts, Kept
+from gateway.store.index.pool_rows import Entering
+from gateway.store.index.recording import Recording
+
+_FIND = (
+    "SELECT objects.key, blobs.digest, blobs.size, blobs.crc32, blobs.mtime_ns, blobs.boot FROM objects "
+    "JOIN object_blocks ON object_blocks.object_id = objects.id JOIN blobs ON blobs.digest = object_blocks.digest "
+    "WHERE origin = ? AND bucket = ? AND key IN (SELECT value FROM json_each(?))"
+)
+_VERSION = '"result"'
+"""The ETag of all results: those of one name are equal."""
+_NOBODY = OriginIdentity("", "")
+
+
+class ResultLimits(NamedTuple):
+    """Bytes: of the largest result, and of what a collection without a pool may still store."""
+
+    largest: int
+    unplanned: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewResult:
+    """A committed blob that is to be the result of an item; ``still_valid`` is called in the transaction."""
+
+    index: int
+    kept: Kept
+    still_valid: Callable[[], bool]
+
+
+class PutRows(NamedTuple):
+    """What became of each result by index, digests that may have no row, and the node's totals."""
+
+    results: dict[int, PutResult]
+    loose: list[bytes]
+    counts: Counts
+
+
+def find(connection: Connection, collection: str, indices: Iterable[int]) -> dict[int, BlobRow]:
+    """The blobs of the stored ones among some results."""
+    keys = {result_key(collection, index).key: index for index in indices}
+    place = result_key(collection, 0)
+    found = connection.execute(_FIND, (place.origin, place.bucket, json.dumps(list(keys))))
+    return {keys[key]: BlobRow(*row) for key, *row in found}
+
+
+def outlook(
+    connection: Connection, collection: str, sizes: Mapping[int, int], limits: ResultLimits
+) -> dict[int, PutResult]:
+    """What would become of results of these sizes, by index."""
+    access = Access(result_key(collection, 0), 0, b"", False, 0.0, _NOBODY)
+    (row,) = pool_rows.pools_of(connection, [Entering(access)])
+    planned = row.pool.name.startswith(RESULTS)
+    room = row.pool.target - row.ledger.size if planned else limits.unplanned
+    return judged(sizes, find(connection, collection, sizes), room, limits.largest)
+
+
+def put(
+    connection: Connection,
+    collection: str,
+    results: list[NewResult],
+    limits: ResultLimits,
+    capacity: int,
+    now: Callable[[], float],
+) -> PutRows:
+    """Record results whose files are there.
+
+    Args:
+        connection: inside a transaction.
+        collection: name of their collection.
+        results: in the order of the request.
+        limits: of the collection.
+        capacity: of the node, in bytes.
+        now: seconds since the epoch.
+    """
+    sizes = {new.index: new.kept.ref.size for new in results}
+    found = outlook(connection, collection, sizes, limits)
+    chosen = [new for new in results if found[new.index] is PutResult.STORED]
+    loose = [new.kept.ref.digest for new in results if found[new.index] is not PutResult.STORED]
+    recorded = recording.record(connection, [_recording(collection, new, now()) for new in chosen], capacity, now)
+    for new, (done, _) in zip(chosen, recorded, strict=True):
+        loose += done.loose
+        if done.record is None:
+            found[new.index] = PutResult.FULL
+    return PutRows(found, loose, blob_rows.counts(connection))
+
+
+def _recording(collection: str, new: NewResult, now: float) -> Recording:
+    size = new.kept.ref.size
+    meta = ObjectMeta(_VERSION, size, "")
+    return Recording(
+        result_key(collection, new.index), meta, max(1, size), {0: new.kept}, now, {}, now, new.still_valid
+    )

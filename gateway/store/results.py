@@ -1,0 +1,185 @@
+"""Results of pipelines on this node's disk: put many at a time, and opened many at a time.
+
+A result is an object of one block (store/index/result_rows.py), so it is evicted, verified and counted as every blob is. What
+differs is the number: elements are small, and come a few hundred at a time. So the files of a PUT are written in one step of a
+thread and recorded in one transaction, and those of a GET are found by one query and opened in one step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+from gateway.model.errors import BlobGone, DiskUnavailable
+from gateway.model.objects import BlobRef
+from gateway.model.results import PutResult, result_key
+from gateway.policies.watermarks import Watermarks, spare
+from gateway.store.disk import Disk
+from gateway.store.failures import DiskFault
+from gateway.store.index import result_rows
+from gateway.store.index.blob_rows import BlobRow, Counts, Kept
+from gateway.store.index.objects import Recorded
+from gateway.store.index.result_rows import NewResult, ResultLimits
+from gateway.store.items import ItemFile, close_each, close_files, open_each
+from gateway.store.opening import Opener
+from gateway.store.space import SpaceMeter
+from gateway.store.threads import closer
+from gateway.store.writer import BlobWriter, WriterHost, commit_all
+
+_WITHOUT_EVICTION = Watermarks(high=Watermarks().low)
+"""What a collection without a pool may take: it evicts nothing, now or later."""
+
+
+class ResultHost(WriterHost, Protocol):
+    """The store as its results use it."""
+
+    async def create(self, size: int) -> BlobWriter:
+        """See ``Store.create``."""
+
+    def kept(self, ref: BlobRef) -> Kept:
+        """A committed blob that is about to get a row."""
+
+    def settle(self, recorded: Recorded, counts: Counts | None) -> object:
+        """Take note of the totals, and remove files without a row."""
+
+
+class ResultBlobs:
+    """One worker's access to results. Created by the store.
+
+    Args:
+        host: the store.
+        disk: of the node.
+        opener: opens and verifies blobs.
+        space: of the node.
+    """
+
+    def __init__(self, host: ResultHost, disk: Disk, opener: Opener, space: SpaceMeter) -> None:
+        self._host = host
+        self._disk = disk
+        self._opener = opener
+        self._space = space
+
+    # --- reading
+
+    async def find(self, collection: str, indices: Iterable[int]) -> dict[int, BlobRow]:
+        """The rows of the stored ones among some results, by index; none while the index cannot be read."""
+        try:
+            return await self._disk.look(partial(result_rows.find, collection=collection, indices=list(indices)))
+        except DiskFault:
+            return {}
+
+    async def open(self, rows: Mapping[int, BlobRow]) -> dict[int, ItemFile]:
+        """The verified files of results, by index; those that are gone or corrupt are left out. The caller closes them."""
+        files: dict[int, ItemFile] = {}
+        boot = self._disk.directory.boot
+        verified = [index for index, row in rows.items() if row.boot == boot] if self._disk.readable else []
+        try:
+            descriptors = self._disk.directory.open_at_once([rows[index].digest for index in verified])
+            self._take(rows, zip(verified, descriptors, strict=True), files)
+            slow = [index for index, fd in zip(verified, descriptors, strict=True) if fd < 0]
+            if slow:
+                wanted = [rows[index].digest for index in slow]
+                opened = await self._disk.read_file(partial(open_each, self._disk.directory, wanted), close_each)
+                self._take(rows, zip(slow, opened, strict=True), files)
+            for index in rows.keys() - files.keys():
+                if (file := await self._verified(rows[index])) is not None:
+                    files[index] = file
+        except DiskFault:
+            return files
+        except BaseException:
+            close_files(list(files.values()))
+            raise
+        return files
+
+    @staticmethod
+    def _take(rows: Mapping[int, BlobRow], opened: Iterable[tuple[int, int]], files: dict[int, ItemFile]) -> None:
+        """Keep the files that are as they were when they were verified."""
+        for index, fd in opened:
+            if fd < 0:
+                continue
+            row, status = rows[index], os.fstat(fd)
+            if (status.st_size, status.st_mtime_ns) == (row.size, row.mtime_ns):
+                files[index] = ItemFile(fd, row.size, row.crc32)
+            else:
+                closer.close_files([fd])
+
+    async def _verified(self, row: BlobRow) -> ItemFile | None:
+        try:
+            blob = await self._opener.open(BlobRef(row.digest, row.size, row.crc32))
+        except BlobGone:
+            return None
+        blob.hold()
+        try:
+            return ItemFile(os.dup(blob.fd), blob.size, blob.crc32)
+        finally:
+            blob.release()
+
+    # --- writing
+
+    async def put(self, collection: str, elements: Mapping[int, memoryview], largest: int) -> dict[int, PutResult]:
+        """Store elements by index; what became of each. Never raises because the disk fails.
+
+        Args:
+            collection: name of their collection.
+            elements: bytes by index.
+            largest: bytes of the largest result that is stored.
+        """
+        sizes = {index: len(data) for index, data in elements.items()}
+        try:
+            limits = ResultLimits(largest, max(0, spare(self._space.current(), _WITHOUT_EVICTION)))
+            look = partial(result_rows.outlook, collection=collection, sizes=sizes, limits=limits)
+            found = await self._disk.look(look)
+            wanted = [index for index, result in found.items() if result is PutResult.STORED]
+            return {**found, **(await self._store(collection, wanted, elements, limits))}
+        except (DiskFault, DiskUnavailable):
+            return dict.fromkeys(elements, PutResult.UNAVAILABLE)
+
+    async def _store(
+        self, collection: str, wanted: list[int], elements: Mapping[int, memoryview], limits: ResultLimits
+    ) -> dict[int, PutResult]:
+        generations = self._disk.generations
+        valid = {
+            index: partial(generations.holds, key, generations.of(key))
+            for index in wanted
+            for key in (result_key(collection, index),)
+        }
+        refs = await self._written(wanted, elements)
+        new = [NewResult(index, self._host.kept(ref), valid[index]) for index, ref in refs.items()]
+        size = sum(ref.size for ref in refs.values())
+        # These bytes are on disk but not in the index yet, so they must not count as free.
+        self._space.filling += size
+        try:
+            done = await self._disk.write(
+                partial(
+                    result_rows.put,
+                    collection=collection,
+                    results=new,
+                    limits=limits,
+                    capacity=self._space.capacity,
+                    now=self._disk.now,
+                )
+            )
+        except DiskFault:
+            self._host.settle(Recorded(None, tuple(ref.digest for ref in refs.values())), None)
+            raise
+        finally:
+            self._space.filling -= size
+        self._host.settle(Recorded(None, tuple(done.loose)), done.counts)
+        return {**dict.fromkeys(wanted, PutResult.UNAVAILABLE), **done.results}
+
+    async def _written(self, wanted: list[int], elements: Mapping[int, memoryview]) -> dict[int, BlobRef]:
+        """The blobs of as many of the elements as there is room for."""
+        writers: dict[int, BlobWriter] = {}
+        try:
+            with suppress(DiskUnavailable):
+                for index in wanted:
+                    writers[index] = await self._host.create(len(elements[index]))
+            pairs = [(writer, elements[index]) for index, writer in writers.items()]
+            return dict(zip(writers, await commit_all(self._host, pairs), strict=True)) if pairs else {}
+        except BaseException:
+            for writer in writers.values():
+                writer.abort()
+            raise

@@ -1,0 +1,67 @@
+"""Functions of pipelines whose results are stored: in a module, since worker processes import them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from larder.source import Item
+
+
+class Noting:
+    """The bytes of an item as an array, and a line in a file for every item that is computed.
+
+    Args:
+        file: where the lines go; what a line has is written in one call.
+        factor: of the array.
+        seconds: that it takes.
+        fails: index of an item for which it raises.
+    """
+
+    def __init__(self, file: Path, factor: int = 1, seconds: float = 0.0, fails: int = -1) -> None:
+        self.file = str(file)
+        self.factor = factor
+        self.seconds = seconds
+        self.fails = fails
+
+    def __call__(self, item: Item) -> dict[str, Any]:
+        """The element."""
+        with open(self.file, "a", encoding="utf-8") as file:
+            file.write(f"{item.index}\n")
+        if self.seconds:
+            time.sleep(self.seconds)
+        if item.index == self.fails:
+            raise ValueError("told to")
+        return {"index": item.index, "data": self.factor * np.frombuffer(item.data, np.uint8).astype(np.int64)}
+
+    def computed(self) -> Counter[int]:
+        """How often each item was computed."""
+        if not os.path.exists(self.file):
+            return Counter()
+        return Counter(map(int, Path(self.file).read_text().split()))
+
+
+def labelled(item: Item) -> tuple[str, int]:
+    """The item's key, and its length."""
+    return item.key, len(item.data)
+
+
+def in_place(element: dict[str, Any]) -> dict[str, Any]:
+    """The element, with its array overwritten: a stored one must not notice."""
+    element["data"] += 1
+    return element
+
+
+def indices(element: dict[str, Any]) -> int:
+    """The number of the element's item."""
+    return int(element["index"])
+
+
+def even(element: dict[str, Any]) -> bool:
+    """Whether the number of its item is even."""
+    return int(element["index"]) % 2 == 0
