@@ -9,11 +9,14 @@ from typing import cast
 
 import pytest
 
+from gateway.engine.items.homes import PeerNodes
 from gateway.engine.lane import BESIDE
 from gateway.engine.operations.explain import expected
 from gateway.engine.operations.warm_objects import PermittedLoads, Warmed, WarmObjects
 from gateway.engine.operations.warm_prefix import Prefix, WarmPrefix
 from gateway.engine.operations.warming import WarmupFailed, WarmupProgress
+from gateway.fleet.peers import PeerUnavailable
+from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.origin.listing import ListedObject, ListingPage, Listings
@@ -127,6 +130,62 @@ async def test_what_is_explained_is_what_comes(bench: Bench) -> None:
     bench.now[0] += 601
     assert expected(rule, await explainer.here(key, bench.identity)).reason is Reason.REVALIDATED
     assert bench.origin.count() == asked
+
+
+class Homes:
+    """A fleet whose nodes answer loads with a status, or not at all (0); one that does not answer is no home any more."""
+
+    def __init__(self, **statuses: int) -> None:
+        self.members, self.peers = self, self
+        self.statuses = statuses
+        self.asked: list[str] = []
+
+    def home(self, _key: int) -> Node | None:
+        """The first node that is left; ``None``: this one."""
+        return next((Node(name, "", 1, "default", NodeState.READY) for name in self.statuses), None)
+
+    async def request(self, node: Node, *_rest: object, **_options: object) -> Homes:
+        """Ask a node to load an object."""
+        self.asked.append(node.id)
+        self.status = self.statuses[node.id]
+        if not self.status:
+            del self.statuses[node.id]
+            raise PeerUnavailable(f"node {node.id} does not answer")
+        return self
+
+    async def read(self, _most: int) -> bytes:
+        """The result of a load."""
+        return b'{"size": 7, "there": false, "failure": ""}'
+
+
+async def test_a_home_that_fails_is_not_replaced_by_this_node(bench: Bench) -> None:
+    """Rule: what a home answers with an error is not loaded here, where no reader would look for it; the error is the result."""
+    bench.origin.put("b", "k", b"x")
+    homes = Homes(a=500)
+    done = await load(bench, WarmObjects(bench.engine, cast(PeerNodes, homes)), "k")
+    assert done == Warmed(failure="node a answered 500")
+    assert bench.origin.count("GET") == 0
+
+
+@pytest.mark.parametrize(("statuses", "asked", "here"), [({"a": 0, "b": 200}, ["a", "b"], 0), ({"a": 0}, ["a"], 1)])
+async def test_a_home_that_is_gone_has_a_successor(
+    bench: Bench, statuses: dict[str, int], asked: list[str], here: int
+) -> None:
+    """Rule: the successor of a node that does not answer loads in its place: another node, or this one."""
+    bench.origin.put("b", "k", b"x" * 7)
+    homes = Homes(**statuses)
+    assert await load(bench, WarmObjects(bench.engine, cast(PeerNodes, homes)), "k") == Warmed(7, False)
+    assert homes.asked == asked
+    assert bench.origin.count("GET") == here
+
+
+async def test_homes_that_do_not_answer_end_a_load(bench: Bench) -> None:
+    """Rule: after three nodes that do not answer the load has failed, and nothing was read here."""
+    bench.origin.put("b", "k", b"x")
+    homes = Homes(a=0, b=0, c=0, d=200)
+    done = await load(bench, WarmObjects(bench.engine, cast(PeerNodes, homes)), "k")
+    assert done == Warmed(failure="node c does not answer")
+    assert bench.origin.count("GET") == 0
 
 
 def test_progress_goes_back_to_its_mark() -> None:

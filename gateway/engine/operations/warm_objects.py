@@ -18,6 +18,7 @@ from gateway.engine.items.homes import PREFIX, Node, PeerNodes
 from gateway.engine.objects.ranged import ObjectChanged
 from gateway.engine.objects.reads import Ask, Found, Relay
 from gateway.engine.operations.warming import WarmupProgress
+from gateway.fleet.peers import PeerUnavailable
 from gateway.model.errors import DiskUnavailable, IdentityGone, LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
@@ -70,19 +71,26 @@ class WarmObjects:
         span: Span = None,
         kind: LoadClass = LoadClass.WARMUP,
     ) -> Warmed:
-        """Load an object, or a span of it, at its home. Raises nothing but cancellation."""
-        fleet, tried = self._fleet, None
-        for _ in range(_HOMES if fleet is not None else 0):
-            assert fleet is not None
-            home = fleet.members.home(path_key(key.bucket, key.key))
-            if home is None or home == tried:
-                break
+        """Load an object, or a span of it, at its home. Raises nothing but cancellation.
+
+        A home that cannot be reached has a successor. One that answers with an error is still home: its failure is the result,
+        because readers would not look for the object anywhere else.
+        """
+        if self._fleet is None:
+            return await self.here(key, identity, span, kind)
+        body = json.dumps([*key] if kind is LoadClass.WARMUP else [*key, span, kind]).encode()
+        why = ""
+        for _ in range(_HOMES):
+            home = self._fleet.members.home(path_key(key.bucket, key.key))
+            if home is None:
+                return await self.here(key, identity, span, kind)
             try:
-                asked = [*key] if kind is LoadClass.WARMUP else [*key, span, kind]
-                return await _loaded_at(fleet, home, json.dumps(asked).encode(), principal_header(tenant, identity))
-            except LarderError:
-                tried = home  # it is a suspect now, and its successor is home
-        return await self.here(key, identity, span, kind)
+                return await _loaded_at(self._fleet, home, body, principal_header(tenant, identity))
+            except PeerUnavailable as failure:
+                why = str(failure)
+            except LarderError as failure:
+                return Warmed(failure=str(failure))
+        return Warmed(failure=why)
 
     async def here(
         self, key: ObjectKey, identity: OriginIdentity, span: Span = None, kind: LoadClass = LoadClass.WARMUP
