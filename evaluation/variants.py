@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from gateway.cli import main
-from gateway.engine.space import stream_keeper, stream_prefetch
+from gateway.engine.space import stream_prefetch
 from gateway.engine.space.stream_prefetch import StreamPrefetcher
 from gateway.engine.space.whole_prefetch import WholeStreams
 from gateway.model.access import ObjectRead
@@ -22,7 +22,7 @@ from gateway.policies import pools
 from gateway.policies.eviction.order import EvictionOrder
 from gateway.policies.eviction.uniform import Uniform
 from gateway.policies.space import stream_space
-from gateway.policies.streams import lifetime
+from gateway.policies.streams import lifetime, zone
 from gateway.policies.streams.benefit import StreamNeed
 from gateway.policies.streams.prefetch import DEPTH, BlockRuns
 from gateway.policies.streams.tree import AccessStreamTree
@@ -39,30 +39,35 @@ LIKELY = 0.5
 _MOST_FILES = 100_000
 
 
+def _put(where: object, **replaced: object) -> None:
+    """Replace names that a module or a class has."""
+    for name, value in replaced.items():
+        if not hasattr(where, name):
+            raise AttributeError(f"{where!r} has no {name}: the variant would change nothing")
+        setattr(where, name, value)
+
+
 def scale_time() -> None:
     """Let policies wait for ``TIME`` of their times."""
-    stream_space.ROUND *= TIME  # type: ignore[misc]
-    stream_space._GRAIN *= TIME  # type: ignore[misc]
-    lifetime.BASE *= TIME  # type: ignore[misc]
+    _put(stream_space, ROUND=stream_space.ROUND * TIME, _GRAIN=stream_space._GRAIN * TIME)
+    _put(lifetime, BASE=lifetime.BASE * TIME)
 
 
 def load_no_stream_whole() -> None:
     """Random streams are not loaded ahead."""
-    WholeStreams.seen = lambda *_: None  # type: ignore[method-assign, assignment]
-    WholeStreams.turn = lambda _: None  # type: ignore[method-assign]
+    _put(WholeStreams, seen=lambda *_: None, turn=lambda _: None)
 
 
 def recognise_nothing() -> None:
     """No stream is known, so there are no pools. Four blocks are loaded after four in a row: JuiceFS's stride prefetch."""
     load_no_stream_whole()
-    AccessStreamTree.streams = lambda self: []  # type: ignore[method-assign]
+    _put(AccessStreamTree, streams=lambda _: [])
 
 
 def prefetch_nothing() -> None:
     """Nothing is loaded ahead."""
     load_no_stream_whole()
-    StreamPrefetcher.seen = lambda *_: None  # type: ignore[method-assign, assignment]
-    StreamPrefetcher.turn = lambda _: None  # type: ignore[method-assign]
+    _put(StreamPrefetcher, seen=lambda *_: None, turn=lambda _: None)
 
 
 def default_order(order: EvictionOrder) -> Callable[[], None]:
@@ -89,7 +94,7 @@ def stride_deeper() -> None:
         ahead[path] = min(DEEPEST, 2 * ahead[path])
         return range(found.start, min(blocks, found.start + ahead[path]))
 
-    BlockRuns.read = read  # type: ignore[method-assign]
+    _put(BlockRuns, read=read)
 
 
 def follow_successions() -> None:
@@ -110,13 +115,13 @@ def follow_successions() -> None:
         if times and times >= LIKELY * successors[name].total():
             self._wanted[following] = read._replace(key=read.key._replace(key=following)), range(1)
 
-    StreamPrefetcher.seen = seen  # type: ignore[method-assign]
+    _put(StreamPrefetcher, seen=seen)
 
 
 def whole_prefixes() -> None:
     """Everything below the next folders is loaded, not only what was read below the last ones."""
     names = tuple((f"{number:06d}",) for number in range(PLACES))
-    stream_prefetch.paths_below = lambda *_: names
+    _put(stream_prefetch, paths_below=lambda *_: names)
 
 
 def shared_alike() -> None:
@@ -125,17 +130,17 @@ def shared_alike() -> None:
     def equal(needs: Sequence[StreamNeed], capacity: int) -> dict[str, int]:
         return {need.name: capacity // len(needs) for need in needs}
 
-    stream_space.shifted = equal
+    _put(stream_space, shifted=equal)
 
 
 def evict_lru() -> None:
     """Every stream has the order ``lru``."""
-    stream_space.eviction_order = lambda *_: "lru"
+    _put(stream_space, eviction_order=lambda *_: "lru")
 
 
 def release_nothing() -> None:
     """No stream ends."""
-    stream_keeper.time_to_live = lambda *_: None
+    _put(zone, time_to_live=lambda *_: None)
 
 
 def _both(*parts: Callable[[], None]) -> Callable[[], None]:
