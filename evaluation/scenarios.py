@@ -226,4 +226,4 @@ def fields(tables: Sequence[tuple[str, type[BaseModel]]]) -> str:
 
 
 def _default(field: Any) -> str:
-    return "needed" if field.is_required() else f"`{field.default}`"
+    return "needed" if field.is_required() else f"`{field.get_default(call_default_factory=True)}`"

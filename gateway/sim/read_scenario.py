@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
@@ -87,6 +87,17 @@ class ReadRunSpec(SpecTable):
     ]
     stride: Annotated[bool, Field(description="Whether 4 blocks follow 4 consecutive ones of an object")] = False
     without: Annotated[tuple[Parts, ...], Field(description="What is left out")] = ()
+    parts: Annotated[
+        dict[Name, Size],
+        Field(
+            default_factory=dict,
+            description="Prefixes with a part of the cache that keeps what it has; not for streams",
+        ),
+    ]
+
+    def fits(self, prefixes: Collection[str], capacity: int) -> bool:
+        """Whether the parts are of known prefixes and fit the cache."""
+        return self.parts.keys() <= set(prefixes) and sum(self.parts.values()) <= capacity
 
 
 class ReadScenario(SpecTable):
@@ -111,6 +122,9 @@ class ReadScenario(SpecTable):
         for client in self.clients:
             if not client.trace and client.prefix not in known:
                 raise ValueError(f"clients: {client.name}: there is no prefix {client.prefix!r}")
+        for run in self.runs:
+            if run.parts and (run.mode == "streams" or not run.fits(known, self.capacity)):
+                raise ValueError(f"runs: {run.name}: parts are of prefixes, fit the capacity, and go without streams")
         for what, names in (
             ("prefixes", [each.name for each in self.prefixes]),
             ("clients", [each.name for each in self.clients]),

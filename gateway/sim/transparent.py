@@ -11,6 +11,7 @@ import numpy as np
 
 from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.eviction.order import EvictionOrder
+from gateway.policies.eviction.uniform import Uniform
 from gateway.policies.pools import ORDERS
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import BlockRuns
@@ -96,6 +97,9 @@ class _ReadRun:
         self._store = SimulatedStore(scenario.prefixes, scenario.block)
         self._link = origin_link(self._clock, scenario.origin)
         self._cache = PooledCache(scenario.capacity, _order(run.mode), self._evicted)
+        for name, size in run.parts.items():
+            self._cache.pools[name] = SimulatedPool(Uniform(), size)
+            self._cache.default.target -= size
         self._loading: dict[CachedBlock, _BlockLoad] = {}
         self._unread: dict[CachedBlock, int] = {}
         self._streams = (
@@ -138,7 +142,7 @@ class _ReadRun:
             return
         size, began = self._store.size_of(item), self._clock.now
         hit = item in self._cache
-        pool = self._cache.default
+        pool = self._cache.pools.get(item.path.partition("/")[0], self._cache.default)
         if self._streams is not None:
             pool = self._streams.pool_of(item)
             if not hit:

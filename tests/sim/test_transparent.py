@@ -39,7 +39,14 @@ def run(name, mode, **fields):
 
 def table(kind, **fields):
     """One of an array of tables, as TOML."""
-    return "\n".join([f"[[{kind}]]", *(f"{name} = {json.dumps(value)}" for name, value in fields.items()), ""])
+    return "\n".join([f"[[{kind}]]", *(f"{name} = {value_of(value)}" for name, value in fields.items()), ""])
+
+
+def value_of(value):
+    """A value, as TOML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {value_of(each)}" for name, each in value.items()) + "}"
+    return json.dumps(value)
 
 
 def text(*tables, capacity="20MB", listing=True):
@@ -207,3 +214,24 @@ def test_the_command_prints_runs_clients_and_streams(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in document["runs"]] == ["lru", "streams"]
     assert document["runs"][1]["patterns"] == {"data/p/": "random"}
+
+
+def test_prefixes_may_have_parts_of_their_own():
+    """Rule: a prefix with a part keeps what it has there, whatever others read beside it; the others share the rest."""
+    parts = {"p": "10MB"}
+    found = simulated(
+        prefix(files=200),
+        prefix("q", files=2000),
+        client(epochs=10.0),
+        client("d", "q", order="with replacement", reads=20_000),
+        run("shared", "lru"),
+        run("apart", "lru", parts=parts),
+    )
+    trained = {name: one.clients[0].hits / one.clients[0].reads for name, one in found.items()}
+    assert trained["shared"] < 0.2
+    assert trained["apart"] == pytest.approx(0.9 * 0.5, abs=0.02)
+    for wrong in ({"x": "1MB"}, {"p": "30MB"}):
+        with pytest.raises(ConfigError, match="parts"):
+            simulated(prefix(), client(), run("apart", "lru", parts=wrong))
+    with pytest.raises(ConfigError, match="parts"):
+        simulated(prefix(), client(), run("streams", "streams", parts=parts))
