@@ -1,8 +1,9 @@
 """Warm GETs with access streams and without: server CPU per request, of two gateways in turn, in one run.
 
-All objects lie in one bucket and are read in random order, a stream that is recognised. The gateways differ in
-``streams.enabled`` only. CPU is that of the server's process tree, its Redis included, divided by the requests answered.
-Beside it stand the parts alone: noting a read, packing and unpacking it, folding it into the tree.
+The objects of one prefix are read in random order, those of another in order: two streams that are recognised. The gateways
+differ in ``streams.enabled`` only. CPU is that of the server's process tree, its Redis included, divided by the requests
+answered. Beside it stand what the gateways take while nobody reads, and the parts alone: noting a read, packing and unpacking it,
+folding it into the tree.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from statistics import median
 from benchmarks.load import raw_request, run_wrk, write_script
 from benchmarks.objects import make_many
 from benchmarks.report import machine, table, write
-from benchmarks.servers import Running, gateway, origin
+from benchmarks.servers import BUCKET, Running, gateway, origin
 from gateway.model.keys import ObjectKey
 from gateway.policies.streams.tree import AccessStreamTree
 from gateway.store.accesses import MOST, ObservedReads
@@ -30,6 +31,8 @@ SIZE = 4096
 REPEATS = 9
 SECONDS = 2
 PARTS = 200
+ORDERS = ("random", "sequential")
+IDLE = "idle"
 KEY = ObjectKey("default", "bucket", "datasets/imagenet/train/n01440764/n01440764_10026.JPEG")
 
 
@@ -42,24 +45,35 @@ def _cpu(server: Running, script: Path) -> float:
     return (server.cpu_seconds() - before) / outcome.requests * 1e6
 
 
-def _gets() -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {"on": [], "off": []}
+def _gets() -> dict[str, dict[str, list[float]]]:
+    """Microseconds per GET by the order of the reads, and the share of a core that an idle gateway takes."""
+    found: dict[str, dict[str, list[float]]] = {what: {"on": [], "off": []} for what in (*ORDERS, IDLE)}
     with tempfile.TemporaryDirectory(prefix="larder-bench-") as temporary, ExitStack() as stack:
         directory, root = Path(temporary), Path(temporary) / "objects"
-        keys = make_many(root, "small", OBJECTS, SIZE)
+        keys = {}
+        for order in ORDERS:
+            (root / BUCKET / order).mkdir(parents=True)
+            keys[order] = make_many(root, f"{order}/object", OBJECTS, SIZE)
         source = stack.enter_context(origin(directory, root))
         servers = {}
         for name, extra in (("on", ""), ("off", "[streams]\nenabled = false\n")):
             (directory / name).mkdir()
             servers[name] = stack.enter_context(gateway(directory / name, source.port, extra=extra))
-            script = directory / f"{name}.lua"
-            requests = [raw_request(servers[name].port, key) for key in keys]
-            random.Random(name).shuffle(requests)
-            write_script(script, requests)
-            run_wrk(script, servers[name].port, CONNECTIONS, 1)
+            for order in ORDERS:
+                requests = [raw_request(servers[name].port, key) for key in keys[order]]
+                if order == "random":
+                    random.Random(name).shuffle(requests)
+                write_script(directory / f"{name}-{order}.lua", requests)
+                run_wrk(directory / f"{name}-{order}.lua", servers[name].port, CONNECTIONS, 1)
         for _ in range(REPEATS):
             for name, server in servers.items():
-                found[name].append(_cpu(server, directory / f"{name}.lua"))
+                for order in ORDERS:
+                    found[order][name].append(_cpu(server, directory / f"{name}-{order}.lua"))
+        for _ in range(REPEATS):
+            for name, server in servers.items():
+                before = server.cpu_seconds()
+                time.sleep(SECONDS)
+                found[IDLE][name].append((server.cpu_seconds() - before) / SECONDS)
     return found
 
 
@@ -106,16 +120,24 @@ def run() -> None:
     """Measure and write the results."""
     where = machine()
     gets, parts = _gets(), _parts()
-    medians = {name: median(values) for name, values in gets.items()}
-    ratio = medians["on"] / medians["off"]
-    rows = [[f"streams {name}", f"{value:.1f} µs"] for name, value in medians.items()]
-    rows += [["on / off", f"{ratio:.3f}"], *([name, f"{value:.2f} µs"] for name, value in parts.items())]
+    medians = {what: {name: median(values) for name, values in each.items()} for what, each in gets.items()}
+    ratios = {order: medians[order]["on"] / medians[order]["off"] for order in ORDERS}
+    rows = [
+        [f"a GET, {order} order", *(f"{value:.1f} µs" for value in medians[order].values()), f"{ratios[order]:.3f}"]
+        for order in ORDERS
+    ]
+    rows.append(["an idle gateway", *(f"{value:.2%} of a core" for value in medians[IDLE].values()), ""])
     text = (
-        f"Server CPU per warm GET of 4 KiB over {CONNECTIONS} connections: medians of {REPEATS} runs of {SECONDS} s, in turn. "
-        "Below: the fastest of many runs of each part. A worker notes at most 2,048 reads per second; the others are counted "
-        "and dropped.\n\n" + table(["what", "CPU"], rows)
+        f"Server CPU per warm GET of 4 KiB over {CONNECTIONS} connections: medians of {REPEATS} runs of {SECONDS} s, in turn; "
+        f"then without reads. Below: the fastest of many runs of each part. A worker notes at most {MOST * 4:,} reads per "
+        "second; the others are counted and dropped.\n\n"
+        + table(["what", "streams on", "off", "on / off"], rows)
+        + "\n\n"
+        + table(["part", "CPU"], [[name, f"{value:.2f} µs"] for name, value in parts.items()])
     )
-    write("streams", "Access streams", text, {"gets": gets, "medians": medians, "ratio": ratio, "parts": parts}, where)
+    write(
+        "streams", "Access streams", text, {"gets": gets, "medians": medians, "ratios": ratios, "parts": parts}, where
+    )
 
 
 if __name__ == "__main__":
