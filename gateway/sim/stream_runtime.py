@@ -17,6 +17,7 @@ from gateway.policies.streams.prefetch import (
     DEPTH,
     MOST_DEPTH,
     PREDECESSORS,
+    WHOLE_STREAM,
     AheadOf,
     BlockRuns,
     PoolRoom,
@@ -154,10 +155,15 @@ class StreamRuntime:
                 self._load(wanted)
             return
         pool = self._cache.pools.get(stream.name)
-        if pool is None or not whole_stream(stream.pattern, pool.target, followed.size):
+        if pool is None or stream.pattern is not Pattern.RANDOM:
             return
-        if followed.children:  # it is listed before it is loaded
-            self.tree.siblings(stream.name, followed.children)
+        if not whole_stream(
+            stream.pattern, pool.target, followed.size
+        ):  # the listing pauses where half of it would not fit
+            fits = int(pool.target / WHOLE_STREAM) * followed.items // max(1, followed.size)
+            stream.listed = max(stream.listed, fits)
+            return
+        stream.listed, stream.counted = followed.items, True
         whole.advance(stream.draws, followed.items)
         allowed = whole.allowance(stream.bytes, stream.misses, PoolRoom(pool.target, pool.size))
         for wanted in self._unread(followed):
@@ -250,6 +256,9 @@ class StreamRuntime:
         if Parts.LIFETIME in self._without:
             report = replace(report, lifetime=None)
         pool = self._cache.pools.get(stream.name)
+        if pool is None:
+            below = [item for item in self._cache.default.items() if f"{BUCKET}/{item.path}".startswith(stream.name)]
+            report = replace(report, held=sum(map(self._store.size_of, below)))
         held = PoolReport() if pool is None else PoolReport(pool.size, len(pool), ghost_hits=pool.ghosts.hits)
         return ZoneStream(stream.name, report, held, ("",), 1)
 

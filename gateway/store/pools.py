@@ -10,7 +10,7 @@ from gateway.policies.importance import PoolLevel
 from gateway.policies.pools import Pool
 from gateway.store.disk import Disk
 from gateway.store.failures import DiskFault
-from gateway.store.index import pool_rows, score_rows
+from gateway.store.index import objects, pool_rows, score_rows
 from gateway.store.index.pool_rows import PoolRow
 from gateway.store.keeper import Evictor
 
@@ -19,7 +19,7 @@ _AT_ONCE = 10_000
 
 
 class Pools:
-    """Pool operations, for the worker with the node lock; ``usage`` and ``of`` for any. No-ops while the disk is down."""
+    """Pool operations, for the worker with the node lock; those that only read, for any. No-ops while the disk is down."""
 
     def __init__(self, disk: Disk, keeper: Evictor) -> None:
         self._disk = disk
@@ -79,6 +79,13 @@ class Pools:
             )
         except DiskFault:
             return after
+
+    async def held_below(self, place: ObjectKey, limit: int) -> int:
+        """See ``objects.held_below``; 0 while the index cannot be read."""
+        try:
+            return await self._disk.read(partial(objects.held_below, place=place, limit=limit))
+        except DiskFault:
+            return 0
 
     async def release(self, pool: str, most: int) -> int:
         """Drop at most ``most`` blobs of a pool now; returns the number of bytes."""

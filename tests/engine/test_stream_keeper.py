@@ -13,12 +13,14 @@ from gateway.engine.space import stream_keeper
 from gateway.engine.space.stream_keeper import StreamKeeper, StreamLinks
 from gateway.metrics import STREAM_ACCESSES
 from gateway.model.keys import ObjectKey
+from gateway.policies.pools import Pool, with_default
 from gateway.policies.rules import Caching, Rules
 from gateway.policies.streams.pattern import WINDOW, Pattern
 from gateway.policies.streams.zone import NodeStreams
 from gateway.store.accesses import ObservedReads
 from gateway.store.observation import ReadChannel
 from gateway.store.store import Store
+from gateway.testing.stores import key_of, put
 from tests.engine.conftest import BLOCK, Bench
 
 REPORT = stream_keeper._REPORT_EVERY
@@ -46,12 +48,13 @@ class Worker:
         self.channel = ReadChannel(place)
         links = StreamLinks(lambda: rules, BLOCK, zone.tell, lambda _: 0)
         self.keeper = StreamKeeper(store, self.observed, self.channel, links, lambda: bench.now[0])
+        self.bucket = "lake"
         self._bench = bench
 
     def read(self, key: str, start: int = 0, stop: int = 100, size: int = 100, origin: str = "default") -> None:
         """A client reads."""
         self._bench.now[0] += 0.01
-        place = ObjectKey(origin, "lake", key)
+        place = ObjectKey(origin, self.bucket, key)
         self.observed.note(place, start, stop, size, False, self._bench.now[0], "AK", ("h", 1), 0.25)
 
     async def scan(self, prefix: str, count: int = 150, origin: str = "default") -> None:
@@ -83,6 +86,21 @@ async def test_the_keeper_tells_the_zone_of_streams(bench: Bench, tmp_path: Path
     assert seen["lake/a/"].pattern is Pattern.SEQUENTIAL
     assert seen["lake/a/"].evidence is not None
     assert seen["lake/a/"].idle == pytest.approx(1.5)
+
+
+async def test_the_keeper_says_what_a_stream_without_a_pool_has(bench: Bench, tmp_path: Path) -> None:
+    """Rule: the zone hears how many bytes the cache has of a stream until it has a pool, whose bytes count from then on."""
+    zone = Zone()
+    for number in range(5):
+        await put(bench.store, f"a/{number:04}", bytes([number]) * 100)
+    name = f"{key_of('').bucket}/a/"
+    with worker(bench, tmp_path, zone) as one:
+        one.bucket = key_of("").bucket
+        await one.scan("a/")
+        assert zone.told[-1].streams[name].held == 500
+        await bench.store.pools.define(with_default([Pool(f"stream:{name}", 10**6)], 10**7, "lru"))
+        await one.scan("a/")
+        assert zone.told[-1].streams[name].held == 0
 
 
 async def test_a_large_object_is_read_block_by_block(bench: Bench, tmp_path: Path) -> None:

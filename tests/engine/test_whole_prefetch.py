@@ -177,6 +177,22 @@ async def test_loads_end_where_the_room_does(training: Training) -> None:
     assert len(training.fetched()) == 5
 
 
+async def test_a_stream_is_counted_though_its_pool_is_full(training: Training) -> None:
+    """Rule: the listing says how many items a stream has, those that are streams of their own among them, before there is room:
+    what a byte is worth depends on it."""
+    deeper = [f"train/deep/{number:03}" for number in range(30)]
+    put(training.bench, [*deeper, "train/large"])
+    training.bench.origin.put("b", "train/large", b"x" * (2 * BLOCK + 1))
+    training.rooms = {"b/train/": PoolRoom(10**6, 10**6)}
+    await training.train(deeper)
+    await training.train(ORDER[:30])
+    stream = training.tree.named("b/train/")
+    assert stream is not None
+    assert training.tree.named("b/train/deep/") is not None
+    assert (stream.listed, stream.counted) == (len(NAMES) + 30 + 3, True)
+    assert training.fetched() == []
+
+
 async def test_other_patterns_are_not_loaded_whole(training: Training) -> None:
     """Rule: what is skewed is not guessed."""
     training.rules = Rules([Caching(match="b/**", pattern="skewed")])

@@ -26,7 +26,7 @@ def stream(
 ) -> ZoneStream:
     """A stream of 1,000 items of 1,000 bytes, read once each."""
     evidence = Evidence(100, True, 1000, 0.0, population=1000)
-    report = StreamReport(pattern, evidence, 1000, 0, 1_000_000, idle, 1000)
+    report = StreamReport(pattern, evidence, 1000, 0, 1_000_000, idle, 1000, items=1000, most_items=1000)
     return ZoneStream(name, replace(report, **seen), PoolReport(held), ("n",), 1)  # type: ignore[arg-type]
 
 
@@ -76,6 +76,16 @@ def test_a_new_pool_has_what_the_cache_holds() -> None:
     assert {name: one.target for name, one in after.items()} == {"stream:b/p/": 300_000, "stream:b/q/": 600_000}
 
 
+def test_a_stream_that_is_no_pool_yet_has_what_the_nodes_say() -> None:
+    """Rule: before its pool is made, the nodes add up what they have of a stream, and that is its first target."""
+    leader = Leader()
+    leader.decide(stream("b/q/"))
+    leader.orders["stream:b/q/"] = replace(leader.orders["stream:b/q/"], target=600_000)
+    fresh = stream("b/p/")
+    after = leader.decide(stream("b/q/"), replace(fresh, seen=replace(fresh.seen, held=300_000)), after=1)
+    assert {name: one.target for name, one in after.items()} == {"stream:b/p/": 300_000, "stream:b/q/": 600_000}
+
+
 def test_what_is_free_is_given_at_once() -> None:
     """Rule: a new stream needs no round to get what nobody has, and others do not wait for what one that ended had."""
     leader = Leader()
@@ -84,7 +94,7 @@ def test_what_is_free_is_given_at_once() -> None:
     both = leader.decide(first, stream("b/q/", held=450_000), after=1)
     assert both["stream:b/q/"].target == 300_000
     ended = replace(first, seen=replace(first.seen, idle=100.0))
-    assert leader.decide(ended, stream("b/q/", held=450_000), after=1)["stream:b/q/"].target == 900_000
+    assert leader.decide(ended, stream("b/q/", held=450_000), after=100)["stream:b/q/"].target == 900_000
 
 
 def test_what_a_miss_costs_is_measured() -> None:
@@ -155,7 +165,19 @@ def test_a_stream_that_has_ended_is_released_and_comes_back() -> None:
     assert (ended.caching, ended.target) == (CachingMode.NONE, 0)
     assert node_pools(Plan(1, pools=leader.orders), ROOM, ROOM)[0].target == 0
     assert leader.decide(stream("b/p/", held=0, idle=101.0, lifetime=70.0), after=1) == {}
-    assert leader.decide(stream("b/p/", held=9, lifetime=70.0), after=1)["stream:b/p/"].target >= STEP
+    assert leader.decide(stream("b/p/", held=9, lifetime=70.0, accesses=1001), after=1)["stream:b/p/"].target >= STEP
+
+
+def test_a_report_that_ages_brings_no_stream_back() -> None:
+    """Rule: idleness is as of a report that is some seconds old; a stream that has ended comes back by a read alone."""
+    leader, targets = Leader(), []
+    leader.decide(stream("b/p/", held=300_000, lifetime=70.0))
+    leader.now += 9.5
+    for second in range(100):
+        last = stream("b/p/", held=300_000, lifetime=70.0, idle=float(second - second % 4), accesses=1001)
+        targets.append(leader.decide(last, after=1)["stream:b/p/"].target > 0)
+    assert targets == sorted(targets, reverse=True)
+    assert 70 <= sum(targets) <= 90
 
 
 def test_a_restarted_gateway_keeps_the_pool() -> None:

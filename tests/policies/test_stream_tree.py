@@ -130,6 +130,21 @@ def test_a_scan_that_begins_again_is_repeated():
     assert tree.streams()[0].repeated
 
 
+def test_items_are_objects_and_blocks_below_all_levels():
+    """Rule: a stream of folders counts the objects and blocks in them, each once, exactly up to 1,024 and nearly beyond."""
+    tree = AccessStreamTree()
+    keys = [f"train/{label:03d}/{at}" for label in range(120) for at in range(8)]
+    for _ in range(3):
+        read(tree, keys)
+    (stream,) = tree.streams()
+    assert (stream.name, stream.seen) == ("bucket/train/", 960)
+    for block in range(40):
+        tree.record("bucket", "train/000/large", block, 40, 5000.0, 0, False)
+    assert stream.seen == 1000
+    read(tree, [f"train/{label:03d}/{at}" for label in range(120) for at in range(100)])
+    assert stream.seen == pytest.approx(12_040, rel=0.1)
+
+
 def test_a_late_record_does_not_set_the_time_back():
     """Rule: workers hand over reads out of order; the latest time counts."""
     tree = AccessStreamTree()

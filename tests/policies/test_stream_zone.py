@@ -1,7 +1,18 @@
 """What the nodes of a zone say of streams, put together."""
 
+import random
+
 from gateway.policies.streams.pattern import Evidence, Pattern
-from gateway.policies.streams.zone import AheadReport, NodeStreams, PoolReport, StreamReport, ZoneStream, zone_streams
+from gateway.policies.streams.tree import AccessStreamTree
+from gateway.policies.streams.zone import (
+    AheadReport,
+    NodeStreams,
+    PoolReport,
+    StreamReport,
+    ZoneStream,
+    stream_report,
+    zone_streams,
+)
 
 EVIDENCE = Evidence(100, False, 300, 0.1)
 
@@ -45,6 +56,37 @@ def test_homes_that_see_no_reader_count_what_they_hold():
     assert zone_streams(nodes) == {
         "b/p/": ZoneStream("b/p/", StreamReport(), PoolReport(20, 4, 200, 10, 12, 14), (), 2)
     }
+
+
+def test_the_items_of_a_stream_are_estimated_until_a_listing_counts_them():
+    """Rule: in the first epoch of a job, in which nothing repeats, twice what was read, as many as there may be at most; of
+    folders the objects count. Repeats tell more, and a listing tells all."""
+    tree, rng = AccessStreamTree(), random.Random(7)
+    keys = [f"p/{folder:03d}/{number}" for folder in range(150) for number in range(20)]
+
+    def items() -> tuple[int, int]:
+        report = stream_report(tree.streams()[0], Pattern.RANDOM, 0.0)
+        return report.items, report.most_items
+
+    for at, key in enumerate(rng.sample(keys, 1500)):
+        tree.record("b", key, 0, 1, float(at), 1, False)
+    first, most = items()
+    assert 2400 <= first <= 3200
+    assert most > 3000
+    for at in range(20_000):
+        tree.record("b", rng.choice(keys), 0, 1, 1500.0 + at, 1, True)
+    assert all(2700 <= number <= 3300 for number in items())
+    tree.streams()[0].listed = 2900
+    assert items()[0] >= 2900
+    tree.streams()[0].counted = True
+    assert items() == (2900, 2900)
+
+
+def test_the_items_of_a_stream_are_those_of_the_node_that_knows_most():
+    """Rule: nodes see the same objects; what they hold of a stream without a pool is summed."""
+    nodes = {"a": StreamReport(items=10, most_items=90, held=3), "b": StreamReport(items=50, most_items=50, held=4)}
+    seen = zone_streams({name: NodeStreams({"b/p/": one}) for name, one in nodes.items()})["b/p/"].seen
+    assert (seen.items, seen.most_items, seen.held) == (50, 90, 7)
 
 
 def test_what_was_loaded_ahead_is_summed():

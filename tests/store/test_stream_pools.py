@@ -93,6 +93,24 @@ async def test_what_was_here_is_charged_page_by_page(open_store, root: Path) -> 
     assert_index_equals_disk(root)
 
 
+@pytest.mark.parametrize(
+    ("pool", "limit", "held"), [(BELOW, 9, 1200), (BELOW, 1, 300), (OBJECT, 9, 600), (ABOVE, 9, 1500)]
+)
+async def test_what_is_held_of_a_stream_without_a_pool_is_added_up(
+    open_store, pool: str, limit: int, held: int
+) -> None:
+    """Rule: bytes in ``default`` of objects below a prefix, or of one object, of so many objects at most; not those beside it."""
+    store = await open_store(capacity=CAPACITY)
+    await have(store)
+    for name in ("a/1", "a/big", "a/bigger", "a0", "b/1"):
+        await put(store, name, name.encode().ljust(600 if name == "a/big" else 300))
+    await have(store, "dataset:d")
+    record = await store.lookup(key_of("b/1"))
+    assert record is not None
+    await store.pools.charge([(await store.blocks(record.row_id, 0, 0))[0].digest], "dataset:d")
+    assert await store.pools.held_below(stream_place(pool), limit) == held
+
+
 async def test_misses_count_for_the_stream(open_store) -> None:
     """Rule: a miss counts for the pool that the object would have entered."""
     store = await open_store(capacity=CAPACITY)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gateway import metrics
@@ -18,7 +18,7 @@ from gateway.engine.space.whole_prefetch import WholeStreams
 from gateway.fleet.announcer import DOWN
 from gateway.model.access import ObjectRead
 from gateway.model.ranges import block_span
-from gateway.policies.pools import STREAM, stream_bucket
+from gateway.policies.pools import STREAM, stream_bucket, stream_place
 from gateway.policies.rules import OFF, Rules
 from gateway.policies.streams.pattern import WINDOW, Pattern
 from gateway.policies.streams.prefetch import PoolRoom
@@ -39,6 +39,8 @@ _LATEST_BLOCKS = 2 * WINDOW
 """Blocks of one read that are folded, its last ones: enough for the object to be a stream."""
 _MOST_BLOCKS = 8192
 """Blocks that are folded in one turn: some 40 ms. Reads beyond them are dropped."""
+_MOST_LOOKED_AT = 20_000
+"""Objects of a new stream of which it is added up what the cache holds of them: some 100 ms in a thread."""
 _REPORT_EVERY = 4
 """Turns between two reports of the keeper's worker."""
 
@@ -89,6 +91,7 @@ class StreamKeeper:
         self._now = now
         self._turns = 0
         self._told = NodeStreams()
+        self._held: dict[str, int] = {}
 
     async def turn(self) -> None:
         """Hand over what this worker's clients read, or learn from what all workers' clients did."""
@@ -142,7 +145,7 @@ class StreamKeeper:
         pools = await self._store.pools.usage()
         if self.whole is not None:
             self.whole.look(self._rooms(pools))
-        report = self.report(pools)
+        report = self.report(pools, await self._unpooled(pools))
         found = [one.pattern for one in report.streams.values()]
         for pattern in Pattern:
             metrics.STREAMS.labels(pattern.value).set(found.count(pattern))
@@ -154,9 +157,22 @@ class StreamKeeper:
         except DOWN:
             return  # said again with the next report
 
-    def report(self, pools: list[PoolRow]) -> NodeStreams:
-        """What this node says of streams, and of its pools that hold some."""
-        latest = sorted(self.tree.streams(), key=lambda stream: -stream.last_access)[:MOST_STREAMS]
+    async def _unpooled(self, pools: Iterable[PoolRow]) -> Mapping[str, int]:
+        """Bytes that the node has of streams whose pattern is known, and that are no pools here; looked up once for each."""
+        pooled = {row.pool.name.removeprefix(STREAM) for row in pools if not row.retired}
+        waiting = [one.name for one in self._latest() if one.pattern is not None and one.name not in pooled]
+        self._held = {name: self._held[name] for name in waiting if name in self._held}
+        for name in waiting:
+            if name not in self._held:
+                self._held[name] = await self._store.pools.held_below(stream_place(name), _MOST_LOOKED_AT)
+        return self._held
+
+    def _latest(self) -> list[Stream]:
+        """The streams that the node speaks of."""
+        return sorted(self.tree.streams(), key=lambda stream: -stream.last_access)[:MOST_STREAMS]
+
+    def report(self, pools: list[PoolRow], unpooled: Mapping[str, int]) -> NodeStreams:
+        """What this node says of streams, and of its pools that hold some; ``unpooled``: bytes of those that have none."""
         held = {
             row.pool.name.removeprefix(STREAM): PoolReport(
                 row.ledger.size, row.blobs, row.pool.target, row.hits, row.misses, row.evicted_bytes, row.ghost_hits
@@ -164,7 +180,8 @@ class StreamKeeper:
             for row in pools
             if row.pool.name.startswith(STREAM) and not row.retired
         }
-        return NodeStreams({stream.name: self._seen(stream) for stream in latest}, held)
+        seen = {one.name: self._seen(one, unpooled.get(one.name, 0)) for one in self._latest()}
+        return NodeStreams(seen, held)
 
     def _rooms(self, pools: Iterable[PoolRow]) -> dict[str, PoolRoom]:
         """The room in the fleet's pools of streams, of which this node has a part."""
@@ -176,8 +193,8 @@ class StreamKeeper:
             if row.pool.name.startswith(STREAM) and not row.retired and row.pool.target
         }
 
-    def _seen(self, stream: Stream) -> StreamReport:
-        seen = stream_report(stream, pattern_of(stream, self._links.rules()), self._now())
+    def _seen(self, stream: Stream, held: int) -> StreamReport:
+        seen = replace(stream_report(stream, pattern_of(stream, self._links.rules()), self._now()), held=held)
         if self.ahead is None or self.whole is None:
             return seen
         return replace(seen, ahead=self.ahead.report(stream.name).plus(self.whole.report(stream.name)))

@@ -47,6 +47,7 @@ AT_ONCE = 16
 LIST_AGAIN = 600.0
 """Seconds after which a listing that failed is tried again."""
 
+_LOADED, _USED, _WASTED = map(STREAM_PREFETCHED.labels, ("loaded", "used", "wasted"))
 _UNORDERED = (Pattern.RANDOM, Pattern.SKEWED)
 
 log = logging.getLogger("larder.streams")
@@ -117,9 +118,11 @@ class _Ahead:
             self.last.clear()
         self.last[read.client] = child
         self.reader = _Reader(read.key, read.principal, read.size, child)
-        STREAM_PREFETCHED.labels("used").inc(self.loaded.pop(child, 0))
+        if size := self.loaded.pop(child, 0):
+            _USED.inc(size)
         self.policy.read(child, read.hit)
-        self.settle()
+        if self.loaded:
+            self.settle()
         if isinstance(child, str):
             at = bisect_right(self.seen, child)
             if not at or self.seen[at - 1] != child:
@@ -130,7 +133,7 @@ class _Ahead:
     def settle(self) -> None:
         """Count as wasted what the policy no longer waits for."""
         for name in [name for name in self.loaded if name not in self.policy]:
-            STREAM_PREFETCHED.labels("wasted").inc(self.loaded.pop(name))
+            _WASTED.inc(self.loaded.pop(name))
 
     def fail(self, stream: str, why: object) -> None:
         """Log the first failure."""
@@ -172,7 +175,8 @@ class StreamPrefetcher:
         if (ahead := self._ahead.get(name)) is not None:
             ahead.read(block, read)
             return
-        STREAM_PREFETCHED.labels("used").inc(self._blocks.pop((name, block), 0))
+        if size := self._blocks.pop((name, block), 0):
+            _USED.inc(size)
         # A read of many blocks brings those before its last one by itself.
         self._wanted.pop(name, None)
         if following := self._runs.read(name, block, blocks):
@@ -188,7 +192,7 @@ class StreamPrefetcher:
         latest = sorted(found, key=lambda stream: -stream.last_access)[:MOST_STREAMS]
         for name in self._ahead.keys() - {stream.name for stream in latest}:
             left = self._ahead.pop(name)
-            STREAM_PREFETCHED.labels("wasted").inc(sum(left.loaded.values()))
+            _WASTED.inc(sum(left.loaded.values()))
             left.loaded.clear()
         for stream in latest:
             if (ahead := self._ahead.get(stream.name)) is None:
@@ -315,7 +319,7 @@ class StreamPrefetcher:
                 break
             if not done.there:
                 there = False
-                STREAM_PREFETCHED.labels("loaded").inc(done.size)
+                _LOADED.inc(done.size)
                 ahead.loaded[child] = ahead.loaded.get(child, 0) + done.size
         else:
             ahead.policy.arrived(there=there)
@@ -341,15 +345,15 @@ class StreamPrefetcher:
         # At the same time: one after the other they would come no earlier than the reader does.
         await for_each(wanted, load, DEPTH)
         while len(self._blocks) > MOST_NAMES:
-            STREAM_PREFETCHED.labels("wasted").inc(self._blocks.popitem(last=False)[1])
+            _WASTED.inc(self._blocks.popitem(last=False)[1])
 
     def _run_loaded(self, name: str, number: int, done: Warmed) -> None:
         if done.failure or done.there:
             return
-        STREAM_PREFETCHED.labels("loaded").inc(done.size)
+        _LOADED.inc(done.size)
         # A reader may have come to it since.
         used = (name, number) not in self._blocks
-        STREAM_PREFETCHED.labels("used").inc(done.size if used else 0)
+        _USED.inc(done.size if used else 0)
         if not used:
             self._blocks[name, number] = done.size
 

@@ -90,6 +90,7 @@ class _Whole:
 
     Attributes:
         items, size: objects or blocks of it, and their bytes, as far as they are counted.
+        blocks: of these, and of those that are left to streams below it.
         counted: whether that is all.
         counted_at: reads of the stream before the last of them was counted.
         since: bytes that were loaded after its room was looked at.
@@ -100,6 +101,7 @@ class _Whole:
     policy: WholeLoad = field(default_factory=WholeLoad)
     items: int = 0
     size: int = 0
+    blocks: int = 0
     counted: bool = False
     counted_at: int = 0
     walk: _Walk = field(default_factory=_Walk)
@@ -119,7 +121,7 @@ class _Whole:
 
     def count_anew(self) -> None:
         """Forget what was counted: the next walk counts."""
-        self.items, self.size, self.counted, self.walk = 0, 0, False, _Walk()
+        self.items, self.size, self.blocks, self.counted, self.walk = 0, 0, 0, False, _Walk()
 
     def fail(self, why: object) -> None:
         """Count a failure, and log the first."""
@@ -221,6 +223,8 @@ class WholeStreams:
         pattern = pattern_of(stream, self._links.rules())
         if len(self._unread) >= MOST_UNREAD or not whole_stream(pattern, room.target, max(1, whole.size)):
             return 0
+        if not whole.counted:
+            return int(whole.policy.may_look(stream.misses))
         held = room.held + whole.since
         return whole.policy.allowance(stream.bytes, stream.misses, PoolRoom(room.target, held))
 
@@ -263,21 +267,25 @@ class WholeStreams:
                 whole.rest()
                 return False
             whole.policy.looked_up()
-            listed = [unit for unit in listed if self._deepest(unit) is stream]
+        own = [unit for unit in listed if stream.blocks or self._deepest(unit) is stream]
         if whole.counted:
-            walk.units.extend(listed)
+            walk.units.extend(own)
         else:
-            self._count(whole, walk, listed)
+            whole.blocks += sum(-(-unit.size // self._links.block_size) for unit in listed)
+            self._count(whole, walk, own)
         return True
 
     def _count(self, whole: _Whole, walk: _Walk, listed: Sequence[_Unit]) -> None:
         """Add up; when all is counted, go on to load it, or leave it if only parts are read of it.
 
-        Where too little fits, the count goes on, or the load begins, once the pool may hold more (``_allowance``).
+        Where too little fits, the count goes on, or the load begins, once the pool may hold more (``_allowance``). The stream has
+        the reads of streams below it among its own, so their objects are counted among its items.
         """
         whole.items += len(listed)
         whole.size += sum(unit.size for unit in listed)
         whole.counted_at = whole.stream.draws
+        whole.stream.listed = whole.blocks if walk.ended else max(whole.stream.listed, whole.blocks)
+        whole.stream.counted = whole.stream.counted or walk.ended
         mean, draws = whole.size // max(1, whole.items), whole.stream.draws - whole.stream.early
         if not read_whole(whole.stream.bytes, draws, mean):
             whole.rest()

@@ -19,7 +19,7 @@ counters at the last round and what it was worth then; a leader that takes over 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
@@ -63,7 +63,8 @@ class RememberedStream:
     """A stream as of the last decision. Times in seconds, -1 for none.
 
     ``accesses`` and ``ghost_hits`` are counters at the last round, ``value`` is what a byte was worth then (``seconds_saved``).
-    ``pattern`` is believed; the zone has said ``other`` since its reads came to ``since``.
+    ``pattern`` is believed; the zone has said ``other`` since its reads came to ``since``. ``reads`` there were in all when
+    ``read_at`` was noted: reports age on their way, so idleness alone would let a stream that has ended come back for a moment.
     """
 
     read_at: float
@@ -74,10 +75,15 @@ class RememberedStream:
     pattern: str = ""
     other: str = ""
     since: int = 0
+    reads: int = 0
 
     def ended(self, now: float) -> bool:
         """Whether it is to be released."""
         return 0 <= self.lifetime < now - self.read_at - _GRAIN
+
+
+_KINDS: tuple[Callable[[Any], Any], ...] = (float, float, int, int, float, str, str, int, int)
+"""Of the fields of ``RememberedStream``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +104,8 @@ class StreamMemory:
         try:
             assert isinstance(document, Mapping)
             rows = {
-                str(name): RememberedStream(
-                    float(read),
-                    float(life),
-                    int(reads),
-                    int(ghosts),
-                    float(value),
-                    str(pattern),
-                    str(other),
-                    int(since),
-                )
-                for name, (read, life, reads, ghosts, value, pattern, other, since) in document["streams"].items()
+                str(name): RememberedStream(*(kind(value) for kind, value in zip(_KINDS, row, strict=True)))
+                for name, row in document["streams"].items()
             }
             return cls(float(document["round_at"]), rows)
         except (AssertionError, ValueError, KeyError, TypeError, AttributeError):
@@ -180,7 +177,10 @@ def _remembered(
         if name in told:
             seen = told[name].seen
             read_at = (now - seen.idle) // _GRAIN * _GRAIN
-            one = RememberedStream(read_at, accesses=seen.accesses) if one is None else replace(one, read_at=read_at)
+            if one is None:
+                one = RememberedStream(read_at, accesses=seen.accesses, reads=seen.accesses)
+            elif read_at > one.read_at and seen.accesses != one.reads:
+                one = replace(one, read_at=read_at, reads=seen.accesses)
             one = replace(one, lifetime=-1.0 if seen.lifetime is None else round(seen.lifetime, 1))
             one = _believing(one, seen)
         assert one is not None
@@ -239,13 +239,13 @@ def _order(last: PoolOrder | None, one: RememberedStream, seen: StreamReport) ->
 
 def _need(stream: ZoneStream, order: PoolOrder, known: RememberedStream, room: int) -> StreamNeed:
     minimum, most = room // SMALLEST_POOL, _most(stream.seen, known, room)
-    target = order.target or first_target(stream.pool.bytes, minimum, most)
+    target = order.target or first_target(max(stream.pool.bytes, stream.seen.held), minimum, most)
     return StreamNeed(stream.name, target, min(minimum, most), most, known.value)
 
 
 def _most(seen: StreamReport, known: RememberedStream, room: int) -> int:
     """Bytes that a stream can use."""
-    minimum, size, items = room // SMALLEST_POOL, item_size(seen), item_count(seen)
+    minimum, size, items = room // SMALLEST_POOL, item_size(seen), seen.most_items
     if known.pattern == Pattern.SEQUENTIAL and not seen.repeated:
         return min(room, max(minimum, int(2 * MOST_DEPTH * size)))
     return min(room, max(minimum, int(1.1 * size * items))) if items else room
@@ -267,7 +267,7 @@ def value_of(stream: ZoneStream, known: RememberedStream, seconds: float, usual:
         Pattern(known.pattern),
         seconds,
         max(0, seen.accesses - known.accesses),
-        item_count(seen),
+        seen.items,
         max(0, stream.pool.ghost_hits - known.ghost_hits),
         _ghosts(stream),
         seen.repeated,
@@ -278,7 +278,7 @@ def value_of(stream: ZoneStream, known: RememberedStream, seconds: float, usual:
 
 def _ghosts(stream: ZoneStream) -> int:
     """Items in the window of those that left: no more than there are beside those that the pool holds."""
-    nodes, items = max(1, stream.held_by), item_count(stream.seen)
+    nodes, items = max(1, stream.held_by), stream.seen.items
     window = nodes * ghost_window(stream.pool.blobs // nodes)
     return max(1, min(window, items - stream.pool.blobs)) if items else window
 
@@ -286,11 +286,3 @@ def _ghosts(stream: ZoneStream) -> int:
 def item_size(seen: StreamReport) -> float:
     """Bytes of a read, on average."""
     return seen.bytes / max(1, seen.accesses)
-
-
-def item_count(seen: StreamReport) -> int:
-    """Objects or blocks of a stream, as far as they are known: children, times the reads of a child that is a folder."""
-    if seen.evidence is None:
-        return 0
-    each = max(1.0, seen.accesses / seen.draws) if seen.draws else 1.0
-    return int(max(seen.evidence.count, seen.evidence.population) * each)

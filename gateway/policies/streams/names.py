@@ -85,9 +85,37 @@ class SiblingNames:
         self._sample = [name for name in self._sample if _zeros(name) >= self._bits]
 
 
+class DistinctItems:
+    """How many different items were read, from a sample of their marks, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._bits = 0
+        self._sample: set[int] = set()
+
+    def add(self, name: str) -> None:
+        """Note an item by its name."""
+        mark = _mark(name)
+        if mark >> (32 - self._bits):
+            return
+        self._sample.add(mark)
+        while len(self._sample) > MOST_NAMES:
+            self._bits += 1
+            self._sample = {each for each in self._sample if not each >> (32 - self._bits)}
+
+    @property
+    def seen(self) -> int:
+        """How many there were, as far as the sample tells; exact up to 1,024."""
+        return len(self._sample) << self._bits
+
+
+def _mark(name: str) -> int:
+    """A name's hash, of 32 bits."""
+    return (crc32(name.encode("utf-8", "surrogatepass")) * _SPREAD) & 0xFFFFFFFF
+
+
 def _zeros(name: str) -> int:
-    """Zero bits at the top of a name's 32-bit hash."""
-    return 32 - ((crc32(name.encode("utf-8", "surrogatepass")) * _SPREAD) & 0xFFFFFFFF).bit_length()
+    """Zero bits at the top of a name's mark."""
+    return 32 - _mark(name).bit_length()
 
 
 def _rounded(count: int) -> int:

@@ -169,9 +169,11 @@ class WholeLoad:
             missed: their reads that the cache did not have.
             room: of the stream's pool.
         """
-        if self.resting or self._looked >= DEPTH * missed:
-            return 0
-        return max(0, min(room.target - room.held, read - self._bytes))
+        return max(0, min(room.target - room.held, read - self._bytes)) if self.may_look(missed) else 0
+
+    def may_look(self, missed: int) -> bool:
+        """Whether a page may be listed, or a child be looked up; ``missed``: reads that the cache did not have."""
+        return not self.resting and self._looked < DEPTH * missed
 
     def looked_up(self) -> None:
         """A child is being loaded, or found in the cache."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from gateway.policies.streams.lifetime import ReadGaps, gaps_of
-from gateway.policies.streams.names import SiblingNames
+from gateway.policies.streams.names import DistinctItems, SiblingNames
 from gateway.policies.streams.pattern import (
     MOST_WINDOWS,
     WINDOW,
@@ -30,6 +30,7 @@ from gateway.policies.streams.pattern import (
     Pattern,
     Recognition,
     Sighting,
+    estimated_count,
     recognise,
 )
 
@@ -45,6 +46,8 @@ REREAD = 1.5
 """Reads of each client for each child from which on a scan counts as one that begins again and again."""
 MOST_TAILS = 256
 """Paths below a child that ``below`` tells, those that were read first."""
+LOOK_EVERY = 0.5
+"""Seconds between two recognitions of a stream's pattern, which takes up to a millisecond, at least."""
 _MOST_CLIENTS = 64
 """Clients of a node whose last child is remembered."""
 _LOOKED_AT = 8
@@ -81,7 +84,11 @@ class Stream:
         names: of its children.
         clients: that read it lately.
         latest: the child that was read last.
-        next_look: ``draws`` at which the pattern is recognised anew.
+        next_look: ``draws`` at which the pattern is recognised anew, if that was not just done: at ``looked_at``, in seconds.
+        items: objects, and blocks of large ones, that were read below it.
+        population: how many there are, as far as repeats tell.
+        listed: how many a listing has found.
+        counted: whether these are all.
     """
 
     bucket: str
@@ -102,7 +109,12 @@ class Stream:
     clients: int = 1
     latest: Segment = ""
     next_look: int = 0
+    looked_at: float = 0.0
     gaps: ReadGaps = field(default_factory=ReadGaps)
+    items: DistinctItems = field(default_factory=DistinctItems)
+    population: int = 0
+    listed: int = 0
+    counted: bool = False
 
     @property
     def name(self) -> str:
@@ -119,8 +131,9 @@ class Stream:
         """Whether its clients read all of it more than once. A scan that begins again gains by what stays of it."""
         return self.draws > REREAD * max(self.clients, 1) * (self.blocks or self.names.seen)
 
-    def count(self, hit: bool, size: int, time: float, waited: float) -> None:
-        """Count one read of ``size`` bytes that was ``waited`` for; ``time`` is the latest that is known."""
+    def count(self, item: str, hit: bool, size: int, time: float, waited: float) -> None:
+        """Count one read of ``size`` bytes of an item that was ``waited`` for; ``time`` is the latest that is known."""
+        self.items.add(item)
         self.accesses += 1
         self.hits += hit
         self.bytes += size
@@ -134,6 +147,11 @@ class Stream:
     def misses(self) -> int:
         """Accesses that were no hits."""
         return self.accesses - self.hits
+
+    @property
+    def seen(self) -> int:
+        """How many objects and blocks were read below it."""
+        return max(self.items.seen, self.names.seen)
 
 
 class _Branch:
@@ -224,9 +242,9 @@ class AccessStreamTree:
                 self._grown(node, path[:at], blocks)
             stream = node.stream
             if stream is not None:
-                stream.count(hit, size, node.last_time, waited)
+                stream.count(f"{key}/{block}", hit, size, node.last_time, waited)
                 if fresh:
-                    self._drawn(node, stream, name, child is None)
+                    self._drawn(node, stream, name, child is None, time)
                 deepest = stream
             if child is None:
                 break
@@ -332,12 +350,13 @@ class AccessStreamTree:
             at += 1 + len(child.label)
             node = child
 
-    def _drawn(self, node: _Branch, stream: Stream, name: Segment, unknown: bool) -> None:
+    def _drawn(self, node: _Branch, stream: Stream, name: Segment, unknown: bool, time: float) -> None:
         stream.draws += 1
         stream.latest = name
         if unknown and isinstance(name, str):
             stream.names.add(name)
-        if stream.draws >= stream.next_look:
+        if stream.draws >= stream.next_look and abs(time - stream.looked_at) >= LOOK_EVERY:
+            stream.looked_at = time
             self._look(node, stream)
 
     def _look(self, node: _Branch, stream: Stream) -> None:
@@ -354,6 +373,7 @@ class AccessStreamTree:
         seen, stream.evidence = recognise(sightings, count, population, self._window)
         stream.recognition = stream.recognition.after(seen)
         stream.clients = len(node.last)
+        stream.population = stream.blocks or estimated_count(max(stream.accesses, stream.draws), stream.seen)
         stream.gaps = gaps_of((time for _, time, _ in node.window[-self._window - 1 :]), stream.gaps.longest)
 
     # --- the shape

@@ -37,7 +37,9 @@ class StreamReport:
 
     ``draws`` are accesses without those of a client that stays at one child. ``idle`` is in seconds, and so is ``lifetime``: how
     long the stream may be idle before it has ended; ``None`` for any time. ``repeated``: a scan that begins again and again.
-    ``hit_seconds`` and ``miss_seconds``: that readers waited for hits and for misses.
+    ``hit_seconds`` and ``miss_seconds``: that readers waited for hits and for misses. ``items``: how many objects, and blocks of
+    large ones, it probably has; ``most_items``: how many it may have. ``held``: bytes that the node has of it, before it has a
+    pool there.
     """
 
     pattern: Pattern | None = None
@@ -52,10 +54,19 @@ class StreamReport:
     ahead: AheadReport = AheadReport()
     hit_seconds: float = 0.0
     miss_seconds: float = 0.0
+    items: int = 0
+    most_items: int = 0
+    held: int = 0
+
+
+UNREAD = 2
+"""Items of a stream for each that was read, at most, unless a listing says so: in the first epoch of a job, in which nothing
+repeats, half of it was read on average."""
 
 
 def stream_report(stream: Stream, pattern: Pattern | None, now: float) -> StreamReport:
     """What there is to say of a stream whose ``pattern`` was recognised, or is what a rule says; ``now`` on its clock."""
+    most = stream.listed if stream.counted else max(stream.listed, stream.seen, stream.population)
     return StreamReport(
         pattern,
         stream.evidence,
@@ -68,6 +79,8 @@ def stream_report(stream: Stream, pattern: Pattern | None, now: float) -> Stream
         stream.repeated,
         hit_seconds=stream.hit_seconds,
         miss_seconds=stream.miss_seconds,
+        items=most if stream.counted or stream.blocks else max(stream.listed, min(most, UNREAD * stream.seen)),
+        most_items=most,
     )
 
 
@@ -141,6 +154,9 @@ def _seen(reports: Iterable[StreamReport]) -> StreamReport:
         AheadReport(*(sum(getattr(one.ahead, each.name) for one in known) for each in fields(AheadReport))),
         sum(one.hit_seconds for one in known),
         sum(one.miss_seconds for one in known),
+        max(one.items for one in known),
+        max(one.most_items for one in known),
+        sum(one.held for one in known),
     )
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, Header, ObjectMeta, ObjectRecord
 from gateway.policies.freshness import latest
+from gateway.store.index.schema import DEFAULT_POOL
 
 _OBJECT = "id, etag, size, last_modified, headers, checksums, block_size, confirmed_at"
 _SELECT = f"SELECT {_OBJECT} FROM objects WHERE origin = ? AND bucket = ? AND key = ?"  # noqa: S608
@@ -24,6 +25,8 @@ _DROP_UNTIED = (
     "AND NOT EXISTS (SELECT 1 FROM object_blocks b WHERE b.digest = blobs.digest)"
 )
 _PAGE = 500
+_LAST = "\U0010ffff"
+"""Sorts after every other character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,3 +208,17 @@ def disbelieve(connection: Connection, now: float) -> int:
     """Revoke confirmations and grants with times after ``now``; returns their number."""
     confirmed = connection.execute("UPDATE objects SET confirmed_at = 0 WHERE confirmed_at > ?", (now,)).rowcount
     return confirmed + connection.execute("DELETE FROM grants WHERE granted_at > ?", (now,)).rowcount
+
+
+def held_below(connection: Connection, place: ObjectKey, limit: int) -> int:
+    """Bytes in ``default`` of the first ``limit`` objects below a prefix that ends in ``/``, or of the object of that key."""
+    if place.key and not place.key.endswith("/"):
+        within, bounds = "key = ?", [place.key]
+    else:
+        within, bounds = "key >= ? AND key < ?", [place.key, f"{place.key}{_LAST}"]
+    (size,) = connection.execute(
+        f"SELECT coalesce(sum(size), 0) FROM (SELECT id FROM objects WHERE origin = ? AND bucket = ? AND {within} "  # noqa: S608
+        "ORDER BY key LIMIT ?) JOIN object_blocks ON object_id = id JOIN blobs USING (digest) WHERE pool = ?",
+        (place.origin, place.bucket, *bounds, limit, DEFAULT_POOL),
+    ).fetchone()
+    return int(size)
