@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -128,23 +128,24 @@ def died(directory: str) -> dict[str, Any]:
 def scaled() -> dict[str, Any]:
     """Workers are killed from outside and scaled while an epoch runs."""
     came, processes, killed = [], set(), 0
-    with closing(pipeline_of(400, "ray:1").map(placed)) as pipeline:
+    with closing(pipeline_of(800, "ray:1").map(placed)) as pipeline:
         for place, (value, process, _) in enumerate(pipeline):
             came.append(value)
             processes.add(process)
             if place % 100 == 0:
                 pipeline.scale(1 + place // 100 % 3)
-            if place % 150 == 149:
-                os.kill(process, signal.SIGKILL)
-                killed += 1
+            if place % 300 == 150:
+                with suppress(ProcessLookupError):  # it may have ended since
+                    os.kill(process, signal.SIGKILL)
+                    killed += 1
         return {"came": came, "workers": len(processes), "killed": killed, "deaths": pipeline.stats()["worker_deaths"]}
 
 
 def removed() -> dict[str, Any]:
-    """A node is removed in the middle of an epoch."""
+    """A node is removed in the middle of an epoch, while there are items that no worker has been given."""
     node = _cluster.add_node(num_cpus=2, node_ip_address="127.0.0.1", object_store_memory=STORE)
     came, nodes = [], []
-    with closing(pipeline_of(600, "ray:4", ray_options={"scheduling_strategy": "SPREAD"}).map(placed)) as pipeline:
+    with closing(pipeline_of(1200, "ray:4", ray_options={"scheduling_strategy": "SPREAD"}).map(placed)) as pipeline:
         for value, _, where in pipeline:
             came.append(value)
             nodes.append(where)

@@ -118,7 +118,7 @@ def test_an_actor_that_dies_is_replaced(cluster: Cluster, tmp_path: Path) -> Non
 def test_scaling_and_deaths_in_the_middle_of_an_epoch(cluster: Cluster) -> None:
     """Up, down, and with actors killed from outside: nothing comes twice, nothing is lost."""
     found = cluster.run("scaled")
-    assert Counter(found["came"]) == Counter(range(400))
+    assert Counter(found["came"]) == Counter(range(800))
     assert found["killed"] >= found["deaths"] >= 1
     assert found["workers"] > 2
 
@@ -126,7 +126,7 @@ def test_scaling_and_deaths_in_the_middle_of_an_epoch(cluster: Cluster) -> None:
 def test_a_node_is_removed_in_the_middle_of_an_epoch(cluster: Cluster) -> None:
     """Its workers die with it; others compute what they had not returned, and the epoch is whole."""
     found = cluster.run("removed")
-    assert Counter(found["came"]) == Counter(range(600))
+    assert Counter(found["came"]) == Counter(range(1200))
     assert found["before"] > 0
     assert found["nodes"] == 2
     assert found["deaths"] >= 1
