@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 import larder
+from larder.importance import ImportanceReport
 from larder.job import Agreement
 from larder.testing import MemorySource
 from larder.torch import CachedDataset, CachedMapDataset, Item
@@ -111,6 +112,18 @@ class Doubling:
     def __call__(self, batch: list[bytes]) -> tuple[str, list[bytes]]:
         """Mark it."""
         return ("collated", batch)
+
+
+class ListeningJob(larder.Job):
+    """A job that only keeps the epochs of which it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(ENDPOINT, "listening", "train", batch_size=BATCH)
+        self.epochs: list[int] = []
+
+    def report_importance(self, report: ImportanceReport, dataset: larder.DatasetInfo) -> None:
+        """Keep its number."""
+        self.epochs.append(report.epoch)
 
 
 class MoodyJob(larder.Job):

@@ -17,7 +17,7 @@ from larder.planner.draw import DrawRule
 from larder.planner.importance import ImportancePlan
 from larder.testing import MemorySource
 from larder.torch import ImportanceSampler, watch
-from tests.loader.making import BATCH, N, as_tensor, consume, index_of, map_of, whole
+from tests.loader.making import BATCH, ListeningJob, N, as_tensor, consume, index_of, map_of, whole
 
 
 def make(unseen=0.5, workers=0, persistent=False, **options):
@@ -340,6 +340,22 @@ def test_an_epoch_without_updates_is_followed_by_a_whole_one():
     for expected in (False, True, True):
         came = Counter(int(index) for ids, _ in loader for index in ids)
         assert (came == whole()) is expected
+
+
+def test_a_loop_that_stops_updating_reports_nothing():
+    """Rule: after an epoch without updates the gateways hear nothing, so that the scores that they have grow old; with updates
+    they hear of the next epoch again."""
+    job = ListeningJob()
+    dataset = map_of(transform=index_of, ids=True, job=job)
+    sampler = ImportanceSampler(dataset, unseen=0.5)
+    loader = DataLoader(dataset, batch_size=BATCH, sampler=sampler)
+    train(sampler, loader)
+    for _ in range(3):
+        consume(loader)
+    assert job.epochs == [0, 1]
+    train(sampler, loader)
+    consume(loader)
+    assert job.epochs == [0, 1, 5]
 
 
 @pytest.mark.parametrize(

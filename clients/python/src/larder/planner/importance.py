@@ -88,6 +88,11 @@ class ImportancePlan:
         """Entries of this rank's share that were trained."""
         return self._at
 
+    @property
+    def silent(self) -> bool:
+        """Whether the epoch before the current one had no update."""
+        return self._curve.silent
+
     def begin(self, epoch: int, rank: int = 0, world: int = 1, *, apart: bool = False) -> NDArray[np.uint32]:
         """End the current epoch, draw the list of another one, and return this rank's share of it.
 

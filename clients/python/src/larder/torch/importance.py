@@ -200,7 +200,8 @@ class ImportanceSampler(Sampler[Any]):
     def _report(self, rank: int, *, apart: bool) -> None:
         dataset = self._dataset
         job = dataset.job if isinstance(dataset, CachedMapDataset) else None
-        if not (isinstance(dataset, CachedMapDataset) and isinstance(job, Job)):
+        # A loop that stopped updating lets the gateways' scores grow old, so that they forget them.
+        if self._plan.silent or not (isinstance(dataset, CachedMapDataset) and isinstance(job, Job)):
             return
         if job.ranks == 1 if apart else rank == 0:
             report = ImportanceReport(self._plan.epoch, self._plan.scores.copy(), self._plan.listed())
