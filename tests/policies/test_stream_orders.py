@@ -168,6 +168,29 @@ def test_a_stream_that_has_ended_is_released_and_comes_back() -> None:
     assert leader.decide(stream("b/p/", held=9, lifetime=70.0, accesses=1001), after=1)["stream:b/p/"].target >= STEP
 
 
+@pytest.mark.parametrize(("pattern", "repeated"), [(Pattern.SKEWED, False), (Pattern.SEQUENTIAL, True)])
+def test_a_stream_that_pauses_leaves_its_space_to_others(pattern: Pattern, repeated: bool) -> None:
+    """Rule: idle for longer than its gaps let expect, it is not released, but others have its space at once; read again, it
+    begins with what is left of it."""
+    leader, other = Leader(), stream("b/q/", held=450_000)
+    queried = stream("b/p/", pattern, repeated=repeated, held=450_000, lifetime=70.0)
+    leader.decide(queried, other)
+    paused = leader.decide(
+        stream("b/p/", pattern, repeated=repeated, held=450_000, idle=100.0, lifetime=70.0), other, after=100
+    )
+    assert {name: (one.caching, one.target) for name, one in paused.items()} == {
+        "stream:b/p/": (CachingMode.FULL, 1),
+        "stream:b/q/": (CachingMode.FULL, 900_000),
+    }
+    assert node_pools(Plan(1, pools=leader.orders), ROOM, ROOM)[0].target > 0
+    back = leader.decide(
+        stream("b/p/", pattern, repeated=repeated, held=300_000, lifetime=70.0, accesses=1001), other, after=1
+    )
+    assert back["stream:b/p/"].target >= 200_000
+    gone = stream("b/p/", pattern, repeated=repeated, idle=FORGOTTEN + 100, lifetime=70.0, accesses=1001)
+    assert "stream:b/p/" not in leader.decide(gone, other, after=FORGOTTEN + 100)
+
+
 def test_a_report_that_ages_brings_no_stream_back() -> None:
     """Rule: idleness is as of a report that is some seconds old; a stream that has ended comes back by a read alone."""
     leader, targets = Leader(), []

@@ -49,11 +49,11 @@ def test_a_stream_that_came_back_may_pause_as_long_again():
     assert time_to_live(Pattern.RANDOM, gaps) == pytest.approx(960.0)
 
 
-def test_other_streams_have_no_time_to_live():
-    """Rule: only random streams are released whole."""
-    assert time_to_live(Pattern.SKEWED, ReadGaps(1.0, 1.0, 1.0)) is None
-    assert time_to_live(Pattern.SEQUENTIAL, ReadGaps(1.0, 1.0, 1.0)) is None
-    assert time_to_live(None, ReadGaps()) is None
+def test_streams_of_every_pattern_have_a_time_to_live():
+    """Rule: gaps say as well that a skewed stream pauses, or that a scan is over; without a pattern they say nothing."""
+    gaps = ReadGaps(10.0, 4.0, 12.0)
+    assert len({time_to_live(pattern, gaps) for pattern in Pattern}) == 1
+    assert time_to_live(None, gaps) is None
 
 
 def test_one_read_has_no_gaps():

@@ -9,8 +9,8 @@ What a byte saves is what gateways measure: how often a larger pool would have b
 hit, until the answer begins. A stream of which nothing was missed yet counts as the others do on average.
 
 A random stream that was idle for longer than its time-to-live has ended: its target is 0 until it is read again, and the others
-get its space at once. Nodes evict it when others can use the room. One of another pattern that was idle for an hour is no pool
-any more.
+get its space at once. Nodes evict it when others can use the room. A stream of another pattern that was idle for so long pauses:
+others may take its space, blob by blob, and it begins again with what is left. After an hour it is no pool any more.
 
 Nodes may differ about a pattern, and zone reports change with the nodes that speak. So a pool keeps its pattern until the zone
 has said the same other one for a window of reads. What must be remembered is when a stream was read last, its pattern, its
@@ -53,7 +53,9 @@ ASSUMED_EXTRA = 0.1
 MOST_POOLS = 64
 """Streams that are pools, those with most reads."""
 FORGOTTEN = 3600.0
-"""Seconds without a read after which a stream that has no time-to-live is no pool any more."""
+"""Seconds without a read after which a stream that is not random is no pool any more."""
+PAUSED = 1
+"""Bytes of the target of a stream that is not random and that nobody reads at present; 0 would be the end of it."""
 _GRAIN = 10.0
 """Seconds to which the time of the last read is remembered, so that the plan is not written anew for every read."""
 
@@ -78,7 +80,7 @@ class RememberedStream:
     reads: int = 0
 
     def ended(self, now: float) -> bool:
-        """Whether it is to be released."""
+        """Whether it is to be released, or pauses if it is not random."""
         return 0 <= self.lifetime < now - self.read_at - _GRAIN
 
 
@@ -131,10 +133,12 @@ def stream_orders(
     needs, orders, changed = [], {}, due
     for name, one in known.items():
         last, stream = before.get(f"{STREAM}{name}"), zone.get(name, ZoneStream(name))
-        changed = changed or one.ended(now) == bool(last is not None and last.target)
+        changed = changed or one.ended(now) == bool(last is not None and last.target > PAUSED)
         order = _order(last, one, stream.seen)
         if one.ended(now):
-            if stream.pool.bytes:
+            if one.pattern != Pattern.RANDOM:
+                orders[f"{STREAM}{name}"] = replace(order, target=PAUSED)
+            elif stream.pool.bytes:
                 orders[f"{STREAM}{name}"] = replace(order, caching=CachingMode.NONE, target=0)
             continue
         orders[f"{STREAM}{name}"] = order
@@ -184,7 +188,7 @@ def _remembered(
             one = replace(one, lifetime=-1.0 if seen.lifetime is None else round(seen.lifetime, 1))
             one = _believing(one, seen)
         assert one is not None
-        if one.lifetime >= 0 or now - one.read_at <= FORGOTTEN:
+        if (one.lifetime >= 0 and one.pattern == Pattern.RANDOM) or now - one.read_at <= FORGOTTEN:
             found[name] = one
     reads = {name: zone[name].seen.accesses if name in zone else 0 for name in found}
     busiest = sorted(found, key=lambda name: (found[name].ended(now), -reads[name], name))
@@ -239,7 +243,9 @@ def _order(last: PoolOrder | None, one: RememberedStream, seen: StreamReport) ->
 
 def _need(stream: ZoneStream, order: PoolOrder, known: RememberedStream, room: int) -> StreamNeed:
     minimum, most = room // SMALLEST_POOL, _most(stream.seen, known, room)
-    target = order.target or first_target(max(stream.pool.bytes, stream.seen.held), minimum, most)
+    target = (
+        order.target if order.target > PAUSED else first_target(max(stream.pool.bytes, stream.seen.held), minimum, most)
+    )
     return StreamNeed(stream.name, target, min(minimum, most), most, known.value)
 
 

@@ -3,6 +3,9 @@
 The gaps between the reads of a training job are about normal. A gap that is longer than all but 1 in 100 of that distribution, by
 more than a minute, says that the job has ended. Its data makes room at once, where LRU would take it item by item.
 
+The same gap says that nobody queries a skewed stream at present, or that a scan is over. Such a stream is not released: people
+come back. But it keeps its space no longer against others, which take it blob by blob, as they would in one LRU.
+
 Jobs pause: to evaluate, to write a checkpoint. A stream that came back after a pause may pause as long again.
 """
 
@@ -42,7 +45,7 @@ def gaps_of(times: Iterable[float], longest: float = 0.0) -> ReadGaps:
 
 
 def time_to_live(pattern: Pattern | None, gaps: ReadGaps) -> float | None:
-    """Seconds of idleness after which a stream has ended; ``None`` for patterns that are not released as a whole."""
-    if pattern is not Pattern.RANDOM:
+    """Seconds of idleness after which a random stream has ended, and another one pauses; ``None`` without a pattern."""
+    if pattern is None:
         return None
     return max(gaps.mean + QUANTILE * gaps.deviation, PAUSES * gaps.longest) + BASE
