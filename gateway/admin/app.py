@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 
 from gateway import __version__
 from gateway.admin.configuration import audit, credentials, origins, rules, rules_check, tenants
-from gateway.admin.fleet import datasets, jobs, nodes, overview, streams
+from gateway.admin.fleet import datasets, jobs, nodes, overview, pipelines, streams
 from gateway.admin.http.documents import PROBLEMS
 from gateway.admin.http.requests import AdminParts
 from gateway.admin.http.tokens import ACTOR, Tokens
@@ -48,6 +48,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     nodes.router,
     datasets.router,
     jobs.router,
+    pipelines.router,
     streams.router,
     warmup_endpoints.router,
     profile_endpoints.router,

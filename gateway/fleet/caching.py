@@ -160,6 +160,12 @@ class PipelineDecisions:
                     found[job] = _known(fields)
         return found
 
+    async def overrides(self) -> dict[str, str]:
+        """Operators' overrides, by job."""
+        found = await self._redis.hgetall(f"{self._prefix}overrides")
+        known = {text_of(name): text_of(decision) for name, decision in found.items()}
+        return {name.removeprefix(PIPELINE): mode for name, mode in known.items() if name.startswith(PIPELINE)}
+
     async def forget(self, job: str) -> None:
         """Forget the pipeline of a job; what it has stored stays known."""
         await self._redis.delete(self._name(job))

@@ -156,7 +156,7 @@ class Plans:
         return [json.loads(line) for line in await self._redis.lrange(f"{self._prefix}history", 0, HISTORY - 1)]
 
     async def overrides(self) -> dict[str, str]:
-        """Operators' overrides by dataset."""
+        """Operators' overrides by dataset, and by the name of a job's pipeline (gateway/fleet/caching.py)."""
         found = await self._redis.hgetall(f"{self._prefix}overrides")
         known = {text_of(dataset): text_of(decision) for dataset, decision in found.items()}
         return {dataset: decision for dataset, decision in known.items() if decision in OVERRIDES}

@@ -7,12 +7,31 @@ would be gone keeps its workers.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
 from redis.asyncio import Redis
 
+from gateway.fleet.connection import text_of
 from gateway.fleet.documents import Document
 from gateway.policies.space.autoscale import ScaleSettings, Scaling, TrainerReport, scaled
 
+MOST_PAST = 64
+"""Changes of a rank's workers that are kept."""
+_AT_ONCE = 200
+"""Jobs whose workers are read from Redis together."""
+
+
+class WorkersChange(NamedTuple):
+    """A change of a rank's workers: seconds since the epoch by Redis's clock, their number, and the mode of caching."""
+
+    at: float
+    workers: int
+    mode: str
+
+
 _STATE = Document[Scaling](Scaling)
+_PAST = Document[tuple[WorkersChange, ...]](tuple[WorkersChange, ...])
 
 
 class WorkerScaling:
@@ -41,7 +60,29 @@ class WorkerScaling:
         state = scaled(known if known is not None and usable else Scaling(), report, self._settings)
         await self._redis.hset(name, str(rank), _STATE.text(state))
         await self._redis.pexpire(name, self._silence)
+        if known is None or (known.workers, known.mode) != (state.workers, state.mode):
+            await self._note(name, rank, state)
         return state.workers
+
+    async def _note(self, name: str, rank: int, state: Scaling) -> None:
+        field = f"past:{rank}"
+        past = _PAST.read(await self._redis.hget(name, field)) or ()
+        at = (await self._redis.time())[0]
+        change = WorkersChange(at, state.workers, state.mode)
+        await self._redis.hset(name, field, _PAST.text((change, *past)[:MOST_PAST]))
+
+    async def of(self, jobs: Collection[str]) -> dict[str, dict[int, tuple[WorkersChange, ...]]]:
+        """The workers of these jobs over time, by job and rank, the newest change first; jobs without any are left out."""
+        names, found = sorted(jobs), {}
+        for start in range(0, len(names), _AT_ONCE):
+            page = names[start : start + _AT_ONCE]
+            pipeline = self._redis.pipeline(transaction=False)
+            for job in page:
+                pipeline.hgetall(self._name(job))
+            for job, fields in zip(page, await pipeline.execute(), strict=True):
+                if past := _past(fields):
+                    found[job] = past
+        return found
 
     async def forget(self, job: str) -> None:
         """Forget the workers of a job."""
@@ -49,3 +90,13 @@ class WorkerScaling:
 
     def _name(self, job: str) -> str:
         return f"{self._prefix}job:{job}:workers"
+
+
+def _past(fields: Mapping[bytes, bytes]) -> dict[int, tuple[WorkersChange, ...]]:
+    """The changes of each rank."""
+    found: dict[int, Any] = {}
+    for name, text in fields.items():
+        word, _, rank = text_of(name).partition(":")
+        if word == "past" and rank.isdigit():
+            found[int(rank)] = _PAST.read(text)
+    return {rank: past for rank, past in sorted(found.items()) if past}

@@ -57,14 +57,14 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     stack.push_async_callback(redis.aclose)
     prefix, expire = membership.prefix, settings.manager.job_expire
     reads = ReadTimes(redis, prefix)
-    pipelines = PipelineDecisions(redis, prefix, expire, reads)
     parts = Coordination(
         Jobs(redis, prefix, expire),
         Plans(redis, prefix),
         Reports(redis, prefix, _REPORTS_LAST * pace.expire),
         StreamReports(redis, prefix, _REPORTS_LAST * pace.expire),
         ScoreReports(redis, prefix, _REPORTS_LAST * pace.expire),
-        pipelines,
+        PipelineDecisions(redis, prefix, expire, reads),
+        WorkerScaling(redis, prefix, expire),
         Leadership(redis, prefix, f"{membership.me}/{uuid.uuid4().hex}"),
     )
 
@@ -81,7 +81,7 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     keep_running(repeat("manager", manager.turn, pace.heartbeat), stack, manager.stop)
     planned = Planned(lambda: parts.plans.plan, capacity)
     keep_running(repeat("read times", reads.turn, pace.heartbeat), stack)
-    advice = PipelineAdvice(pipelines, WorkerScaling(redis, prefix, expire), planned)
+    advice = PipelineAdvice(parts.pipelines, parts.scaling, planned)
     return Management(parts, planned, membership, advice, reads, ResultClaims(redis, prefix))
 
 

@@ -11,15 +11,19 @@ from typing import Any
 import pytest
 
 from gateway.testing.origin import FakeOrigin, OriginThread
+from tests.admin.asked import TOKEN
+from tests.admin.asked import ask as ask_admin
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until
 from tests.v1 import Reply, ask
 
 SOON = 30.0
-HEARTBEAT = """
+EXTRA = f"""
 [fleet]
 heartbeat = "100ms"
+[admin]
+token = "{TOKEN}"
 """
 
 
@@ -34,7 +38,7 @@ def origin() -> Iterator[FakeOrigin]:
 def running(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A gateway of two workers, with room for everything."""
     home = tmp_path_factory.mktemp("pipelines")
-    settings = Settings(origin.endpoint, home / "cache", capacity="10MB", workers=2, extra=HEARTBEAT)
+    settings = Settings(origin.endpoint, home / "cache", capacity="10MB", workers=2, extra=EXTRA)
     with gateway(settings, home) as started:
         yield started
 
@@ -155,3 +159,43 @@ def test_a_report_that_is_wrong_is_refused_by_the_field(
     assert (reply.status, reply.code) == (400, "InvalidRequest")
     assert field in reply.json["detail"]
     assert heartbeat(running, job).json["pipeline"] is None
+
+
+def test_pipelines_are_shown_with_their_numbers(running: Running, job: Job) -> None:
+    """Rule: tenants and operators see stages, the decision with its reason, and workers over time, newest first."""
+    register(running, job)
+    heartbeat(running, job, profile=profile(100, 1.0))
+    for workers, seconds in ((1, 0.8), (2, 0.4)):
+        report = {"batch_time": seconds, "queue": 0.0, "workers": workers}
+        heartbeat(running, job, pipeline=report)
+    shown = {one["job"]: one for one in ask(running, "GET", "/v1/pipelines").json["pipelines"]}[job.name]
+    assert [(one["stage"], one["mark"], one["elements"]) for one in shown["stages"]] == [
+        (2, True, 100),
+        (3, False, 100),
+    ]
+    assert shown["stages"][0]["bytes"] == 100.0
+    assert [(one["workers"], one["mode"]) for one in shown["scaling"]] == [(3, "compute"), (2, "compute")]
+    assert shown["workers"] == 3
+    assert shown["decisions"][0]["reason"] == shown["reason"]
+    address = f"/pipelines/{shown['tenant']}/{job.name}"
+    wait_until(lambda: ask_admin(running, "GET", address) == (200, shown), SOON, "the same for operators")
+    assert ask_admin(running, "GET", f"/pipelines/{shown['tenant']}/none")[0] == 404
+
+
+def test_an_operators_override_wins(running: Running, job: Job) -> None:
+    """Rule: never, and pin, are followed with the next profile; null lets the fleet decide again."""
+    register(running, job)
+    heartbeat(running, job, profile=profile(100, 1.0))
+    tenant = ask(running, "GET", "/v1/pipelines").json["pipelines"][0]["tenant"]
+    address = f"/pipelines/{tenant}/{job.name}/override"
+    told: list[Any] = []
+    wait_until(lambda: ask_admin(running, "GET", address.removesuffix("/override"))[0] == 200, SOON, "the pipeline")
+    for mode in ("pin", "never", None):
+        status, document = ask_admin(running, "PUT", address, {"mode": mode})
+        assert (status, document["mode"]) == (200, mode)
+        told.append(heartbeat(running, job, profile=profile(100, 1e-9)).json["pipeline"])
+    assert [(one["cache"], one["reason"]) for one in told[:2]] == [(2, "override"), (None, "override")]
+    assert told[2]["reason"] != "override"
+    assert ask_admin(running, "PUT", address, {"mode": "sometimes"})[0] == 400
+    datasets = ask_admin(running, "GET", "/datasets")[1]["items"]
+    assert [one["names"] for one in datasets] == [["data"]]

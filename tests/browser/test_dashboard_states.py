@@ -308,7 +308,16 @@ def test_names_are_text(window: Any) -> None:
     """Rule: HTML in whatever the API gives is shown as it is written, makes no element, and runs nothing."""
     page = window().page
     shown(page, figures.hostile())
-    for place in ("#zone", "#problems .what", "#jobs .name", "#datasets h3", "#streams .name", "#nodes .name", "#foot"):
+    for place in (
+        "#zone",
+        "#problems .what",
+        "#jobs .name",
+        "#pipelines .name",
+        "#datasets h3",
+        "#streams .name",
+        "#nodes .name",
+        "#foot",
+    ):
         expect(page.locator(place).first).to_contain_text(figures.HOSTILE)
     assert page.locator("main img, main script, main iframe").count() == 0
     assert page.evaluate("() => window.executed") is None

@@ -230,3 +230,24 @@ def test_a_name_that_is_no_utf_8_is_asked_for(admin, operator):
     """Rule: any bytes may be typed; the gateway says that there is no such stream."""
     admin.answers["GET streams/lake%2F%FF"] = {**STREAM, "name": "lake/\ufffd"}
     assert "lake/\ufffd" in operator("streams", "show", "lake/\udcff").out
+
+
+def test_a_pipeline_is_shown_with_its_decisions(admin, operator):
+    """Rule: stages, projections of each mode, and workers over time; an override is by the job's name."""
+    stage = {"stage": 2, "mark": True, "seconds": 0.004, "bytes": 27648.0, "elements": 100}
+    projections = [{"cache": None, "seconds": 10.0, "share": 1.0}, {"cache": 2, "seconds": 2.5, "share": 0.5}]
+    decision = {"at": "2026-03-01T09:30:00Z", "epoch": 0, "cache": 2, "reason": "fastest", "projections": projections}
+    change = {"at": "2026-03-01T09:40:00Z", "rank": 0, "workers": 4, "mode": "get"}
+    known = {
+        "tenant": "a", "job": "run", "dataset_name": "data", "mode": "cache", "cache": 2, "reason": "fastest", "workers": 4,
+        "override": None, "pool": "results:9f", "target": 1000, "stages": [stage], "decisions": [decision], "scaling": [change],
+    }  # fmt: skip
+    admin.answers["GET pipelines"] = paged(known)
+    admin.answers["GET pipelines/a/run"] = known
+    admin.answers["PUT pipelines/a/run/override"] = {"mode": "never"}
+    shown = operator("pipelines", "show", "run").out
+    for part in ("2, mark", "4.000 ms", "compute 10.0 s, stage 2 2.5 s (50.0% fits)", "2026-03-01T09:40:00Z"):
+        assert part in shown
+    assert operator("pipelines", "never", "a/run").out.splitlines() == ["a/run: never, from the next epoch on"]
+    assert admin.asked[-1].body == {"mode": "never"}
+    assert "unknown pipeline" in operator("pipelines", "show", "none").err

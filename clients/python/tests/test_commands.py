@@ -20,11 +20,23 @@ JOB = {
     "phase": "steady", "cache": True, "benefit": 2.3, "t_miss": 0.62, "t_hit": 0.27,
 }  # fmt: skip
 
+PIPELINE = {
+    "tenant": "a", "job": "run-1", "dataset_name": "train", "mode": "cache", "cache": 2, "reason": "fastest", "workers": 4,
+    "stages": [{"stage": 2, "mark": True, "seconds": 0.004, "bytes": 27648.0, "elements": 100}],
+    "decisions": [{
+        "at": "2026-03-01T09:30:00Z", "epoch": 0, "cache": 2, "reason": "fastest",
+        "projections": [{"cache": None, "seconds": 10.0}, {"cache": 2, "seconds": 2.5}],
+    }],
+    "scaling": [{"at": "2026-03-01T09:40:00Z", "rank": 0, "workers": 4, "mode": "get"}],
+}  # fmt: skip
+
 
 def answer(handler, asked):
     """Datasets, jobs, places of items, and the items themselves by plain S3."""
     path = asked.path
-    if path == "/-/v1/jobs":
+    if path == "/-/v1/pipelines":
+        handler.send_json({"pipelines": [PIPELINE]})
+    elif path == "/-/v1/jobs":
         handler.send_json({"jobs": [JOB]})
     elif path == "/-/v1/jobs/run-1":
         handler.send_json(JOB)
@@ -72,6 +84,22 @@ def test_jobs_list(server, capsys):
         "0",
         "s",
     ]
+
+
+def test_pipelines(server, capsys):
+    """A row for each, and for one its stages, the projections of its decisions, and its workers over time."""
+    assert cli.main(["pipelines", "list"]) == 0
+    heading, row = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["JOB", "DATASET", "MODE", "MARK", "WHY", "WORKERS"]
+    assert row.split() == ["run-1", "train", "cache", "stage", "2", "fastest", "4"]
+    assert cli.main(["pipelines", "show", "run-1"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("4.000 ms", "compute 10.0, stage 2 2.5", "2026-03-01T09:40:00Z"):
+        assert part in shown
+    assert cli.main(["pipelines", "show", "other"]) == 1
+    assert "unknown pipeline 'other'" in capsys.readouterr().err
+    assert cli.main(["pipelines", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"pipelines": [PIPELINE]}
 
 
 def test_jobs_as_json(server, capsys):

@@ -13,7 +13,7 @@ from fastapi import Path as PathParameter
 from pydantic import Field
 
 from gateway.admin.fleet.documents import ChunkHeld, DatasetSummary, JobDocument
-from gateway.admin.fleet.overrides import Decision, decision_of, note_sizes, write_decision
+from gateway.admin.fleet.overrides import Decision, decision_of, note_sizes, replace_override
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import (
     SHORT,
@@ -24,9 +24,9 @@ from gateway.admin.fleet.view import (
     job_document,
 )
 from gateway.admin.http.documents import RequestModel, ResponseModel
-from gateway.admin.http.requests import AdminParts, Cursor, IfMatch, Limit, Page, Parts, check_if_match, etag_of, paged
+from gateway.admin.http.requests import Cursor, IfMatch, Limit, Page, Parts, etag_of, paged
 from gateway.admin.http.tokens import Admin, Reader
-from gateway.admin.operations.parts import Operations, Ops, through_redis
+from gateway.admin.operations.parts import Ops
 from gateway.fleet.announcer import DOWN
 from gateway.model.datasets import ApiError
 
@@ -137,27 +137,15 @@ async def override_dataset(
     `{"mode": null}` lets the manager decide again."""
     reading = await operations.fleet.look()
     found = _one(reading, dataset)
-    document = await _decide(caller, operations, parts, found, asked, if_match)
+    decision = Decision(asked.mode, asked.quota)
+    document = _document(
+        await replace_override(caller, operations, parts, "datasets.override", found, decision, if_match)
+    )
     with suppress(*DOWN):  # the override is stored, and Overrides reports the size again
         await note_sizes(operations.fleet.sources.coordination, reading, [found])
     response.headers["ETag"] = document.etag
     operations.fleet.stale()
     return document
-
-
-async def _decide(
-    caller: Admin, operations: Operations, parts: AdminParts, dataset: str, asked: Override, if_match: str | None
-) -> OverrideDocument:
-    plans = operations.fleet.sources.coordination.plans
-    async with parts.catalog.changes.change(caller, "datasets.override", dataset) as change:
-        before = await decision_of(parts.catalog, dataset, change.connection)
-        check_if_match(if_match, etag_of(before.revision))
-        after = Decision(asked.mode, asked.quota, parts.catalog.now(), change.revision)
-        await write_decision(change.connection, dataset, after)
-        change.before, change.after = before.to_json(), after.to_json()
-        await through_redis(plans.override(dataset, asked.mode or ""))
-        await through_redis(plans.limit(dataset, asked.quota))
-    return _document(after)
 
 
 def _one(reading: FleetReading, digits: str) -> str:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from gateway.admin.http.documents import ResponseModel
+from gateway.edge.pipelines import PipelineDocument
 
 _ID = "331088130435"
 _AT = "2026-03-02T14:30:00.000Z"
@@ -230,6 +231,9 @@ class Overview(ResponseModel):
     now: Now
     total: Total
     jobs: list[JobDocument] = Field(description="by tenant and name; at most 500, GET /-/admin/jobs has all")
+    pipelines: list[PipelineDocument] = Field(
+        description="by tenant and job; at most 500, GET /-/admin/pipelines has all"
+    )
     datasets: list[DatasetSummary] = Field(
         description="by first name; at most 500, preferring those with space; GET /-/admin/datasets has all"
     )

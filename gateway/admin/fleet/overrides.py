@@ -1,4 +1,4 @@
-"""Operators' overrides for datasets: stored in the catalog, and mirrored to Redis for the manager."""
+"""Operators' overrides for datasets and pipelines: stored in the catalog, and mirrored to Redis for the manager."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.catalog import Catalog
+from gateway.admin.catalog.changes import Actor
 from gateway.admin.catalog.schema import overrides
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import size_of
 from gateway.admin.http.documents import moment
+from gateway.admin.http.requests import AdminParts, check_if_match, etag_of
+from gateway.admin.operations.parts import Operations, through_redis
 from gateway.engine.space.manager import Coordination
 from gateway.fleet.announcer import DOWN
 from gateway.model.errors import CatalogUnavailable
@@ -86,6 +89,32 @@ async def note_sizes(together: Coordination, reading: FleetReading, datasets: It
         items, size = size_of(reading, dataset)
         if dataset not in known and items is not None and size is not None:
             await together.jobs.note_size(dataset, size, items)
+
+
+async def replace_override(
+    caller: Actor,
+    operations: Operations,
+    parts: AdminParts,
+    verb: str,
+    name: str,
+    asked: Decision,
+    if_match: str | None,
+) -> Decision:
+    """Replace an override, in the catalog and in Redis; ``verb`` is for the audit log.
+
+    Raises:
+        ApiError: PreconditionFailed, or Redis cannot be reached.
+    """
+    plans = operations.fleet.sources.coordination.plans
+    async with parts.catalog.changes.change(caller, verb, name[:300]) as change:
+        before = await decision_of(parts.catalog, name, change.connection)
+        check_if_match(if_match, etag_of(before.revision))
+        after = Decision(asked.mode, asked.quota, parts.catalog.now(), change.revision)
+        await write_decision(change.connection, name, after)
+        change.before, change.after = before.to_json(), after.to_json()
+        await through_redis(plans.override(name, asked.mode or ""))
+        await through_redis(plans.limit(name, asked.quota))
+    return after
 
 
 class Overrides:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 
 from gateway import __version__
 from gateway.admin.fleet.documents import DatasetSummary, History, Overview, ProblemSeen
+from gateway.admin.fleet.pipelines import pipelines_of
 from gateway.admin.fleet.problems import problems_of
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.streams import streams_of
@@ -32,7 +33,7 @@ from gateway.policies.rates import history
 MOST_POINTS = 720
 """Steps of a history."""
 MOST_ROWS = 500
-"""Jobs, datasets and streams in the overview; their own lists are complete."""
+"""Jobs, pipelines, datasets and streams in the overview; their own lists are complete."""
 _MINUTE = 60.0
 """Seconds of the shortest step: the interval of long-term samples."""
 
@@ -41,7 +42,7 @@ router = APIRouter(tags=["overview"])
 
 @router.get("/overview", summary="Show the whole zone")
 async def overview(_caller: Reader, operations: Ops) -> Overview:
-    """Nodes, rates, totals, jobs, datasets, streams and problems of the zone; the same from every gateway."""
+    """Nodes, rates, totals, jobs, pipelines, datasets, streams and problems of the zone; the same from every gateway."""
     reading = await operations.fleet.look()
     return Overview(
         at=moment(reading.at),
@@ -51,6 +52,7 @@ async def overview(_caller: Reader, operations: Ops) -> Overview:
         now=now_of(reading),
         total=total_of(reading),
         jobs=jobs_of(reading)[:MOST_ROWS],
+        pipelines=pipelines_of(reading)[:MOST_ROWS],
         datasets=_first(datasets_of(reading)),
         streams=sorted(streams_of(reading), key=lambda each: (-each.accesses, each.name))[:MOST_ROWS],
         problems=problems_of(reading, operations.fleet.lost_for),

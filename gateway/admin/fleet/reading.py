@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from gateway.engine.operations.watch import NodeWatch
 from gateway.engine.space.manager import Coordination
 from gateway.fleet.announcer import DOWN
+from gateway.fleet.caching import PIPELINE, KnownPipeline
 from gateway.fleet.connection import why_down
 from gateway.fleet.datasets import DatasetTable, Name
 from gateway.fleet.jobs import KnownJob
 from gateway.fleet.membership import Membership
 from gateway.fleet.plans import NodeReport
 from gateway.fleet.samples import NodeSample, Samples
+from gateway.fleet.scaling import WorkersChange
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node
 from gateway.policies.space.importance import ScoreReport
@@ -68,6 +70,9 @@ class FleetReading:
     reports: Mapping[str, Mapping[str, NodeReport]] = field(default_factory=dict)
     streams: Mapping[str, NodeStreams] = field(default_factory=dict)
     scores: Mapping[str, Mapping[str, ScoreReport]] = field(default_factory=dict)
+    pipelines: Mapping[str, KnownPipeline] = field(default_factory=dict)
+    scaling: Mapping[str, Mapping[int, tuple[WorkersChange, ...]]] = field(default_factory=dict)
+    pipeline_overrides: Mapping[str, str] = field(default_factory=dict)
     datasets: Mapping[Name, str] = field(default_factory=dict)
 
     @property
@@ -139,6 +144,8 @@ class FleetReader:
         statuses = await sources.samples.statuses()
         nodes = dict(sources.membership.nodes)
         _, jobs = await together.jobs.all()
+        names = [job.record.key for job in jobs]
+        overrides = await together.plans.overrides()
         return FleetReading(
             at=statuses.now,
             nodes=nodes,
@@ -148,11 +155,16 @@ class FleetReader:
             retired=statuses.retired,
             plan=together.plans.plan,
             jobs=tuple(jobs),
-            overrides=await together.plans.overrides(),
+            overrides={name: mode for name, mode in overrides.items() if not name.startswith(PIPELINE)},
             quotas=await together.plans.quotas(),
             reports=await together.reports.all(),
             streams=await together.streams.all(),
             scores=await together.scores.all(),
+            pipelines=await together.pipelines.of(names),
+            scaling=await together.scaling.of(names),
+            pipeline_overrides={
+                name.removeprefix(PIPELINE): mode for name, mode in overrides.items() if name.startswith(PIPELINE)
+            },
             datasets=await self._registered(),
         )
 

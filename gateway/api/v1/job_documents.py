@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from gateway.edge.pipelines import PipelineDocument
 from gateway.policies.datasets import MOST_UNITS
 from gateway.policies.space.plan import Phase
 
@@ -231,6 +232,12 @@ class JobList(BaseModel):
     """A tenant's jobs by name."""
 
     jobs: list[Job]
+
+
+class PipelineList(BaseModel):
+    """The pipelines of a tenant's jobs, by the job's name."""
+
+    pipelines: list[PipelineDocument]
 
 
 class ChunksInForce(BaseModel):

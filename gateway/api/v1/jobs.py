@@ -29,6 +29,7 @@ from gateway.api.v1.job_documents import (
     JobJoined,
     JobList,
     JobRequest,
+    PipelineList,
     PlanDocument,
 )
 from gateway.api.v1.pipeline_advice import PipelineAdvice
@@ -161,6 +162,11 @@ class JobService:
         if known is None:
             raise _unknown(job)
         return self._describe(known)
+
+    async def pipelines(self, principal: Principal) -> PipelineList:
+        """The pipelines of the caller's jobs."""
+        jobs = await self._jobs.of_tenant(principal.tenant)
+        return PipelineList(pipelines=await self._advice.pipelines([job.record for job in jobs]))
 
     async def plan(self, principal: Principal) -> PlanDocument:
         """The part of the plan that concerns the caller."""
@@ -395,6 +401,13 @@ async def order(
     async with _counted("order"):
         said = await _said(request, caller, EpochRequest)
         return await service.order(caller.principal, job, epoch, said.order)
+
+
+@router.get("/pipelines", summary="List pipelines", dependencies=[Depends(_without_body)])
+async def pipelines(caller: Asking, service: Service) -> PipelineList:
+    """The pipelines of the caller's jobs: what stages cost, where they cache and why, and workers over time."""
+    async with _counted("show"):
+        return await service.pipelines(caller.principal)
 
 
 @router.get("/plan", summary="Show the plan", dependencies=[Depends(_without_body)])

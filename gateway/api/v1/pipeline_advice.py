@@ -8,11 +8,12 @@ search for workers begins again with one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from gateway.api.v1.job_documents import Heartbeat, PipelineDirective, ProfileReport, StageMetrics
+from gateway.edge.pipelines import PipelineDocument, pipeline_document
 from gateway.engine.space.planned import Planned
 from gateway.fleet.caching import PipelineDecisions
 from gateway.fleet.jobs import JobRecord
@@ -71,6 +72,21 @@ class PipelineAdvice:
 
     def _room(self, pools: Collection[str]) -> float:
         return results_room(self.planned.plan, self.planned.capacity, pools)
+
+    async def pipelines(self, records: Sequence[JobRecord]) -> list[PipelineDocument]:
+        """The pipelines of these jobs, as documents; jobs without one are left out.
+
+        Raises one of ``gateway.fleet.announcer.DOWN`` if Redis is down, slow or refuses.
+        """
+        names = [record.key for record in records]
+        known, workers = await self.caching.of(names), await self.scaling.of(names)
+        targets = {name: order.target for name, order in self.planned.plan.pools.items()}
+        overrides = await self.caching.overrides()
+        return [
+            pipeline_document(record, known[name], workers.get(name, {}), targets, overrides.get(name, ""))
+            for name, record in zip(names, records, strict=True)
+            if name in known
+        ]
 
     async def forget(self, job: str) -> None:
         """Forget the pipeline of a job."""

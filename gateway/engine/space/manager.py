@@ -25,6 +25,7 @@ from gateway.fleet.caching import KnownPipeline, PipelineDecisions
 from gateway.fleet.jobs import JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, StreamReports
+from gateway.fleet.scaling import WorkerScaling
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import USABLE, CachingMode
 from gateway.policies.space.autocache import COMPUTE, CacheReason
@@ -51,6 +52,7 @@ class Coordination:
     streams: StreamReports
     scores: ScoreReports
     pipelines: PipelineDecisions
+    scaling: WorkerScaling
     leadership: Leadership
 
 

@@ -35,6 +35,10 @@ def parser() -> ArgumentParser:
     _add_datasets(datasets.add_subparsers(metavar="COMMAND", required=True))
     jobs = commands.add_parser("jobs", help="training jobs", description="The training jobs of your tenant.")
     _add_jobs(jobs.add_subparsers(metavar="COMMAND", required=True))
+    pipelines = commands.add_parser(
+        "pipelines", help="input pipelines", description="The input pipelines of your tenant's jobs."
+    )
+    _add_pipelines(pipelines.add_subparsers(metavar="COMMAND", required=True))
     _add_bench(commands)
     commands.add_parser("help", help="explain a command: help digest build")
     return top
@@ -144,6 +148,27 @@ def _add_datasets(commands: Any) -> None:
     )
     removed.add_argument("name", metavar="NAME", help="as datasets list has it")
     for command in (register, known, shown, removed):
+        _add_where(command)
+        _add_json(command)
+
+
+def _add_pipelines(commands: Any) -> None:
+    known = _command(
+        commands,
+        "list",
+        "larder.commands.pipelines:listing",
+        "all pipelines",
+        "List the pipelines of jobs: where they cache and why, and their workers.",
+    )
+    shown = _command(
+        commands,
+        "show",
+        "larder.commands.pipelines:show",
+        "one pipeline",
+        "Describe the pipeline of a job: what its stages cost, decisions with their numbers, and workers over time.",
+    )
+    shown.add_argument("job", metavar="JOB", help="the job's name, as pipelines list has it")
+    for command in (known, shown):
         _add_where(command)
         _add_json(command)
 

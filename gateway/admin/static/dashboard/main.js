@@ -12,6 +12,7 @@ import { clockSeconds, duration } from "./format.js";
 import { showJobs } from "./jobs.js";
 import { showNodes } from "./nodes.js";
 import { hoursChosen, showHistory, showNoHistory } from "./past.js";
+import { showPipelines } from "./pipelines.js";
 import { announce, showProblems } from "./problems.js";
 import { showStreams } from "./streams.js";
 import { showSummary } from "./summary.js";
@@ -50,6 +51,7 @@ function show(shown) {
   showSummary(shown);
   showProblems(shown.problems);
   showJobs(shown.jobs);
+  showPipelines(shown.pipelines);
   showDatasets(shown.datasets, shown.jobs);
   showStreams(shown.streams);
   showNodes(shown.nodes, dismiss);

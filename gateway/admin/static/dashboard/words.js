@@ -31,6 +31,17 @@ const ORDERS = {
   consumed: "already read",
 };
 
+const CACHING_WHY = {
+  profiling: "one worker is measured",
+  "not-measured": "no read from the cache was measured yet",
+  fastest: "it takes the least worker time",
+  "nothing-to-gain": "storing results saves nothing",
+  "no-room": "there is no room for results",
+  "no-marks": "it has no mark whose results can be shared",
+  shared: "another job has stored the results",
+  override: "an operator decided it",
+};
+
 const STATES = { READY: "ready", JOINING: "joining", LEAVING: "leaving", GONE: "gone" };
 
 // The least benefit that counts as a gain (gateway/policies/space/probing.py).
@@ -47,6 +58,15 @@ export function why(reason) {
 
 export function reading(job) {
   return PHASES[job.phase] ?? (job.cache ? "from the cache" : "bypassing the cache");
+}
+
+export function caching(pipeline) {
+  if (pipeline.mode === "cache") return `Stores and reads mark ${pipeline.cache}`;
+  return pipeline.mode === "profile" ? "Not decided yet" : "Computes everything";
+}
+
+export function cachingWhy(reason) {
+  return CACHING_WHY[reason] ?? String(reason);
 }
 
 export function pattern(name) {

@@ -16,7 +16,7 @@ _HEADING = ("JOB", "DATASET", "GPUS", "RANKS", "EPOCH", "PHASE", "CACHE", "T_MIS
 
 def listing(arguments: Namespace) -> int:
     """``larder jobs list``."""
-    api = _api(arguments)
+    api = api_of(arguments)
     jobs = api.json("GET", "/-/v1/jobs").get("jobs")
     if not isinstance(jobs, list):
         raise UnexpectedAnswer(api.endpoint, 200, '"jobs" is missing')
@@ -31,7 +31,7 @@ def listing(arguments: Namespace) -> int:
 
 def show(arguments: Namespace) -> int:
     """``larder jobs show``."""
-    job = _api(arguments).json("GET", f"/-/v1/jobs/{quote(arguments.job, safe='~')}")
+    job = api_of(arguments).json("GET", f"/-/v1/jobs/{quote(arguments.job, safe='~')}")
     if arguments.json:
         output.document(job)
     else:
@@ -39,7 +39,8 @@ def show(arguments: Namespace) -> int:
     return 0
 
 
-def _api(arguments: Namespace) -> Api:
+def api_of(arguments: Namespace) -> Api:
+    """The gateway that the arguments name."""
     endpoint = endpoint_of(arguments.endpoint, profile=arguments.profile)
     return Api(endpoint, credentials=CredentialSource(profile=arguments.profile), timeout=10.0)
 

@@ -1,0 +1,106 @@
+"""``/-/admin/pipelines``: the input pipelines of jobs, what they store and why, and operators' overrides."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from gateway.admin.fleet.overrides import Decision, decision_of, replace_override
+from gateway.admin.fleet.reading import FleetReading
+from gateway.admin.http.documents import RequestModel, ResponseModel
+from gateway.admin.http.requests import Cursor, IfMatch, Limit, Page, Parts, etag_of, paged
+from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.operations.parts import Ops
+from gateway.edge.pipelines import PipelineDocument, pipeline_document
+from gateway.fleet.caching import override_name
+from gateway.model.datasets import ApiError
+
+router = APIRouter(tags=["pipelines"])
+
+
+class PipelineOverride(RequestModel):
+    """An operator's override of the fleet's decision for one pipeline."""
+
+    mode: Literal["pin", "never"] | None = Field(
+        description="pin: results are stored at the cheapest mark, whatever that saves; never: nothing is stored; null: the "
+        "fleet decides",
+        examples=["never"],
+    )
+
+
+class PipelineOverrideDocument(ResponseModel):
+    """An override in force."""
+
+    mode: Literal["pin", "never"] | None = Field(description="null: the fleet decides", examples=["never"])
+    changed_at: str | None = Field(description="ISO 8601; null: never", examples=["2026-03-01T09:30:00.000Z"])
+    etag: str = Field(description="for If-Match", examples=['"17"'])
+
+
+def pipelines_of(reading: FleetReading) -> list[PipelineDocument]:
+    """The pipelines of the zone, by tenant and job."""
+    targets = {name: order.target for name, order in reading.plan.pools.items()}
+    return [
+        pipeline_document(
+            job.record,
+            reading.pipelines[job.record.key],
+            reading.scaling.get(job.record.key, {}),
+            targets,
+            reading.pipeline_overrides.get(job.record.key, ""),
+        )
+        for job in reading.jobs
+        if job.record.key in reading.pipelines
+    ]
+
+
+@router.get("/pipelines", summary="List pipelines")
+async def list_pipelines(
+    _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
+) -> Page[PipelineDocument]:
+    """The pipelines of all tenants' jobs, by tenant and job."""
+    found = pipelines_of(await operations.fleet.look())
+    return paged(found, lambda one: f"{one.tenant}/{one.job}", limit, cursor)
+
+
+@router.get("/pipelines/{tenant:path}/{job}", summary="Show a pipeline")
+async def show_pipeline(
+    tenant: str, job: str, _caller: Reader, operations: Ops, parts: Parts, response: Response
+) -> PipelineDocument:
+    """One pipeline: the costs of its stages, decisions with their numbers, and workers over time."""
+    found = _one(await operations.fleet.look(), tenant, job)
+    decision = await decision_of(parts.catalog, override_name(f"{found.tenant}/{found.job}"))
+    response.headers["ETag"] = etag_of(decision.revision)
+    return found
+
+
+@router.put("/pipelines/{tenant:path}/{job}/override", summary="Override the decision for a pipeline")
+async def override_pipeline(
+    tenant: str,
+    job: str,
+    caller: Admin,
+    operations: Ops,
+    parts: Parts,
+    asked: PipelineOverride,
+    response: Response,
+    if_match: IfMatch = None,
+) -> PipelineOverrideDocument:
+    """Store the results of a pipeline whatever that saves, or never; ranks follow with their next profile, from their next epoch
+    on. `{"mode": null}` lets the fleet decide again."""
+    found = _one(await operations.fleet.look(), tenant, job)
+    name = override_name(f"{found.tenant}/{found.job}")
+    decision = Decision(asked.mode)
+    after = await replace_override(caller, operations, parts, "pipelines.override", name, decision, if_match)
+    operations.fleet.stale()
+    document = PipelineOverrideDocument(mode=after.known_mode, changed_at=after.changed, etag=etag_of(after.revision))
+    response.headers["ETag"] = document.etag
+    return document
+
+
+def _one(reading: FleetReading, tenant: str, job: str) -> PipelineDocument:
+    found = next((one for one in pipelines_of(reading) if (one.tenant, one.job) == (tenant, job)), None)
+    if found is None:
+        raise ApiError(
+            "NotFound", f"No pipeline of {tenant[:128]!r} and {job[:128]!r}; GET /-/admin/pipelines lists them."
+        )
+    return found

@@ -1,0 +1,156 @@
+"""Pipelines of jobs as documents, the same for operators (``/-/admin/pipelines``) and tenants (``/-/v1/pipelines``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from gateway.fleet.caching import KnownPipeline
+from gateway.fleet.jobs import JobRecord
+from gateway.fleet.scaling import WorkersChange
+from gateway.policies.space.autocache import COMPUTE, CacheReason, Projection
+from gateway.policies.space.cache_mode import CacheDecision, PipelineProfile
+
+_AT = "2026-03-01T09:30:00Z"
+Workers = Mapping[int, Sequence[WorkersChange]]
+
+
+class PipelineStage(BaseModel):
+    """A point of a pipeline, as one of the job's ranks measured it last."""
+
+    stage: int = Field(description="its place in the pipeline", examples=[2])
+    mark: bool = Field(description="whether results can be stored there", examples=[True])
+    seconds: float = Field(description="per element, in all stages up to this one", examples=[0.0042])
+    bytes: float = Field(description="of an element, as stored", examples=[27_648.0])
+    elements: int = Field(description="of an epoch, of all ranks", examples=[1_281_167])
+
+
+class ProjectedMode(BaseModel):
+    """What an epoch would take in one mode."""
+
+    cache: int | None = Field(description="the mark; null: everything is computed", examples=[2])
+    seconds: float = Field(description="worker seconds of an epoch", examples=[512.5])
+    share: float = Field(description="of the mark's results that fit", examples=[1.0])
+
+
+class DecisionDocument(BaseModel):
+    """A decision where a pipeline caches, with what it was made from."""
+
+    at: str = Field(description="ISO 8601, by Redis's clock", examples=[_AT])
+    epoch: int = Field(description="in which it was made; in force from the next one on", examples=[0])
+    cache: int | None = Field(description="the mark; null: everything is computed", examples=[2])
+    reason: CacheReason = Field(examples=["fastest"])
+    room: int = Field(description="bytes that results could take", examples=[40_000_000_000])
+    projections: list[ProjectedMode] = Field(description="of all modes; empty if none was needed")
+
+
+class WorkersDocument(BaseModel):
+    """A change of the input workers of a rank."""
+
+    at: str = Field(description="ISO 8601, by Redis's clock", examples=[_AT])
+    rank: int = Field(examples=[0])
+    workers: int = Field(examples=[4])
+    mode: str = Field(description="compute, put or get", examples=["get"])
+
+
+class PipelineDocument(BaseModel):
+    """The pipeline of a job."""
+
+    tenant: str = Field(examples=["vision"])
+    job: str = Field(examples=["resnet50-17"])
+    dataset_name: str = Field(examples=["imagenet-train"])
+    mode: Literal["profile", "compute", "cache"] = Field(
+        description="profile: nothing is decided yet; cache: results of a mark are stored and read", examples=["cache"]
+    )
+    cache: int | None = Field(description="the mark in force from the next epoch on; null: none", examples=[2])
+    reason: CacheReason = Field(examples=["fastest"])
+    override: Literal["pin", "never"] | None = Field(description="an operator's; null: the fleet decides")
+    workers: int | None = Field(description="input workers of all ranks; null: not reported", examples=[8])
+    pool: str | None = Field(description="of the results; null: none", examples=["results:9f2c"])
+    target: int | None = Field(description="bytes that the plan gives the pool; null: no pool yet", examples=[10**9])
+    stages: list[PipelineStage] = Field(description="marks in their order, then the end")
+    decisions: list[DecisionDocument] = Field(description="newest first; the first one is in force")
+    scaling: list[WorkersDocument] = Field(description="workers over time, newest first")
+
+
+def pipeline_document(
+    record: JobRecord, known: KnownPipeline, workers: Workers, targets: Mapping[str, int], override: str = ""
+) -> PipelineDocument:
+    """The pipeline of a job.
+
+    Args:
+        record: the job.
+        known: decision, profiles and past decisions.
+        workers: changes by rank, newest first.
+        targets: of the plan's pools, by name.
+        override: an operator's.
+    """
+    decision = known.decision or CacheDecision()
+    pool = decision.pools.get(decision.stage)
+    now = [changes[0].workers for changes in workers.values() if changes]
+    return PipelineDocument(
+        tenant=record.tenant,
+        job=record.job,
+        dataset_name=record.name,
+        mode=_mode(decision),
+        cache=decision.stage or None,
+        reason=decision.reason,
+        override="pin" if override == "pin" else "never" if override == "never" else None,
+        workers=sum(now) if now else None,
+        pool=pool,
+        target=None if pool is None else targets.get(pool),
+        stages=_stages(known),
+        decisions=[
+            DecisionDocument(
+                at=_moment(one.at),
+                epoch=one.epoch,
+                cache=one.stage or None,
+                reason=one.reason,
+                room=int(min(one.room, 2**63)),
+                projections=list(map(_projected, one.projections)),
+            )
+            for one in known.past
+        ],
+        scaling=_scaling(workers),
+    )
+
+
+def _mode(decision: CacheDecision) -> Literal["profile", "compute", "cache"]:
+    if decision.reason is CacheReason.PROFILING:
+        return "profile"
+    return "compute" if decision.stage == COMPUTE else "cache"
+
+
+def _stages(known: KnownPipeline) -> list[PipelineStage]:
+    """Of the first rank; while results are read, of the profile that was decided from, as only that has all stages."""
+    profile: PipelineProfile | None = next(iter(known.profiles.values()), None)
+    costs = known.decision.costs if known.decision is not None else ()
+    if profile is None:
+        return []
+    end, marks = (costs[0], costs[1:]) if costs else (profile.end, profile.marks)
+    points = [(mark, True) for mark in marks]
+    if all(mark.stage != end.stage for mark in marks):
+        points.append((end, False))
+    return [
+        PipelineStage(stage=one.stage, mark=mark, seconds=one.seconds, bytes=one.bytes, elements=one.elements)
+        for one, mark in points
+    ]
+
+
+def _projected(one: Projection) -> ProjectedMode:
+    return ProjectedMode(cache=one.stage or None, seconds=one.seconds, share=one.share)
+
+
+def _scaling(workers: Workers) -> list[WorkersDocument]:
+    found = [(change, rank) for rank, changes in workers.items() for change in changes]
+    return [
+        WorkersDocument(at=_moment(change.at), rank=rank, workers=change.workers, mode=change.mode)
+        for change, rank in sorted(found, key=lambda each: (-each[0].at, each[1]))
+    ]
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
