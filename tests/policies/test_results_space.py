@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.policies.datasets import USABLE, CachingMode
+from gateway.policies.pools import results_pool
 from gateway.policies.space.allocation import Bid, Candidate, allocate
 from gateway.policies.space.autocache import COMPUTE, CacheReason, Projection, StageProfile
 from gateway.policies.space.cache_mode import CacheDecision
@@ -16,7 +17,6 @@ from gateway.policies.space.results_space import (
     results_bids,
     results_gain,
     results_orders,
-    results_pool,
     results_room,
 )
 
