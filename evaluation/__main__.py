@@ -13,6 +13,7 @@ NAMES = (
     "streams",
     "streams_real",
     "importance",
+    "importance_real",
     "pipelines",
 )
 

@@ -6,6 +6,7 @@ All share the machine, so that each is slowed down alike by what else runs on it
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -87,19 +89,23 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class _Gateway:
-    side: Side
+class GatewayProcess:
+    """A gateway of one side; ``log`` is beside what it prints, which is called ``output``."""
+
+    name: str
     endpoint: str
     log: Path
     process: subprocess.Popen[bytes]
 
     def ask(self, path: str) -> bytes:
+        """The body of an answer to an operator."""
         request = Request(f"{self.endpoint}{path}", headers={"Authorization": f"Bearer {TOKEN}"})
         with urlopen(request, timeout=_ANSWER) as answer:
             found: bytes = answer.read()
         return found
 
     def wait(self) -> None:
+        """Wait until it is ready."""
         deadline = time.monotonic() + _START
         while True:
             try:
@@ -108,12 +114,18 @@ class _Gateway:
             except OSError:
                 if time.monotonic() > deadline or self.process.poll() is not None:
                     said = self.log.with_name("output").read_text()[-2000:]
-                    raise RuntimeError(f"{self.side.name} did not start:\n{said}") from None
+                    raise RuntimeError(f"{self.name} did not start:\n{said}") from None
                 time.sleep(0.2)
 
     def metric(self, name: str) -> float:
+        """The sum of a metric's samples."""
         text = self.ask("/-/metrics").decode()
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
+
+
+@dataclass(frozen=True)
+class _Gateway(GatewayProcess):
+    side: Side
 
     def streams(self) -> dict[str, Any]:
         items = json.loads(self.ask("/-/admin/streams?limit=1000"))["items"]
@@ -183,8 +195,8 @@ def _gateway(side: Side, directory: Path, data: Path) -> Iterator[_Gateway]:
         config = home / "larder.toml"
         config.write_text(_toml(side, home, port, capacity, store.endpoint))
         command = [sys.executable, "-m", "evaluation.variants", side.variant, "serve", "--config", str(config)]
-        with _process(command, home / "output") as process:
-            yield _Gateway(side, f"http://127.0.0.1:{port}", home / "access.log", process)
+        with process_of(command, home / "output") as process:
+            yield _Gateway(side.name, f"http://127.0.0.1:{port}", home / "access.log", process, side)
 
 
 def _toml(side: Side, home: Path, port: int, capacity: int, endpoint: str) -> str:
@@ -202,16 +214,24 @@ def _toml(side: Side, home: Path, port: int, capacity: int, endpoint: str) -> st
         ("[[credentials]]", {"access_key_id": key, "secret_access_key": CLIENT_SECRET, "tenant": "evaluation"})
         for key in SETS[side.set]()
     ]
+    return toml_of([*tables.items(), *keys])
+
+
+def toml_of(tables: Sequence[tuple[str, Mapping[str, object]]]) -> str:
+    """A configuration file of these tables, each with its title in brackets."""
     return "\n\n".join(
         title + "\n" + "\n".join(f"{name} = {json.dumps(value)}" for name, value in values.items())
-        for title, values in (*tables.items(), *keys)
+        for title, values in tables
     )
 
 
 @contextmanager
-def _process(command: Sequence[str], output: Path) -> Iterator[subprocess.Popen[bytes]]:
+def process_of(
+    command: Sequence[str], output: Path, environ: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process, until the block ends; what it prints goes to a file, and ``environ`` is added to this process's."""
     with output.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environ})
     try:
         yield process
     finally:

@@ -9,17 +9,26 @@ All variants run on a scaled clock: times that policies wait for are ``TIME`` of
 
 from __future__ import annotations
 
+import os
+import random
 import sys
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
 
 from gateway.cli import main
 from gateway.engine.space import stream_prefetch
+from gateway.engine.space.importance_keeper import ImportanceKeeper
+from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.stream_prefetch import StreamPrefetcher
 from gateway.engine.space.whole_prefetch import WholeStreams
-from gateway.model.access import ObjectRead
+from gateway.model.access import Access, ObjectRead
 from gateway.policies import pools
-from gateway.policies.eviction.order import EvictionOrder
+from gateway.policies.eviction.importance import Importance
+from gateway.policies.eviction.order import BlobFacts, EvictionOrder
 from gateway.policies.eviction.uniform import Uniform
 from gateway.policies.space import stream_space
 from gateway.policies.streams import lifetime, zone
@@ -37,6 +46,10 @@ DEEPEST = 64
 LIKELY = 0.5
 """Share of a file's successions that SFP loads the successor for."""
 _MOST_FILES = 100_000
+FUTURE = "EVALUATION_FUTURE"
+"""The variable that names the file of an order that knows what is read next."""
+_TIE = 1e-6
+"""What a read adds to a score."""
 
 
 def _put(where: object, **replaced: object) -> None:
@@ -143,6 +156,75 @@ def release_nothing() -> None:
     _put(zone, time_to_live=lambda *_: None)
 
 
+class RandomOrder(EvictionOrder):
+    """Any blob may leave first."""
+
+    name = "random"
+
+    def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
+        """A number between 0 and 1, drawn when the blob enters."""
+        return random.random() if facts.rank is None else facts.rank
+
+
+class FarthestFirst(EvictionOrder):
+    """Belady's MIN, of a reader that reads each item of a dataset once per epoch and wrote down in which order.
+
+    The file that ``FUTURE`` names has the places of items in their epochs; beside it, in lines, when each epoch began.
+    """
+
+    name = "min"
+
+    def __init__(self) -> None:
+        self._file = Path(os.environ[FUTURE])
+        self._places = np.load(self._file)
+        self._began: list[float] = []
+
+    def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
+        """The number of reads after which the item is read in the next epoch, negated."""
+        if not self._began or access.time >= self._began[-1]:
+            self._began = [float(line) for line in self._file.with_suffix(".epochs").read_text().split()]
+        following = bisect_right(self._began, access.time)
+        if following >= len(self._places):
+            return -float(following + 1) * self._places.shape[1]
+        return -float(following * self._places.shape[1] + int(self._places[following, access.block]))
+
+
+def evict_farthest() -> None:
+    """All of the cache has the order of MIN."""
+    default_order(FarthestFirst())()
+
+
+def load_nothing_important() -> None:
+    """Nothing of the next list is loaded ahead: the paper's APP without its prefetch."""
+
+    async def load(*_: object) -> None:
+        pass
+
+    _put(ImportanceKeeper, _load=load)
+
+
+def admit_all() -> None:
+    """Every miss enters: a priority queue without a ghost list."""
+    load_nothing_important()
+
+    async def admits(*_: object) -> bool:
+        return True
+
+    _put(ItemScores, admits=admits)
+
+
+def break_ties_by_reads() -> None:
+    """Of equal scores the one that was read less leaves first."""
+    admit_all()
+    plain = Importance.rank
+
+    def rank(self: Importance, access: Access, facts: BlobFacts, now: float) -> float:
+        found = plain(self, access, facts, now)
+        return found if found < 0 else found + _TIE * facts.reads
+
+    _put(Importance, rank=rank)
+
+
 def _both(*parts: Callable[[], None]) -> Callable[[], None]:
     def replace() -> None:
         for part in parts:
@@ -166,6 +248,11 @@ VARIANTS: dict[str, Callable[[], None]] = {
     "lru": _both(recognise_nothing, prefetch_nothing),
     "fifo": default_order(FirstInFirstOut()),
     "uniform": default_order(Uniform()),
+    "random": default_order(RandomOrder()),
+    "min": evict_farthest,
+    "pq": admit_all,
+    "pq-lfu": break_ties_by_reads,
+    "app": load_nothing_important,
 }
 
 if __name__ == "__main__":
