@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from gateway.model.objects import BlobRef
 from gateway.policies.pools import DEFAULT, STREAM, Pool
-from gateway.store.index import schema
+from gateway.store.index import database, schema
 from gateway.testing.stores import BLOCK, assert_index_equals_disk, get, key_of, meta_of, put, query, write_blob
 
 MANY = 3 * schema.ROWS + 5
@@ -116,3 +116,30 @@ async def test_each_enters_the_pool_of_its_own_stream(store, root):
     counted = dict(query(root, "SELECT name, bytes FROM pools"))
     assert (counted[stream.name], counted[DEFAULT]) == (6, 3)
     assert_index_equals_disk(root)
+
+
+async def test_recordings_wait_for_others_until_another_operation_comes(store, monkeypatch):
+    """What ends within a moment is written by one call, over turns of the event loop; the order of all operations is kept."""
+    monkeypatch.setattr(database, "GATHER", 3600.0)
+    done = []
+
+    def together(_connection, arguments):
+        done.append(list(arguments))
+        return arguments
+
+    waiting = []
+    for number in range(3):
+        waiting.append(store._disk.write_each(together, number))
+        await asyncio.sleep(0)
+    assert done == []
+    await store._disk.write(lambda connection: done.append("another"))
+    assert await asyncio.gather(*waiting) == [0, 1, 2]
+    assert done == [[0, 1, 2], "another"]
+
+
+async def test_recordings_are_written_before_the_index_is_closed(store, monkeypatch):
+    """Nothing that waits for others is lost at the end."""
+    monkeypatch.setattr(database, "GATHER", 3600.0)
+    waiting = store._disk.write_each(lambda connection, arguments: arguments, 1)
+    await store.close()
+    assert await waiting == 1

@@ -6,7 +6,10 @@ Group commit. Writes submitted while a transaction is running are done together 
 connection. If one of a group fails, the group is rolled back and each operation is retried in its own transaction, so an
 operation may run twice, and must have no effects except through the connection, or only idempotent ones (unlinking a file).
 Frequent operations take an argument, and are called once with the arguments of all consecutive ones: a statement costs more than
-its rows, as the threads of the process compete for the interpreter after each.
+its rows, as the threads of the process compete for the interpreter after each. Nobody waits for their transaction, so they
+are gathered for ``GATHER`` seconds, unless another operation comes.
+
+A thread is woken once for all operations that one turn of the event loop submits: waking it costs more than a look-up.
 
 A connection is used only while the file at its path is the one that was opened: SQLite itself would keep writing to a
 deleted index.
@@ -41,6 +44,9 @@ SharedOperation = Callable[[sqlite3.Connection, Sequence[A]], Sequence[T]]
 """Gives one result for each argument."""
 
 GROUP = 128
+"""Operations after which a transaction takes no more."""
+GATHER = 0.01
+"""Seconds for which operations with an argument wait for others."""
 PATIENCE = 2.0
 """Seconds that a statement waits for another process's lock on the index."""
 Hear = Callable[[DiskFault | None], None]
@@ -116,18 +122,37 @@ class _Lane:
         self._watch = watch
         self._station = watch.station()
         self._loop = asyncio.get_running_loop()
-        self._jobs: SimpleQueue[_QueuedOperation | None] = SimpleQueue()
+        self._jobs: SimpleQueue[list[_QueuedOperation] | None] = SimpleQueue()
+        self._gathered: list[_QueuedOperation] = []
+        self._hand_over: asyncio.Handle | None = None
+        self._at_once = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, operation: Callable[..., Any], argument: object = _NONE) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._watch.future()
-        self._jobs.put(_QueuedOperation(operation, future, argument))
+        self._gathered.append(_QueuedOperation(operation, future, argument))
+        if argument is _NONE and not self._at_once:
+            self._at_once = True
+            if self._hand_over is not None:
+                self._hand_over.cancel()
+            self._hand_over = self._loop.call_soon(self._flush)
+        elif self._hand_over is None:
+            self._hand_over = self._loop.call_later(GATHER, self._flush)
         return future
+
+    def _flush(self) -> None:
+        """Hand the gathered operations to the thread."""
+        if self._hand_over is not None:
+            self._hand_over.cancel()
+        jobs, self._gathered, self._hand_over, self._at_once = self._gathered, [], None, False
+        for start in range(0, len(jobs), GROUP):
+            self._jobs.put(jobs[start : start + GROUP])
 
     def stop(self) -> asyncio.Future[None]:
         """End the thread after the submitted operations."""
         self._ended: asyncio.Future[None] = self._watch.future()
+        self._flush()
         self._jobs.put(None)
         return self._ended
 
@@ -149,13 +174,13 @@ class _Lane:
             self._station.end()
 
     def _collect(self, group: list[_QueuedOperation]) -> bool:
-        job = self._jobs.get()
-        while job is not None:
-            group.append(job)
-            if len(group) == GROUP:
+        jobs = self._jobs.get()
+        while jobs is not None:
+            group += jobs
+            if len(group) >= GROUP:
                 return True
             try:
-                job = self._jobs.get_nowait()
+                jobs = self._jobs.get_nowait()
             except Empty:
                 return True
         return False
