@@ -191,9 +191,9 @@ def closed() -> dict[str, Any]:
     pipeline.close()
     processes |= {process for _, process, _ in islice(pipeline_of(400, "ray:1").map(placed), 100)}
     wait_for_end(processes)
-    with closing(pipeline_of(200, "ray").map(placed)) as pipeline:
-        seen = {process for _, process, _ in pipeline}
-    return {"processes": len(processes), "free": free, "workers": len(seen)}
+    with closing(pipeline_of(8, "ray").map(placed)) as pipeline:
+        came = len(list(pipeline))
+        return {"processes": len(processes), "free": free, "workers": pipeline.stats()["workers"], "came": came}
 
 
 def wait_for_end(processes: set[int]) -> None:

@@ -120,7 +120,7 @@ def test_scaling_and_deaths_in_the_middle_of_an_epoch(cluster: Cluster) -> None:
     found = cluster.run("scaled")
     assert Counter(found["came"]) == Counter(range(800))
     assert found["killed"] >= found["deaths"] >= 1
-    assert found["workers"] > 2
+    assert found["workers"] >= 2
 
 
 def test_a_node_is_removed_in_the_middle_of_an_epoch(cluster: Cluster) -> None:
@@ -153,6 +153,7 @@ def test_actors_end_with_their_pipeline(cluster: Cluster) -> None:
     found = cluster.run("closed")
     assert found["processes"] == 2
     assert found["workers"] == found["free"] == 2
+    assert found["came"] == 8
 
 
 def ended(process: int, seconds: float = 60) -> bool:
