@@ -296,7 +296,7 @@ class Larder(Router):
         add_homes(self._ops)
         batches = BatchEndpoint(engine.batches, planned, management.reads.note)
         fleet = engine.services.fleet
-        self._results = Results(store, fleet, management.claims, settings.results)
+        self._results = Results(store, fleet, management.claims, management.parts.results, settings.results)
         results = ResultsEndpoint(self._results)
         self._data = DataApp(identities, registrations, batches, results, store, settings.server.max_in_flight)
         find = registrations.find

@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 
 from gateway import __version__
 from gateway.admin.configuration import audit, credentials, origins, rules, rules_check, tenants
-from gateway.admin.fleet import datasets, jobs, nodes, overview, pipelines, streams
+from gateway.admin.fleet import datasets, jobs, nodes, overview, pipelines, results, streams
 from gateway.admin.http.documents import PROBLEMS
 from gateway.admin.http.requests import AdminParts
 from gateway.admin.http.tokens import ACTOR, Tokens
@@ -50,6 +50,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     jobs.router,
     pipelines.router,
     streams.router,
+    results.router,
     warmup_endpoints.router,
     profile_endpoints.router,
     purge.router,

@@ -22,7 +22,7 @@ from gateway.wiring.config_file import ConfigFile
 log = logging.getLogger("larder.app")
 
 _LOOK = 0.5
-_FIXED = ("server", "cache", "datasets", "redis", "fleet", "manager", "streams", "database", "admin", "log")
+_FIXED = ("server", "cache", "datasets", "redis", "fleet", "manager", "streams", "results", "database", "admin", "log")
 
 
 def rules_of(rules: tuple[Rule, ...]) -> Rules:

@@ -12,6 +12,7 @@ from gateway.api.v1.pipeline_advice import PipelineAdvice
 from gateway.config import Settings
 from gateway.engine.engine import Engine
 from gateway.engine.space.chunk_keeper import ChunkKeeper, PlanExchange
+from gateway.engine.space.held_results import HeldReporter
 from gateway.engine.space.importance_keeper import ImportanceKeeper, ImportanceLinks
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import JobReaders, OpenDatasets
@@ -19,6 +20,7 @@ from gateway.engine.space.manager import Coordination, Electorate, Manager, sett
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.preload import Preloader
 from gateway.engine.space.read_tally import ReadTally
+from gateway.fleet.announcer import DOWN
 from gateway.fleet.caching import PipelineDecisions
 from gateway.fleet.claims import ResultClaims
 from gateway.fleet.connection import commands
@@ -27,6 +29,7 @@ from gateway.fleet.leadership import Leadership
 from gateway.fleet.membership import Membership
 from gateway.fleet.plans import Plans, Reports, ScoreReports, StreamReports
 from gateway.fleet.read_times import ReadTimes
+from gateway.fleet.results import HeldResults, ResultUses
 from gateway.fleet.scaling import WorkerScaling
 from gateway.model.fleet import NodeState
 from gateway.store.decile_reads import DecileReads
@@ -65,6 +68,8 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
         ScoreReports(redis, prefix, _REPORTS_LAST * pace.expire),
         PipelineDecisions(redis, prefix, expire, reads),
         WorkerScaling(redis, prefix, expire),
+        ResultUses(redis, prefix, settings.results.idle),
+        HeldResults(redis, prefix, _REPORTS_LAST * pace.expire),
         Leadership(redis, prefix, f"{membership.me}/{uuid.uuid4().hex}"),
     )
 
@@ -76,11 +81,14 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
         return ready or settings.cache.capacity
 
     electorate = Electorate(lambda: membership.nodes.values(), may_lead)
-    chosen = settings_of(settings.manager.probe_batches, settings.manager.force_eviction)
+    chosen = settings_of(
+        settings.manager.probe_batches, settings.manager.force_eviction, settings.results.tenant_percent
+    )
     manager = Manager(parts, electorate, chosen, settings.manager.job_expire)
     keep_running(repeat("manager", manager.turn, pace.heartbeat), stack, manager.stop)
     planned = Planned(lambda: parts.plans.plan, capacity)
     keep_running(repeat("read times", reads.turn, pace.heartbeat), stack)
+    keep_running(repeat("uses of results", parts.results.turn, pace.heartbeat, DOWN), stack)
     advice = PipelineAdvice(parts.pipelines, parts.scaling, planned)
     return Management(parts, planned, membership, advice, reads, ResultClaims(redis, prefix))
 
@@ -106,6 +114,8 @@ def keep_chunks(
     told = PlanExchange(management.planned, parts.jobs, parts.reports, management.membership)
     keeper = ChunkKeeper(store, preloader, shelves, told, settings.cache.eviction, scores)
     keep_running(repeat("chunk keeper", keeper.turn, settings.fleet.heartbeat), stack, keeper.stop)
+    held = HeldReporter(store, partial(parts.held.tell, management.membership.me))
+    keep_running(repeat("held results", held.turn, settings.fleet.heartbeat, DOWN), stack)
     membership = management.membership
     tally = ReadTally(scores, DecileReads(store.directory.generations))
     store.accesses.subscribe(tally.hear)

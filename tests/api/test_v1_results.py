@@ -79,7 +79,7 @@ def put(
     body = index_form(
         [(index, MISSING if one is None else OK, [] if one is None else [one]) for index, one in elements.items()]
     )
-    query = f"?owner={owner}" if owner else ""
+    query = f"?name={dataset.name}" + (f"&owner={owner}" if owner else "")
     return ask(running, "PUT", f"/v1/datasets/{dataset.id}/results/{mark}{query}", body, key)
 
 
@@ -91,7 +91,7 @@ def stored(reply: Reply) -> list[str]:
 
 def get(running: Running, dataset: Stock, mark: str, indices: Sequence[int], query: str = "", key: Key = GWA) -> Reply:
     """Ask for results."""
-    path = f"/v1/datasets/{dataset.id}/results/{mark}/batch{query and '?' + query}"
+    path = f"/v1/datasets/{dataset.id}/results/{mark}/batch?name={dataset.name}{query and '&' + query}"
     return ask(running, "POST", path, packed(indices), key)
 
 
@@ -310,6 +310,40 @@ def test_other_places_are_other_results(origin: FakeOrigin, running: Running, tm
     assert ask(running, "DELETE", "/v1/datasets/here").status == 204
     there.register(running)
     assert read(running, there, mark, [1]) == {}
+
+
+def pool_of_results(running: Running) -> dict[str, Any]:
+    """The only results in use, as operators see them; empty before there are some."""
+    reply = ask(running, "GET", "/admin/results", key=None, headers={"Authorization": "Bearer token"})
+    assert reply.status == 200, reply.body
+    return next(iter(reply.json["items"]), {})
+
+
+def test_a_full_pool_refuses_and_evicts_nothing_of_its_own(origin: FakeOrigin, tmp_path: Path, mark: str) -> None:
+    """Rule: results get a pool; what does not fit its target is refused element by element, and the stored ones stay."""
+    made = stock(origin, tmp_path, "full", bytes_of(40, 100, "full"))
+    extra = '[results]\ntenant_percent = 10\nlargest = "1MB"\n[admin]\ntoken = "token"\n'
+    settings = settings_in(origin, tmp_path, capacity="20MB", extra=extra, fleet={"heartbeat": "200ms"})
+    elements = {index: bytes_of(1, 200_000, index)[0] for index in range(40)}
+    with gateway(settings, tmp_path) as alone:
+        made.register(alone)
+        assert stored(put(alone, made, mark, {0: elements[0]})) == ["stored"]
+        wait_until(lambda: pool_of_results(alone).get("target", 0) > 0, 30, "the pool")
+        found = pool_of_results(alone)
+        target = found["target"]
+        assert target <= 2_000_000
+        assert (found["tenant"], found["dataset"], found["fingerprint"]) == ("a", made.id, mark)
+        assert (found["items"], found["why"], found["order"]) == (40, "benefit", "uniform")
+        wait_until(lambda: "full" in stored(put(alone, made, mark, elements)), 30, "the node to follow the plan")
+        kept = read(alone, made, mark, range(40))
+        assert 200_000 * len(kept) <= 1.1 * target + 200_000
+        assert set(stored(put(alone, made, mark, elements))) == {"known", "full"}
+        assert read(alone, made, mark, range(40)) == kept
+        assert alone.metric("larder_results_total", result="full") > 0
+        held = 200_000 * len(kept)
+        wait_until(
+            lambda: pool_of_results(alone)["bytes"] == held, 30, "the node's report, with all charged to the pool"
+        )
 
 
 def test_a_gateway_may_store_none(origin: FakeOrigin, tmp_path: Path, mark: str) -> None:

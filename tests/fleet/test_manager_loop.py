@@ -18,6 +18,7 @@ from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, StreamReports
 from gateway.fleet.read_times import ReadTimes
+from gateway.fleet.results import HeldResults, ResultUses
 from gateway.fleet.scaling import WorkerScaling
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import CachingMode
@@ -61,6 +62,8 @@ def worker(redis: Redis, name: str, patience: float = LONG, jobs: Jobs | None = 
         ScoreReports(redis, Z, LONG),
         PipelineDecisions(redis, Z, LONG, ReadTimes(redis, Z)),
         WorkerScaling(redis, Z, LONG),
+        ResultUses(redis, Z, LONG),
+        HeldResults(redis, Z, LONG),
         Leadership(redis, Z, name, lease),
     )
     electorate = Electorate(lambda: [node], lambda: True)

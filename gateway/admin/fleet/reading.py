@@ -20,13 +20,14 @@ from gateway.fleet.datasets import DatasetTable, Name
 from gateway.fleet.jobs import KnownJob
 from gateway.fleet.membership import Membership
 from gateway.fleet.plans import NodeReport
+from gateway.fleet.results import ResultsUsed
 from gateway.fleet.samples import NodeSample, Samples
 from gateway.fleet.scaling import WorkersChange
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node
 from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.plan import Plan
-from gateway.policies.streams.zone import NodeStreams
+from gateway.policies.streams.zone import NodeStreams, PoolReport
 from gateway.store.datasets.announced import inventory
 from gateway.store.datasets.folders import Folders
 
@@ -73,6 +74,8 @@ class FleetReading:
     pipelines: Mapping[str, KnownPipeline] = field(default_factory=dict)
     scaling: Mapping[str, Mapping[int, tuple[WorkersChange, ...]]] = field(default_factory=dict)
     pipeline_overrides: Mapping[str, str] = field(default_factory=dict)
+    results: Mapping[str, ResultsUsed] = field(default_factory=dict)
+    held: Mapping[str, Mapping[str, PoolReport]] = field(default_factory=dict)
     datasets: Mapping[Name, str] = field(default_factory=dict)
 
     @property
@@ -165,6 +168,8 @@ class FleetReader:
             pipeline_overrides={
                 name.removeprefix(PIPELINE): mode for name, mode in overrides.items() if name.startswith(PIPELINE)
             },
+            results=await together.results.all(),
+            held=await together.held.all(),
             datasets=await self._registered(),
         )
 

@@ -26,6 +26,7 @@ from gateway import metrics
 from gateway.config_results import ResultSettings
 from gateway.engine.items.homes import PREFIX, PeerNodes, split_of
 from gateway.fleet.claims import ResultClaims
+from gateway.fleet.results import ResultUses
 from gateway.model.access import Access
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node
@@ -121,6 +122,7 @@ class Results:
         store: of the node.
         fleet: the other nodes; ``None`` where there can be none.
         claims: of the zone.
+        uses: are told which results are in use.
         settings: limits of what is stored.
         now: seconds since the epoch.
     """
@@ -130,12 +132,14 @@ class Results:
         store: Store,
         fleet: PeerNodes | None,
         claims: ResultClaims,
+        uses: ResultUses,
         settings: ResultSettings,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._fleet = fleet
         self._claims = claims
+        self._uses = uses
         self._settings = settings
         self._now = now
         self._contents: WeakKeyDictionary[Registration, str] = WeakKeyDictionary()
@@ -164,7 +168,9 @@ class Results:
         except BaseException:
             found.close()
             raise
-        _count(found)
+        count, size = _count(found)
+        if not request.forwarded and self._settings.enabled:
+            self._uses.note(collection, request.registration.content.items, count, size)
         return found
 
     async def _collect(
@@ -248,7 +254,8 @@ class Results:
 
     async def put(self, request: ResultRequest, entries: Sequence[ReceivedResult], owner: str = "") -> list[PutResult]:
         """Store elements at their homes; what became of each, in order. Ends the claims of all of them."""
-        collection = (await self.collection(request)).name
+        named = await self.collection(request)
+        collection = named.name
         done = {one.index: _refused(one) for one in entries}
         elements = {one.index: one for one in entries if one.data is not None}
         indices = np.array(list(elements), np.uint32)
@@ -265,6 +272,9 @@ class Results:
         for answer in answers:
             done.update(answer)
         if not request.forwarded:
+            if self._settings.enabled:
+                size = sum(len(one.data or b"") for one in elements.values())
+                self._uses.note(named, request.registration.content.items, len(elements), size)
             await self._claims.end(collection, [index for index, result in done.items() if result in _STAYS])
             if owner:
                 await self._claims.end(
@@ -316,13 +326,15 @@ def _refused(entry: ReceivedResult) -> PutResult:
     return PutResult.GIVEN_UP if entry.status is not ItemStatus.OK else PutResult.DAMAGED
 
 
-def _count(found: FoundResults) -> None:
+def _count(found: FoundResults) -> tuple[int, int]:
+    """Count what was asked for; elements and their bytes."""
     sizes = [one.size if isinstance(one, ItemFile) else len(one.data) for one in found.elements.values()]
     metrics.RESULTS.labels("read").inc(len(sizes))
     metrics.RESULT_BYTES.labels("read").inc(sum(sizes))
     statuses = list(found.statuses.values())
     metrics.RESULTS.labels("busy").inc(statuses.count(ItemStatus.BUSY))
     metrics.RESULTS.labels("missing").inc(statuses.count(ItemStatus.NOT_RESIDENT) + statuses.count(ItemStatus.CLAIMED))
+    return len(sizes), sum(sizes)
 
 
 def _count_put(done: Mapping[int, PutResult], elements: Mapping[int, ReceivedResult]) -> None:

@@ -25,13 +25,16 @@ from gateway.fleet.caching import KnownPipeline, PipelineDecisions
 from gateway.fleet.jobs import JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, StreamReports
+from gateway.fleet.results import HeldResults, ResultsUsed, ResultUses
 from gateway.fleet.scaling import WorkerScaling
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import USABLE, CachingMode
+from gateway.policies.pools import RESULTS
 from gateway.policies.space.autocache import COMPUTE, CacheReason
 from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
 from gateway.policies.space.plan import Phase, Plan, PoolOrder
+from gateway.policies.space.results_needs import ResultsNeed
 from gateway.policies.space.results_space import ResultsUse
 from gateway.policies.streams.zone import ZoneStream, zone_streams
 
@@ -53,6 +56,8 @@ class Coordination:
     scores: ScoreReports
     pipelines: PipelineDecisions
     scaling: WorkerScaling
+    results: ResultUses
+    held: HeldResults
     leadership: Leadership
 
 
@@ -200,7 +205,20 @@ class Manager:
             self._results = _results(jobs, pipelines)
             _show_pipelines(pipelines.values())
         facts = {job.record.key: _facts_of(job, plan) for job in jobs}
-        return Facts(capacity, datasets, facts, self._streams, self._scores, self._results)
+        need = _needs(await parts.results.all(), overrides, quotas)
+        return Facts(capacity, datasets, facts, self._streams, self._scores, self._results, need)
+
+
+def _needs(
+    uses: Mapping[str, ResultsUsed], overrides: Mapping[str, str], quotas: Mapping[str, int]
+) -> dict[str, ResultsNeed]:
+    """What pools of results need; those of which no element is known are none yet."""
+    found = {}
+    for name, used in uses.items():
+        pool = f"{RESULTS}{name}"
+        if used.size:
+            found[pool] = ResultsNeed(used.tenant, used.size, overrides.get(pool, ""), quotas.get(pool))
+    return found
 
 
 def _show(plan: Plan) -> None:
@@ -314,7 +332,8 @@ def _facts_of(job: KnownJob, plan: Plan) -> JobFacts:
     )
 
 
-def settings_of(probe_batches: int, force_eviction: float) -> ManagerParams:
+def settings_of(probe_batches: int, force_eviction: float, results_percent: int = 50) -> ManagerParams:
     """The policy's settings, of what operators may set."""
     usual = ManagerParams()
-    return replace(usual, probe=replace(usual.probe, batches=probe_batches), force_after=force_eviction)
+    probe = replace(usual.probe, batches=probe_batches)
+    return replace(usual, probe=probe, force_after=force_eviction, results_share=results_percent / 100)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.engine.space.item_scores import ItemScores
-from gateway.policies.pools import STREAM, Pool, dataset_pool, stream_place, with_default
+from gateway.policies.pools import OF_KEYS, STREAM, Pool, dataset_pool, place_of, with_default
 from gateway.policies.space.plan import Plan, node_pools
 from gateway.policies.watermarks import Watermarks
 from gateway.store.datasets.content import RESIDENT, VERIFIED, Content
@@ -111,12 +111,12 @@ class PoolAssignments:
         wanted = with_default(planned, int(Watermarks().low * capacity), self._order)
         if wanted == self._defined or not await self._store.pools.define(wanted):
             return False
-        given = {pool.name: pool.target > 0 for pool in planned if not pool.name.startswith(STREAM)}
+        given = {pool.name: pool.target > 0 for pool in planned if not pool.name.startswith(OF_KEYS)}
         orders, before = _orders(wanted), _orders(self._defined)
         # Blobs of datasets may have to change pools only if other datasets have some.
         changed = given != self._given or _of_datasets(orders) != _of_datasets(before)
         self._walks = {name: after for name, after in self._walks.items() if name in orders}
-        self._walks |= {name: "" for name in orders if name.startswith(STREAM) and orders[name] != before.get(name)}
+        self._walks |= {name: "" for name in orders if name.startswith(OF_KEYS) and orders[name] != before.get(name)}
         self._unsettled = self._unsettled or before.items() - orders.items() != set()
         self._defined, self._given = wanted, given
         if changed:
@@ -125,11 +125,11 @@ class PoolAssignments:
         return changed
 
     async def _charge_streams(self) -> None:
-        """Charge some objects to each pool of a stream that is new."""
+        """Charge some objects to each new pool of a stream or of results."""
         for name in [*self._walks] * _PAGES:
             if name not in self._walks:
                 continue
-            last = await self._store.pools.charge_below(stream_place(name), self._walks.pop(name), _OBJECTS)
+            last = await self._store.pools.charge_below(place_of(name), self._walks.pop(name), _OBJECTS)
             if last is not None:
                 self._walks[name] = last
 
@@ -190,4 +190,4 @@ def _orders(pools: Iterable[Pool]) -> dict[str, str]:
 
 
 def _of_datasets(orders: Mapping[str, str]) -> dict[str, str]:
-    return {name: order for name, order in orders.items() if not name.startswith(STREAM)}
+    return {name: order for name, order in orders.items() if not name.startswith(OF_KEYS)}

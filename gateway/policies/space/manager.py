@@ -37,6 +37,7 @@ from gateway.policies.space.importance import ScoredDataset, ScoreReport, import
 from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
 from gateway.policies.space.probing import LEAST_BENEFIT, PhaseTotals, ProbeSettings, Stage, due, step
 from gateway.policies.space.remembered import ManagerMemory, RememberedJob
+from gateway.policies.space.results_needs import ResultsNeed, ResultsRoom, shared_orders
 from gateway.policies.space.results_space import ResultsUse, results_bids, results_orders
 from gateway.policies.space.stream_space import stream_bids, stream_orders
 from gateway.policies.streams.zone import ZoneStream
@@ -94,7 +95,8 @@ class Facts:
     """All that a decision is made from.
 
     ``capacity``: bytes that may be allocated on all READY nodes together, that is, up to their low watermark. ``datasets`` by id,
-    ``jobs`` by ``tenant/job``, access ``streams`` by name, ``scores`` by dataset and node, ``results`` of pipelines by use.
+    ``jobs`` by ``tenant/job``, access ``streams`` by name, ``scores`` by dataset and node, ``results`` of pipelines by use,
+    and what their pools ``need``.
     """
 
     capacity: int
@@ -103,6 +105,7 @@ class Facts:
     streams: Mapping[str, ZoneStream] = field(default_factory=dict)
     scores: Mapping[str, Mapping[str, ScoreReport]] = field(default_factory=dict)
     results: Sequence[ResultsUse] = ()
+    need: Mapping[str, ResultsNeed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,8 @@ class ManagerParams:
     """t_miss / t_hit of a job that was not measured yet."""
     patience: float = 60.0
     """How long the fleet may be smaller (a node restarts) before datasets lose their space."""
+    results_share: float = 0.5
+    """Share of the cache that the results of one tenant's pipelines may take."""
 
 
 def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> Plan:
@@ -136,7 +141,7 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
     bids = [*stream_bids(facts.streams, memory.capacity, memory.streams, now), *wanted]
     spaces = _Spaces(before, facts, jobs, bids, _Terms(memory.capacity, settings))
     spaced = spaces.orders()
-    results = results_orders(wanted, spaces.won, spaces.free)
+    results = _of_results(results_orders(wanted, spaces.won, spaces.free), facts, spaces, settings)
     capacity = memory.capacity - sum(order.target for order in results.values())
     orders = _by_importance(before, facts, spaced, capacity)
     datasets, rotations, events = _rotated(before, facts, orders, memory.rotations, jobs, now, settings)
@@ -153,6 +158,16 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
         memory=replace(memory, jobs=jobs, rotations=rotations, streams=remembered).to_json(),
         inputs={"capacity": memory.capacity, "datasets": spaces.inputs(), "events": events},
     )
+
+
+def _of_results(
+    bidders: Mapping[str, PoolOrder], facts: Facts, spaces: _Spaces, settings: ManagerParams
+) -> dict[str, PoolOrder]:
+    """The pools of results: what they have by their bids, and of the rest what they need."""
+    granted = {name: order.target for name, order in bidders.items()}
+    left = max(0, spaces.free - sum(target - spaces.won.get(name, 0) for name, target in granted.items()))
+    tenant = int(settings.results_share * spaces.capacity)
+    return {**bidders, **shared_orders(facts.need, ResultsRoom(left, granted, tenant))}
 
 
 def _told(fact: JobFacts, known: RememberedJob) -> JobOrder:
@@ -256,7 +271,7 @@ class _Spaces:
         self._before = before
         self._facts = facts
         self._bids = bids
-        self._capacity = terms.capacity
+        self.capacity = terms.capacity
         self._settings = terms.settings
         self._gains = {
             dataset: self._gain_of(dataset, {name: jobs[name] for name in names})
@@ -270,9 +285,9 @@ class _Spaces:
 
     def orders(self) -> dict[str, PoolOrder]:
         """What each dataset gets, without chunks. Afterwards ``won`` has what bids won, and ``free`` what is left."""
-        allocations = allocate(list(self._candidates.values()), self._capacity, self._bids)
+        allocations = allocate(list(self._candidates.values()), self.capacity, self._bids)
         orders = {name: self._order(name, allocations[name]) for name in self._candidates}
-        free = self._capacity - sum(one.granted for one in allocations.values())
+        free = self.capacity - sum(one.granted for one in allocations.values())
         self.won = {bid.name: allocations[bid.name].granted for bid in self._bids}
         for name in sorted(set(self._facts.datasets) - set(orders)):
             idle, fact = unscored(self._before.of(name)), self._facts.datasets[name]
@@ -311,7 +326,7 @@ class _Spaces:
         order = self._before.of(dataset)
         if order is not None and dataset in self._gains and order.why is not WhyCaching.NO_JOBS:
             return order.units
-        return units_of(self._facts.datasets[dataset].size, self._capacity)
+        return units_of(self._facts.datasets[dataset].size, self.capacity)
 
     def _candidate(self, dataset: str) -> Candidate:
         fact = self._facts.datasets[dataset]

@@ -1,0 +1,44 @@
+"""What this node holds of pipelines' results: the worker with the node lock tells the zone, for those who look at the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+from gateway.policies.pools import RESULTS
+from gateway.policies.streams.zone import PoolReport
+from gateway.store.index.pool_rows import PoolRow
+from gateway.store.store import Store
+
+
+class HeldReporter:
+    """One worker's part.
+
+    Args:
+        store: of the node.
+        tell: says to the zone what this node holds, by the pools' names.
+    """
+
+    def __init__(self, store: Store, tell: Callable[[dict[str, PoolReport]], Awaitable[None]]) -> None:
+        self._store = store
+        self._tell = tell
+        self._told = False
+
+    async def turn(self) -> None:
+        """Report, unless there is nothing to say now and was nothing before. Raises as ``tell``."""
+        if not self._store.directory.locked:
+            return
+        held = held_of(await self._store.pools.usage())
+        if held or self._told:
+            await self._tell(held)
+            self._told = bool(held)
+
+
+def held_of(pools: Iterable[PoolRow]) -> dict[str, PoolReport]:
+    """The pools of results among some."""
+    return {
+        row.pool.name: PoolReport(
+            row.ledger.size, row.blobs, row.pool.target, row.hits, row.misses, row.evicted_bytes, row.ghost_hits
+        )
+        for row in pools
+        if row.pool.name.startswith(RESULTS) and not row.retired
+    }

@@ -1,0 +1,99 @@
+"""Space for results that somebody uses, whether or not it is known what they save.
+
+Pools of results bid with what profiles say they save (``results_space.py``). A user may also ask for results without a job, and
+nothing is known of a pipeline's gain at first. So pools share a part of what datasets and bids leave: each as much as it needs if
+that fits, and all in proportion if it does not. The rest is for streams and plain reads. A tenant's pools together stay within a
+share of the cache, and operators pin, forbid and bound them in the words used for datasets. A pool that nobody used for the
+configured time is no pool any more, and what it has leaves like plain reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.policies.datasets import CachingMode
+from gateway.policies.eviction.uniform import Uniform
+from gateway.policies.space.plan import PoolOrder, WhyCaching
+
+SHARE = 0.5
+"""Part of what datasets and bids leave that pools of results may have without a bid."""
+LEAST = 1 << 20
+"""Bytes of the smallest step of a target."""
+STEPS = 4
+"""Bits of a target's size that count: it changes by an eighth at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsNeed:
+    """A pool of results that somebody used lately.
+
+    Args:
+        tenant: whose.
+        size: bytes of an epoch's results, as far as they are known.
+        override: ``pin``, ``never`` or empty: an operator's decision.
+        quota: bytes that an operator lets it have at most; ``None``: any number.
+    """
+
+    tenant: str
+    size: int
+    override: str = ""
+    quota: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsRoom:
+    """Bytes for results: what nobody has won, what pools have by their bids, and what one tenant may have at most."""
+
+    left: int
+    granted: Mapping[str, int]
+    tenant: int
+
+
+def shared_orders(needs: Mapping[str, ResultsNeed], room: ResultsRoom) -> dict[str, PoolOrder]:
+    """The pools of results by name.
+
+    Args:
+        needs: of those that were used lately, by name.
+        room: for all of them.
+    """
+    most = {name: _most(need, room.tenant) for name, need in needs.items()}
+    granted = {name: min(most[name], room.granted.get(name, 0)) for name in needs}
+    pinned = {name: most[name] for name, need in needs.items() if need.override == "pin"}
+    left = int(SHARE * room.left)
+    for wanted in (pinned, most):
+        open_ = {name: size - granted[name] for name, size in wanted.items()}
+        scale = min(1.0, left / max(1, sum(open_.values())))
+        for name, size in open_.items():
+            granted[name] += int(scale * size)
+        left = max(0, left - int(scale * sum(open_.values())))
+    _bound_tenants(needs, granted, room.tenant)
+    return {name: _order(need, granted[name]) for name, need in sorted(needs.items())}
+
+
+def _most(need: ResultsNeed, tenant: int) -> int:
+    """Bytes that a pool may have, in coarse steps: the size of an epoch's results is a mean that moves with each of them."""
+    if need.override == "never":
+        return 0
+    step = max(LEAST, 1 << max(0, need.size.bit_length() - STEPS))
+    wanted = -(-need.size // step) * step
+    return min(wanted, tenant, wanted if need.quota is None else need.quota)
+
+
+def _bound_tenants(needs: Mapping[str, ResultsNeed], granted: dict[str, int], most: int) -> None:
+    """Keep the pools of each tenant together within its share."""
+    totals: dict[str, int] = {}
+    for name, need in needs.items():
+        totals[need.tenant] = totals.get(need.tenant, 0) + granted[name]
+    for name, need in needs.items():
+        if totals[need.tenant] > most:
+            granted[name] = granted[name] * most // totals[need.tenant]
+
+
+def _order(need: ResultsNeed, target: int) -> PoolOrder:
+    if target:
+        why = WhyCaching.OVERRIDE if need.override == "pin" else WhyCaching.BENEFIT
+        minimum = target if need.override == "pin" else 0
+        return PoolOrder(CachingMode.FULL, 1, 1, why, target, minimum=minimum, order=Uniform.name)
+    why = WhyCaching.OVERRIDE if need.override else WhyCaching.NO_ROOM
+    return PoolOrder(CachingMode.NONE, 1, 1, why, order=Uniform.name)
