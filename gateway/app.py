@@ -297,7 +297,7 @@ class Larder(Router):
         batches = BatchEndpoint(engine.batches, planned, management.reads.note)
         fleet = engine.services.fleet
         self._results = Results(store, fleet, management.claims, management.parts.results, settings.results)
-        results = ResultsEndpoint(self._results)
+        results = ResultsEndpoint(self._results, management.reads.note)
         self._data = DataApp(identities, registrations, batches, results, store, settings.server.max_in_flight)
         find = registrations.find
         add_jobs(self._ops, JobService(identities, job_parts(settings, management, find)))

@@ -309,5 +309,5 @@ async def test_results_of_pipelines_get_space(redis: Redis) -> None:
     await one.parts.pipelines.decide("t/j", 0, profile, lambda pools: 1e9)
     await turned(one)
     await one.manager.turn()
-    assert one.plan.pools["results:p"].target == 1000
+    assert one.plan.pools["results:p"].target == 1100
     assert REGISTRY.get_sample_value("larder_pipelines", {"mode": "cache"}) == 1

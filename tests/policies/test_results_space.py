@@ -43,8 +43,8 @@ def test_a_gain_is_the_waiting_that_results_save(own, workers, gain):
 
 def test_jobs_of_one_pipeline_bid_together():
     """Rule: gains add up, the size is that of the results; a pool that has space counts a little more."""
-    assert results_bids([USE, USE]) == [Bid(POOL, 1_000_000, 24.0)]
-    assert results_bids([USE], held=[POOL]) == [Bid(POOL, 1_000_000, pytest.approx(12.0 * GAIN_MARGIN))]
+    assert results_bids([USE, USE]) == [Bid(POOL, 1_100_000, 24.0)]
+    assert results_bids([USE], held=[POOL]) == [Bid(POOL, 1_100_000, pytest.approx(12.0 * GAIN_MARGIN))]
     assert results_bids([replace(USE, decision=CacheDecision(2, CacheReason.OVERRIDE))]) == []
 
 
@@ -84,7 +84,7 @@ def test_the_plan_has_pools_of_results():
     job = JobFacts("t", "j", "d", 4)
     facts = Facts(1_500_000, {"d": DatasetFacts(1_000_000, 100)}, {"t/j": job}, results=[USE])
     plan = decide(Plan(), facts, 1.0, ManagerParams())
-    assert plan.pools[POOL].target == 1_000_000
+    assert plan.pools[POOL].target == 1_100_000
     assert sum(order.target for order in plan.pools.values()) <= 1_500_000
     assert Plan.from_json(plan.to_json()).pools[POOL] == plan.pools[POOL]
     after = decide(plan, replace(facts, jobs={}, results=()), 2.0, ManagerParams())

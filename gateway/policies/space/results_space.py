@@ -29,6 +29,10 @@ GAIN_MARGIN = 1.1
 """A pool that has space counts so many times its gain, as its loss costs an epoch of computing."""
 
 
+SLACK = 1.1
+"""Sizes are means of some elements, and nothing is evicted for a result that does not fit; so much more is asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResultsUse:
     """A job that stores or reads results.
@@ -77,7 +81,7 @@ def results_bids(uses: Collection[ResultsUse], held: Collection[str] = ()) -> li
         sizes[use.pool] = max(size, sizes.get(use.pool, 0.0))
         gains[use.pool] = gains.get(use.pool, 0.0) + gain
     weights = {pool: GAIN_MARGIN if pool in held else 1.0 for pool in sizes}
-    return [Bid(pool, int(sizes[pool]), weights[pool] * gains[pool]) for pool in sorted(sizes)]
+    return [Bid(pool, round(SLACK * sizes[pool]), weights[pool] * gains[pool]) for pool in sorted(sizes)]
 
 
 def results_orders(bids: Collection[Bid], won: Mapping[str, int], free: int) -> dict[str, PoolOrder]:

@@ -230,11 +230,11 @@ class HeartbeatThread:
             if self.stopped.wait(_FIRST_HEARTBEAT if directives is None else directives.heartbeat):
                 return
 
-    def beat(self) -> None:
-        """Register if needed, then send one heartbeat."""
+    def beat(self, profile: Mapping[str, object] | None = None) -> None:
+        """Register if needed, then send one heartbeat; with this profile, or with the one that waits for it."""
         self.join()
         try:
-            document = self._post("heartbeat", self._report())
+            document = self._post("heartbeat", self._report(profile))
         except RequestRefused as error:
             if error.code != "UnknownJob" or self.stopped.is_set():
                 raise
@@ -299,6 +299,13 @@ class HeartbeatThread:
         except (LarderError, ValueError, *TRANSIENT) as error:
             self._failed(error)
 
+    def ask(self, profile: Mapping[str, object]) -> None:
+        """Send one heartbeat with a profile now, and wait for the answer; failures count like those of the thread."""
+        try:
+            self.beat(profile)
+        except (LarderError, ValueError, *TRANSIENT) as error:
+            self._failed(error)
+
     def _failed(self, error: Exception) -> None:
         """Count a failure. Permanent ones, such as a refusal, are also logged, each kind once."""
         self.counts["failed"] += 1
@@ -327,10 +334,11 @@ class HeartbeatThread:
         self.directives = directives
         return directives
 
-    def _report(self) -> dict[str, object]:
+    def _report(self, profile: Mapping[str, object] | None = None) -> dict[str, object]:
         position = self.position
         report, self.pipeline = self.pipeline, None
-        profile, self.profile = self.profile, None
+        if profile is None:
+            profile, self.profile = self.profile, None
         return {
             **({} if report is None else {"pipeline": report}),
             **({} if profile is None else {"profile": profile}),

@@ -158,6 +158,16 @@ class Job:
         self._heartbeat.profile = profile
         self._heartbeat.begin()
 
+    def begin_pipeline(self, profile: dict[str, object]) -> PipelineDirective:
+        """Tell the fleet of a `larder.pipeline` that begins; returns its instructions, or the last ones if it does not answer.
+
+        Args:
+            profile: without elements, as `larder.pipelines.metering.ProfileMeter` makes it.
+        """
+        if self._heartbeat.own:
+            self._heartbeat.ask(profile)
+        return self.pipeline_directive
+
     def watch(self, loader: Iterable[Any]) -> TimedLoader:
         """The same batches, timed. Loaders of `larder.torch` datasets are also watched, as by `larder.torch.watch`."""
         return TimedLoader(self._heartbeat, loader)

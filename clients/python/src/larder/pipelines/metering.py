@@ -110,6 +110,12 @@ class ProfileMeter:
         self._workers = 0
         self._cache: int | None = None
 
+    def first(self) -> dict[str, object] | None:
+        """A profile without elements, for the fleet to look for stored results; ``None`` without a mark that can be stored."""
+        if not any(self._stages.marks.values()):
+            return None
+        return self._profile({stage: StageCounts() for stage in (*self._stages.marks, self._stages.end)}, 1)
+
     def begin(self, cache: int | None) -> None:
         """An epoch begins, with the mark that is stored or read in it."""
         self._cache, self._before = cache, None
@@ -130,8 +136,12 @@ class ProfileMeter:
             return None
         points = {stage: self._passed(counts, stage) for stage in (0, *self._stages.marks, end)}
         self._before = counts
+        return self._profile(points, workers)
+
+    def _profile(self, points: Counts, workers: int) -> dict[str, object]:
+        end = self._stages.end
         return {
-            "items": max(point.elements for point in points.values()),
+            "items": max(1, *(point.elements for point in points.values())),
             "workers": workers,
             "cache": self._cache,
             "end": _metrics(end, points[end]),

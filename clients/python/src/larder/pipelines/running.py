@@ -178,6 +178,15 @@ class PipelineRuntime:
             self.workers = 1
         marks = {number: self._name(each) for number, each in fingerprints(stages).items()}
         self.profiles = ProfileMeter(ProfiledStages(stages[-1].number if stages else 0, marks))
+        first = self.profiles.first()
+        if first is not None:
+            job.begin_pipeline(first)
+        self._follow(job)
+
+    def _follow(self, job: Job) -> None:
+        """Do as the fleet decided on what to store, unless the user has."""
+        if job.pipeline_directive.reason and self.options.cache == AUTO:
+            self.set_cache(job.pipeline_directive.cache)
 
     def begin(self) -> None:
         """An epoch begins: the mark that was decided on is in force."""
@@ -194,8 +203,7 @@ class PipelineRuntime:
         profile = self.profiles and self.profiles.profile(crew.counts, crew.working)
         if profile:
             job.report_profile(profile)
-        if job.pipeline_directive.reason and self.options.cache == AUTO:
-            self.set_cache(job.pipeline_directive.cache)
+        self._follow(job)
         if not self._finds_workers:
             return
         report = self.meter.batch(perf_counter(), crew.ready / batch, crew.working)
@@ -317,10 +325,10 @@ class EpochElements:
         self._start = loader.begin(begun)
         self.epoch = self._start.epoch
         self._tracker = Tracker(self._start)
-        self._cache = runtime.cache_mark(stages.elements)
-        self._closed = False
         if isinstance(loader.settings.job, Job):
             runtime.advised_by(loader.settings.job, stages.elements)
+        self._cache = runtime.cache_mark(stages.elements)
+        self._closed = False
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the latest element or batch."""
@@ -445,7 +453,7 @@ def filtered(stages: PipelineStages, options: RunOptions) -> bool:
 def _of_results(counts: StageCounts) -> dict[str, int]:
     return {
         "read": counts.read,
-        "computed": counts.elements,
+        "computed": counts.elements - counts.read,
         "stored": counts.stored,
         "refused": counts.refused,
         "damaged": counts.damaged,

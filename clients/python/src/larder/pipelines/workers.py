@@ -183,7 +183,10 @@ class SplitComputation:
 
         def finish(index: int, element: bytearray | memoryview, spent: float) -> Encoded | ElementFailure:
             position.split, position.place = split.number, loaded.places[index]
-            return stages.beyond(mark, element, index, split.epoch, each + spent)
+            outcome = stages.beyond(mark, element, index, split.epoch, each + spent)
+            if not spent:  # it was read, and not computed
+                stages.count(mark, StageCounts(1, each, len(element), 1))
+            return outcome
 
         yield from through.elements(split.indices, loaded.found, compute, finish, each=split.careful)
         counts, through.counts = through.counts, StageCounts()

@@ -1,0 +1,83 @@
+"""Pipelines of jobs at a real gateway: the fleet decides to store results, and the next job begins with them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import larder
+from gateway.testing.origin import FakeOrigin, OriginThread
+from larder.credentials import Credentials
+from larder.pipelines import Pipeline
+from larder.source import Access
+from tests.batches import Stock, bytes_of, stock
+from tests.gateways import Running, Settings, gateway
+from tests.pipelines.result_steps import Noting
+
+ITEMS = 240
+MARK = "stage 2, autocache()"
+KEY = Credentials("GWA", "gateway-secret-a")
+HEARTBEAT = """
+[fleet]
+heartbeat = "100ms"
+"""
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[FakeOrigin]:
+    """An origin."""
+    with OriginThread() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def running(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway."""
+    home = tmp_path_factory.mktemp("decisions")
+    with gateway(Settings(origin.endpoint, home / "cache", extra=HEARTBEAT), home) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def items(origin: FakeOrigin, running: Running, tmp_path_factory: pytest.TempPathFactory) -> Stock:
+    """A dataset."""
+    made = stock(origin, tmp_path_factory.mktemp("files"), "items", bytes_of(ITEMS, 300, "items"))
+    made.register(running)
+    return made
+
+
+def job(running: Running, items: Stock, name: str) -> larder.Job:
+    """A training run."""
+    return larder.Job(running.endpoint, name, items.name, batch_size=4, credentials=KEY, caching="on")
+
+
+def pipeline(running: Running, items: Stock, run: larder.Job, step: Noting) -> Pipeline:
+    """A pipeline with a mark at its end, in this process."""
+    access = Access(credentials=KEY, timeout=20.0)
+    options = larder.pipeline(items.name, endpoint=running.endpoint, job=run, workers=0, access=access)
+    return options.map(step).autocache()
+
+
+def elements(made: Pipeline) -> Counter[int]:
+    """How often each element comes in an epoch."""
+    return Counter(element["index"] for element in made)
+
+
+def test_results_are_stored_once_that_pays_and_shared(running: Running, items: Stock, tmp_path: Path) -> None:
+    """Rule: a slow mark is stored and read after some epochs, each with every element once; an equal job reads from its first."""
+    step = Noting(tmp_path / "computed", seconds=0.01)
+    with job(running, items, "first") as run:
+        made = pipeline(running, items, run, step)
+        while not made.stats()["results"][MARK]["read"]:
+            assert elements(made) == Counter(range(ITEMS))
+        assert (run.pipeline_directive.cache, run.pipeline_directive.reason) == (2, "fastest")
+        made.close()
+        with job(running, items, "second") as other:
+            equal = pipeline(running, items, other, step)
+            before = step.computed()
+            assert elements(equal) == Counter(range(ITEMS))
+            assert step.computed() == before
+            assert (other.pipeline_directive.cache, other.pipeline_directive.reason) == (2, "shared")
