@@ -1,0 +1,97 @@
+"""Results of pipelines in a fleet: at the homes of their items, through any gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.stores import files_of
+from larder.frames import OK, index_form
+from larder.pipelines import pipeline as made_pipeline
+from tests.batches import Stock, bytes_of, decoded, packed, stock, taken
+from tests.gateways import Running, fleet
+from tests.origins.processes import wait_until
+from tests.pipelines.result_steps import Noting
+from tests.pipelines.test_pipeline_results import access, values
+from tests.scenarios.redis_server import RedisServer
+from tests.v1 import ask
+
+ITEMS = 60
+MARK = "cd" * 32
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[FakeOrigin]:
+    """An origin."""
+    with OriginThread() as started:
+        yield started
+
+
+@pytest.fixture
+def two(origin: FakeOrigin, tmp_path: Path) -> Iterator[list[Running]]:
+    """Two gateways of one fleet."""
+    with RedisServer() as redis, fleet(origin.endpoint, redis.url, 2, tmp_path, fleet={"expire": "2s"}) as running:
+        yield running
+
+
+def elements_of(running: Running, dataset: Stock) -> dict[int, bytes]:
+    """The results that one gateway finds for a client that reaches only it."""
+    path = f"/v1/datasets/{dataset.id}/results/{MARK}/batch?name={dataset.name}"
+    reply = ask(running, "POST", path, packed(range(ITEMS)))
+    assert reply.status == 200, reply.body
+    return taken(decoded(range(ITEMS), reply.body))
+
+
+def cache_of(running: Running) -> int:
+    """Files in a node's cache."""
+    return len(files_of(running.config.parent / "cache"))
+
+
+def test_results_are_at_their_homes_and_every_gateway_has_them(
+    origin: FakeOrigin, two: list[Running], tmp_path: Path
+) -> None:
+    """Rule: what one gateway is given goes to the homes of its items, and every gateway reads it there. When a node is killed,
+    its part is missing, and the rest is read."""
+    made = stock(origin, tmp_path / "files", "fleet", bytes_of(ITEMS, 300, "fleet"))
+    made.register(two[0])
+    elements = {index: b"result %d" % index * 50 for index in range(ITEMS)}
+    body = index_form([(index, OK, [data]) for index, data in elements.items()])
+    reply = ask(two[0], "PUT", f"/v1/datasets/{made.id}/results/{MARK}?name={made.name}", body)
+    assert reply.json == {"results": ["stored"] * ITEMS}
+    held = [cache_of(running) for running in two]
+    assert sum(held) == ITEMS
+    assert min(held) > 0
+    assert elements_of(two[0], made) == elements_of(two[1], made) == elements
+    two[1].kill()
+    left = elements_of(two[0], made)
+    assert len(left) == held[0]
+    assert left.items() <= elements.items()
+
+
+def test_a_pipeline_splits_its_results_by_home(origin: FakeOrigin, two: list[Running], tmp_path: Path) -> None:
+    """Rule: a client that reaches the nodes asks the homes; a killed node costs its part of the results, and no element."""
+    made = stock(origin, tmp_path / "files", "split", bytes_of(ITEMS, 300, "split"))
+    made.register(two[0])
+    step = Noting(tmp_path / "computed")
+    options = {"workers": 1, "cache": 2, "access": access(), "endpoint": two[0].endpoint, "seed": 3}
+    epochs = made_pipeline(made.name, **options).map(step).autocache()
+    whole = values(epochs)
+    assert len(whole) == ITEMS
+    direct = [running.metric("larder_peer_requests_served_total", what="results") for running in two]
+
+    def split() -> bool:
+        """Whether an epoch went to the homes directly."""
+        served = [running.metric("larder_peer_requests_served_total", what="results") for running in two]
+        assert values(epochs) == whole
+        return served == [running.metric("larder_peer_requests_served_total", what="results") for running in two]
+
+    wait_until(split, 60, "the client to know the nodes")
+    assert sum(direct) > 0
+    assert set(step.computed().values()) == {1}
+    two[1].kill()
+    assert values(epochs) == whole
+    assert 0 < sum(step.computed().values()) - ITEMS < ITEMS
+    epochs.close()
