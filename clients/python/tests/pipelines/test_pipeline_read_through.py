@@ -1,0 +1,201 @@
+"""Splits read through a mark, over stores that fail, refuse, lose and damage: every element once, in order, and right."""
+
+import random
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pipeline_steps import number, pipeline_of, whole
+
+from larder.pipelines.elements import decode
+from larder.pipelines.results import ReadThrough
+from larder.pipelines.splits import Split
+from larder.pipelines.stages import AUTOCACHE, MAP, ElementFailure, ElementStages, Stage, StageCounts
+from larder.results import Lookup, Stored
+from larder.source import Item
+from larder.testing import MemorySource
+
+STAGES = (Stage(MAP, 1, number), Stage(AUTOCACHE, 2), Stage(MAP, 3, lambda value: -value))
+
+
+class FakeStore:
+    """Results in memory, with claims; in a share of its calls it fails, by a seeded chance.
+
+    Args:
+        owner: of claims.
+        shared: elements and claims of all owners.
+        trouble: share of calls that do nothing, and of elements that are damaged.
+    """
+
+    def __init__(self, owner, shared, trouble=0.0, chance=None, room=10**9):
+        self.owner, self.trouble, self.chance, self.room = owner, trouble, chance or random.Random(1), room
+        self.elements, self.claims = shared
+        self.unread = self.unstored = ""
+        self.waits = 0
+
+    def get(self, indices, *, claim=0.0, wait=0.0):
+        """See `larder.results.GatewayResults`."""
+        found = Lookup()
+        if self.chance.random() < self.trouble:
+            return found
+        for index in indices:
+            if index in self.elements:
+                data = self.elements[index]
+                found.elements[index] = memoryview(b"?" if self.chance.random() < self.trouble else data)
+            elif claim and self.claims.setdefault(index, self.owner) == self.owner:
+                found.claimed.add(index)
+            elif claim:
+                found.busy.add(index)
+        if wait and found.busy and not found.claimed:
+            self.waits += 1
+            for index in found.busy:
+                self.claims.pop(index, None)  # the other one was killed
+        return found
+
+    def put(self, elements, given_up=()):
+        """See `larder.results.GatewayResults`."""
+        done = Stored()
+        failed = self.chance.random() < self.trouble
+        for index, pieces in elements.items():
+            if failed or len(self.elements) >= self.room:
+                done.refused["full"] = done.refused.get("full", 0) + 1
+            else:
+                self.elements.setdefault(index, b"".join(pieces))
+                done.stored += 1
+        for index in [*elements, *given_up]:
+            self.claims.pop(index, None)
+        return done
+
+
+class Reading:
+    """Reads splits through a store, and notes what it computes."""
+
+    def __init__(self, store, fails=()):
+        self.through = ReadThrough(store, "stage 2, autocache()")
+        self.stages = ElementStages(STAGES, 1)
+        self.computed, self.fails = [], fails
+
+    def split(self, indices, each=False):
+        """The elements of a split."""
+
+        def compute(index):
+            self.computed.append(index)
+            if index in self.fails:
+                return ElementFailure("stage 1", "told to")
+            return self.stages.until(2, Item(index, memoryview(b"%d" % index)), 0)
+
+        def finish(index, element, spent):
+            return self.stages.beyond(2, element, index, 0, spent)
+
+        return self.through.elements(indices, self.through.look(indices), compute, finish, each=each)
+
+    def values(self, indices, **how):
+        """The values of a split's elements."""
+        return [
+            one if isinstance(one, ElementFailure) else decode(one.to_bytes()) for one in self.split(indices, **how)
+        ]
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.1, 0.5]), st.integers(1, 40), st.sampled_from([10**9, 7]))
+def test_every_element_comes_once_in_order_whatever_the_store_does(seed, trouble, items, room):
+    """Rule: a store that fails, is full or returns nonsense costs computations, never an element."""
+    chance, shared = random.Random(seed), ({}, {})
+    jobs = [Reading(FakeStore(owner, shared, trouble, chance, room)) for owner in "ab"]
+    for _ in range(3):
+        indices = list(range(items))
+        chance.shuffle(indices)
+        cuts = sorted(chance.randint(0, items) for _ in range(3))
+        for start, stop in zip([0, *cuts], [*cuts, items], strict=True):
+            split = indices[start:stop]
+            job = chance.choice(jobs)
+            assert job.values(split, each=chance.random() < 0.2) == [-index for index in split]
+    if not trouble and room > items:
+        assert len(shared[0]) == items
+        assert sorted([*jobs[0].computed, *jobs[1].computed]) == list(range(items))
+
+
+def test_what_is_claimed_is_computed_and_put_before_anything_is_waited_for():
+    """Rule: two workers that want each other's elements do not wait for each other."""
+    shared = ({}, {3: "b"})
+    store = FakeStore("a", shared)
+    job = Reading(store)
+    elements = job.split([1, 2, 3, 4])
+    assert decode(next(elements).to_bytes()) == -1
+    assert sorted(shared[0]) == [1, 2, 3, 4]
+    assert (job.computed, store.waits) == ([1, 2, 4, 3], 1)
+    assert [decode(each.to_bytes()) for each in elements] == [-2, -3, -4]
+
+
+def test_two_workers_at_once_compute_each_element_once():
+    """Rule: with claims, threads that read the same splits in other orders share the work."""
+    shared, lock = ({}, {}), threading.Lock()
+
+    class Locked(FakeStore):
+        def get(self, indices, *, claim=0.0, wait=0.0):
+            with lock:
+                return super().get(indices, claim=claim)
+
+        def put(self, elements, given_up=()):
+            with lock:
+                return super().put(elements, given_up)
+
+    jobs = [Reading(Locked(owner, shared)) for owner in "ab"]
+    orders = [list(range(0, 60, 6)), list(reversed(range(0, 60, 6)))]
+    found = [[], []]
+
+    def work(number):
+        for start in orders[number]:
+            found[number] += jobs[number].values(list(range(start, start + 6)))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [sorted(each) for each in found] == [sorted(-index for index in range(60))] * 2
+    assert sorted(jobs[0].computed + jobs[1].computed) == list(range(60))
+
+
+def test_a_failed_element_gives_its_claim_up():
+    """Rule: others need not wait for an element that cannot be computed."""
+    shared = ({}, {})
+    job = Reading(FakeStore("a", shared), fails={2})
+    first, failure, last = job.values([1, 2, 3])
+    assert (first, failure.detail, last) == (-1, "told to", -3)
+    assert (sorted(shared[0]), shared[1]) == ([1, 3], {})
+
+
+def test_counts_say_what_came_of_the_results():
+    """Rule: read, stored, refused and damaged elements are counted, and what the user should know is said once."""
+    shared = ({1: b"nonsense"}, {})
+    job = Reading(FakeStore("a", shared, room=2))
+    job.values([1, 2, 3])
+    assert job.through.counts == StageCounts(stored=2, refused=1, damaged=1)
+    job.values([1, 2, 3])
+    assert job.through.counts.read == 1
+    assert job.through.notices == {
+        "some results of stage 2, autocache() are computed in every epoch: the cache has no room for them"
+    }
+
+
+@pytest.mark.parametrize("cache", [2, "compute", "auto"])
+def test_a_source_without_results_computes(cache):
+    """Rule: a source that has no results, as in tests, is read as always, whatever the mode."""
+    pipeline = pipeline_of(cache=cache).map(number).autocache()
+    assert sorted(pipeline) == sorted(whole())
+    assert pipeline.stats()["results"]["stage 2, autocache()"]["computed"] == 103
+
+
+def test_a_split_keeps_its_mark_when_it_is_cut():
+    """Rule: what is handed out again after a death is read through the same mark."""
+    split = Split(1, 0, (1, 2, 3), cache=None)
+    assert split.part(1, 3).cache is split.cache
+    assert MemorySource(3).item(1) == b"1"
+
+
+@pytest.mark.parametrize("cache", ["always", True, 1.5])
+def test_an_unknown_mode_is_refused(cache):
+    """Rule: the error says what `cache` may be."""
+    with pytest.raises(ValueError, match='cache must be "auto", "compute" or the stage number of a mark'):
+        pipeline_of(cache=cache)
