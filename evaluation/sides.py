@@ -66,10 +66,14 @@ class Side:
 
 @dataclass
 class Outcome:
-    """What became of a side: by access key the seconds, reads and hits of a job; what the store sent; samples of its streams."""
+    """What became of a side: by access key the seconds, reads and hits of a job; what the store sent; samples of its streams.
+
+    ``cut`` are jobs that were not through in time, ``failed`` those whose clients gave up.
+    """
 
     seconds: dict[str, float]
     cut: list[str]
+    failed: list[str]
     reads: dict[str, int]
     hits: dict[str, int]
     origin_bytes: float
@@ -183,7 +187,7 @@ def _outcome(gateway: _Gateway, client: subprocess.Popen[str], samples: list[Any
     amounts = [re.search(rf"^{ahead.format(kind)} (\S+)$", text, re.MULTILINE) for kind in ("loaded", "wasted")]
     loaded, wasted = (float(one[1]) if one else 0.0 for one in amounts)
     origin = gateway.metric("larder_origin_received_bytes_total")
-    return Outcome(told["seconds"], told["cut"], reads, hits, origin, loaded, wasted, samples)
+    return Outcome(told["seconds"], told["cut"], told["failed"], reads, hits, origin, loaded, wasted, samples)
 
 
 @contextmanager

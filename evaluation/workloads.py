@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -279,7 +280,7 @@ def _aws(prefix: str, where: Where) -> None:
     names = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     keys = {"AWS_ACCESS_KEY_ID": where.access_key, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": REGION}
     target = Path(os.environ["EVALUATION_SCRATCH"]) / where.access_key
-    command = [program, "--endpoint-url", where.endpoint, "s3", "cp", "--recursive", "--quiet"]
+    command = [program, "--endpoint-url", where.endpoint, "s3", "cp", "--recursive", "--only-show-errors"]
     try:
         subprocess.run(
             [*command, f"s3://{BUCKET}/{prefix}/", str(target)],
@@ -372,19 +373,23 @@ SETS: dict[str, Callable[[], dict[str, Job]]] = {
 
 def _main() -> None:
     order = json.loads(sys.stdin.readline())
-    jobs, cut, began = SETS[order["set"]](), list[str](), time.monotonic()
+    jobs, cut, failed, began = SETS[order["set"]](), list[str](), list[str](), time.monotonic()
     os.environ["EVALUATION_SCRATCH"] = order["scratch"]
     deadline = began + order["limit"]
 
     def run(key: str, start: float) -> tuple[str, float]:
         time.sleep(start)
         at = time.monotonic()
-        jobs[key].work(Where(order["endpoint"], key, deadline, cut))
+        try:
+            jobs[key].work(Where(order["endpoint"], key, deadline, cut))
+        except Exception:  # one client that gives up ends its job, and no others
+            traceback.print_exc()
+            failed.append(key)
         return key, time.monotonic() - at
 
     with ThreadPoolExecutor(len(jobs)) as pool:
         seconds = dict(pool.map(run, jobs, order["starts"]))
-    print(json.dumps({"seconds": seconds, "cut": sorted(set(cut))}))
+    print(json.dumps({"seconds": seconds, "cut": sorted(set(cut)), "failed": failed}))
 
 
 if __name__ == "__main__":
