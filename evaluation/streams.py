@@ -12,6 +12,7 @@ import numpy as np
 
 from evaluation.pages import machine, table, write
 from evaluation.scenarios import fields
+from gateway.policies.space.stream_space import SHARE
 from gateway.policies.streams.pattern import WINDOW, Evidence, Pattern
 from gateway.policies.streams.tree import AccessStreamTree
 from gateway.sim.read_report import clients_table, runs_table
@@ -355,7 +356,7 @@ def _lifetime() -> str:
     rows = []
     for name, result in found.items():
         sizes, bytes_read = result.occupied["data/other/"], result.samples["other"]
-        full = next((10 * at for at, size in enumerate(sizes) if size >= 0.95 * 200e6), None)
+        full = next((10 * at for at, size in enumerate(sizes) if size >= SHARE * 200e6), None)
         rate = [after - before for before, after in pairwise(bytes_read)]
         at = int(ended // 10)
         rows.append(
@@ -369,7 +370,7 @@ def _lifetime() -> str:
         )
     columns = [
         "run",
-        "all space is the other's after",
+        "the space is the other's after",
         "its throughput before",
         "three to five minutes later",
         "its time",
@@ -377,7 +378,8 @@ def _lifetime() -> str:
     return "\n\n".join(
         [
             "Two training jobs share a cache of half their data. One ends. Its stream's target becomes 0 once it was idle for "
-            "its time-to-live, and the other's grows at once. The time in the table includes loading.",
+            "its time-to-live, and the other's grows at once. The time in the table includes loading the nine tenths of the "
+            "cache that streams may have.",
             table(columns, rows),
         ]
     )
