@@ -146,7 +146,7 @@ def run_sides(sides: Sequence[Side], limit: float) -> dict[str, Outcome]:
         gateways = [stack.enter_context(_gateway(side, directory, data[side.data])) for side in sides]
         for gateway in gateways:
             gateway.wait()
-        clients = [stack.enter_context(_clients(gateway, directory, limit)) for gateway in gateways]
+        clients = [stack.enter_context(_clients(gateway, limit)) for gateway in gateways]
         samples = _watch(gateways, clients, limit + _LATE)
         return {
             gateway.side.name: _outcome(gateway, client, samples[gateway.side.name])
@@ -243,14 +243,14 @@ def process_of(
 
 
 @contextmanager
-def _clients(gateway: _Gateway, directory: Path, limit: float) -> Iterator[subprocess.Popen[str]]:
+def _clients(gateway: _Gateway, limit: float) -> Iterator[subprocess.Popen[str]]:
     side, jobs = gateway.side, SETS[gateway.side.set]()
     order = {
         "set": side.set,
         "endpoint": gateway.endpoint,
         "starts": side.starts or [0.0] * len(jobs),
         "limit": limit,
-        "scratch": str(directory),
+        "scratch": str(gateway.log.parent),
     }
     command = [sys.executable, "-m", "evaluation.workloads"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
