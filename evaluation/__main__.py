@@ -15,6 +15,7 @@ NAMES = (
     "importance",
     "importance_real",
     "pipelines",
+    "pipelines_real",
 )
 
 for name in sys.argv[1:] or NAMES:
