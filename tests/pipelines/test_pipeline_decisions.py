@@ -20,9 +20,11 @@ from tests.pipelines.result_steps import Noting
 ITEMS = 240
 MARK = "stage 2, autocache()"
 KEY = Credentials("GWA", "gateway-secret-a")
-HEARTBEAT = """
+HASTE = """
 [fleet]
 heartbeat = "100ms"
+[manager]
+probe_batches = 10
 """
 
 
@@ -37,7 +39,7 @@ def origin() -> Iterator[FakeOrigin]:
 def running(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A gateway."""
     home = tmp_path_factory.mktemp("decisions")
-    with gateway(Settings(origin.endpoint, home / "cache", extra=HEARTBEAT), home) as started:
+    with gateway(Settings(origin.endpoint, home / "cache", extra=HASTE), home) as started:
         yield started
 
 
@@ -49,9 +51,9 @@ def items(origin: FakeOrigin, running: Running, tmp_path_factory: pytest.TempPat
     return made
 
 
-def job(running: Running, items: Stock, name: str) -> larder.Job:
+def job(running: Running, items: Stock, name: str, caching: str = "on") -> larder.Job:
     """A training run."""
-    return larder.Job(running.endpoint, name, items.name, batch_size=4, credentials=KEY, caching="on")
+    return larder.Job(running.endpoint, name, items.name, batch_size=4, credentials=KEY, caching=caching)
 
 
 def pipeline(running: Running, items: Stock, run: larder.Job, step: Noting) -> Pipeline:
@@ -81,3 +83,16 @@ def test_results_are_stored_once_that_pays_and_shared(running: Running, items: S
             assert elements(equal) == Counter(range(ITEMS))
             assert step.computed() == before
             assert (other.pipeline_directive.cache, other.pipeline_directive.reason) == (2, "shared")
+
+
+def test_a_job_gets_past_its_measurement(running: Running, items: Stock, tmp_path: Path) -> None:
+    """Rule: the batches of a pipeline tell the fleet whether its job gains from the cache: it is not refused hits for ever."""
+    step = Noting(tmp_path / "computed")
+    with job(running, items, "measured", caching="auto") as run:
+        access = Access(credentials=KEY, timeout=20.0)
+        made = larder.pipeline(items.name, endpoint=running.endpoint, job=run, workers=0, access=access).map(step)
+        batches = made.batch(4)
+        while "steady" not in (phases := run.stats()["phases"]):
+            assert sum(len(batch["index"]) for batch in batches) == ITEMS
+    assert phases["probe-miss"]["steps"] >= 10
+    assert 0 < phases["measure"]["hits"] <= phases["measure"]["items"]

@@ -128,6 +128,11 @@ class Job:
         return self._heartbeat.registration.ranks
 
     @property
+    def batch_size(self) -> int:
+        """Items of a mini-batch of one rank."""
+        return self._heartbeat.registration.batch_size
+
+    @property
     def workers(self) -> int | None:
         """Input workers that this rank's pipeline should have; ``None`` before the fleet has decided."""
         return self._heartbeat.pipeline_directive.workers
@@ -136,6 +141,20 @@ class Job:
     def pipeline_directive(self) -> PipelineDirective:
         """The fleet's instructions for this rank's pipeline: its workers, and the mark to store and read."""
         return self._heartbeat.pipeline_directive
+
+    def report_step(self, seconds: float, waited: float, items: int, hits: int, in_flight: int) -> None:
+        """Report a mini-batch of a `larder.pipeline`, for the fleet to find whether the job gains from the cache.
+
+        Args:
+            seconds: from the request for its data to the next request.
+            waited: the part of these without data.
+            items: read meanwhile.
+            hits: how many of them were in the cache.
+            in_flight: mini-batches whose items were read, or are being read.
+        """
+        self._heartbeat.timing.in_flight = in_flight
+        self._heartbeat.timing.add(seconds, waited, items, hits)
+        self._heartbeat.begin()
 
     def report_pipeline(self, batch_time: float, queue: float, workers: int, cache: int | None = None) -> None:
         """Report what a `larder.pipeline` measured, for the fleet to find the number of its workers.

@@ -4,7 +4,7 @@ from fake_jobs import job_at
 from pipeline_steps import number, pipeline_of
 
 from larder.heartbeat import PipelineDirective
-from larder.pipelines.metering import ELEMENTS, ProfiledStages, ProfileMeter
+from larder.pipelines.metering import ELEMENTS, ProfiledStages, ProfileMeter, StepMeter
 from larder.pipelines.stages import StageCounts
 
 DIGEST = "ab" * 32
@@ -90,3 +90,37 @@ def test_what_is_not_readable_changes_no_instruction():
     assert [now.after(each) for each in wrong] == [now] * len(wrong)
     assert now.after({"workers": None, "cache": None, "reason": "no-room"}) == (3, None, "no-room")
     assert now.after({"workers": 5}) == (5, 2, "fastest")
+
+
+def test_a_step_lasts_from_one_request_to_the_next():
+    """A mini-batch has its seconds, those spent waiting, and what was read meanwhile; the first of an epoch does not count."""
+    meter = StepMeter(1)
+    ended = []
+    for epoch in range(2):
+        meter.begin()
+        for batch in range(4):
+            now, read = 100 * (epoch + 1) + 3.0 * batch, 10 * (4 * epoch + batch)
+            ended.append(meter.asked(now, StageCounts(read, hits=read // 2)))
+            meter.arrived(1.0)
+    assert ended == [None, None, (3.0, 1.0, 10, 5), (3.0, 1.0, 10, 5)] * 2
+
+
+def test_elements_that_are_not_batched_make_steps_together():
+    """Without batches, a mini-batch is as many elements as the job says."""
+    meter = StepMeter(3)
+    ended = []
+    for element in range(10):
+        ended.append(meter.asked(10.0 + element, StageCounts(element)))
+        meter.arrived(0.25)
+    assert [each for each in ended if each] == [(3.0, 0.75, 3, 0)] * 2
+
+
+def test_a_pipeline_reports_its_steps(jobs):
+    """Batches are timed for the fleet with their items, so that a job whose gain is measured gets past the measurement."""
+    with job_at(jobs, batch_size=2) as job:
+        pipeline = pipeline_of(40, job=job, workers=0).map(number).batch(2)
+        while job.stats()["phases"].get("steady", {}).get("steps", 0) < 30:
+            list(pipeline)
+        totals = job.stats()["phases"]["steady"]
+    assert totals["items"] >= totals["steps"]
+    assert 0 <= totals["waited"] <= totals["seconds"]

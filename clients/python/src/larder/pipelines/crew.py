@@ -102,6 +102,11 @@ class Crew:
         """Elements of the current epoch that have come and not left."""
         return 0 if self._ledger is None else self._ledger.ready
 
+    @property
+    def ahead(self) -> int:
+        """Elements of the current epoch that have come and not left, and those that workers have."""
+        return 0 if self._ledger is None else self._ledger.ready + self._ledger.owed
+
     def scale(self, workers: int) -> None:
         """Change the number of workers. Those that are too many return the splits that they have, then end."""
         self._target = workers

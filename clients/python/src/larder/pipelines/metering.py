@@ -1,4 +1,5 @@
-"""What the trainer measures, for the fleet to find input workers and marks to store (Cachew, ATC 2022, Table 1)."""
+"""What the trainer measures, for the fleet: input workers and marks to store (Cachew, ATC 2022, Table 1), use of the cache
+(Quiver, FAST 2020, section 4.5)."""
 
 from __future__ import annotations
 
@@ -82,6 +83,63 @@ class BatchMeter:
 
     def _restart(self) -> None:
         self._batches, self._seconds, self._ready = 0, 0.0, 0.0
+
+
+class StepTime(NamedTuple):
+    """A mini-batch: its seconds, the part of these spent waiting, items read meanwhile, and how many were in the cache."""
+
+    seconds: float
+    waited: float
+    items: int
+    hits: int
+
+
+class StepMeter:
+    """Times mini-batches, each from one request for data to the next, as `larder.timing` does for loaders.
+
+    The first one of an epoch does not count, as it includes the start of workers. Items are counted when their elements arrive.
+
+    Args:
+        size: batches or elements that the training loop takes in a mini-batch.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._read = StageCounts()
+        self.begin()
+
+    def begin(self) -> None:
+        """An epoch begins."""
+        self._taken, self._asked, self._waited = 0, 0.0, 0.0
+        self._first = True
+
+    def asked(self, now: float, read: StageCounts) -> StepTime | None:
+        """The loop asks for a batch or an element.
+
+        Args:
+            now: seconds of a monotonic clock.
+            read: of all items since the pipeline began.
+
+        Returns:
+            the mini-batch that ended with this request, if one did and counts.
+        """
+        if self._taken < self._size and self._asked:
+            return None
+        ended = StepTime(
+            now - self._asked,
+            self._waited,
+            max(0, read.elements - self._read.elements),
+            max(0, read.hits - self._read.hits),
+        )
+        counts = bool(self._asked) and not self._first
+        self._first = not self._asked
+        self._taken, self._asked, self._waited, self._read = 0, now, 0.0, read
+        return ended if counts else None
+
+    def arrived(self, waited: float) -> None:
+        """It has arrived after so many seconds."""
+        self._taken += 1
+        self._waited += waited
 
 
 @dataclass(frozen=True)

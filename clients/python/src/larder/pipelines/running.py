@@ -21,7 +21,7 @@ from larder.pipelines.crew import HEARTBEAT, Crew, CrewLimits
 from larder.pipelines.elements import DROPPED, decode
 from larder.pipelines.fingerprint import Fingerprint, fingerprints
 from larder.pipelines.hosts import WorkerChoice
-from larder.pipelines.metering import BatchMeter, ProfiledStages, ProfileMeter
+from larder.pipelines.metering import BatchMeter, ProfiledStages, ProfileMeter, StepMeter
 from larder.pipelines.splits import CacheMark, PlannedItems, Released, SplitLedger
 from larder.pipelines.stages import (
     AUTOCACHE,
@@ -130,6 +130,7 @@ class PipelineRuntime:
         self.cache = options.cache if isinstance(options.cache, int) else None
         """The mark that is stored and read from the next epoch on; ``None`` for none."""
         self.profiles: ProfileMeter | None = None
+        self.steps: StepMeter | None = None
         self.meter = BatchMeter()
         self._finds_workers = self._scaled = False
         self._in_force: int | None = None
@@ -166,7 +167,7 @@ class PipelineRuntime:
         self._crew, self._payload = Crew(host, max(1, self.workers), limits), payload
         return self._crew
 
-    def advised_by(self, job: Job, stages: tuple[Stage, ...]) -> None:
+    def advised_by(self, job: Job, stages: tuple[Stage, ...], *, batched: bool) -> None:
         """Let the fleet find marks to store, and the number of workers, unless the user has set one.
 
         Workers begin with one (Cachew, section 4.3), which profiles the stages (section 4.4).
@@ -176,6 +177,7 @@ class PipelineRuntime:
         self.job, self._finds_workers = job, self.choice.number is None and not self._scaled
         if self._finds_workers:
             self.workers = 1
+        self.steps = StepMeter(1 if batched else job.batch_size)
         marks = {number: self._name(each) for number, each in fingerprints(stages).items()}
         self.profiles = ProfileMeter(ProfiledStages(stages[-1].number if stages else 0, marks))
         first = self.profiles.first()
@@ -192,8 +194,25 @@ class PipelineRuntime:
         """An epoch begins: the mark that was decided on is in force."""
         self._in_force = self.cache
         self.meter.begin(self._in_force)
+        if self.steps is not None:
+            self.steps.begin()
         if self.profiles is not None:
             self.profiles.begin(self._in_force)
+
+    def next_step(self, batch: int) -> None:
+        """The training loop asks for a batch of ``batch`` elements, or with 0 for an element: report the mini-batch that ends."""
+        job, crew, steps = self.job, self._crew, self.steps
+        if job is None or steps is None:
+            return
+        ended = steps.asked(perf_counter(), crew.counts.get(0, StageCounts()) if crew else StageCounts())
+        if ended is not None and crew is not None:
+            job.report_step(*ended, in_flight=crew.ahead // (batch or job.batch_size) + 1)
+
+    def arrived(self, waited: float) -> None:
+        """A batch or an element has arrived after so many seconds."""
+        self.waited += waited
+        if self.steps is not None:
+            self.steps.arrived(waited)
 
     def measure(self, batch: int) -> None:
         """Count a batch of ``batch`` elements; report, and follow the fleet's decisions."""
@@ -326,7 +345,7 @@ class EpochElements:
         self.epoch = self._start.epoch
         self._tracker = Tracker(self._start)
         if isinstance(loader.settings.job, Job):
-            runtime.advised_by(loader.settings.job, stages.elements)
+            runtime.advised_by(loader.settings.job, stages.elements, batched=bool(stages.batch))
         self._cache = runtime.cache_mark(stages.elements)
         self._closed = False
 
@@ -347,18 +366,19 @@ class EpochElements:
             ItemError: an item could not be read.
             PipelineError: the pipeline cannot run, or elements do not make a batch.
         """
-        delivered = self._delivered()
+        delivered, batch = self._delivered(), self._stages.batch
         self._runtime.begin()
         while True:
+            self._runtime.next_step(batch)
             began = perf_counter()
             piece = None if self._closed else next(delivered, None)
-            self._runtime.waited += perf_counter() - began
+            self._runtime.arrived(perf_counter() - began)
             if piece is None:
                 return
             self._tracker.add(np.array(piece.places, np.int64), 0, 0)
             self._runtime.counts["elements"] += len(piece.indices)
-            self._runtime.measure(self._stages.batch or 1)
-            self._runtime.counts["batches"] += bool(self._stages.batch)
+            self._runtime.measure(batch or 1)
+            self._runtime.counts["batches"] += bool(batch)
             value = piece.value
             del piece  # the queue must not keep what the loop has
             yield value

@@ -77,6 +77,7 @@ class StageCounts:
         stored: of a mark, elements that were put.
         refused: of a mark, elements that could not be put.
         damaged: of a mark, elements that were stored and could not be used.
+        hits: of reading, items that were in the cache.
     """
 
     elements: int = 0
@@ -87,6 +88,7 @@ class StageCounts:
     stored: int = 0
     refused: int = 0
     damaged: int = 0
+    hits: int = 0
 
     def add(self, other: StageCounts) -> None:
         """Add the counts of another worker, or of a later time."""
@@ -140,9 +142,9 @@ class ElementStages:
         """Add to the counts of a stage."""
         self._counted(number).add(counts)
 
-    def read(self, elements: int, seconds: float, size: int) -> None:
+    def read(self, elements: int, seconds: float, size: int, hits: int) -> None:
         """Count items that were read."""
-        self._counted(0).add(StageCounts(elements, seconds, size, elements))
+        self._counted(0).add(StageCounts(elements, seconds, size, elements, hits=hits))
 
     def run(self, item: Item, epoch: int, spent: float = 0.0) -> Encoded | ElementFailure:
         """One element through all stages.

@@ -17,7 +17,7 @@ import numpy as np
 
 from larder.dataset import DatasetInfo
 from larder.errors import LarderError
-from larder.frames import ItemFailure
+from larder.frames import HIT, ItemFailure
 from larder.pipelines.elements import Encoded
 from larder.pipelines.results import ReadThrough
 from larder.pipelines.splits import CacheMark, Split, Value
@@ -124,6 +124,7 @@ class LoadedSplit:
     found: Lookup
     items: dict[int, memoryview] = field(default_factory=dict)
     failed: dict[int, ItemFailure] = field(default_factory=dict)
+    hits: int = 0
 
     def __post_init__(self) -> None:
         self.places = {index: place for place, index in enumerate(self.split.indices, self.split.first)}
@@ -160,7 +161,7 @@ class SplitComputation:
         """
         split, position = loaded.split, self.stages.position
         each = seconds / max(1, len(split.indices))
-        self.stages.read(len(loaded.items), seconds, sum(map(len, loaded.items.values())))
+        self.stages.read(len(loaded.items), seconds, sum(map(len, loaded.items.values())), loaded.hits)
         through = self._through(split)
         if through is None:
             for index in split.indices:
@@ -217,6 +218,7 @@ class SplitComputation:
         fetched = self._reader.fetch(wanted, mode="exact", epoch=split.epoch, job=self._task.job)
         loaded.items.update(zip(fetched.indices.tolist(), fetched.data, strict=True))
         loaded.failed.update(fetched.failed)
+        loaded.hits += int(np.count_nonzero(fetched.flags & HIT))
 
     def take_notices(self) -> list[str]:
         """What the user should know and was not told before."""
