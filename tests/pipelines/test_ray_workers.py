@@ -19,8 +19,6 @@ import pytest
 
 from tests.digest.test_ray import processes_of
 
-pytestmark = pytest.mark.timeout(400)
-
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
     "RAY_AUTH_MODE": "disabled",
