@@ -160,21 +160,36 @@ class Blocks:
             return None
         if any(self._has(entry, number) for number in body.numbers):
             return None
-        if (data := self.small.kept(entry, start, stop)) is not None:
+        at_border = first > 0 and not start % entry.record.block_size
+        data = self.small.kept(entry, start, stop)
+        if data is None and not self.small.is_under_way(entry, body.identity, start, stop):
+            if await self._is_elsewhere(entry, first - at_border, body.numbers):
+                return None
+            data = self.small.kept(entry, start, stop)
+        if data is not None:
             body.missed = False
             self.record(entry, first, body.identity, hit=True)
             return data
         if self.small.is_under_way(entry, body.identity, start, stop):
             body.joined = True
+        elif self.small.fills(entry, start, stop, continues=at_border and self._has(entry, first - 1)):
+            return None
         else:
-            at_border = first > 0 and not start % entry.record.block_size
-            if at_border:
-                await self.load(entry, first - 1, first - 1)
-            if self.small.fills(entry, start, stop, continues=at_border and self._has(entry, first - 1)):
-                return None
             body.alone = True
         self.record(entry, first, body.identity)
         return (await self.small.read(entry, body.identity, start, stop)).data
+
+    async def _is_elsewhere(self, entry: ObjectEntry, known_from: int, numbers: Sequence[int]) -> bool:
+        """Whether another worker has stored or fills one of these blocks; loads what is stored from ``known_from`` on."""
+        await self._adopt_row(entry)
+        await self.load(entry, known_from, numbers[-1])
+        if any(self._has(entry, number) for number in numbers):
+            return True
+        for number in numbers:
+            if not self._leases.acquire(entry.key, number, entry.generation):
+                return True
+            self._leases.release(entry.key, number, entry.generation)
+        return False
 
     def _has(self, entry: ObjectEntry, number: int) -> bool:
         growing = self._growing.get((entry.key, entry.record.meta.etag, number))
