@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from pydantic import Field
 
 from gateway.admin.fleet.overrides import Decision, decision_of, replace_override
-from gateway.admin.fleet.reading import FleetReading
+from gateway.admin.fleet.reading import FleetReader, FleetReading
 from gateway.admin.http.documents import RequestModel, ResponseModel
 from gateway.admin.http.requests import Cursor, IfMatch, Limit, Page, Parts, etag_of, paged
 from gateway.admin.http.tokens import Admin, Reader
@@ -68,7 +68,7 @@ async def show_pipeline(
     tenant: str, job: str, _caller: Reader, operations: Ops, parts: Parts, response: Response
 ) -> PipelineDocument:
     """One pipeline: the costs of its stages, decisions with their numbers, and workers over time."""
-    found = _one(await operations.fleet.look(), tenant, job)
+    found = await _one(operations.fleet, tenant, job)
     decision = await decision_of(parts.catalog, override_name(f"{found.tenant}/{found.job}"))
     response.headers["ETag"] = etag_of(decision.revision)
     return found
@@ -87,7 +87,7 @@ async def override_pipeline(
 ) -> PipelineOverrideDocument:
     """Store the results of a pipeline whatever that saves, or never; ranks follow with their next profile, from their next epoch
     on. `{"mode": null}` lets the fleet decide again."""
-    found = _one(await operations.fleet.look(), tenant, job)
+    found = await _one(operations.fleet, tenant, job)
     name = override_name(f"{found.tenant}/{found.job}")
     decision = Decision(asked.mode)
     after = await replace_override(caller, operations, parts, "pipelines.override", name, decision, if_match)
@@ -97,10 +97,11 @@ async def override_pipeline(
     return document
 
 
-def _one(reading: FleetReading, tenant: str, job: str) -> PipelineDocument:
-    found = next((one for one in pipelines_of(reading) if (one.tenant, one.job) == (tenant, job)), None)
-    if found is None:
-        raise ApiError(
-            "NotFound", f"No pipeline of {tenant[:128]!r} and {job[:128]!r}; GET /-/admin/pipelines lists them."
-        )
-    return found
+async def _one(fleet: FleetReader, tenant: str, job: str) -> PipelineDocument:
+    """A pipeline; one that this worker does not know may be younger than its reading."""
+    for _ in range(2):
+        for one in pipelines_of(await fleet.look()):
+            if (one.tenant, one.job) == (tenant, job):
+                return one
+        fleet.stale()
+    raise ApiError("NotFound", f"No pipeline of {tenant[:128]!r} and {job[:128]!r}; GET /-/admin/pipelines lists them.")
