@@ -394,6 +394,7 @@ def test_keys_are_packed_as_they_come():
     client._page = page
     source = MemorySource(25_000)
     loader = loader_of(source=source)
+    client.dataset = lambda name: loader.info
     source.locations = GatewaySource(ENDPOINT, "train").locations
     source.locations.__self__._patient_client = client
     first = next(iter(source.locations(loader.info)))

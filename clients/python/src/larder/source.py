@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol, runtime_checkable
@@ -168,7 +169,9 @@ class GatewaySource:
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
         """Locations of the items, from the gateway."""
         # Equal items may be registered under several names, in several places.
-        same = self._patient_client.dataset(info.name).id == info.id
+        same = False
+        with suppress(UnknownDataset):
+            same = self._patient_client.dataset(info.name).id == info.id
         return self._patient_client.each_item(info.name if same else info.id, start, count)
 
     def _digest_file(self) -> str | os.PathLike[str] | None:
