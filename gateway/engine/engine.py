@@ -94,7 +94,7 @@ class Engine:
                 return body
             if not (found.filling and self.blocks.follow(body)):
                 await self.blocks.load(entry, body.numbers[0], body.numbers[-1])
-                body.missed = any(number not in entry.blobs for number in body.numbers)
+                body.missed = self.blocks.lacks(entry, body.numbers)
                 body.partial = body.missed and entry.has_bytes and entry.record.block_count > 1
             await (self._reads.hastily(ask, body.prepare()) if body.missed and ask.hasty else body.prepare())
         except BaseException:

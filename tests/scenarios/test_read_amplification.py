@@ -17,6 +17,7 @@ from tests.scenarios.clients import Client, Got
 from tests.scenarios.world import KIB, MIB, content
 
 SIZE = 64 * MIB
+BLOCK = 4 * MIB
 RANGE = 64 * KIB
 BODY = content(SIZE)
 
@@ -75,6 +76,16 @@ def test_a_sequential_scan(large: Large) -> None:
     for start in range(0, SIZE, RANGE):
         large.read(start, start + RANGE)
     assert large.received() - before <= 1.05 * SIZE
+
+
+def test_small_ranges_of_a_block_that_either_worker_has_stored(large: Large) -> None:
+    """Rule: none is read alone, also not by a worker that knew the object before another one stored the block."""
+    last = SIZE - BLOCK
+    for start in range(last, last + 24 * RANGE, 3 * RANGE):
+        large.read(start, start + RANGE)
+    large.read(0, BLOCK)
+    status = [large.read(start, start + RANGE).cache for start in range(RANGE, BLOCK, 3 * RANGE)]
+    assert "MISS; reason=range" not in status
 
 
 def test_what_is_read_again_through_either_worker_is_cached(large: Large) -> None:

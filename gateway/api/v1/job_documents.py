@@ -64,7 +64,6 @@ class PipelineReport(_StrictModel):
     """What a rank measured of its pipeline over its last batches (Cachew, ATC 2022, Table 1)."""
 
     cache: _STAGE | None = Field(None, description="the mark that was stored or read; null: everything was computed")
-
     batch_time: _TIME = Field(description="seconds per batch, waiting and computation", examples=[0.21])
     queue: _TIME = Field(description="batches that were ready, on average", examples=[3.5])
     workers: int = Field(ge=1, le=65_536, description="input workers at that time", examples=[4])

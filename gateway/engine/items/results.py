@@ -55,6 +55,8 @@ _WITHIN = 20.0
 _LONGEST_ANSWER = 1 << 17
 """Bytes of another home's answer to a PUT."""
 _NOBODY = OriginIdentity("", "")
+HomeParts = list[tuple[Node, NDArray[np.int64]]]
+"""Other homes, each with the positions of its indices."""
 _STAYS = frozenset({PutResult.STORED, PutResult.KNOWN})
 """What ends everybody's claim; anything else ends the sender's."""
 
@@ -177,21 +179,22 @@ class Results:
         self, request: ResultRequest, collection: str, indices: NDArray[np.uint32], found: FoundResults
     ) -> None:
         """Add what there is, here and at other homes."""
-        split = None
-        if self._fleet is not None and not request.forwarded:
-            split = split_of(self._fleet.members, request.registration.content, indices)
-        parts = [] if split is None else split.parts()
-        mine = indices if split is None else indices[~split.elsewhere]
+        mine, parts = self._by_home(request, indices)
         room = request.room // (1 + len(parts))
         answers = await asyncio.gather(
             self._here(collection, mine.tolist(), room),
             *(self._from(node, request, indices[positions], room) for node, positions in parts),
         )
         for answer in answers:
-            found.elements.update(answer.elements)
-            for index in answer.elements:
-                found.statuses.pop(index, None)
+            found.add(answer.elements, ())
             found.statuses.update(answer.statuses)
+
+    def _by_home(self, request: ResultRequest, indices: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], HomeParts]:
+        """The indices that are at home here; for each other home, the positions of its own."""
+        if self._fleet is None or request.forwarded:
+            return indices, []
+        split = split_of(self._fleet.members, request.registration.content, indices)
+        return (indices, []) if split is None else (indices[~split.elsewhere], split.parts())
 
     async def _here(self, collection: str, indices: list[int], room: int) -> FoundResults:
         """Those that this node has; at least one, and as many as ``room`` bytes allow."""
@@ -233,7 +236,7 @@ class Results:
         return found
 
     async def _claimed(self, request: ResultRequest, collection: str, found: FoundResults, claim: ResultClaim) -> None:
-        """ResultClaim what is missing, and wait for what others compute unless there is something to compute for the caller."""
+        """Claim what is missing. If nothing of it is left to the caller, wait for what others compute."""
         loop = asyncio.get_running_loop()
         deadline, pause, open_ = loop.time() + claim.wait, _FIRST_PAUSE, found.missing
         while open_:
@@ -242,7 +245,8 @@ class Results:
                 # A result may have come between the look and the claim.
                 await self._collect(request, collection, np.array(sorted(granted), np.uint32), found)
                 await self._claims.end(collection, [index for index in granted if index in found.elements], claim.owner)
-                found.statuses.update((index, ItemStatus.CLAIMED) for index in granted if index in found.missing)
+                missing = granted.intersection(found.missing)
+                found.statuses.update((index, ItemStatus.CLAIMED) for index in missing)
             open_ = [index for index in open_ if index not in granted]
             found.statuses.update((index, ItemStatus.BUSY) for index in open_)
             if ItemStatus.CLAIMED in found.statuses.values() or loop.time() >= deadline:
@@ -259,11 +263,7 @@ class Results:
         done = {one.index: _refused(one) for one in entries}
         elements = {one.index: one for one in entries if one.data is not None}
         indices = np.array(list(elements), np.uint32)
-        split = None
-        if self._fleet is not None and not request.forwarded:
-            split = split_of(self._fleet.members, request.registration.content, indices)
-        parts = [] if split is None else split.parts()
-        mine = indices if split is None else indices[~split.elsewhere]
+        mine, parts = self._by_home(request, indices)
         here = {index: one.data for index in mine.tolist() if (one := elements[index]).data is not None}
         answers = await asyncio.gather(
             self._put_here(collection, here),

@@ -164,6 +164,7 @@ class Blocks:
         data = self.small.kept(entry, start, stop)
         if data is None and not self.small.is_under_way(entry, body.identity, start, stop):
             if await self._is_elsewhere(entry, first - at_border, body.numbers):
+                body.missed = self.lacks(entry, body.numbers)
                 return None
             data = self.small.kept(entry, start, stop)
         if data is not None:
@@ -190,6 +191,11 @@ class Blocks:
                 return True
             self._leases.release(entry.key, number, entry.generation)
         return False
+
+    @staticmethod
+    def lacks(entry: ObjectEntry, numbers: Collection[int]) -> bool:
+        """Whether any of the blocks is not resident, as far as this worker knows; see ``load``."""
+        return any(number not in entry.blobs for number in numbers)
 
     def _has(self, entry: ObjectEntry, number: int) -> bool:
         growing = self._growing.get((entry.key, entry.record.meta.etag, number))
@@ -232,7 +238,7 @@ class Blocks:
 
     async def load(self, entry: ObjectEntry, first: int, last: int) -> None:
         """Learn from the index which of the blocks ``first`` to ``last`` are resident, unless memory already knows."""
-        if entry.record.row_id and any(number not in entry.blobs for number in range(first, last + 1)):
+        if entry.record.row_id and self.lacks(entry, range(first, last + 1)):
             for number, ref in (await self._store.blocks(entry.record.row_id, first, last)).items():
                 entry.blobs.setdefault(number, ref)
 

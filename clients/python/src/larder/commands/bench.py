@@ -1,7 +1,7 @@
 """``larder bench``: how fast a dataset is read, in batches from a gateway and, to compare, by plain S3.
 
 Batches are read one after the other, like a single loader whose training step takes no time. Each batch takes the candidates that
-cost the gateway least, as in training (Quiver, FAST'20, 4.7); the others remain candidates of later batches, so every item comes
+cost the gateway least, as in training (Quiver, FAST'20, 4.7); the others stay candidates for later batches, so all items come
 equally often. The comparison reads the same batches by plain S3, with as many threads as a data loader would use.
 
 Each way reads one batch before its clock starts, which opens connections.

@@ -86,7 +86,7 @@ class BatchMeter:
 
 
 class StepTime(NamedTuple):
-    """A mini-batch: its seconds, the part of these spent waiting, items read meanwhile, and how many were in the cache."""
+    """A mini-batch: its duration, the part spent waiting (both in seconds), the items read in that time, and their cache hits."""
 
     seconds: float
     waited: float

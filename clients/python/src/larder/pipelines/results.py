@@ -1,8 +1,8 @@
 """Reading a split through a mark: what is stored there is read, the rest is computed and put in bulk.
 
 Two jobs that begin together compute each element once. A split's missing elements are claimed when it is computed, not when it
-is read ahead: a worker holds claims for one split only. It computes and puts what it has claimed before it waits for what
-another job has; so whoever is waited for is computing, and no two workers wait for each other.
+is read ahead: a worker holds claims for one split only. It computes and puts what it has claimed before it waits for elements
+of another job. A worker that waits therefore holds no claim, and no two workers wait for each other.
 
 Nothing here can fail an element. A store that does not answer, refuses or is full costs a computation. An element that was stored
 and cannot be decoded is computed again.

@@ -265,7 +265,7 @@ class PipelineRuntime:
             return None  # a function has changed since the fleet decided
 
     def checked_mark(self, stages: tuple[Stage, ...]) -> CacheMark | None:
-        """As ``cache_mark``, whoever chose it.
+        """As ``cache_mark``, and raise also if the fleet chose the mark.
 
         Raises:
             ValueError: there is no such mark, or its results cannot be stored.

@@ -1,4 +1,4 @@
-"""A worker, wherever it runs: it computes splits, reads the items of the next one meanwhile, and sends heartbeats.
+"""A worker, independent of where it runs: it computes a split while it reads the items of the next, and sends heartbeats.
 
 A `WorkerLink` connects it to the trainer: a socket (`larder.pipelines.processes`), or a stream of a Ray actor
 (`larder.pipelines.ray_actors`). The parts of a split, what the trainer makes of them and the pickled task are here, too, so that

@@ -179,7 +179,7 @@ class SplitComputation:
 
         def compute(index: int) -> Encoded | ElementFailure:
             outcome = self._element(loaded, index, each, mark)
-            position.split = -1  # waiting for others' elements is no sign of a function that hangs
+            position.split = -1  # a worker that waits for elements of another job does not hang
             return outcome
 
         def finish(index: int, element: bytearray | memoryview, spent: float) -> Encoded | ElementFailure:
