@@ -334,7 +334,8 @@ def test_a_full_pool_refuses_and_evicts_nothing_of_its_own(origin: FakeOrigin, t
         assert target <= 2_000_000
         assert (found["tenant"], found["dataset"], found["fingerprint"]) == ("a", made.id, mark)
         assert (found["items"], found["why"], found["order"]) == (40, "benefit", "uniform")
-        wait_until(lambda: "full" in stored(put(alone, made, mark, elements)), 30, "the node to follow the plan")
+        wait_until(lambda: pool_of_results(alone)["bytes"] == 200_000, 30, "the node to follow the plan")
+        assert "full" in stored(put(alone, made, mark, elements))
         kept = read(alone, made, mark, range(40))
         assert 200_000 * len(kept) <= 1.1 * target + 200_000
         assert set(stored(put(alone, made, mark, elements))) == {"known", "full"}

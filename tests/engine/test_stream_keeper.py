@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from gateway.config import CacheSettings
 from gateway.engine.space import stream_keeper
 from gateway.engine.space.stream_keeper import StreamKeeper, StreamLinks
 from gateway.metrics import STREAM_ACCESSES
+from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey
 from gateway.policies.pools import Pool, with_default
 from gateway.policies.rules import Caching, Rules
@@ -24,6 +25,7 @@ from gateway.testing.stores import key_of, put
 from tests.engine.conftest import BLOCK, Bench
 
 REPORT = stream_keeper._REPORT_EVERY
+Record = Callable[[Sequence[ObjectRead]], None]
 
 
 class Zone:
@@ -43,10 +45,12 @@ class Zone:
 class Worker:
     """A worker whose clients read; its clock is the bench's."""
 
-    def __init__(self, store: Store, place: Path, zone: Zone, bench: Bench, rules: Rules) -> None:
+    def __init__(
+        self, store: Store, place: Path, zone: Zone, bench: Bench, rules: Rules, record: Record | None = None
+    ) -> None:
         self.observed = ObservedReads()
         self.channel = ReadChannel(place)
-        links = StreamLinks(lambda: rules, BLOCK, zone.tell, lambda _: 0)
+        links = StreamLinks(lambda: rules, BLOCK, zone.tell, lambda _: 0, record=record)
         self.keeper = StreamKeeper(store, self.observed, self.channel, links, lambda: bench.now[0])
         self.bucket = "lake"
         self._bench = bench
@@ -66,9 +70,16 @@ class Worker:
 
 
 @contextmanager
-def worker(bench: Bench, tmp_path: Path, zone: Zone, store: Store | None = None, *rules: Caching) -> Iterator[Worker]:
+def worker(
+    bench: Bench,
+    tmp_path: Path,
+    zone: Zone,
+    store: Store | None = None,
+    *rules: Caching,
+    record: Record | None = None,
+) -> Iterator[Worker]:
     """A worker of the bench's node."""
-    made = Worker(store or bench.store, tmp_path / "reads", zone, bench, Rules(rules))
+    made = Worker(store or bench.store, tmp_path / "reads", zone, bench, Rules(rules), record)
     try:
         yield made
     finally:
@@ -129,6 +140,26 @@ async def test_a_worker_without_the_lock_hands_over(bench: Bench, tmp_path: Path
             assert [stream.name for stream in keeper.keeper.tree.streams()] == ["lake/a/"]
     finally:
         await sibling.close()
+
+
+async def test_reads_since_the_last_turn_are_recorded_at_the_end(bench: Bench, tmp_path: Path) -> None:
+    """Rule: profiles have the reads of every worker that ends before the keeper, and of the keeper itself."""
+    recorded: list[ObjectRead] = []
+    settings = CacheSettings(dir=str(tmp_path / "cache"), capacity=64 * 1024**2, block_size=BLOCK, reserve=0)
+    sibling = await Store.open(settings, now=lambda: bench.now[0])
+    try:
+        with (
+            worker(bench, tmp_path, Zone(), record=recorded.extend) as keeper,
+            worker(bench, tmp_path, Zone(), sibling) as other,
+        ):
+            await keeper.keeper.turn()
+            keeper.read("a")
+            other.read("b")
+            await other.keeper.close()
+            await keeper.keeper.close()
+    finally:
+        await sibling.close()
+    assert [read.key.key for read in recorded] == ["a", "b"]
 
 
 async def test_rules_say_how_a_prefix_is_read(bench: Bench, tmp_path: Path) -> None:

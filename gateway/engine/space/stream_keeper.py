@@ -97,10 +97,7 @@ class StreamKeeper:
         """Hand over what this worker's clients read, or learn from what all workers' clients did."""
         reads, dropped = self._observed.take()
         if self._store.directory.locked:
-            self._channel.open()
-            reads += self._channel.receive(_MOST)
-            if self._links.record is not None:
-                self._links.record(reads)
+            reads = self._gather(reads)
             folded = await self._fold(reads)
             dropped += len(reads) - folded
             if self.ahead is not None:
@@ -116,8 +113,21 @@ class StreamKeeper:
             dropped += len(reads) - self._channel.send(reads)
         metrics.STREAM_ACCESSES.labels("dropped").inc(dropped)
 
+    def _gather(self, reads: list[ObjectRead]) -> list[ObjectRead]:
+        """Add the other workers' reads to those of this one, and record all in the profiles."""
+        self._channel.open()
+        reads += self._channel.receive(_MOST)
+        if self._links.record is not None:
+            self._links.record(reads)
+        return reads
+
     async def close(self) -> None:
-        """Stop what is being loaded."""
+        """Hand over or record the reads since the last turn, and stop what is being loaded."""
+        reads, _ = self._observed.take()
+        if self._store.directory.locked:
+            self._gather(reads)
+        else:
+            self._channel.send(reads)
         for loader in (self.ahead, self.whole):
             if loader is not None:
                 await loader.close()
