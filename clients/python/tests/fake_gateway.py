@@ -57,6 +57,8 @@ class Handler(BaseHTTPRequestHandler):
             fault = self.server.faults.pop(0) if self.server.faults else None
         if fault is not None:
             fault(self, asked)
+        elif "/results/" in parts.path:
+            self.server.results(self, asked)
         elif parts.path.endswith("/batch") and asked.query.get("mode") != "prefetch":
             self.send_batch(self.server.answer(asked))
         else:
@@ -154,7 +156,7 @@ class FakeBatchGateway(ThreadingHTTPServer):
     """Serves a ``Store``; ``faults`` are used up one for each request, ``asked`` are the requests that came.
 
     ``fleet``: addresses of nodes by id, if it is part of one; ``looks``: how often that was asked for; a ``dead`` one breaks
-    off whatever comes.
+    off whatever comes. ``results`` answers what is asked about results of pipelines.
     """
 
     daemon_threads = True
@@ -172,6 +174,7 @@ class FakeBatchGateway(ThreadingHTTPServer):
         self.looks = 0
         self.dead = False
         self.other: Fault = lambda handler, asked: handler.send_problem(404, "UnknownDataset", "register it again")
+        self.results = self.other
         self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
 
     def shutdown_request(self, request: socket.socket) -> None:

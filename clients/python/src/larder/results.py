@@ -35,6 +35,8 @@ _MOST_BYTES = 16 << 20
 _ANSWER = 128 << 20
 """Bytes of the largest answer."""
 _STORED = frozenset({"stored", "known"})
+_ABSENT = frozenset({404, 405, 501})
+"""Statuses of a gateway, or of a proxy in front of it, that does not know the addresses of results."""
 
 
 @dataclass
@@ -78,6 +80,9 @@ class ResultStore(Protocol):
 
 
 class GatewayResults:
+    def close(self) -> None:
+        """Close idle connections."""
+
     """The results of one mark. Safe for threads; not for fork.
 
     Args:
@@ -134,7 +139,7 @@ class GatewayResults:
             try:
                 outcome = self._round(page, partial(self._read, sent))
             except RequestRefused as error:
-                self.unread = str(error)
+                self.unread = self._explained(error)
                 break
             if outcome is None:
                 break
@@ -152,7 +157,7 @@ class GatewayResults:
             try:
                 self._round(list(page), partial(self._write, page, done))
             except RequestRefused as error:
-                self.unstored = str(error)
+                self.unstored = self._explained(error)
             lost = sum(pieces is not None for pieces in page.values()) - (
                 done.stored + sum(done.refused.values()) - before
             )
@@ -170,6 +175,12 @@ class GatewayResults:
         self._api.connection.close()
         self._scatter.fleet.close()
 
+    def _explained(self, error: RequestRefused) -> str:
+        """Why nothing is asked any more; the same text for every worker, so that it is said once."""
+        if error.status in _ABSENT:
+            return f"the gateway at {self._api.endpoint} has no results of pipelines ({error.status}); it may be an older one"
+        return str(error)
+
     def _round(self, indices: Sequence[int], ask: Ask) -> RequestOutcome | None:
         """One request to each home, or to the one address; ``None`` if that failed.
 
@@ -186,7 +197,9 @@ class GatewayResults:
             return None
         except RequestRefused:
             raise
-        except (LarderError, ValueError, *TRANSIENT):
+        except (LarderError, ValueError, *TRANSIENT) as error:
+            if isinstance(error, UnexpectedAnswer) and error.status in _ABSENT:
+                raise RequestRefused(error.status, "", str(error)) from error
             self._probation.failed()
             return None
         self._probation.answered()

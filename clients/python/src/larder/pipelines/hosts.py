@@ -10,7 +10,7 @@ from typing import Any
 
 from larder.pipelines.processes import ProcessHost
 from larder.pipelines.ray_actors import RayHost, free_cpus
-from larder.pipelines.workers import InlineHost, WorkerHost, WorkerTask
+from larder.pipelines.workers import WorkerHost
 
 _ON_RAY = re.compile(r"ray(?::([1-9]\d{0,5}))?")
 
@@ -47,19 +47,16 @@ class WorkerChoice:
             raise ValueError('ray_options= needs workers="ray"')
         return cls(workers)
 
-    def host(self, task: WorkerTask, payload: bytes | None, heartbeat: float) -> WorkerHost:
-        """A host of workers for a task.
+    def host(self, payload: bytes, heartbeat: float) -> WorkerHost:
+        """A host of workers outside of this process.
 
         Args:
-            task: of the pipeline.
-            payload: the same, pickled; ``None`` if this process computes.
+            payload: their task, pickled.
             heartbeat: seconds between two heartbeats.
 
         Raises:
             PipelineError: this process may start no workers.
         """
-        if payload is None:
-            return InlineHost(task)
         return RayHost(payload, heartbeat, self.ray_options) if self.on_ray else ProcessHost(payload, heartbeat)
 
     def default(self, world: int) -> int:

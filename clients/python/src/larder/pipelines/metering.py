@@ -228,3 +228,23 @@ def _metrics(stage: int, counts: StageCounts) -> dict[str, object]:
         "bytes_produced": round(size * counts.elements),
         "num_elements": counts.elements,
     }
+
+
+def described_results(counts: StageCounts) -> dict[str, int]:
+    """What came of the results of a mark, as `Pipeline.stats` has it."""
+    return {
+        "read": counts.read,
+        "computed": counts.elements - counts.read,
+        "stored": counts.stored,
+        "refused": counts.refused,
+        "damaged": counts.damaged,
+    }
+
+
+def described(counts: StageCounts) -> dict[str, float]:
+    """What a stage cost for each element: seconds with all earlier stages, and bytes."""
+    return {
+        "elements": counts.elements,
+        "seconds": counts.seconds / max(1, counts.elements),
+        "bytes": counts.bytes / max(1, counts.measured),
+    }

@@ -67,6 +67,10 @@ class ReadThrough:
     def look(self, indices: Sequence[int]) -> Lookup:
         """What is stored of a split; for the thread that reads ahead."""
         return self._store.get(indices)
+    def close(self) -> None:
+        """Close idle connections; it stays usable."""
+        self._store.close()
+
 
     def elements(
         self, indices: Sequence[int], found: Lookup, compute: Compute, finish: Finish, *, each: bool = False

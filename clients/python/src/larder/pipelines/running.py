@@ -21,7 +21,14 @@ from larder.pipelines.crew import HEARTBEAT, Crew, CrewLimits
 from larder.pipelines.elements import DROPPED, decode
 from larder.pipelines.fingerprint import Fingerprint, fingerprints
 from larder.pipelines.hosts import WorkerChoice
-from larder.pipelines.metering import BatchMeter, ProfiledStages, ProfileMeter, StepMeter
+from larder.pipelines.metering import (
+    BatchMeter,
+    ProfiledStages,
+    ProfileMeter,
+    StepMeter,
+    described,
+    described_results,
+)
 from larder.pipelines.splits import CacheMark, PlannedItems, Released, SplitLedger
 from larder.pipelines.stages import (
     AUTOCACHE,
@@ -36,7 +43,7 @@ from larder.pipelines.stages import (
 )
 from larder.pipelines.stream import BatchSizes, Piece, batched, shuffled, stack
 from larder.pipelines.worker import pickled
-from larder.pipelines.workers import WorkerTask
+from larder.pipelines.workers import InlineHost, SplitComputation, WorkerTask
 from larder.planner import EpochPlan, Shard
 from larder.ranks import Ranks
 from larder.run import Tracker, item_error
@@ -138,6 +145,7 @@ class PipelineRuntime:
         self.waited = 0.0
         self._owner = uuid.uuid4().hex
         self._crew: Crew | None = None
+        self._inline: SplitComputation | None = None
         self._payload: bytes | None = None
         self._ended_crews: Counts = {}
         self._deaths = 0
@@ -157,15 +165,21 @@ class PipelineRuntime:
         payload = None if self.choice.number == 0 else pickled(task)
         if self._crew is not None and payload is not None and payload == self._payload:
             return self._crew
-        self.close()
+        self._end_crew()
         limits = CrewLimits(options.queue * max(1, batch), options.queue_bytes, options.timeout)
         # A function that hangs is seen by the heartbeat after the timeout.
         beat = min(HEARTBEAT, max(0.05, options.timeout / 2))
-        host = self.choice.host(task, payload, beat)
+        host = InlineHost(self._computation(task)) if payload is None else self.choice.host(payload, beat)
         if not self.workers and payload is not None:
             self.workers = self.choice.default(world)
         self._crew, self._payload = Crew(host, max(1, self.workers), limits), payload
         return self._crew
+
+    def _computation(self, task: WorkerTask) -> SplitComputation:
+        """What computes in this process: the same in all epochs."""
+        if self._inline is None or self._inline.task != task:
+            self._inline = SplitComputation(task)
+        return self._inline
 
     def advised_by(self, job: Job, stages: tuple[Stage, ...], *, batched: bool) -> None:
         """Let the fleet find marks to store, and the number of workers, unless the user has set one.
@@ -295,16 +309,21 @@ class PipelineRuntime:
             "waited": self.waited,
             "workers": 0 if self._crew is None else self._crew.workers,
             "worker_deaths": self._deaths + (0 if self._crew is None else self._crew.deaths),
-            "stages": {named[number]: _described(counts[number]) for number in sorted(counts) if number in named},
+            "stages": {named[number]: described(counts[number]) for number in sorted(counts) if number in named},
             "results": {
-                str(stage): _of_results(counts.get(stage.number, StageCounts()))
+                str(stage): described_results(counts.get(stage.number, StageCounts()))
                 for stage in stages
                 if stage.kind == AUTOCACHE
             },
         }
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers, and close connections of this process."""
+        self._end_crew()
+        if self._inline is not None:
+            self._inline.close()
+
+    def _end_crew(self) -> None:
         if self._crew is not None:
             self._ended_crews = summed(self._ended_crews, self._crew.counts)
             self._deaths += self._crew.deaths
@@ -468,21 +487,3 @@ class EpochElements:
 def filtered(stages: PipelineStages, options: RunOptions) -> bool:
     """Whether the number of elements of an epoch is known only at its end."""
     return options.skips or any(stage.kind == FILTER for stage in stages.elements)
-
-
-def _of_results(counts: StageCounts) -> dict[str, int]:
-    return {
-        "read": counts.read,
-        "computed": counts.elements - counts.read,
-        "stored": counts.stored,
-        "refused": counts.refused,
-        "damaged": counts.damaged,
-    }
-
-
-def _described(counts: StageCounts) -> dict[str, float]:
-    return {
-        "elements": counts.elements,
-        "seconds": counts.seconds / max(1, counts.elements),
-        "bytes": counts.bytes / max(1, counts.measured),
-    }

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -91,6 +91,11 @@ class Ended(NamedTuple):
 Event = Started | SplitPart | Heartbeat | Broken | Notice | Ended
 
 
+@runtime_checkable
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
 class WorkerHost(Protocol):
     """Runs workers. Workers have numbers, which are not used again."""
 
@@ -138,7 +143,7 @@ class SplitComputation:
     """
 
     def __init__(self, task: WorkerTask) -> None:
-        self._task = task
+        self.task = task
         self._reader: ItemReader = task.source.reader(task.info, Stats())
         self.stages = ElementStages(task.stages, task.seed)
         self._marks: dict[CacheMark, ReadThrough | None] = {}
@@ -215,7 +220,7 @@ class SplitComputation:
             return
         split = loaded.split
         wanted = np.array(indices, np.uint32)
-        fetched = self._reader.fetch(wanted, mode="exact", epoch=split.epoch, job=self._task.job)
+        fetched = self._reader.fetch(wanted, mode="exact", epoch=split.epoch, job=self.task.job)
         loaded.items.update(zip(fetched.indices.tolist(), fetched.data, strict=True))
         loaded.failed.update(fetched.failed)
         loaded.hits += int(np.count_nonzero(fetched.flags & HIT))
@@ -226,18 +231,32 @@ class SplitComputation:
         self._told |= found
         return sorted(found)
 
+    def close(self) -> None:
+        """Close idle connections; it stays usable."""
+        for one in (self._reader, *self._marks.values()):
+            if isinstance(one, _Closable):
+                one.close()
+
     def _through(self, split: Split) -> ReadThrough | None:
         """How a split is read; ``None``: its items are read, and all of it is computed."""
         if split.cache is None:
             return None
         if split.cache not in self._marks:
+            self._forget(split.cache.stage)
             stage = next(stage for stage in self.stages.stages if stage.number == split.cache.stage)
-            source, through = self._task.source, None
+            source, through = self.task.source, None
             if isinstance(source, ResultSource):
-                store = source.results(self._task.info, split.cache.name, split.cache.owner)
+                store = source.results(self.task.info, split.cache.name, split.cache.owner)
                 through = ReadThrough(store, str(stage))
             self._marks[split.cache] = through
         return self._marks[split.cache]
+
+    def _forget(self, stage: int) -> None:
+        """Close the store of a mark whose functions have changed."""
+        for mark in [mark for mark in self._marks if mark.stage == stage]:
+            through = self._marks.pop(mark)
+            if through is not None:
+                through.close()
 
 
 @dataclass
@@ -245,18 +264,17 @@ class InlineHost:
     """Computes in the training process, one element per ``poll``; for debugging, and for functions that cannot be sent.
 
     It has the same events as other hosts, whatever number of workers it is asked for. A function that hangs blocks the training
-    process.
+    process. The computation outlives it, with the connections and what they learnt of the gateways.
     """
 
     advice: ClassVar[str] = ""
-    task: WorkerTask
+    computation: SplitComputation
     _events: list[tuple[int, Event]] = field(default_factory=list)
     _splits: deque[tuple[int, Split]] = field(default_factory=deque)
     _retiring: list[int] = field(default_factory=list)
     _started: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._computation = SplitComputation(self.task)
         self._running: tuple[int, Split, Iterator[Encoded | ElementFailure], int] | None = None
 
     def start(self, worker: int) -> None:
@@ -304,22 +322,22 @@ class InlineHost:
             worker, split = self._splits.popleft()
             began = perf_counter()
             try:
-                loaded = self._computation.read(split)
+                loaded = self.computation.read(split)
             except LarderError as error:
                 self._events.append((worker, Broken(error)))
                 return
             spent = perf_counter() - began
-            self._running = worker, split, self._computation.elements(loaded, spent), split.first
+            self._running = worker, split, self.computation.elements(loaded, spent), split.first
         worker, split, elements, place = self._running
         with own_generators():
             element = next(elements, None)
             if place + 1 == split.first + len(split.indices):
                 next(elements, None)  # what a split does after its last element: nobody polls again in this epoch
-        self._events += [(worker, Notice(text)) for text in self._computation.take_notices()]
+        self._events += [(worker, Notice(text)) for text in self.computation.take_notices()]
         if element is None:
             self._running = None
             return
         value = element if isinstance(element, ElementFailure) else memoryview(bytearray(element.to_bytes()))
-        counts = self._computation.stages.take_counts()
+        counts = self.computation.stages.take_counts()
         self._events.append((worker, SplitPart(split.number, place, [value], counts)))
         self._running = worker, split, elements, place + 1

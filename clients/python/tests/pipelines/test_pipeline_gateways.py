@@ -1,0 +1,101 @@
+"""Pipelines at a gateway of a test: one without results, and what a pipeline keeps over its epochs."""
+
+import pytest
+from fake_gateway import ID, FakeBatchGateway, Store, problem, serving
+from pipeline_steps import Adding, number
+
+import larder
+from larder.dataset import DatasetInfo
+from larder.errors import LarderWarning
+
+ITEMS = 40
+NUMBERS = DatasetInfo("numbers", ID, ITEMS)
+ACCESS = larder.Access(credentials=larder.Credentials("key", "secret"), split=False)
+
+
+def plain(status, text):
+    """An answer that is no gateway's, such as a proxy's."""
+    return lambda handler, asked: handler.send(status, text, Content_Type="text/plain")
+
+
+@pytest.fixture
+def server():
+    """A gateway with numbers."""
+    with serving(FakeBatchGateway(Store({index: b"%d" % index for index in range(ITEMS)}))) as running:
+        yield running
+
+
+def pipeline_at(server, workers, **options):
+    """A pipeline over its numbers, with a mark."""
+    options = {"endpoint": server.endpoint, "access": ACCESS, "workers": workers, "seed": 1, **options}
+    return larder.pipeline(NUMBERS, **options).map(number).autocache()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        problem(404, "NotFound", "no such address"),
+        problem(405, "MethodNotAllowed"),
+        problem(501, "NotImplemented"),
+        plain(404, b"404 page not found"),
+        plain(501, b"Not Implemented"),
+    ],
+    ids=["404", "405", "501", "plain 404", "plain 501"],
+)
+def test_a_gateway_without_results_is_said_once(server, workers, answer):
+    """Rule: an older gateway costs each worker one request; all epochs compute, with one warning."""
+    server.results = answer
+    pipeline = pipeline_at(server, workers, cache=2)
+    with pytest.warns(LarderWarning) as said:
+        epochs = [sorted(pipeline) for _ in range(3)]
+    pipeline.close()
+    assert epochs == [list(range(ITEMS))] * 3
+    (warning,) = said
+    assert "results of stage 2, autocache() are computed in every epoch" in str(warning.message)
+    assert f"{server.endpoint} has no results of pipelines" in str(warning.message)
+    assert 1 <= sum("/results/" in asked.path for asked in server.asked) <= max(1, workers)
+
+
+def test_a_broken_gateway_is_no_older_one(server):
+    """Rule: another error costs this epoch's results, and nothing is said of the epochs to come."""
+    server.results = plain(403, b"a proxy")
+    pipeline = pipeline_at(server, 0, cache=2)
+    with pytest.warns(LarderWarning, match="some results of stage 2, autocache.* the gateway did not take them"):
+        assert sorted(pipeline) == list(range(ITEMS))
+    assert pipeline.stats()["results"]["stage 2, autocache()"]["refused"] == ITEMS
+    pipeline.close()
+
+
+def test_a_pipeline_without_workers_keeps_its_connection(server):
+    """Rule: all epochs of ``workers=0`` read through one client, and closing the pipeline closes its connection."""
+    pipeline = pipeline_at(server, 0)
+    for _ in range(3):
+        assert sorted(pipeline) == list(range(ITEMS))
+    before = {asked.connection for asked in server.batches()}
+    assert len(before) == 1
+    pipeline.close()
+    assert sorted(pipeline) == list(range(ITEMS))
+    assert len({asked.connection for asked in server.batches()}) == 2
+    pipeline.close()
+
+
+def test_a_pipeline_without_workers_computes_with_changed_functions(server):
+    """Rule: the client is kept; each epoch has the function as it is then, and no store of results of an earlier one."""
+    server.results = problem(404, "NotFound")
+    add = Adding(0)
+    pipeline = (
+        larder.pipeline(NUMBERS, endpoint=server.endpoint, access=ACCESS, workers=0, cache=2).map(add).autocache()
+    )
+
+    def epoch(more):
+        add.more = more
+        return sorted(value for value, _ in pipeline)
+
+    with pytest.warns(LarderWarning, match="has no results of pipelines"):
+        epochs = [epoch(more) for more in (0, 5, 7)]
+    assert epochs == [list(range(more, ITEMS + more)) for more in (0, 5, 7)]
+    assert len({asked.path for asked in server.asked if "/results/" in asked.path}) == 3
+    assert len({asked.connection for asked in server.batches() if "/results/" not in asked.path}) == 1
+    assert len(pipeline._runtime._inline._marks) == 1
+    pipeline.close()
