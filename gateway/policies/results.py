@@ -3,7 +3,8 @@
 The first result of an item stays: equal fingerprints compute equal results, so another one brings nothing. A pool of results has
 the order ``uniform``: nothing leaves it for another result of the same pool, because in the next epoch each is as likely to be
 read as any other. So what does not fit its target is refused, and the client computes it in every epoch. A collection without a
-pool, because no plan has been made since it began, takes what fits without any eviction.
+pool, because no plan has been made since it began, takes what fits without any eviction. A client that cannot decode a result
+replaces it: then nothing counts as known, and the space of what it replaces is room.
 """
 
 from __future__ import annotations

@@ -119,17 +119,20 @@ class ResultBlobs:
 
     # --- writing
 
-    async def put(self, collection: str, elements: Mapping[int, memoryview], largest: int) -> dict[int, PutResult]:
+    async def put(
+        self, collection: str, elements: Mapping[int, memoryview], largest: int, *, replace: bool = False
+    ) -> dict[int, PutResult]:
         """Store elements by index; what became of each. Never raises because the disk fails.
 
         Args:
             collection: name of their collection.
             elements: bytes by index.
             largest: bytes of the largest result that is stored.
+            replace: replace what is stored.
         """
         sizes = {index: len(data) for index, data in elements.items()}
         try:
-            limits = ResultLimits(largest, max(0, spare(self._space.current(), _WITHOUT_EVICTION)))
+            limits = ResultLimits(largest, max(0, spare(self._space.current(), _WITHOUT_EVICTION)), replace)
             look = partial(result_rows.outlook, collection=collection, sizes=sizes, limits=limits)
             found = await self._disk.look(look)
             wanted = [index for index, result in found.items() if result is PutResult.STORED]

@@ -74,12 +74,13 @@ def put(
     elements: Mapping[int, bytes | None],
     key: Key = GWA,
     owner: str = "",
+    more: str = "",
 ) -> Reply:
-    """Store elements by index; ``None`` gives a claim up."""
+    """Store elements by index; ``None`` gives a claim up; ``more`` are further parameters."""
     body = index_form(
         [(index, MISSING if one is None else OK, [] if one is None else [one]) for index, one in elements.items()]
     )
-    query = f"?name={dataset.name}" + (f"&owner={owner}" if owner else "")
+    query = f"?name={dataset.name}" + (f"&owner={owner}" if owner else "") + more
     return ask(running, "PUT", f"/v1/datasets/{dataset.id}/results/{mark}{query}", body, key)
 
 
@@ -127,6 +128,21 @@ def test_the_first_result_stays(running: Running, shared: Stock, mark: str) -> N
     assert stored(put(running, shared, mark, {5: b"first"})) == ["stored"]
     assert stored(put(running, shared, mark, {5: b"other", 6: b"six"})) == ["known", "stored"]
     assert read(running, shared, mark, [5, 6]) == {5: b"first", 6: b"six"}
+
+
+@pytest.mark.parametrize("other", [b"of equal size: B", b"another size"], ids=["equal size", "another size"])
+def test_a_result_is_replaced_when_told_so(running: Running, shared: Stock, mark: str, other: bytes) -> None:
+    """Rule: with ``replace=1`` the new element is there for every worker, the old file is gone, and repeating changes nothing."""
+    first, six, seven, other = (one + mark.encode() for one in (b"of equal size: A", b"six", b"seven", other))
+    cache = running.config.parent / "cache"
+    assert stored(put(running, shared, mark, {5: first, 6: six})) == ["stored", "stored"]
+    before = len(files_of(cache))
+    for _ in range(2):
+        assert stored(put(running, shared, mark, {5: other, 7: seven}, more="&replace=1")) == ["stored", "stored"]
+        for _ in range(8):  # connections go to either worker
+            assert read(running, shared, mark, [5, 6, 7]) == {5: other, 6: six, 7: seven}
+    wait_until(lambda: len(files_of(cache)) == before + 1, 30, "the removal of the old file")
+    assert stored(put(running, shared, mark, {5: first})) == ["known"]
 
 
 def test_equal_elements_are_stored_once(running: Running, shared: Stock, mark: str) -> None:
@@ -221,6 +237,13 @@ def test_bad_requests_name_the_field(
     reply = get(running, shared, mark, indices, query)
     assert reply.code == code
     assert says in reply.json["detail"]
+
+
+def test_a_put_says_whether_it_replaces_by_one(running: Running, shared: Stock, mark: str) -> None:
+    """Rule: any other value of ``replace`` is refused, and nothing is stored."""
+    reply = put(running, shared, mark, {1: b"one"}, more="&replace=yes")
+    assert (reply.code, "replace must be 1" in reply.json["detail"]) == ("InvalidRequest", True)
+    assert read(running, shared, mark, [1]) == {}
 
 
 def test_the_address_must_have_a_fingerprint_and_a_known_dataset(running: Running, shared: Stock) -> None:

@@ -53,8 +53,8 @@ def cache_of(running: Running) -> int:
 def test_results_are_at_their_homes_and_every_gateway_has_them(
     origin: FakeOrigin, two: list[Running], tmp_path: Path
 ) -> None:
-    """Rule: what one gateway is given goes to the homes of its items, and every gateway reads it there. When a node is killed,
-    its part is missing, and the rest is read."""
+    """Rule: what one gateway is given goes to the homes of its items, and every gateway reads it there; so does what
+    replaces it. When a node is killed, its part is missing, and the rest is read."""
     made = stock(origin, tmp_path / "files", "fleet", bytes_of(ITEMS, 300, "fleet"))
     made.register(two[0])
     elements = {index: b"result %d" % index * 50 for index in range(ITEMS)}
@@ -64,6 +64,11 @@ def test_results_are_at_their_homes_and_every_gateway_has_them(
     held = [cache_of(running) for running in two]
     assert sum(held) == ITEMS
     assert min(held) > 0
+    assert elements_of(two[0], made) == elements_of(two[1], made) == elements
+    elements = {index: b"other %d" % index * 50 for index in range(ITEMS)}
+    body = index_form([(index, OK, [data]) for index, data in elements.items()])
+    reply = ask(two[0], "PUT", f"/v1/datasets/{made.id}/results/{MARK}?name={made.name}&replace=1", body)
+    assert reply.json == {"results": ["stored"] * ITEMS}
     assert elements_of(two[0], made) == elements_of(two[1], made) == elements
     two[1].kill()
     left = elements_of(two[0], made)

@@ -245,16 +245,19 @@ def test_a_read_only_key_says_that_it_stores_nothing(origin: FakeOrigin, tmp_pat
             assert values(pipeline(alone, made, Noting(tmp_path / "computed"))) == expected(made)
 
 
-def test_an_element_that_cannot_be_decoded_is_computed_again(running: Running, items: Stock, tmp_path: Path) -> None:
-    """Rule: what somebody stored that is no element costs a computation, and is counted."""
+def test_an_element_that_cannot_be_decoded_is_replaced(running: Running, items: Stock, tmp_path: Path) -> None:
+    """Rule: what somebody stored that is no element costs one computation, is counted, and is read from then on."""
     step = Noting(tmp_path / "computed")
     made = pipeline(running, items, step)
     mark = made._runtime.cache_mark(made._stages.elements)
     assert mark is not None
     source = made._open().source
     source.results(made._open().info, mark.name, "somebody").put({3: [b"no element"], 4: [b""]})
-    assert values(made) == expected(items)
-    assert made.stats()["results"]["stage 2, autocache()"]["damaged"] == 2
+    for _ in range(2):
+        assert values(made) == expected(items)
+        assert made.stats()["results"]["stage 2, autocache()"]["damaged"] == 2
+        assert step.computed() == WHOLE
+    assert values(pipeline(running, items, step)) == expected(items)
     assert step.computed() == WHOLE
 
 

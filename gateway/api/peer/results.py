@@ -39,7 +39,7 @@ class PeerResults:
         return {"results": Address(_PATH, ("POST", "PUT"), self.results, LONGEST_BODY, on_behalf_of=OnBehalfOf.TENANT)}
 
     async def results(self, request: PeerRequest) -> None:
-        """``POST ...?name=N&room=BYTES`` reads, ``PUT ...?name=N`` stores; bodies and answers as under ``/-/v1``.
+        """``POST ...?name=N&room=BYTES`` reads, ``PUT ...?name=N&replace=1`` stores; bodies and answers as under ``/-/v1``.
 
         Raises:
             ApiError: the request is refused.
@@ -54,7 +54,8 @@ class PeerResults:
         room = query.get("room", str(MOST_BYTES))
         if not room.isdecimal():
             raise ApiError("InvalidRequest", f"room must be a number of bytes, not {room[:40]!r}")
-        asked = ResultRequest(registration, found[2], forwarded=True, room=int(room))
+        replace = query.get("replace") == "1"
+        asked = ResultRequest(registration, found[2], forwarded=True, room=int(room), replace=replace)
         if request.scope["method"] == "PUT":
             entries = entries_of(request.body, registration.content.items)
             await send_json(request.send, 200, {"results": await self._results.put(asked, entries)})

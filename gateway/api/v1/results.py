@@ -10,7 +10,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from urllib.parse import parse_qsl
 
@@ -45,7 +45,7 @@ _PUTS = 4
 LONGEST_WAIT = 30.0
 """Seconds of the longest wait for results that others compute."""
 _GET = ("claim", "name", "owner", "wait")
-_PUT = ("name", "owner")
+_PUT = ("name", "owner", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +130,14 @@ class ResultsEndpoint:
         """
         request, query = call.request(), _query(call.scope["query_string"], _PUT)
         owner = _owner(query) if "owner" in query else ""
+        if query.get("replace", "1") != "1":
+            raise _invalid(f"replace must be 1 or left out, not {query['replace'][:40]!r}")
         if call.principal.read_only:
             raise ApiError("AccessDenied", "This access key is read-only: it may read results, and store none.")
         entries = entries_of(call.body, call.registration.content.items)
         indices = np.array([one.index for one in entries], np.uint32)
         await check_rights(call.principal, call.registration, indices)
+        request = replace(request, replace="replace" in query)
         await send_json(call.send, 200, {"results": await self._results.put(request, entries, owner)})
 
 

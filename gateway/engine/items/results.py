@@ -78,12 +78,26 @@ class RemoteElement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ResultRequest:
-    """Which results are asked for. ``forwarded``: by another node, for those that are at home here; ``room`` in bytes."""
+    """Which results are read or put.
+
+    Args:
+        registration: of the dataset.
+        fingerprint: of the functions.
+        forwarded: by another node, for those that are at home here.
+        room: bytes that an answer may have.
+        replace: whether elements of a PUT replace stored ones.
+    """
 
     registration: Registration
     fingerprint: str
     forwarded: bool = False
     room: int = MOST_BYTES
+    replace: bool = False
+
+    @property
+    def put_query(self) -> str:
+        """The query with which a PUT is forwarded to another home."""
+        return f"name={self.registration.name}" + ("&replace=1" if self.replace else "")
 
 
 @dataclass(slots=True)
@@ -266,7 +280,7 @@ class Results:
         mine, parts = self._by_home(request, indices)
         here = {index: one.data for index in mine.tolist() if (one := elements[index]).data is not None}
         answers = await asyncio.gather(
-            self._put_here(collection, here),
+            self._put_here(request, collection, here),
             *(self._to(node, request, [elements[index] for index in indices[at].tolist()]) for node, at in parts),
         )
         for answer in answers:
@@ -283,10 +297,12 @@ class Results:
         _count_put(done, elements)
         return [done[one.index] for one in entries]
 
-    async def _put_here(self, collection: str, elements: Mapping[int, memoryview]) -> dict[int, PutResult]:
+    async def _put_here(
+        self, request: ResultRequest, collection: str, elements: Mapping[int, memoryview]
+    ) -> dict[int, PutResult]:
         if not self._settings.enabled:
             return dict.fromkeys(elements, PutResult.FULL)
-        return await self._store.results.put(collection, elements, self._settings.largest)
+        return await self._store.results.put(collection, elements, self._settings.largest, replace=request.replace)
 
     async def _to(self, node: Node, request: ResultRequest, entries: Sequence[ReceivedResult]) -> dict[int, PutResult]:
         """Send another home its elements."""
@@ -295,7 +311,7 @@ class Results:
             for position, one in enumerate(entries)
         )
         body = b"".join([head, *(one.data or b"" for one in entries), end])
-        text = await self._ask(node, request, "PUT", f"name={request.registration.name}", body, _LONGEST_ANSWER)
+        text = await self._ask(node, request, "PUT", request.put_query, body, _LONGEST_ANSWER)
         try:
             results = ResultsPut.model_validate_json(text or b"").results
         except ValidationError:

@@ -33,10 +33,17 @@ _NOBODY = OriginIdentity("", "")
 
 
 class ResultLimits(NamedTuple):
-    """Bytes: of the largest result, and of what a collection without a pool may still store."""
+    """What may be stored.
+
+    Args:
+        largest: bytes of the largest result.
+        unplanned: bytes that a collection without a pool may still store.
+        replace: whether results replace those that are stored.
+    """
 
     largest: int
     unplanned: int
+    replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,11 @@ def outlook(
     (row,) = pool_rows.pools_of(connection, [Entering(access)])
     planned = row.pool.name.startswith(RESULTS)
     room = row.pool.target - row.ledger.size if planned else limits.unplanned
-    return judged(sizes, find(connection, collection, sizes), room, limits.largest)
+    known = find(connection, collection, sizes)
+    if limits.replace:
+        room += sum({blob.digest: blob.size for blob in known.values()}.values())
+        known = {}
+    return judged(sizes, known, room, limits.largest)
 
 
 def put(

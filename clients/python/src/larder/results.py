@@ -75,14 +75,16 @@ class ResultStore(Protocol):
     def get(self, indices: Sequence[int], *, claim: float = 0.0, wait: float = 0.0) -> Lookup:
         """See `GatewayResults`."""
 
-    def put(self, elements: Mapping[int, Sequence[Any]], given_up: Collection[int] = ()) -> Stored:
+    def put(
+        self, elements: Mapping[int, Sequence[Any]], given_up: Collection[int] = (), *, replace: bool = False
+    ) -> Stored:
         """See `GatewayResults`."""
 
-
-class GatewayResults:
     def close(self) -> None:
         """Close idle connections."""
 
+
+class GatewayResults:
     """The results of one mark. Safe for threads; not for fork.
 
     Args:
@@ -146,8 +148,17 @@ class GatewayResults:
             left += self._merge(page, outcome.received, found)
         return found
 
-    def put(self, elements: Mapping[int, Sequence[Any]], given_up: Collection[int] = ()) -> Stored:
-        """Store elements, each as pieces of bytes by index; end the claims on those and on ``given_up``. Raises nothing."""
+    def put(
+        self, elements: Mapping[int, Sequence[Any]], given_up: Collection[int] = (), *, replace: bool = False
+    ) -> Stored:
+        """Store elements; end the claims on those and on ``given_up``. Raises nothing.
+
+        Args:
+            elements: each as pieces of bytes, by index.
+            given_up: indices without an element.
+            replace: replace what is stored. Without it, the first element of an index stays.
+        """
+        sent = {"name": self._name, "owner": self._owner, **({"replace": "1"} if replace else {})}
         done = Stored()
         if self.unstored or self.waiting:
             self._lost(done, len(elements))
@@ -155,7 +166,7 @@ class GatewayResults:
         for page in _pages(elements, given_up):
             before = done.stored + sum(done.refused.values())
             try:
-                self._round(list(page), partial(self._write, page, done))
+                self._round(list(page), partial(self._write, page, done, sent))
             except RequestRefused as error:
                 self.unstored = self._explained(error)
             lost = sum(pieces is not None for pieces in page.values()) - (
@@ -163,6 +174,12 @@ class GatewayResults:
             )
             self._lost(done, lost)
         return done
+
+    def _explained(self, error: RequestRefused) -> str:
+        """Why nothing is asked any more; the same text for every worker, so that it is said once."""
+        if error.status in _ABSENT:
+            return f"the gateway at {self._api.endpoint} has no results of pipelines ({error.status}); it may be an older one"
+        return str(error)
 
     def _lost(self, done: Stored, elements: int) -> None:
         """Count elements that nobody took."""
@@ -174,12 +191,6 @@ class GatewayResults:
         """Close idle connections."""
         self._api.connection.close()
         self._scatter.fleet.close()
-
-    def _explained(self, error: RequestRefused) -> str:
-        """Why nothing is asked any more; the same text for every worker, so that it is said once."""
-        if error.status in _ABSENT:
-            return f"the gateway at {self._api.endpoint} has no results of pipelines ({error.status}); it may be an older one"
-        return str(error)
 
     def _round(self, indices: Sequence[int], ask: Ask) -> RequestOutcome | None:
         """One request to each home, or to the one address; ``None`` if that failed.
@@ -224,6 +235,7 @@ class GatewayResults:
         self,
         page: Mapping[int, Sequence[Any] | None],
         done: Stored,
+        sent: Mapping[str, str],
         api: Api,
         indices: NDArray[np.uint32],
         _wanted: int,
@@ -233,7 +245,7 @@ class GatewayResults:
         body = index_form(
             [(index, MISSING if pieces is None else OK, pieces or ()) for index, pieces in chosen.items()]
         )
-        query, headers = encode_query([("name", self._name), ("owner", self._owner)]), {"Content-Type": MEDIA_TYPE}
+        query, headers = encode_query(sent.items()), {"Content-Type": MEDIA_TYPE}
         try:
             with api.exchange("PUT", self._path, query=query, headers=headers, body=body) as response:
                 results = api.parsed(response.status, response.read()).get("results")

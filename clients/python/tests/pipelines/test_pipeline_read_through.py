@@ -32,7 +32,10 @@ class FakeStore:
         self.owner, self.trouble, self.chance, self.room = owner, trouble, chance or random.Random(1), room
         self.elements, self.claims = shared
         self.unread = self.unstored = ""
-        self.waits = 0
+        self.waits = self.replaced = 0
+
+    def close(self):
+        """See `larder.results.GatewayResults`."""
 
     def get(self, indices, *, claim=0.0, wait=0.0):
         """See `larder.results.GatewayResults`."""
@@ -53,12 +56,16 @@ class FakeStore:
                 self.claims.pop(index, None)  # the other one was killed
         return found
 
-    def put(self, elements, given_up=()):
+    def put(self, elements, given_up=(), *, replace=False):
         """See `larder.results.GatewayResults`."""
         done = Stored()
         failed = self.chance.random() < self.trouble
         for index, pieces in elements.items():
-            if failed or len(self.elements) >= self.room:
+            if replace and not failed:
+                self.elements[index] = b"".join(pieces)
+                self.replaced += 1
+                done.stored += 1
+            elif failed or len(self.elements) >= self.room:
                 done.refused["full"] = done.refused.get("full", 0) + 1
             else:
                 self.elements.setdefault(index, b"".join(pieces))
@@ -136,9 +143,9 @@ def test_two_workers_at_once_compute_each_element_once():
             with lock:
                 return super().get(indices, claim=claim)
 
-        def put(self, elements, given_up=()):
+        def put(self, elements, given_up=(), *, replace=False):
             with lock:
-                return super().put(elements, given_up)
+                return super().put(elements, given_up, replace=replace)
 
     jobs = [Reading(Locked(owner, shared)) for owner in "ab"]
     orders = [list(range(0, 60, 6)), list(reversed(range(0, 60, 6)))]
@@ -166,6 +173,27 @@ def test_a_failed_element_gives_its_claim_up():
     assert (sorted(shared[0]), shared[1]) == ([1, 3], {})
 
 
+def test_an_element_that_cannot_be_decoded_is_replaced():
+    """Rule: the epoch that finds it computes it, and the next one reads it."""
+    shared = ({1: b"nonsense", 2: b""}, {})
+    job = Reading(FakeStore("a", shared))
+    assert job.values([1, 2, 3]) == [-1, -2, -3]
+    assert {index: decode(data) for index, data in shared[0].items()} == {1: 1, 2: 2, 3: 3}
+    assert Reading(FakeStore("b", shared)).values([1, 2, 3]) == [-1, -2, -3]
+    assert job.through.counts == StageCounts(stored=3, damaged=2)
+
+
+def test_an_element_is_replaced_once():
+    """Rule: a worker that cannot decode what another version stores, again and again, does not overwrite it in every epoch."""
+    shared = ({}, {})
+    job = Reading(store := FakeStore("a", shared))
+    for epoch in range(3):
+        shared[0][1] = b"of another version"
+        assert job.values([1, 2]) == [-1, -2]
+        assert (store.replaced, job.through.counts.damaged) == (1, epoch + 1)
+    assert decode(shared[0][2]) == 2
+
+
 def test_counts_say_what_came_of_the_results():
     """Rule: read, stored, refused and damaged elements are counted, and what the user should know is said once."""
     shared = ({1: b"nonsense"}, {})
@@ -173,7 +201,7 @@ def test_counts_say_what_came_of_the_results():
     job.values([1, 2, 3])
     assert job.through.counts == StageCounts(stored=2, refused=1, damaged=1)
     job.values([1, 2, 3])
-    assert job.through.counts.read == 1
+    assert job.through.counts.read == 2
     assert job.through.notices == {
         "some results of stage 2, autocache() are computed in every epoch: the cache has no room for them"
     }

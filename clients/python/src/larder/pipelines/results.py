@@ -5,7 +5,8 @@ is read ahead: a worker holds claims for one split only. It computes and puts wh
 of another job. A worker that waits therefore holds no claim, and no two workers wait for each other.
 
 Nothing here can fail an element. A store that does not answer, refuses or is full costs a computation. An element that was stored
-and cannot be decoded is computed again.
+and cannot be decoded is computed again, and replaced. A worker replaces each at most once: otherwise two versions of Larder that
+cannot read each other's elements would take turns forever.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from time import perf_counter
 from larder.errors import ElementDamaged
 from larder.pipelines.elements import Encoded
 from larder.pipelines.stages import ElementFailure, StageCounts
-from larder.results import Lookup, ResultStore
+from larder.results import Lookup, ResultStore, Stored
 
 PUT_BYTES = 4 << 20
 """Bytes of elements after which a split's are put, before it ends."""
@@ -42,6 +43,7 @@ class _Puts:
     """What is to be put of a split."""
 
     elements: dict[int, list[bytes]] = field(default_factory=dict)
+    replacing: dict[int, list[bytes]] = field(default_factory=dict)
     given_up: list[int] = field(default_factory=list)
     size: int = 0
 
@@ -59,18 +61,19 @@ class ReadThrough:
         self._what = what
         self._seconds = 0.0
         self._computed = 0
+        self._replaced: set[int] = set()
         self.counts = StageCounts()
         """What came of the mark's results since it was taken."""
         self.notices: set[str] = set()
         """What the user should know, each once."""
 
-    def look(self, indices: Sequence[int]) -> Lookup:
-        """What is stored of a split; for the thread that reads ahead."""
-        return self._store.get(indices)
     def close(self) -> None:
         """Close idle connections; it stays usable."""
         self._store.close()
 
+    def look(self, indices: Sequence[int]) -> Lookup:
+        """What is stored of a split; for the thread that reads ahead."""
+        return self._store.get(indices)
 
     def elements(
         self, indices: Sequence[int], found: Lookup, compute: Compute, finish: Finish, *, each: bool = False
@@ -100,7 +103,7 @@ class ReadThrough:
             began = perf_counter()
             value = ready.pop(index, None)
             if value is None:
-                value = self._computed_one(index, compute, puts)
+                value = self._computed_one(index, compute, puts, damaged=stored is not None)
             if isinstance(value, ElementFailure):
                 yield value
             else:
@@ -147,7 +150,9 @@ class ReadThrough:
             self._put(puts)
         self._put(puts, all_of_them=True)
 
-    def _computed_one(self, index: int, compute: Compute, puts: _Puts) -> bytes | ElementFailure:
+    def _computed_one(
+        self, index: int, compute: Compute, puts: _Puts, *, damaged: bool = False
+    ) -> bytes | ElementFailure:
         began = perf_counter()
         outcome = compute(index)
         self._seconds += perf_counter() - began
@@ -157,7 +162,11 @@ class ReadThrough:
             return outcome
         # A copy: a later stage may change the arrays.
         data = outcome.to_bytes()
-        puts.elements[index] = [data]
+        if damaged and index in self._replaced:
+            return data
+        if damaged:
+            self._replaced.add(index)
+        (puts.replacing if damaged else puts.elements)[index] = [data]
         puts.size += len(data)
         return data
 
@@ -172,10 +181,15 @@ class ReadThrough:
         return outcome
 
     def _put(self, puts: _Puts, *, all_of_them: bool = False) -> None:
-        if puts.size < PUT_BYTES and not (all_of_them and (puts.elements or puts.given_up)):
+        if puts.size < PUT_BYTES and not all_of_them:
             return
-        done = self._store.put(puts.elements, puts.given_up)
-        puts.elements, puts.given_up, puts.size = {}, [], 0
+        if puts.elements or puts.given_up:
+            self._take_in(self._store.put(puts.elements, puts.given_up))
+        if puts.replacing:
+            self._take_in(self._store.put(puts.replacing, replace=True))
+        puts.elements, puts.replacing, puts.given_up, puts.size = {}, {}, [], 0
+
+    def _take_in(self, done: Stored) -> None:
         self.counts.stored += done.stored
         self.counts.refused += sum(done.refused.values())
         self._note(done.refused)
