@@ -1,4 +1,4 @@
-"""Pipelines in the simulator: where they cache, how many workers they get, and both over time (Cachew's Figures 6 to 9)."""
+"""Pipelines in the simulator: where they cache, and how many workers they get (Cachew's Figures 6 to 9, and 11)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from evaluation.pages import machine, picture, table, write
 from gateway.policies.space.autocache import COMPUTE
 from gateway.policies.space.autoscale import ScaleSettings
 from gateway.sim.figures import pyplot
-from gateway.sim.pipelines import FULL, SOURCE, PipelineControl, PipelineModel, knee, simulate_pipeline, with_knee
+from gateway.sim.pipelines import (
+    FULL,
+    SOURCE,
+    PipelineControl,
+    PipelineModel,
+    PipelineRun,
+    SimulatedEpoch,
+    knee,
+    simulate_pipeline,
+    with_knee,
+)
 
 WORK = (0.0, 2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3)
 """Seconds of work on an element: Figure 8's compute intensity."""
@@ -23,6 +33,8 @@ ROOMS = (1.0, 0.5, 0.1)
 MODES = {COMPUTE: "compute", SOURCE: "source cache", FULL: "full cache"}
 KNEES = (2, 4, 6)
 """Workers that the three trainers of Figures 6 and 7 need."""
+READERS = 2
+"""Workers that the first of two jobs needs to read results (Figure 11)."""
 MOST = 8
 LIMIT = 1.05
 """The automatic mode may take so many times as long as the cheapest fixed one."""
@@ -64,6 +76,8 @@ def run() -> None:
         _threshold(),
         "## Four epochs",
         _timeline(),
+        "## Two jobs",
+        _two_jobs(),
     )
 
 
@@ -85,7 +99,7 @@ def _point(work: float, origin: float, size: int, share: float) -> SweepPoint:
 
 def _intro() -> str:
     return """
-After *Cachew: Machine Learning Input Data Processing as a Service* (ATC 2022), sections 6.2 to 6.4. The decisions are the
+After *Cachew: Machine Learning Input Data Processing as a Service* (ATC 2022), sections 6.2 to 6.6. The decisions are the
 gateway's own (`gateway/policies/space`: `autocache`, `cache_mode`, `autoscale`), and so are the client's meters; workers, queue,
 reads and the trainer are modelled (`gateway/sim/pipelines.py`), with 2 % of noise on each batch. A read from the cache takes
 0.2 ms and 1 ns per byte; the gateway fits its read model to 200 reads with 10 % of noise.
@@ -223,7 +237,7 @@ def _timeline() -> str:
     rows = [
         [
             str(number),
-            "compute" if not epoch.cache else f"{'put' if epoch.writes else 'get'}, {MODES[epoch.cache]}",
+            _mode(epoch),
             f"{epoch.ended - epoch.began:.0f}",
             f"{1000 * epoch.batch_time:.1f}",
             str(epoch.workers),
@@ -251,3 +265,55 @@ def _timeline() -> str:
             table(["epoch", "mode", "seconds", "ms per batch", "workers at its end"], rows),
         ]
     )
+
+
+# --- Figure 11
+
+
+def jobs() -> dict[str, tuple[PipelineModel, PipelineRun]]:
+    """Two jobs with one pipeline, and what happened: the second takes elements twice as fast, and begins when the first reads."""
+    slow = with_knee(PipelineModel(0.002, elements=60_000), READERS, FULL)
+    fast = replace(slow, step=slow.step / 2)
+    first = simulate_pipeline(slow, PipelineControl(), epochs=4)
+    return {
+        "first": (slow, first),
+        "second": (fast, simulate_pipeline(fast, PipelineControl(stored=first.stored), epochs=4, seed=1)),
+        "alone": (fast, simulate_pipeline(fast, PipelineControl(), epochs=4, seed=1)),
+    }
+
+
+def _two_jobs() -> str:
+    found = jobs()
+    rows = [
+        [
+            name if not number else "",
+            str(number),
+            _mode(epoch),
+            f"{epoch.ended - epoch.began:.0f}",
+            f"{1000 * epoch.batch_time:.1f}",
+            str(epoch.workers),
+            "-" if epoch.writes else str(knee(model, ScaleSettings().threshold, cache=epoch.cache)),
+        ]
+        for name, (model, result) in found.items()
+        for number, epoch in enumerate(result.epochs)
+    ]
+    (_, second), (_, alone) = found["second"], found["alone"]
+    reason = second.decisions[0][1].reason.value
+    return "\n\n".join(
+        [
+            "Figure 11: two jobs with one pipeline; the second takes elements twice as fast, and begins when the first has "
+            f"stored the full cache. Its first heartbeat finds that ({reason}), so it reads in all of its epochs, without "
+            "profiling or computing, and its workers are found from its own batch times. The same job *alone*, without the "
+            f"first, computes and writes before it reads: its first two epochs take {_seconds(alone, 2):.0f} s instead of "
+            f"{_seconds(second, 2):.0f} s. *Knee* is without noise, in the mode of the epoch.",
+            table(["job", "epoch", "mode", "seconds", "ms per batch", "workers at its end", "knee"], rows),
+        ]
+    )
+
+
+def _seconds(result: PipelineRun, epochs: int) -> float:
+    return sum(epoch.ended - epoch.began for epoch in result.epochs[:epochs])
+
+
+def _mode(epoch: SimulatedEpoch) -> str:
+    return "compute" if not epoch.cache else f"{'put' if epoch.writes else 'get'}, {MODES[epoch.cache]}"

@@ -102,12 +102,14 @@ class PipelineControl:
         workers: number of workers.
         scale: how workers are found.
         caching: when it is decided where to cache.
+        stored: decisions of other jobs, by the pools that they have stored.
     """
 
     cache: int | None = None
     workers: int | None = None
     scale: ScaleSettings = field(default_factory=ScaleSettings)
     caching: MarkSettings = field(default_factory=MarkSettings)
+    stored: Mapping[str, CacheDecision] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,14 @@ class PipelineRun:
     workers: list[tuple[float, int]] = field(default_factory=list)
     decisions: list[tuple[float, CacheDecision]] = field(default_factory=list)
 
+    @property
+    def stored(self) -> dict[str, CacheDecision]:
+        """The pool that it has stored, with its decision, for a later job."""
+        if not self.decisions or self.decisions[-1][1].stage == COMPUTE:
+            return {}
+        decision = self.decisions[-1][1]
+        return {decision.pools[decision.stage]: decision}
+
 
 def simulate_pipeline(model: PipelineModel, control: PipelineControl, epochs: int, seed: int = 0) -> PipelineRun:
     """Train for so many epochs."""
@@ -148,7 +158,7 @@ class _Gateway:
 
     def profiled(self, said: Mapping[str, Any], epoch: int) -> None:
         """A profile came."""
-        facts = CacheFacts(self._reads, self._model.room)
+        facts = CacheFacts(self._reads, self._model.room, self._control.stored)
         self.decision = decided(self.decision, self._profile(said, epoch), facts, self._control.caching)
 
     def reported(self, report: BatchReport, epoch: int) -> int:
@@ -164,7 +174,7 @@ class _Gateway:
         def point(metrics: Mapping[str, Any]) -> StageProfile:
             count = metrics["num_elements"]
             size = metrics["bytes_produced"] / max(1, count)
-            elements = round(self._model.elements * count / said["items"])
+            elements = round(self._model.elements * count / max(1, said["items"]))
             return StageProfile(metrics["stage"], metrics["active_time"], size, elements)
 
         measured, cache = said["end"]["num_elements"], said["cache"] or COMPUTE
@@ -205,6 +215,10 @@ class _PipelineSimulation:
     def run(self, epochs: int) -> PipelineRun:
         """So many epochs."""
         self._epochs = epochs
+        first = self._profiles.first()
+        if self._control.stored and first is not None:  # as a job's first heartbeat, before its first epoch
+            self._gateway.profiled(first, 0)
+            self._note(None)
         self._clock.after(0.0, self._begin)
         self._clock.after(HEARTBEAT, self._beat)
         until = 0.0
@@ -330,20 +344,24 @@ class _PipelineSimulation:
         before = self._gateway.decision
         if profile is not None and self._control.cache is None:
             self._gateway.profiled(profile, self._epoch)
-        after = self._gateway.decision
-        if after is not None and (before is None or (before.stage, before.reason) != (after.stage, after.reason)):
-            self._found.decisions.append((self._clock.now, after))
+        self._note(before)
         if report is not None and self._control.workers is None:
             self._scale(self._gateway.reported(report, self._epoch))
         if self._epoch < self._epochs:
             self._clock.after(HEARTBEAT, self._beat)
 
+    def _note(self, before: CacheDecision | None) -> None:
+        """Note a decision that has changed."""
+        after = self._gateway.decision
+        if after is not None and (before is None or (before.stage, before.reason) != (after.stage, after.reason)):
+            self._found.decisions.append((self._clock.now, after))
 
-def knee(model: PipelineModel, threshold: float, most: int = 64) -> int:
-    """The fewest workers of which one more shortens a batch by no more than ``threshold``, without noise."""
+
+def knee(model: PipelineModel, threshold: float, most: int = 64, cache: int = COMPUTE) -> int:
+    """The fewest workers of which one more shortens a batch by no more than ``threshold``, without noise; ``cache`` is read."""
 
     def batch_time(workers: int) -> float:
-        _, end = model.points(COMPUTE, False)
+        _, end = model.points(cache, False)
         return max(model.step, end * model.batch * (1 + model.contention * (workers - 1)) / workers)
 
     return next(
@@ -352,8 +370,8 @@ def knee(model: PipelineModel, threshold: float, most: int = 64) -> int:
     )
 
 
-def with_knee(model: PipelineModel, workers: int) -> PipelineModel:
-    """The model with a trainer that so many workers are just enough for."""
-    _, end = model.points(COMPUTE, False)
+def with_knee(model: PipelineModel, workers: int, cache: int = COMPUTE) -> PipelineModel:
+    """The model with a trainer that so many workers are just enough for, when ``cache`` is read."""
+    _, end = model.points(cache, False)
     slower = 1 + model.contention * (workers - 1)
     return replace(model, step=end * model.batch * slower / workers)

@@ -53,6 +53,20 @@ def test_modes_follow_each_other():
     assert run.epochs[3].workers < run.epochs[0].workers
 
 
+def test_a_second_job_reads_what_the_first_has_stored_with_its_own_workers():
+    """Figure 11: with twice the ingestion rate it reads from its first epoch on, and gets more workers than the first."""
+    slow = with_knee(PipelineModel(0.002, elements=60_000), 2, FULL)
+    fast = replace(slow, step=slow.step / 2)
+    first = simulate_pipeline(slow, PipelineControl(), 4)
+    second = simulate_pipeline(fast, PipelineControl(stored=first.stored), 4)
+    assert [(epoch.cache, epoch.writes) for epoch in second.epochs] == [(FULL, False)] * 4
+    assert [decision.reason for _, decision in second.decisions] == [CacheReason.SHARED]
+    for run, model in ((first, slow), (second, fast)):
+        assert abs(run.epochs[-1].workers - knee(model, 0.03, cache=FULL)) <= 1
+    assert second.epochs[-1].workers > first.epochs[-1].workers
+    assert second.epochs[0].ended < first.epochs[0].ended / 2
+
+
 def test_batches_leave_in_their_order_with_any_number_of_workers():
     """Every batch comes once: an epoch ends, and takes as long as the workers need."""
     model = PipelineModel(0.004, elements=2000, noise=0.3)
