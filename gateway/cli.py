@@ -48,6 +48,7 @@ COMMANDS = (
     Command("datasets", "gateway.commands.datasets", "datasets and their space; pin one, or deny it space", "list"),
     Command("jobs", "gateway.commands.jobs", "training jobs, and their benefit from the cache", "list"),
     Command("pipelines", "gateway.commands.pipelines", "input pipelines of jobs, and what they store", "list"),
+    Command("results", "gateway.commands.results", "stored results of pipelines, and their space", "list"),
     Command("streams", "gateway.commands.streams", "access patterns of plain reads, and the space they get", "list"),
     Command("plan", "gateway.commands.plan", "the fleet's plan, and its inputs"),
     Command("warm", "gateway.commands.warm", "read a prefix or dataset into the cache before it is needed"),

@@ -34,7 +34,7 @@ _TAGS = {
     "admin: datasets": "The space of each dataset, and why; overrides",
     "admin: jobs": "Training jobs and what they gain",
     "admin: pipelines": "Input pipelines of jobs, what they store, and why; overrides",
-    "admin: results": "Stored results of pipelines, and the space they get",
+    "admin: results": "Stored results of pipelines, and the space they get; overrides",
     "admin: streams": "Access patterns of plain reads, and the space they get",
     "admin: plan": "The manager's plan and its inputs",
     "admin: warm-ups": "Load data before it is read; progress, cancel, resume",

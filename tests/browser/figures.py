@@ -72,6 +72,7 @@ def empty() -> dict[str, Any]:
     overview["jobs"] = []
     overview["datasets"] = []
     overview["pipelines"] = []
+    overview["results"] = []
     overview["streams"] = []
     overview["now"] = dict.fromkeys(overview["now"], 0) | {"hit_ratio": None}
     overview["total"] = dict.fromkeys(overview["total"], 0)
@@ -82,7 +83,7 @@ def hostile() -> dict[str, Any]:
     """HTML in every text that is there."""
     overview = in_trouble()
     overview["zone"] = overview["version"] = HOSTILE
-    for name in ("nodes", "jobs", "pipelines", "datasets", "streams", "problems"):
+    for name in ("nodes", "jobs", "pipelines", "results", "datasets", "streams", "problems"):
         for entry in overview[name]:
             for field, value in entry.items():
                 if isinstance(value, str):

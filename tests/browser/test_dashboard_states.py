@@ -313,6 +313,7 @@ def test_names_are_text(window: Any) -> None:
         "#problems .what",
         "#jobs .name",
         "#pipelines .name",
+        "#results .under",
         "#datasets h3",
         "#streams .name",
         "#nodes .name",

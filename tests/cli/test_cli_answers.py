@@ -232,6 +232,54 @@ def test_a_name_that_is_no_utf_8_is_asked_for(admin, operator):
     assert "lake/\ufffd" in operator("streams", "show", "lake/\udcff").out
 
 
+RESULTS: dict[str, Any] = {
+    "pool": "results:6f1c2a9b", "tenant": "vision", "dataset": "33108813043581e6", "fingerprint": "9f86d081884c7d65",
+    "items": 400, "size": 4_000_000, "target": 5_000_000, "why": "benefit", "order": "uniform", "bytes": 3_000_000, "blobs": 300,
+    "hits": 900, "misses": 100, "evicted_bytes": 0,
+}  # fmt: skip
+ONE = "results/results%3A6f1c2a9b"
+PINNED = {"mode": "pin", "quota": 4_000_000, "changed_at": None, "etag": '"7"'}
+
+
+def test_results_say_what_is_held_and_read(admin, operator):
+    """Rule: the list has elements, bytes, target and hit ratio; one pool has the override in force."""
+    admin.answers["GET results"] = paged(RESULTS, {**RESULTS, "pool": "results:77", "fingerprint": "ab"})
+    admin.answers[f"GET {ONE}"] = {**RESULTS, "override": PINNED}
+    first = " ".join(operator("results").out.splitlines()[-2].split())
+    assert first == "9f86d081884c vision 331088130435 300 400 3.0 MB 5.0 MB benefit 90.0%"
+    shown = {
+        line.split("  ")[0]: line.split("  ")[-1].strip()
+        for line in operator("results", "show", "9f86d081").out.splitlines()
+    }
+    assert (shown["elements"], shown["held"]) == ("300 of 400", "3.0 MB of an estimated 4.0 MB")
+    assert (shown["override"], shown["quota"], shown["reads"]) == ("pin", "4.0 MB", "900 hits, 100 misses")
+
+
+@pytest.mark.parametrize(
+    ("words", "sent", "says"),
+    [
+        (("never", "9f86"), {"mode": "never", "quota": 4_000_000}, "9f86: never, from the next plan on"),
+        (("quota", "9f86", "40GB"), {"mode": "pin", "quota": 40_000_000_000}, "9f86: a quota of 40.0 GB"),
+        (("quota", "results:6f1c2a9b", "none"), {"mode": "pin", "quota": None}, "results:6f1c2a9b: no quota"),
+        (("auto", "9f86"), {"mode": None, "quota": None}, "9f86: auto"),
+    ],
+)
+def test_results_are_overridden(admin, operator, words, sent, says):
+    """Rule: what is not named stays as it is, and what another operator changes in between is not overwritten."""
+    admin.answers["GET results"] = paged(RESULTS)
+    admin.answers[f"GET {ONE}"] = {**RESULTS, "override": PINNED}
+    admin.answers[f"PUT {ONE}/override"] = PINNED
+    assert operator("results", *words).out.startswith(says)
+    assert (admin.asked[-1].body, admin.asked[-1].headers["if-match"]) == (sent, '"7"')
+
+
+def test_results_are_named_by_a_few_digits(admin, operator):
+    """Rule: too few digits name nothing, and a fingerprint with several pools is refused with their names."""
+    admin.answers["GET results"] = paged(RESULTS, {**RESULTS, "pool": "results:other"})
+    assert "unknown results" in operator("results", "pin", "9f8").err
+    assert "results:6f1c2a9b, results:other" in operator("results", "pin", "9f86").err
+
+
 def test_a_pipeline_is_shown_with_its_decisions(admin, operator):
     """Rule: stages, projections of each mode, and workers over time; an override is by the job's name."""
     stage = {"stage": 2, "mark": True, "seconds": 0.004, "bytes": 27648.0, "elements": 100}

@@ -108,7 +108,7 @@ async def show_dataset(
         timeline = await operations.fleet.sources.samples.timeline(reading.at - _TWO_DAYS)
     except DOWN:
         timeline = {}
-    override = _document(await decision_of(parts.catalog, found))
+    override = override_document(await decision_of(parts.catalog, found))
     response.headers["ETag"] = override.etag
     inputs = reading.plan.inputs.get("datasets", {})
     registered = sorted(name for name, identity in reading.datasets.items() if identity == found)
@@ -138,7 +138,7 @@ async def override_dataset(
     reading = await operations.fleet.look()
     found = _one(reading, dataset)
     decision = Decision(asked.mode, asked.quota)
-    document = _document(
+    document = override_document(
         await replace_override(caller, operations, parts, "datasets.override", found, decision, if_match)
     )
     with suppress(*DOWN):  # the override is stored, and Overrides reports the size again
@@ -158,7 +158,8 @@ def _one(reading: FleetReading, digits: str) -> str:
     return found[0]
 
 
-def _document(decision: Decision) -> OverrideDocument:
+def override_document(decision: Decision) -> OverrideDocument:
+    """An override as the API represents it."""
     return OverrideDocument(
         mode=decision.known_mode,
         quota=decision.quota,

@@ -221,6 +221,34 @@ class StreamDocument(ResponseModel):
     pool: StreamPool | None = Field(description="null: its objects are in the pool `default`")
 
 
+class ResultsDocument(ResponseModel):
+    """The results of one fingerprint over one dataset of a tenant; they have a pool of their own."""
+
+    pool: str = Field(examples=["results:6f1c2a9b0d4e4f7ea1b2c3d4e5f60718"])
+    tenant: str = Field(examples=["vision"])
+    dataset: str = Field(
+        description="id", examples=["33108813043581e677d5c9eb047b1f7a3bccdeccac3aa28a09be4e528862199d"]
+    )
+    fingerprint: str = Field(
+        description="of the functions before the mark",
+        examples=["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
+    )
+    items: int = Field(description="of the dataset", examples=[1_281_167])
+    size: int = Field(
+        description="estimated bytes of all results; 0: no element is known yet", examples=[190_000_000_000]
+    )
+    target: int = Field(description="bytes that the plan gives them; 0: none are stored", examples=[120_000_000_000])
+    why: str | None = Field(
+        description="benefit, no-room or override; null: the plan does not speak of them yet", examples=["benefit"]
+    )
+    order: str = Field(description="in which they leave", examples=["uniform"])
+    bytes: int = Field(description="in the cache", examples=[118_200_000_000])
+    blobs: int = Field(examples=[794_000])
+    hits: int = Field(examples=[2_100_000])
+    misses: int = Field(examples=[1_300_000])
+    evicted_bytes: int = Field(examples=[0])
+
+
 class Overview(ResponseModel):
     """The whole zone on one page."""
 
@@ -233,6 +261,9 @@ class Overview(ResponseModel):
     jobs: list[JobDocument] = Field(description="by tenant and name; at most 500, GET /-/admin/jobs has all")
     pipelines: list[PipelineDocument] = Field(
         description="by tenant and job; at most 500, GET /-/admin/pipelines has all"
+    )
+    results: list[ResultsDocument] = Field(
+        description="results of pipelines, largest first; at most 500, GET /-/admin/results has all"
     )
     datasets: list[DatasetSummary] = Field(
         description="by first name; at most 500, preferring those with space; GET /-/admin/datasets has all"

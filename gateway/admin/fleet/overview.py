@@ -12,6 +12,7 @@ from gateway.admin.fleet.documents import DatasetSummary, History, Overview, Pro
 from gateway.admin.fleet.pipelines import pipelines_of
 from gateway.admin.fleet.problems import problems_of
 from gateway.admin.fleet.reading import FleetReading
+from gateway.admin.fleet.results import results_of
 from gateway.admin.fleet.streams import streams_of
 from gateway.admin.fleet.view import (
     SHORT,
@@ -33,7 +34,7 @@ from gateway.policies.rates import history
 MOST_POINTS = 720
 """Steps of a history."""
 MOST_ROWS = 500
-"""Jobs, pipelines, datasets and streams in the overview; their own lists are complete."""
+"""Jobs, pipelines, results, datasets and streams in the overview; their own lists are complete."""
 _MINUTE = 60.0
 """Seconds of the shortest step: the interval of long-term samples."""
 
@@ -42,7 +43,8 @@ router = APIRouter(tags=["overview"])
 
 @router.get("/overview", summary="Show the whole zone")
 async def overview(_caller: Reader, operations: Ops) -> Overview:
-    """Nodes, rates, totals, jobs, pipelines, datasets, streams and problems of the zone; the same from every gateway."""
+    """Nodes, rates, totals, jobs, pipelines and their results, datasets, streams and problems of the zone; the same from every
+    gateway."""
     reading = await operations.fleet.look()
     return Overview(
         at=moment(reading.at),
@@ -53,6 +55,7 @@ async def overview(_caller: Reader, operations: Ops) -> Overview:
         total=total_of(reading),
         jobs=jobs_of(reading)[:MOST_ROWS],
         pipelines=pipelines_of(reading)[:MOST_ROWS],
+        results=sorted(results_of(reading), key=lambda each: (-each.bytes, each.pool))[:MOST_ROWS],
         datasets=_first(datasets_of(reading)),
         streams=sorted(streams_of(reading), key=lambda each: (-each.accesses, each.name))[:MOST_ROWS],
         problems=problems_of(reading, operations.fleet.lost_for),

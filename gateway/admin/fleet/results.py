@@ -1,47 +1,52 @@
-"""``/-/admin/results``: results of pipelines in use, and the space that they get."""
+"""``/-/admin/results``: results of pipelines in use, the space that they get, and operators' overrides.
+
+Overrides are those of datasets, with the name of a pool instead of a dataset's id (``overrides.py``).
+"""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Response
+from fastapi import Path as PathParameter
 from pydantic import Field
 
-from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.http.documents import ResponseModel
-from gateway.admin.http.requests import Cursor, Limit, Page, paged
-from gateway.admin.http.tokens import Reader
+from gateway.admin.fleet.datasets import OverrideDocument, override_document
+from gateway.admin.fleet.documents import ResultsDocument
+from gateway.admin.fleet.overrides import Decision, decision_of, replace_override
+from gateway.admin.fleet.reading import FleetReader, FleetReading
+from gateway.admin.http.documents import RequestModel
+from gateway.admin.http.requests import Cursor, IfMatch, Limit, Page, Parts, paged
+from gateway.admin.http.tokens import Admin, Reader
 from gateway.admin.operations.parts import Ops
+from gateway.model.datasets import ApiError
 from gateway.policies.pools import RESULTS
 from gateway.policies.streams.zone import PoolReport
 
 router = APIRouter(tags=["results"])
 
+PoolName = Annotated[
+    str,
+    PathParameter(pattern=r"^results:[0-9a-f]{32}$", description="as listed", examples=[f"{RESULTS}{'6f1c2a9b' * 4}"]),
+]
 
-class ResultsDocument(ResponseModel):
-    """The results of one fingerprint over one dataset of a tenant; they have a pool of their own."""
 
-    pool: str = Field(examples=["results:6f1c2a9b0d4e4f7ea1b2c3d4e5f60718"])
-    tenant: str = Field(examples=["vision"])
-    dataset: str = Field(
-        description="id", examples=["33108813043581e677d5c9eb047b1f7a3bccdeccac3aa28a09be4e528862199d"]
+class ResultsOverride(RequestModel):
+    """An operator's override of the plan for one pool of results."""
+
+    mode: Literal["pin", "never"] | None = Field(
+        description="pin: space before other results, whatever they save; never: none are stored; null: the plan decides",
+        examples=["pin"],
     )
-    fingerprint: str = Field(
-        description="of the functions before the mark",
-        examples=["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
+    quota: Annotated[int, Field(ge=1, le=2**60)] | None = Field(
+        None, description="most bytes that they may take; null: no limit", examples=[40_000_000_000]
     )
-    items: int = Field(description="of the dataset", examples=[1_281_167])
-    size: int = Field(
-        description="estimated bytes of all results; 0: no element is known yet", examples=[190_000_000_000]
-    )
-    target: int = Field(description="bytes that the plan gives them; 0: none are stored", examples=[120_000_000_000])
-    why: str | None = Field(
-        description="benefit, no-room or override; null: the plan does not speak of them yet", examples=["benefit"]
-    )
-    order: str = Field(description="in which they leave", examples=["uniform"])
-    bytes: int = Field(description="in the cache", examples=[118_200_000_000])
-    blobs: int = Field(examples=[794_000])
-    hits: int = Field(examples=[2_100_000])
-    misses: int = Field(examples=[1_300_000])
-    evicted_bytes: int = Field(examples=[0])
+
+
+class ResultsDetail(ResultsDocument):
+    """The results of one fingerprint in detail."""
+
+    override: OverrideDocument
 
 
 def results_of(reading: FleetReading) -> list[ResultsDocument]:
@@ -78,3 +83,45 @@ async def list_results(
 ) -> Page[ResultsDocument]:
     """The results that were used within `results.idle`, by pool."""
     return paged(results_of(await operations.fleet.look()), lambda one: one.pool, limit, cursor)
+
+
+@router.get("/results/{pool}", summary="Show results of pipelines")
+async def show_results(
+    pool: PoolName, _caller: Reader, operations: Ops, parts: Parts, response: Response
+) -> ResultsDetail:
+    """One pool of results: its space, what was read from it, and the override in force."""
+    found = await _one(operations.fleet, pool)
+    override = override_document(await decision_of(parts.catalog, pool))
+    response.headers["ETag"] = override.etag
+    return ResultsDetail(**found.model_dump(), override=override)
+
+
+@router.put("/results/{pool}/override", summary="Override the plan for results of pipelines")
+async def override_results(
+    pool: PoolName,
+    caller: Admin,
+    operations: Ops,
+    parts: Parts,
+    asked: ResultsOverride,
+    response: Response,
+    if_match: IfMatch = None,
+) -> OverrideDocument:
+    """Pin results, store none, or set a quota; the next plan, a heartbeat later, follows. Omitted fields are reset, so
+    `{"mode": null}` lets the plan decide again."""
+    await _one(operations.fleet, pool)
+    decision = Decision(asked.mode, asked.quota)
+    after = await replace_override(caller, operations, parts, "results.override", pool, decision, if_match)
+    document = override_document(after)
+    response.headers["ETag"] = document.etag
+    operations.fleet.stale()
+    return document
+
+
+async def _one(fleet: FleetReader, pool: str) -> ResultsDocument:
+    """A pool of results; one that this worker does not know may be younger than its reading."""
+    for _ in range(2):
+        for one in results_of(await fleet.look()):
+            if one.pool == pool:
+                return one
+        fleet.stale()
+    raise ApiError("NotFound", f"No results {pool!r} are in use; GET /-/admin/results lists them.")

@@ -14,6 +14,7 @@ import { showNodes } from "./nodes.js";
 import { hoursChosen, showHistory, showNoHistory } from "./past.js";
 import { showPipelines } from "./pipelines.js";
 import { announce, showProblems } from "./problems.js";
+import { showResults } from "./results.js";
 import { showStreams } from "./streams.js";
 import { showSummary } from "./summary.js";
 
@@ -52,6 +53,7 @@ function show(shown) {
   showProblems(shown.problems);
   showJobs(shown.jobs);
   showPipelines(shown.pipelines);
+  showResults(shown.results);
   showDatasets(shown.datasets, shown.jobs);
   showStreams(shown.streams);
   showNodes(shown.nodes, dismiss);

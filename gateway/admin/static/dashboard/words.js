@@ -42,6 +42,13 @@ const CACHING_WHY = {
   override: "an operator decided it",
 };
 
+const RESULTS_WHY = {
+  benefit: "reading them saves time",
+  "no-benefit": "reading them saves nothing",
+  "no-room": "others benefit more from the space",
+  override: "an operator decided it",
+};
+
 const STATES = { READY: "ready", JOINING: "joining", LEAVING: "leaving", GONE: "gone" };
 
 // The least benefit that counts as a gain (gateway/policies/space/probing.py).
@@ -67,6 +74,10 @@ export function caching(pipeline) {
 
 export function cachingWhy(reason) {
   return CACHING_WHY[reason] ?? String(reason);
+}
+
+export function resultsWhy(reason) {
+  return reason === null ? "not planned yet" : (RESULTS_WHY[reason] ?? String(reason));
 }
 
 export function pattern(name) {
