@@ -154,6 +154,7 @@ def removed() -> dict[str, Any]:
                 gone, node = node.node_id, None
                 at = len(came)
         found = {"came": came, "deaths": pipeline.stats()["worker_deaths"], "at": at}
+    _cluster.wait_for_nodes(timeout=60)  # later scenarios count the CPUs of the nodes that Ray still lists
     return {**found, "before": nodes.count(gone), "nodes": len(set(nodes)), "after": len(set(nodes[-50:]) - {gone})}
 
 
