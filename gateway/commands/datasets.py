@@ -8,9 +8,9 @@ from typing import Any
 
 from gateway.commands import jobs
 from gateway.commands.connection import Admin, path
-from gateway.commands.grammar import Run, subcommand, subcommands
-from gateway.commands.grammar import size as number_of_bytes
-from gateway.commands.output import Column, facts, hint, line, listed, named, number, printable, share, size, table
+from gateway.commands.grammar import subcommand, subcommands
+from gateway.commands.output import Column, facts, hint, line, listed, named, number, share, size, table
+from gateway.commands.overrides import Overridden, add_overrides
 from gateway.commands.resources import add_list, answering, listing
 from gateway.model.errors import LarderError
 
@@ -30,6 +30,17 @@ _TENTHS = (
     Column("reads", shown=number),
     Column("share of reads", "read_share", share),
     Column("hits", "hit_ratio", share),
+)
+
+_NAMED, _MEANING = "NAME|ID", "a name, or the first digits of an id"
+OVERRIDDEN = Overridden(
+    "datasets",
+    "dataset",
+    "imagenet-train",
+    pin="give a dataset space, whatever its jobs gain",
+    never="give a dataset no space",
+    quota="limit the space of a dataset",
+    address=lambda admin, wanted: path("datasets", find(admin, wanted)),
 )
 
 
@@ -52,25 +63,8 @@ def add(command: ArgumentParser) -> None:
         answering(lambda admin, options: admin.get(path("datasets", find(admin, options.dataset))), _show),
         "larder-gateway datasets show imagenet-train",
     )
-    decided = [
-        subcommand(commands, word, summary, _decision(changes, word), f"larder-gateway datasets {word} imagenet-train")
-        for word, summary, changes in (
-            ("pin", "give a dataset space, whatever its jobs gain", {"mode": "pin"}),
-            ("never", "give a dataset no space", {"mode": "never"}),
-            ("auto", "let the plan decide again", {"mode": None, "quota": None}),
-        )
-    ]
-    bounded = subcommand(
-        commands,
-        "quota",
-        "limit the space of a dataset",
-        _decision(None),
-        "larder-gateway datasets quota imagenet-train 40GB",
-        "larder-gateway datasets quota imagenet-train none",
-    )
-    for one in (shown, *decided, bounded):
-        one.add_argument("dataset", metavar="NAME|ID", help="a name, or the first digits of an id")
-    bounded.add_argument("bytes", metavar="SIZE|none", type=_bytes, help='bytes, such as "40GB"; none: no limit')
+    add_overrides(commands, OVERRIDDEN, _NAMED, _MEANING)
+    shown.add_argument("dataset", metavar=_NAMED, help=_MEANING)
 
 
 def find(admin: Admin, wanted: str) -> str:
@@ -145,25 +139,3 @@ def _chunks(chunks: Mapping[str, Any]) -> str:
     complete = " ".join(map(str, chunks.get("complete") or ())) or "none"
     loading = chunks.get("loading", -1)
     return f"{complete} of {chunks['units']} complete{f', {loading} loading' if loading >= 0 else ''}"
-
-
-def _bytes(text: str) -> int | None:
-    return None if text == "none" else number_of_bytes(text)
-
-
-def _decision(changes: Mapping[str, Any] | None, word: str = "") -> Run:
-    """A command that sets an override; without ``changes``, the quota of the option. Other fields stay, and a concurrent change
-    is not overwritten."""
-
-    def ask(admin: Admin, options: Namespace) -> Any:
-        address = path("datasets", find(admin, options.dataset))
-        before = admin.get(address).get("override") or {}
-        kept = {"mode": before.get("mode"), "quota": before.get("quota")}
-        wanted = {**kept, **({"quota": options.bytes} if changes is None else changes)}
-        return admin.ask("PUT", f"{address}/override", wanted, etag=before.get("etag"))
-
-    def tell(options: Namespace, _answer: object) -> None:
-        told = word or ("no quota" if options.bytes is None else f"a quota of {size(options.bytes)}")
-        line(f"{printable(options.dataset)}: {told}, from the next plan on")
-
-    return answering(ask, tell)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.commands.connection import Admin, path
-from gateway.commands.grammar import Run, subcommand, subcommands
-from gateway.commands.grammar import size as number_of_bytes
-from gateway.commands.output import Column, facts, hint, line, number, printable, share, size
+from gateway.commands.grammar import subcommand, subcommands
+from gateway.commands.output import Column, facts, hint, number, share, size
+from gateway.commands.overrides import Overridden, add_overrides
 from gateway.commands.resources import add_list, answering, listing
 from gateway.model.errors import LarderError
 
@@ -37,46 +37,7 @@ COLUMNS = (
 )
 
 
-def add(command: ArgumentParser) -> None:
-    """Define the command's arguments."""
-    commands = subcommands(
-        command,
-        "Results of pipelines in use: what the cache holds of each, its target and hits. pin gives results space before others,\n"
-        "never stores none, quota limits their space, auto undoes all three. docs/pipelines.md explains how they are named.",
-        "larder-gateway results list",
-        "larder-gateway results pin 9f86d081",
-        "larder-gateway results quota 9f86d081 40GB",
-    )
-    add_list(commands, "results", "list the results", listing("results", COLUMNS))
-    shown = subcommand(
-        commands,
-        "show",
-        "show one pool of results",
-        answering(lambda admin, options: admin.get(_address(admin, options.results)), _show),
-        "larder-gateway results show 9f86d081",
-    )
-    decided = [
-        subcommand(commands, word, summary, _override(changes, word), f"larder-gateway results {word} 9f86d081")
-        for word, summary, changes in (
-            ("pin", "give results space before others", {"mode": "pin"}),
-            ("never", "store none of these results", {"mode": "never"}),
-            ("auto", "let the plan decide again", {"mode": None, "quota": None}),
-        )
-    ]
-    bounded = subcommand(
-        commands,
-        "quota",
-        "limit the space of results",
-        _override(None),
-        "larder-gateway results quota 9f86d081 40GB",
-        "larder-gateway results quota 9f86d081 none",
-    )
-    for one in (shown, *decided, bounded):
-        one.add_argument("results", metavar="RESULTS", help="the first digits of a fingerprint, or the name of a pool")
-    bounded.add_argument("bytes", metavar="SIZE|none", type=_bytes, help='bytes, such as "40GB"; none: no limit')
-
-
-def _address(admin: Admin, wanted: str) -> str:
+def address_of(admin: Admin, wanted: str) -> str:
     """The address of a pool of results.
 
     Raises:
@@ -94,6 +55,40 @@ def _address(admin: Admin, wanted: str) -> str:
     if len(found) > 1:
         raise LarderError(f"{wanted!r} is ambiguous: give the pool, one of {', '.join(sorted(found))}")
     return path("results", found[0])
+
+
+_NAMED, _MEANING = "RESULTS", "the first digits of a fingerprint, or the name of a pool"
+OVERRIDDEN = Overridden(
+    "results",
+    "results",
+    "9f86d081",
+    pin="give results space before others",
+    never="store none of these results",
+    quota="limit the space of results",
+    address=address_of,
+)
+
+
+def add(command: ArgumentParser) -> None:
+    """Define the command's arguments."""
+    commands = subcommands(
+        command,
+        "Results of pipelines in use: what the cache holds of each, its target and hits. pin gives results space before others,\n"
+        "never stores none, quota limits their space, auto undoes all three. docs/pipelines.md explains how they are named.",
+        "larder-gateway results list",
+        "larder-gateway results pin 9f86d081",
+        "larder-gateway results quota 9f86d081 40GB",
+    )
+    add_list(commands, "results", "list the results", listing("results", COLUMNS))
+    shown = subcommand(
+        commands,
+        "show",
+        "show one pool of results",
+        answering(lambda admin, options: admin.get(address_of(admin, options.results)), _show),
+        "larder-gateway results show 9f86d081",
+    )
+    add_overrides(commands, OVERRIDDEN, _NAMED, _MEANING)
+    shown.add_argument("results", metavar=_NAMED, help=_MEANING)
 
 
 def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
@@ -114,25 +109,3 @@ def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
             ("evicted", size(found.get("evicted_bytes"))),
         )
     )
-
-
-def _bytes(text: str) -> int | None:
-    return None if text == "none" else number_of_bytes(text)
-
-
-def _override(changes: Mapping[str, Any] | None, word: str = "") -> Run:
-    """A command that sets an override; without ``changes``, the quota of the option. Other fields stay, and a concurrent change
-    is not overwritten."""
-
-    def ask(admin: Admin, options: Namespace) -> Any:
-        address = _address(admin, options.results)
-        before = admin.get(address).get("override") or {}
-        kept = {"mode": before.get("mode"), "quota": before.get("quota")}
-        wanted = {**kept, **({"quota": options.bytes} if changes is None else changes)}
-        return admin.ask("PUT", f"{address}/override", wanted, etag=before.get("etag"))
-
-    def tell(options: Namespace, _answer: object) -> None:
-        told = word or ("no quota" if options.bytes is None else f"a quota of {size(options.bytes)}")
-        line(f"{printable(options.results)}: {told}, from the next plan on")
-
-    return answering(ask, tell)

@@ -37,7 +37,7 @@ def origin() -> Iterator[FakeOrigin]:
 
 @pytest.fixture(scope="module")
 def alone(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A gateway with room for everything."""
+    """A gateway whose cache is larger than all elements of these tests."""
     home = tmp_path_factory.mktemp("results")
     with gateway(Settings(origin.endpoint, home / "cache", capacity="100MB", extra=EXTRA), home) as started:
         yield started

@@ -132,7 +132,7 @@ def test_the_first_result_stays(running: Running, shared: Stock, mark: str) -> N
 
 @pytest.mark.parametrize("other", [b"of equal size: B", b"another size"], ids=["equal size", "another size"])
 def test_a_result_is_replaced_when_told_so(running: Running, shared: Stock, mark: str, other: bytes) -> None:
-    """Rule: with ``replace=1`` the new element is there for every worker, the old file is gone, and repeating changes nothing."""
+    """Rule: with ``replace=1`` every worker serves the new element, and the old file is deleted. A repetition changes nothing."""
     first, six, seven, other = (one + mark.encode() for one in (b"of equal size: A", b"six", b"seven", other))
     cache = running.config.parent / "cache"
     assert stored(put(running, shared, mark, {5: first, 6: six})) == ["stored", "stored"]

@@ -51,8 +51,8 @@ def paused(redis: RedisServer, rest: ExitStack) -> None:
 
 @pytest.mark.parametrize("lose", [killed, restarted, paused])
 def test_both_jobs_have_every_element(tmp_path: Path, lose: Callable[[RedisServer, ExitStack], None]) -> None:
-    """Rule: no element is lost, each is computed at most twice, no job waits for a claim that nobody knows, and what was computed
-    is stored: a third job computes nothing."""
+    """Rule: no element is lost, and each is computed at most twice. No job waits for a lost claim. Computed elements are stored:
+    a third job computes nothing."""
     step = Noting(tmp_path / "computed", seconds=0.04)
     context = multiprocessing.get_context("spawn")
     found = context.SimpleQueue()

@@ -176,7 +176,7 @@ class GatewayResults:
         return done
 
     def _explained(self, error: RequestRefused) -> str:
-        """Why nothing is asked any more; the same text for every worker, so that it is said once."""
+        """The reason why requests stop. All workers give the same text, so the user sees it once."""
         if error.status in _ABSENT:
             return f"the gateway at {self._api.endpoint} has no results of pipelines ({error.status}); it may be an older one"
         return str(error)
