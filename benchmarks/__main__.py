@@ -6,6 +6,12 @@ from importlib import import_module
 NAMES = (
     "routes",
     "s3_reads",
+    "object_ranges",
+    "tail_latency",
+    "workers",
+    "uploads",
+    "fleet_reads",
+    "large_reads",
     "streams",
     "cold_path",
     "amplification",

@@ -1,6 +1,6 @@
-"""The least that an application can do behind the server protocol: keep files open and send them.
+"""The least that an application can do behind the server protocol: keep files open and send them, and take uploads.
 
-``python -m benchmarks.files_app PORT`` serves the directory ``BENCH_ROOT``.
+``python -m benchmarks.files_app PORT`` serves the directory ``BENCH_ROOT``. Uploads are read to their end and dropped.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from gateway.server.refusals import Receive, Scope, Send
 from gateway.server.run import Launch, serve
 from gateway.server.send import send_file
 
+_UPLOADED = [(b"content-length", b"0"), (b"etag", b'"5d41402abc4b2a76b9719d911017c592"')]
 _open: dict[bytes, tuple[int, list[tuple[bytes, bytes]]]] = {}
 
 
@@ -35,11 +36,17 @@ def _look_up(path: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer every GET with the file of that name."""
+    """Answer every GET with the file of that name, and every PUT when it has come."""
     if scope["type"] == "lifespan":
         while (message := await receive())["type"] != "lifespan.shutdown":
             await send({"type": f"{message['type']}.complete"})
         await send({"type": "lifespan.shutdown.complete"})
+        return
+    if scope["method"] == "PUT":
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": _UPLOADED})
+        await send({"type": "http.response.body", "body": b""})
         return
     fd, headers = _open.get(scope["raw_path"]) or _look_up(scope["raw_path"])
     await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -95,7 +95,7 @@ async def measure(root: str, objects: int) -> dict[str, float]:
         latencies.append(time.perf_counter() - began)
         assert record is not None
     looked_up = resident_megabytes()
-    store.try_lock()
+    await store.try_lock()
     began = time.perf_counter()
     report = await store.recover()
     recovered = time.perf_counter() - began

@@ -35,7 +35,7 @@ import numpy as np
 
 import gateway
 from benchmarks.objects import make_many
-from benchmarks.report import machine, table, write
+from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, free_port, origin
 from gateway.app import Larder, create
 from gateway.config import load_settings
@@ -319,7 +319,12 @@ def run() -> None:
         ]
         rows.append([name, *cells])
     text = table(["request", "calls", "files", "moves between files", "of them to a higher floor"], rows)
-    write("routes", "Routes through the code", f"{__doc__.split(chr(10) * 2)[1]}\n\n{text}", found, machine())
+    ratios = [
+        Ratio(f"{figure} of {name}", found[name][figure], most)
+        for name, of in BUDGETS.items()
+        for figure, most in of.items()
+    ]
+    write("routes", "Routes through the code", f"{__doc__.split(chr(10) * 2)[1]}\n\n{text}", found, machine(), ratios)
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import urlopen
 
 BUCKET = "bench"
 PROGRAM = Path(sys.executable).with_name("larder-gateway")
@@ -31,7 +32,7 @@ http {{
   {http}
 }}
 """
-_ORIGIN = "server {{ listen 127.0.0.1:{port}; root {root}; }}"
+_ORIGIN = "server {{ listen 127.0.0.1:{port}; root {root}; limit_rate {limit}; }}"
 _CACHE = """
   proxy_cache_path {dir}/cache levels=1:2 keys_zone=k:10m max_size=10g inactive=1h use_temp_path=off;
   upstream origin {{ server 127.0.0.1:{origin}; keepalive 64; }}
@@ -39,9 +40,24 @@ _CACHE = """
     location / {{ proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_cache k;
                   proxy_cache_key $uri; proxy_cache_valid 200 1h; }} }}
 """
+_SLICES = """
+  proxy_cache_path {dir}/cache levels=1:2 keys_zone=k:10m max_size=10g inactive=1h use_temp_path=off;
+  upstream origin {{ server 127.0.0.1:{origin}; keepalive 64; }}
+  server {{ listen 127.0.0.1:{port};
+    location / {{ slice 1m; proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection "";
+                  proxy_set_header Range $slice_range; proxy_cache k; proxy_cache_key $uri$slice_range;
+                  proxy_cache_valid 200 206 1h; }} }}
+"""
+_UPLOADS = """
+  upstream origin {{ server 127.0.0.1:{origin}; keepalive 64; }}
+  server {{ listen 127.0.0.1:{port}; client_max_body_size 1g;
+    location / {{ proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection "";
+                  proxy_request_buffering off; }} }}
+"""
 _GATEWAY = """
 [server]
 port = {port}
+workers = {workers}
 [cache]
 dir = "{dir}/cache"
 capacity = "{capacity}"
@@ -146,10 +162,17 @@ def _nginx(name: str, directory: Path, port: int, http: str) -> Iterator[Running
 
 
 @contextmanager
-def origin(directory: Path, root: Path) -> Iterator[Running]:
-    """nginx serving files with keep-alive: the fastest object store there is; it ignores signatures."""
+def origin(directory: Path, root: Path, limit: int = 0) -> Iterator[Running]:
+    """nginx serving files with keep-alive: the fastest object store there is; it ignores signatures.
+
+    Args:
+        directory: gets a folder of its own in it.
+        root: the folder of the buckets.
+        limit: bytes per second of each answer; 0 is unlimited.
+    """
     port = free_port()
-    with _nginx("origin", directory / "origin", port, _ORIGIN.format(port=port, root=root)) as running:
+    http = _ORIGIN.format(port=port, root=root, limit=limit)
+    with _nginx("origin", directory / "origin", port, http) as running:
         yield running
 
 
@@ -163,6 +186,32 @@ def nginx_cache(directory: Path, origin_port: int) -> Iterator[Running]:
 
 
 @contextmanager
+def nginx_slices(directory: Path, origin_port: int) -> Iterator[Running]:
+    """nginx proxy_cache with slices of 1 MiB, which serves ranges without the whole object."""
+    port = free_port()
+    http = _SLICES.format(dir=directory / "nginx", port=port, origin=origin_port)
+    with _nginx("nginx", directory / "nginx", port, http) as running:
+        yield running
+
+
+@contextmanager
+def nginx_uploads(directory: Path, origin_port: int) -> Iterator[Running]:
+    """nginx passing uploads on as they come, without a file of its own."""
+    port = free_port()
+    with _nginx("nginx", directory / "nginx", port, _UPLOADS.format(port=port, origin=origin_port)) as running:
+        yield running
+
+
+@contextmanager
+def redis(directory: Path) -> Iterator[Running]:
+    """A Redis that keeps nothing on disk."""
+    port = free_port()
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
+    with _process("redis", port, command, directory / "redis.log") as running:
+        yield running
+
+
+@contextmanager
 def gateway(
     directory: Path,
     origin_port: int,
@@ -171,8 +220,9 @@ def gateway(
     capacity: str = "10TB",
     extra: str = "",
     program: Path = PROGRAM,
+    workers: int = 1,
 ) -> Iterator[Running]:
-    """Larder with one worker in front of the same origin, verifying SigV4; with an existing cache if one is given.
+    """Larder in front of the same origin, verifying SigV4; with an existing cache if one is given.
 
     Args:
         directory: gets a folder of its own in it.
@@ -181,6 +231,7 @@ def gateway(
         capacity: of the cache, as in the configuration.
         extra: further tables of it.
         program: the gateway, which may be that of another checkout.
+        workers: its processes.
     """
     port = free_port()
     home = directory / "gateway"
@@ -194,6 +245,7 @@ def gateway(
             port=port,
             origin=origin_port,
             capacity=capacity,
+            workers=workers,
             access_key=ACCESS_KEY,
             secret_key=SECRET_KEY,
         )
@@ -201,7 +253,20 @@ def gateway(
     )
     command = [str(program), "serve", "--config", str(config)]
     with _process("larder", port, command, home / "log") as running:
+        _await_ready(port)
         yield running
+
+
+def _await_ready(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/-/readyz", timeout=10):
+                return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 @contextmanager
