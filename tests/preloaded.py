@@ -4,6 +4,8 @@ from gateway.imports import imported
 
 _WHEN_SERVING = (
     "aiosqlite",
+    "gateway.origin.chain",
+    "gateway.origin.control",
     "gateway.server.protocol",
     "numpy.random",
     "uvicorn.lifespan.on",

@@ -7,14 +7,17 @@ for byte: no decoding, no removal of dot segments, no merging of slashes, becaus
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import cache, partial
+from types import ModuleType
 
 from prometheus_client import Counter, Histogram
 
 from gateway.config import Credential, Origin
+from gateway.imports import imported
 from gateway.metrics import ORIGIN_BYTES, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_REQUESTS
 from gateway.model.errors import IdentityGone, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
@@ -22,10 +25,12 @@ from gateway.model.objects import Header
 from gateway.net.dialing import ExchangeFailed, ServerAddress
 from gateway.net.exchange import OWN_HEADERS, Connections, StreamedResponse, probe
 from gateway.net.upload import Upload
-from gateway.origin.credentials import CredentialChain, KeyRing
+from gateway.origin.credentials import KeyRing, Keys, KeySource, is_chained
 from gateway.origin.reach import Reach
 from gateway.origin.signer import Signer
 
+CHAIN = "gateway.origin.chain"
+"""The module of the AWS credential chain, imported when an origin first needs it."""
 _READ_BUFFER = 128 * 1024
 """Bytes of an answer that are read ahead."""
 
@@ -71,6 +76,29 @@ class _Link:
         """Nothing to check: read time-outs limit the silence of an origin."""
 
 
+class _LazyChain:
+    """The AWS credential chain, imported when an origin first needs it."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._chain: KeySource | None = None
+
+    def prepare(self) -> None:
+        """Import the chain now. Takes half a second the first time in a process."""
+        self._use(imported(CHAIN))
+
+    async def current(self) -> Keys | None:
+        """As ``CredentialChain.current``."""
+        if self._chain is None:
+            self._use(await asyncio.to_thread(imported, CHAIN))
+        assert self._chain is not None
+        return await self._chain.current()
+
+    def _use(self, module: ModuleType) -> None:
+        if self._chain is None:
+            self._chain = module.CredentialChain(self._now)
+
+
 class OriginClient:
     """Sends requests to all origins of one gateway worker. Create it inside a running event loop.
 
@@ -84,7 +112,9 @@ class OriginClient:
         self, origins: Sequence[Origin], credentials: Sequence[Credential], *, now: Callable[[], float]
     ) -> None:
         self._signer = Signer(now)
-        self._chain = CredentialChain(now)
+        self._chain = _LazyChain(now)
+        if is_chained(origins):
+            self._chain.prepare()
         self._links = {origin.name: _Link(origin) for origin in origins}
         self._ring = KeyRing(origins, credentials, self._chain)
         self._retired: list[_Link] = []

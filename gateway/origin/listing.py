@@ -1,26 +1,20 @@
 """Listings of the origins' buckets, by ListObjectsV2.
 
-aiobotocore builds the request and parses the answer. ``OriginClient`` signs and sends it, so a listing uses the keys of the
-caller's identity, and shares connections, time-outs, metrics and reachability with every other request to that origin.
+aiobotocore builds the request and parses the answer (``control.py``, imported at the first listing). ``OriginClient`` signs
+and sends it, so a listing uses the keys of the caller's identity, and shares connections, time-outs, metrics and reachability
+with every other request to that origin.
 
-A page is bounded in keys and bytes. It is parsed in the event loop, and nothing of an object is read but its key and size: that
-halves the time of a page, to about 12 ms for a thousand keys.
+A page is bounded in keys and bytes, and parsed in the event loop.
 """
 
 from __future__ import annotations
 
-import os
+import asyncio
 from contextvars import ContextVar
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
-
-from aiobotocore.awsrequest import AioAWSResponse
-from aiobotocore.config import AioConfig
-from aiobotocore.session import AioSession
-from botocore import UNSIGNED
-from botocore.exceptions import BotoCoreError, ClientError
 
 from gateway.flight import SingleFlight
+from gateway.imports import imported
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.origin.client import OriginClient
@@ -29,11 +23,8 @@ PAGE_KEYS = 1000
 """Most keys and common prefixes of a page, S3's own limit."""
 _PAGE_BYTES = 16 * 1024**2
 """Most bytes of a page's XML: a thousand keys of 1,024 bytes, percent-encoded, with room for owners and checksums."""
-_ANY_ENDPOINT = "http://origin"
-"""A dummy address for botocore. Only path and query of its requests are used; the identity decides where they go."""
-
-_READ = frozenset({"Key", "Size"})
-"""What is read of an object in a listing."""
+_CONTROL = "gateway.origin.control"
+"""The module of aiobotocore's client, imported at the first listing."""
 _asking: ContextVar[OriginIdentity] = ContextVar("asking")
 """The identity for which botocore is building a request."""
 
@@ -79,6 +70,7 @@ class Listings:
     def __init__(self, origin: OriginClient) -> None:
         self._origin = origin
         self._client: Any = None
+        self._failures: tuple[type[Exception], ...] = (LookupError, ValueError, TypeError)
         self._creating: SingleFlight[None, Any] = SingleFlight()
 
     async def list_page(
@@ -123,53 +115,26 @@ class Listings:
                 Bucket=bucket, MaxKeys=limit, **{name: value for name, value in asked.items() if value}
             )
             return _page(answer)
-        except (BotoCoreError, ClientError, LookupError, ValueError, TypeError) as error:
+        except self._failures as error:
             raise ListingUnreadable("the origin's listing cannot be read") from error
         finally:
             _asking.reset(turn)
 
     async def _create(self) -> Any:
-        # Ignore the AWS CLI's files here: they must not change how the gateway lists.
-        nowhere = {
-            name: (None, None, value, None)
-            for name, value in (("profile", None), ("config_file", os.devnull), ("credentials_file", os.devnull))
-        }
-        session = AioSession(nowhere)
-        # Dates are not used, and parsing them would take four fifths of a page's time.
-        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=str)
-        creating = session.create_client(
-            "s3",
-            region_name="us-east-1",
-            endpoint_url=_ANY_ENDPOINT,
-            config=AioConfig(
-                signature_version=UNSIGNED,
-                s3={"addressing_style": "path"},
-                retries={"total_max_attempts": 1},
-                defaults_mode="legacy",
-                use_fips_endpoint=False,
-                use_dualstack_endpoint=False,
-                warm_up_loader_caches=True,  # reads the model of S3 in a thread
-            ),
-        )
-        self._client = await creating.__aenter__()
-        page = self._client.meta.service_model.operation_model("ListObjectsV2").output_shape
-        described = page.members["Contents"].member.members
-        for name in described.keys() - _READ:
-            del described[name]
-        self._client.meta.events.register("before-send.s3", self._send)
+        control = await asyncio.to_thread(imported, _CONTROL)
+        self._failures += control.FAILURES
+        self._client = await control.create(self._fetch)
         return self._client
 
-    async def _send(self, request: Any, **_: object) -> AioAWSResponse:
-        target = urlsplit(request.url)
-        response = await self._origin.send(_asking.get(), request.method, target.path, target.query, [])
+    async def _fetch(self, method: str, path: str, query: str) -> bytes:
+        """The body of an answer to a request that aiobotocore has built."""
+        response = await self._origin.send(_asking.get(), method, path, query, [])
         body = await response.read(_PAGE_BYTES)
         if response.status != 200:
             raise ListingRefused(response.status)
         if not body or b"<!DOCTYPE" in body:
             raise ListingUnreadable("the origin's listing cannot be read")
-        answer = AioAWSResponse(request.url, response.status, {}, None)
-        answer._content = body  # the cache of ``content``: the stream has been read
-        return answer
+        return body
 
 
 def _page(answer: dict[str, Any]) -> ListingPage:

@@ -15,7 +15,9 @@ from botocore.exceptions import ClientError, MetadataRetrievalError
 from gateway.config import Credential, Origin
 from gateway.model.errors import OriginUnavailable
 from gateway.model.keys import OriginIdentity
-from gateway.origin.credentials import CHAIN_KEY, CredentialChain, KeyRing, Keys, identity_of
+from gateway.origin.chain import CredentialChain
+from gateway.origin.credentials import CHAIN_KEY, KeyRing, Keys, identity_of
+from tests.origin.raw_server import EMPTY, RawServer, client_for, origin_at
 
 KEYLESS = Origin(endpoint="http://127.0.0.1:1")
 PLAIN = Credential(access_key_id="g", secret_access_key="s")
@@ -141,6 +143,18 @@ async def test_the_real_chain_reads_the_environment(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AWS_SESSION_TOKEN", "t")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     assert await CredentialChain(Clock()).current() == Keys("from-environment", "s", "t")
+
+
+async def test_an_origin_that_is_added_may_use_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a gateway whose origins had keys when it started signs with the chain's for an origin that has none."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-environment")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    async with RawServer([[EMPTY]]) as server:
+        client = await client_for(origin_at("http://127.0.0.1:1"))
+        await client.replace([Origin(endpoint=server.endpoint)], ())
+        (await client.send(identity_of(KEYLESS, PLAIN), "GET", "/b/k", "", ())).release()
+        await client.close()
+    assert b"Credential=from-environment/" in server.requests[0]
 
 
 async def test_the_real_chain_renews_keys_of_a_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

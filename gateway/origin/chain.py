@@ -1,0 +1,74 @@
+"""The AWS credential chain: environment, files, IMDS, SSO, STS, by aiobotocore.
+
+``client.py`` imports this module when an origin has no keys in the configuration. Other gateways start without aiobotocore, whose
+import takes a quarter of a start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from aiobotocore.session import AioSession
+from botocore.exceptions import BotoCoreError, ClientError
+
+from gateway.flight import SingleFlight
+from gateway.model.errors import OriginUnavailable
+from gateway.origin.credentials import Keys
+
+_TRUSTED_FOR = 60.0
+"""Seconds for which the chain's keys are used without asking it."""
+_USABLE_FOR = 300.0
+"""Seconds for which keys are used while the chain renews them."""
+
+
+class CredentialChain:
+    """The keys of one worker.
+
+    aiobotocore renews temporary keys 15 minutes before they expire, and blocks until renewed 10 minutes before. So keys are used
+    for a minute without asking, renewed in the background for four more, and waited for after that. The chain is set up at the
+    first use. If it has no keys, it is not asked again.
+    """
+
+    def __init__(self, now: Callable[[], float], session: Callable[[], Any] = AioSession) -> None:
+        self._now = now
+        self._session = session
+        self._source: Any = None
+        self._keys: Keys | None = None
+        self._asked_at = float("-inf")
+        self._asking: SingleFlight[None, None] = SingleFlight()
+        self._problem = ""
+
+    async def current(self) -> Keys | None:
+        """Keys that are valid now, or ``None`` if the chain has none.
+
+        Raises:
+            OriginUnavailable: the chain has keys but could not renew them.
+        """
+        age = self._now() - self._asked_at
+        if age < _TRUSTED_FOR:
+            return self._keys
+        asking = self._asking.join(None, self._ask)
+        if age >= _USABLE_FOR:
+            await asyncio.shield(asking)
+            if self._problem:
+                raise OriginUnavailable(f"the AWS credential chain failed: {self._problem}")
+        return self._keys
+
+    async def _ask(self) -> None:
+        try:
+            self._keys = await self._look_up()
+        except (BotoCoreError, ClientError) as error:
+            self._problem = str(error)
+            return
+        self._problem = ""
+        self._asked_at = self._now() if self._keys else float("inf")
+
+    async def _look_up(self) -> Keys | None:
+        if self._source is None:
+            self._source = await self._session().get_credentials()
+        if self._source is None:
+            return None
+        frozen = await self._source.get_frozen_credentials()
+        return Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
