@@ -9,16 +9,21 @@ import asyncio
 import json
 from pathlib import Path
 
-from gateway.store.datasets.conversion import Converted, Grant, _judge
+from gateway.store.datasets.conversion import Converted, Grant, Limits, _judge
 from gateway.store.datasets.convert import ConversionJob, _attempt
 from gateway.store.datasets.registry import Registry
 
 
 async def convert_near(registry: Registry, tenant: str, parquet: Path, draft: Path, grant: Grant) -> Converted:
     """What ``Registry._convert`` gives and raises, without its limits of memory and time."""
-    job = ConversionJob(grant.allow, 0, grant.items, grant.output, registry.limits.reserve)
+    return await read_near(parquet, draft, registry.limits, grant)
+
+
+async def read_near(parquet: Path, draft: Path, limits: Limits, grant: Grant) -> Converted:
+    """What ``gateway.store.datasets.conversion.convert`` gives and raises, without its limits of memory and time."""
+    job = ConversionJob(grant.allow, 0, grant.items, grant.output, limits.reserve)
     result = await asyncio.to_thread(_attempt, parquet, draft, job)
-    return _judge(0 if "id" in result else 1, json.dumps(result).encode(), b"", registry.limits)
+    return _judge(0 if "id" in result else 1, json.dumps(result).encode(), b"", limits)
 
 
 class NearRegistry(Registry):

@@ -1,4 +1,8 @@
-"""Digest files, good and bad, read by the process that reads them in a gateway."""
+"""Digest files, good and bad.
+
+What harms its reader, or has a limit of time or memory, is read by the process that reads digest files in a gateway, and one file
+with each kind of answer is. The others are read here: a process takes half a second, whatever it reads.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded, L
 from gateway.store.datasets.locations import Locations, open_locations
 from gateway.store.failures import DiskFault
 from tests.digests import SCHEMA, Row, columns_of, id_of, rows_of, sha, write, write_columns
+from tests.near import read_near
 
 BOOT = 7
 Convert = Callable[..., Awaitable[Converted]]
@@ -27,14 +32,29 @@ Convert = Callable[..., Awaitable[Converted]]
 def read(tmp_path: Path) -> Convert:
     """Reads a digest file into ``tmp_path / "out"``."""
 
+    async def run(path: Path, grant: Grant | None = None) -> Converted:
+        out = tmp_path / "out"
+        out.mkdir()
+        return _kept(out, await read_near(path, out, Limits(), grant or Grant()))
+
+    return run
+
+
+@pytest.fixture
+def read_apart(tmp_path: Path) -> Convert:
+    """Does the same in the process that does it in a gateway."""
+
     async def run(path: Path, limits: Limits | None = None, grant: Grant | None = None) -> Converted:
         out = tmp_path / "out"
         out.mkdir()
-        done = await convert(path, out, limits or Limits(), grant or Grant(), (tmp_path / "turn",))
-        (out / "content").rename(tmp_path / done.tag)
-        return done
+        return _kept(out, await convert(path, out, limits or Limits(), grant or Grant(), (tmp_path / "turn",)))
 
     return run
+
+
+def _kept(out: Path, done: Converted) -> Converted:
+    (out / "content").rename(out.parent / done.tag)
+    return done
 
 
 def opened(tmp_path: Path, done: Converted) -> tuple[Content, Locations]:
@@ -49,7 +69,7 @@ async def refused(read: Convert, path: Path, **more: object) -> ApiError:
     return caught.value
 
 
-async def test_every_row_comes_back(read: Convert, tmp_path: Path) -> None:
+async def test_every_row_comes_back(read_apart: Convert, tmp_path: Path) -> None:
     """Rule: digest, bucket, key, offset and length of each item are those of its row; the id is SHA-256 over the digests."""
     rows = [
         Row(sha("a"), "data", "plain", None, None),
@@ -57,7 +77,7 @@ async def test_every_row_comes_back(read: Convert, tmp_path: Path) -> None:
         Row(sha("a"), "data", "k" * 1024, 2**40, 0),
         Row(sha("c"), "data", "x", None, 2**62),
     ]
-    done = await read(write(tmp_path / "f", rows))
+    done = await read_apart(write(tmp_path / "f", rows))
     content, locations = opened(tmp_path, done)
     assert (done.id, done.items, done.size) == (id_of(rows), 4, 5 + 2**62)
     assert (content.id, content.items, content.size) == (done.id, 4, done.size)
@@ -262,7 +282,7 @@ async def test_truncated_files(read: Convert, tmp_path: Path, share: float) -> N
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_damaged_files(read: Convert, tmp_path: Path, seed: int) -> None:
+async def test_damaged_files(read_apart: Convert, tmp_path: Path, seed: int) -> None:
     """Rule: whatever a damaged file does to its reader, the gateway hears of a dataset of as many items, or a refusal."""
     raw = bytearray(write(tmp_path / "whole", rows_of(3000), compression="none").read_bytes())
     random = np.random.default_rng(seed)
@@ -270,20 +290,20 @@ async def test_damaged_files(read: Convert, tmp_path: Path, seed: int) -> None:
         raw[position] = random.integers(256)
     (tmp_path / "f").write_bytes(raw)
     try:
-        outcome = str((await read(tmp_path / "f")).items)
+        outcome = str((await read_apart(tmp_path / "f")).items)
     except ApiError as error:
         outcome = error.code
     assert outcome in ("3000", "InvalidDigestFile", "TooLarge")
 
 
-async def test_a_small_file_of_a_hundred_million_rows(read: Convert, tmp_path: Path) -> None:
+async def test_a_small_file_of_a_hundred_million_rows(read_apart: Convert, tmp_path: Path) -> None:
     """Rule: a file of under a megabyte that stands for more items than a dataset may have is refused before it is unpacked."""
     nothing = pa.table({field.name: pa.nulls(5_000_000, field.type) for field in SCHEMA}, SCHEMA)
     with pa.parquet.ParquetWriter(tmp_path / "f", SCHEMA) as writer:
         for _ in range(21):
             writer.write_table(nothing, row_group_size=5_000_000)
     assert (tmp_path / "f").stat().st_size < 1_000_000
-    error = await refused(read, tmp_path / "f")
+    error = await refused(read_apart, tmp_path / "f")
     assert (error.code, error.status) == ("TooLarge", 413)
 
 
@@ -295,22 +315,22 @@ async def test_an_index_larger_than_allowed(read: Convert, tmp_path: Path) -> No
     assert caught.value.limit is Limit.BYTES
 
 
-async def test_more_items_than_allowed(read: Convert, tmp_path: Path) -> None:
+async def test_more_items_than_allowed(read_apart: Convert, tmp_path: Path) -> None:
     """Rule: a file with too many rows is refused before they are read."""
     with pytest.raises(GrantExceeded) as caught:
-        await read(write(tmp_path / "f", rows_of(20)), grant=Grant(items=19))
+        await read_apart(write(tmp_path / "f", rows_of(20)), grant=Grant(items=19))
     assert caught.value.limit is Limit.ITEMS
     assert list((tmp_path / "out").iterdir()) == [tmp_path / "out" / "job.json"]
 
 
-async def test_a_full_disk(read: Convert, tmp_path: Path) -> None:
+async def test_a_full_disk(read_apart: Convert, tmp_path: Path) -> None:
     """Rule: a disk without room for the result is nobody's mistake, and is told apart from one."""
     with pytest.raises(DiskFault) as caught:
-        await read(write(tmp_path / "f", rows_of(10)), Limits(reserve=2**60))
+        await read_apart(write(tmp_path / "f", rows_of(10)), Limits(reserve=2**60))
     assert caught.value.reason == "no-space"
 
 
-async def test_too_little_memory(read: Convert, tmp_path: Path) -> None:
+async def test_too_little_memory(read_apart: Convert, tmp_path: Path) -> None:
     """Rule: a file that takes more memory than the reader has ends the reader, not the gateway."""
     size = 3_000_000
     columns = columns_of([]) | {
@@ -321,15 +341,15 @@ async def test_too_little_memory(read: Convert, tmp_path: Path) -> None:
         "length": pa.nulls(size, pa.int64()),
     }
     path = write_columns(tmp_path / "f", columns, row_group_size=size)
-    error = await refused(read, path, limits=Limits(memory=450 * 1024**2))
+    error = await refused(read_apart, path, limits=Limits(memory=450 * 1024**2))
     assert error.code in ("TooLarge", "InvalidDigestFile")
     assert "memory" in error.detail
 
 
-async def test_too_little_time(read: Convert, tmp_path: Path) -> None:
+async def test_too_little_time(read_apart: Convert, tmp_path: Path) -> None:
     """Rule: reading that takes too long is ended, and leaves no process."""
     began = time.monotonic()
-    error = await refused(read, write(tmp_path / "f", rows_of(200_000)), limits=Limits(seconds=0.01))
+    error = await refused(read_apart, write(tmp_path / "f", rows_of(200_000)), limits=Limits(seconds=0.01))
     assert (error.code, "0.01 s" in error.detail) == ("TooLarge", True)
     assert time.monotonic() - began < 60
 
@@ -345,10 +365,10 @@ async def test_conversions_wait_for_one_another(tmp_path: Path) -> None:
     assert [each.id for each in done] == [id_of(rows_of(1000, seed=number)) for number in range(3)]
 
 
-async def test_the_allow_list_is_checked_row_by_row(read: Convert, tmp_path: Path) -> None:
+async def test_the_allow_list_is_checked_row_by_row(read_apart: Convert, tmp_path: Path) -> None:
     """Rule: whoever may touch only some keys cannot register others; the first one is named by its row, never by its key."""
     rows = [Row(sha("a"), "data", "mine/a"), Row(sha("b"), "data", "mine/b/c"), Row(sha("c"), "data", "secret/c")]
-    error = await refused(read, write(tmp_path / "f", rows), grant=Grant(("data/mine/**",)))
+    error = await refused(read_apart, write(tmp_path / "f", rows), grant=Grant(("data/mine/**",)))
     assert (error.code, error.status) == ("AccessDenied", 403)
     assert error.detail == "Row 2: the allow-list of this access key does not cover this item."
 
