@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from gateway.sim.reads import SEQUENTIAL_ORDERS, ReadOrder, epochs, zipf_anywher
 from tests.admin.asked import TOKEN, ask
 from tests.gateways import Running, fleet
 from tests.origins.processes import wait_until
+from tests.scenarios.clients import Client
 from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import SOON, Origin
 
@@ -37,9 +39,10 @@ def nodes(origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def read_spread(nodes: list[Running], keys: list[str]) -> None:
     """Read objects one after the other, as behind a balancer that hands each request to the next gateway."""
-    clients = [node.client(max_pool_connections=1) for node in nodes]
-    for number, key in enumerate(keys):
-        clients[number % len(clients)].get_object(Bucket=BUCKET, Key=key)["Body"].read()
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(node.endpoint)) for node in nodes]
+        for number, key in enumerate(keys):
+            assert clients[number % len(clients)].get(f"/{BUCKET}/{key}").status == 200
 
 
 def patterns(nodes: list[Running], name: str) -> list[Any]:

@@ -11,6 +11,7 @@ from gateway.testing.origin import ALICE
 from tests.admin.asked import TOKEN, ask
 from tests.gateways import Running, Settings, fleet, gateway
 from tests.origins.processes import wait_until
+from tests.scenarios.clients import Client
 from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import SOON, Origin
 
@@ -31,9 +32,9 @@ def prepare(origin: Origin, prefix: str) -> list[str]:
 
 def train(running: Running, names: list[str]) -> None:
     """Read objects one after the other."""
-    client = running.client(max_pool_connections=1)
-    for name in names:
-        assert client.get_object(Bucket=BUCKET, Key=name)["Body"].read() == name.encode().ljust(SIZE, b".")
+    with Client(running.endpoint) as client:
+        for name in names:
+            assert client.get(f"/{BUCKET}/{name}").body == name.encode().ljust(SIZE, b".")
 
 
 def fetched(origin: Origin, prefix: str) -> list[str]:
