@@ -28,7 +28,7 @@ from gateway.server.head import STATUS_LINES, Head, encode_head
 from gateway.server.refusals import Application, Message, Scope, internal_error
 
 FILES = "larder.files"
-"""Extension: a whole GET response made of files, in one message. See ``Cycle._send_files``."""
+"""Extension: a whole response to a GET made of files, in one message. See ``Cycle._send_files``."""
 PIECES = "larder.pieces"
 """Extension: a part of a response's body made of bytes and spans of files, in one message. See ``Cycle._send_pieces``."""
 HIGH_WATER = 256 * 1024
@@ -200,7 +200,7 @@ class Cycle:
             self._finish()
 
     async def _send_files(self, message: Message) -> None:
-        """Send a complete response of files in one message: status 200, header lines from ``encode_lines``, spans of open files.
+        """Send a complete response of files in one message: its status, header lines from ``encode_lines``, spans of open files.
 
         The head must carry the content-length, which the spans must add up to.
         """
@@ -212,7 +212,7 @@ class Cycle:
         if self.more_body or self._expects:
             self.keep_alive = False
         ending = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
-        data = STATUS_LINES[200] + message["head"] + ending
+        data = STATUS_LINES[message["status"]] + message["head"] + ending
         await self._channel.send_files(data, message["files"])
         self._finish()
 

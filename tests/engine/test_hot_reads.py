@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
 
+from gateway.api.s3.answer import SERVER, Answer, cache_status
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.classify import not_cacheable
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.hot import _HARMLESS, Hit, HotReads, Unresolved
-from gateway.api.s3.objects import is_forced
+from gateway.api.s3.objects import ObjectReads, is_forced
 from gateway.api.s3.payload import PayloadForm
+from gateway.engine.objects.body import Body
 from gateway.model.conditions import Conditions
-from gateway.model.keys import ObjectKey, Principal
+from gateway.model.keys import ObjectKey, OriginIdentity, Principal
+from gateway.model.outcomes import Outcome
 from gateway.model.sigv4 import WireRequest
+from gateway.server.head import encode_lines
 from gateway.store import blobs
-from tests.engine.conftest import Bench, alone
+from tests.engine.conftest import BLOCK, Bench, alone, take
 
 
 def exchange(bench: Bench, host: bytes) -> Exchange:
@@ -37,6 +42,80 @@ async def test_hosts_that_clients_make_up_are_remembered_only_when_short(bench: 
         hot.learn(made_up, members.ring)
         hit = hot.find(made_up.request, made_up.auth, bench.now[0])
         assert isinstance(hit, Hit) is remembered
+
+
+DATA = os.urandom(40 * BLOCK + 77)
+"""More blocks than the short path sends at once."""
+
+
+def ranged(bench: Bench, value: str) -> Exchange:
+    """A GET of a range of ``b/k``."""
+    request = WireRequest("GET", b"/b/k", b"", [(b"host", b"h"), (b"range", value.encode())])
+    asked = exchange(bench, b"h")
+    return replace(asked, request=request)
+
+
+@pytest.fixture
+async def resident(bench: Bench) -> tuple[Bench, HotReads]:
+    """An object of many blocks in the cache, known to the short path."""
+    bench.origin.put("b", "k", DATA, headers=[("x-amz-meta-a", "b")])
+    assert await bench.read("k") == DATA
+    await bench.settle()
+    members = alone()
+    hot = HotReads(bench.engine, members)
+    hot.learn(exchange(bench, b"h"), members.ring)
+    return bench, hot
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "bytes=0-0", "bytes=5-4095", f"bytes={BLOCK}-{2 * BLOCK - 1}", f"bytes={BLOCK - 1}-{BLOCK}", f"bytes=100-{9 * BLOCK}",
+        "bytes=-1", "bytes=-70000", f"bytes={len(DATA) - 3}-", f"bytes={len(DATA) - 1}-{10**12}",
+    ],
+)  # fmt: skip
+async def test_a_range_is_the_same_by_both_paths(resident: tuple[Bench, HotReads], value: str) -> None:
+    """Rule: a range of resident blocks has the bytes and the header lines that the long path gives it."""
+    bench, hot = resident
+    asked = ranged(bench, value)
+    answer = await ObjectReads(bench.engine).read(asked)
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.content, Body)
+    body = await take(answer.content)
+    hit = hot.find(asked.request, asked.auth, bench.now[0])
+    assert isinstance(hit, Hit)
+    assert (hit.status, hit.start, hit.stop, hit.size) == (answer.status, *answer.span)
+    assert b"".join(os.pread(fd, count, offset) for fd, offset, count in hit.files) == body
+    assert sorted(hit.head.splitlines()) == sorted(
+        encode_lines([*answer.headers, cache_status(Outcome.HIT, None), SERVER]).splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    "value", ["bytes=0-", f"bytes={len(DATA)}-", "bytes=-0", "bytes=0-1,5-6", "bytes=2-1", "items=0-1"]
+)
+async def test_a_range_that_is_long_or_strange_is_left_to_the_long_path(
+    resident: tuple[Bench, HotReads], value: str
+) -> None:
+    """Rule: what spans many blocks, cannot be satisfied, or is not one range of bytes is decided by the long path."""
+    bench, hot = resident
+    asked = ranged(bench, value)
+    assert hot.find(asked.request, asked.auth, bench.now[0]) is Unresolved.OTHER
+
+
+async def test_a_range_is_served_only_while_its_object_is(resident: tuple[Bench, HotReads]) -> None:
+    """Rule: a write, a lapse of freshness and an evicted block end the short path of ranges as they end that of whole reads."""
+    bench, hot = resident
+    asked = ranged(bench, "bytes=0-9")
+    stranger = asked.auth._replace(principal=replace(asked.auth.principal, identity=OriginIdentity("default", "other")))
+    await ObjectReads(bench.engine).read(asked)
+    assert isinstance(hot.find(asked.request, asked.auth, bench.now[0]), Hit)
+    assert hot.find(asked.request, stranger, bench.now[0]) is Unresolved.OTHER
+    assert hot.find(asked.request, asked.auth, bench.now[0] + 600) is Unresolved.OTHER
+    conditional = replace(asked.request, headers=[*asked.request.headers, (b"if-range", b'"a"')])
+    assert hot.find(conditional, asked.auth, bench.now[0]) is Unresolved.OTHER
+    await bench.store.forget([ObjectKey("default", "b", "k")])
+    assert hot.find(asked.request, asked.auth, bench.now[0]) is Unresolved.OTHER
 
 
 async def test_no_more_addresses_are_remembered_than_entries(bench: Bench) -> None:

@@ -29,7 +29,7 @@ def _handler(files, *, claimed=None):
         fds = [os.open(path, os.O_RDONLY) for path in files]
         try:
             spans = [(fd, 0, size) for fd, size in zip(fds, SIZES, strict=True)]
-            await send({"type": "larder.files", "head": lines, "files": spans})
+            await send({"type": "larder.files", "status": 200, "head": lines, "files": spans})
         finally:
             for fd in fds:
                 os.close(fd)

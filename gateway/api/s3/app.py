@@ -139,7 +139,7 @@ class S3App(Edge):
             await self._send(scope, send, trace, answer)
         else:
             who = auth.principal.access_key_id
-            self._note(hit.key, 0, hit.size, hit.size, True, now, who, scope.get("client"), 0.0)
+            self._note(hit.key, hit.start, hit.stop, hit.size, True, now, who, scope.get("client"), 0.0)
             await self._send_hit(scope, send, trace, hit, now)
 
     async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:
@@ -160,11 +160,13 @@ class S3App(Edge):
         date = date_header(int(now))[1]
         head = b"%bx-amz-request-id: %b\r\ndate: %b\r\n" % (hit.head, trace.request_id.encode(), date)
         try:
-            await send({"type": FILES, "head": head, "files": hit.files})
+            await send({"type": FILES, "status": hit.status, "head": head, "files": hit.files})
         except LarderError as failure:
             raise BrokenBody(str(failure)) from failure
         finally:
-            self._account(scope, trace, Answer(200, [], b"", Outcome.HIT, length=hit.size), trace.started)
+            self._account(
+                scope, trace, Answer(hit.status, [], b"", Outcome.HIT, length=hit.stop - hit.start), trace.started
+            )
 
     async def _answer(self, trace: Trace, auth: Authenticated, receive: Receive, *, plain: bool) -> Answer:
         exchange = self._open(trace, auth, plain=plain)

@@ -165,6 +165,12 @@ def whole_head(meta: ObjectMeta, *, checked: bool) -> bytes:
     return encode_lines(headers + _raw(meta.checksums or ()) if checked else headers)
 
 
+def part_head(meta: ObjectMeta) -> bytes:
+    """The header lines of a hit on a part of an object, without Content-Length and Content-Range."""
+    lines = encode_lines([*_entity_headers(meta), cache_status(Outcome.HIT, None), SERVER, (b"content-length", b"0")])
+    return lines.removesuffix(b"content-length: 0\r\n")
+
+
 def _raw(headers: Sequence[Header]) -> RawHeaders:
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
