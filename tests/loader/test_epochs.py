@@ -8,8 +8,10 @@ import pickle
 import random
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -21,8 +23,10 @@ from torch.utils.data import DataLoader, Dataset
 import larder
 from larder.frames import MISSING
 from larder.testing import MemorySource
+from larder.torch import DatasetOptions, ImportanceSampler, PipelineDataset, watch
 from tests.loader.making import (
     BATCH,
+    ENDPOINT,
     N,
     as_tensor,
     consume,
@@ -32,6 +36,7 @@ from tests.loader.making import (
     fail_on_seven,
     first_of,
     loader_of,
+    map_of,
     numbers,
     whole,
 )
@@ -266,6 +271,64 @@ def test_wrong_options_are_refused_at_once(options, error):
     """Mistakes surface where they are made, not in a worker."""
     with pytest.raises(error):
         dataset_of(**options)
+
+
+def test_all_options_are_named():
+    """The error for an unknown option has those of the dataset and those of its loader."""
+    with pytest.raises(TypeError, match=r"unknown option shuffle; .*batch_size.*tail.*transform.*rank") as raised:
+        dataset_of(shuffle=True)
+    assert {*DatasetOptions.__annotations__, "batch_size"} == {*str(raised.value).partition("are ")[2].split(", ")}
+
+
+@pytest.mark.parametrize(
+    ("thing", "said"),
+    [
+        (dataset_of(seed=3), "CachedDataset('train', batch_size=8, seed=3)"),
+        (dataset_of(rank=1, world=2), "CachedDataset('train', batch_size=8, rank=1, world=2)"),
+        (watch(loader_of(dataset_of(), 2)), "watch(CachedDataset('train', batch_size=8), num_workers=2)"),
+        (map_of(), "CachedMapDataset('train')"),
+        (ImportanceSampler([0], unseen=0.25), "ImportanceSampler(unseen=0.25, seed=0)"),
+        (PipelineDataset(larder.pipeline("a", endpoint=ENDPOINT).batch(3)), "PipelineDataset(pipeline('a').batch(3))"),
+    ],
+)
+def test_public_objects_say_what_they_are(thing, said):
+    """A notebook shows what an object is in a line."""
+    assert repr(thing) == said
+
+
+class Pair(NamedTuple):
+    """A sample with names."""
+
+    image: torch.Tensor
+    label: int
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A sample that checks itself, which a batch of it could not."""
+
+    image: torch.Tensor
+    pair: Pair
+    label: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.label >= 0
+
+
+def test_a_batch_has_the_type_of_its_samples():
+    """Named tuples, dataclasses and dicts are batched by member, at any depth, and keep their type."""
+
+    def sample(item):
+        pixels = torch.full((2,), float(item.index))
+        pair = Pair(pixels, item.index)
+        return {"a": Labelled(pixels, pair, item.index), "b": OrderedDict(c=(pixels, [item.index], "x"))}
+
+    batch = next(iter(loader_of(dataset_of(transform=sample, substitute=1))))
+    labelled, (pixels, numbers_of, text) = batch["a"], batch["b"]["c"]
+    assert (type(labelled), type(labelled.pair), type(batch["b"])) == (Labelled, Pair, OrderedDict)
+    assert labelled.image.shape == pixels.shape == labelled.pair.image.shape == (BATCH, 2)
+    assert labelled.label.tolist() == labelled.pair.label.tolist() == numbers_of[0].tolist() == pixels[:, 0].tolist()
+    assert text == ["x"] * BATCH
 
 
 def test_rank_and_world_come_from_the_environment(monkeypatch):

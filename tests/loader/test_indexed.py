@@ -119,5 +119,7 @@ def test_wrong_options_are_refused():
     """Options that only make sense with an order of ours do not exist here."""
     with pytest.raises(ValueError, match="on_error"):
         map_of(on_error="ignore")
-    with pytest.raises(TypeError, match="unknown option tails"):
-        larder.torch.CachedMapDataset(ENDPOINT, "train", tails="short")
+    options = "transform, on_missing, on_error, keys, ids, job, access, source"
+    for name in ("tail", "substitute", "batch_size"):
+        with pytest.raises(TypeError, match=f"unknown option {name}; the options are {options}"):
+            larder.torch.CachedMapDataset(ENDPOINT, "train", **{name: 1})

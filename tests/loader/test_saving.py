@@ -79,6 +79,35 @@ def test_a_watched_loader_is_resumed_with_other_workers(workers, at):
     assert Counter(numbers(other)) == whole()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_length_after_a_resume_is_that_of_an_epoch(workers):
+    """Rule: schedules count on whole epochs; what is left of the resumed one has another name."""
+    loader = watched(workers)
+    numbers(islice(loader, 4))
+    other = watched(workers)
+    other.load_state_dict(saved(loader))
+    left = len(loader) - 4
+    assert [loader.batches_left(), other.batches_left(), len(other)] == [left, left, len(loader)]
+    assert len(list(other)) == left
+    assert other.batches_left() == len(other) == len(list(other))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_can_be_passed_over(workers):
+    """The batches passed over are not read, by any worker; an iteration under way ends."""
+    order = [sorted(map(int, batch)) for batch in loader_of(dataset_of(substitute=1))]
+    loader = watched(workers, substitute=1)
+    iterator = iter(loader)
+    next(iterator)
+    loader.skip_batches(3)
+    with pytest.raises(larder.StateError, match="a state was loaded"):
+        next(iterator)
+    assert [sorted(map(int, batch)) for batch in loader] == order[4:]
+    dataset = dataset_of(substitute=1)
+    dataset.skip_batches(12)
+    assert (dataset.batches_left(), len(list(dataset))) == (1, 1)
+
+
 def test_states_of_ranks_are_merged_for_another_world_size():
     """Two ranks are saved in the middle, and three go on; then one is saved once more, and finishes alone."""
     loaders = [watched(items=1003, rank=rank, world=2) for rank in range(2)]

@@ -12,8 +12,11 @@ import pytest
 
 import larder
 from larder.background import BackgroundThread
+from larder.batch import ReaderOptions
 from larder.frames import CHANGED, MISSING, ORIGIN_ERROR, REFUSED
-from larder.loader import Loader, Shard
+from larder.job import JobOptions
+from larder.loader import Loader, LoaderOptions, Shard
+from larder.pipelines.building import PipelineOptions
 from larder.source import GatewaySource, Keys
 from larder.testing import MemorySource
 
@@ -311,10 +314,24 @@ def test_wrong_options_are_named(options, message):
         Loader(ENDPOINT, "train", **{"batch_size": 16, **options})
 
 
-def test_an_unknown_option_is_refused():
-    """A misspelt option is not ignored."""
-    with pytest.raises(TypeError, match="unknown option substitutes"):
-        Loader(ENDPOINT, "train", batch_size=16, substitutes=3)
+INFO = larder.DatasetInfo("train", "d" * 64, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "known"),
+    [
+        (lambda **unknown: Loader(ENDPOINT, "train", batch_size=16, **unknown), LoaderOptions),
+        (lambda **unknown: larder.BatchReader(ENDPOINT, INFO, **unknown), ReaderOptions),
+        (lambda **unknown: larder.Job(ENDPOINT, "job", "train", batch_size=16, **unknown), JobOptions),
+        (lambda **unknown: larder.pipeline("train", endpoint=ENDPOINT, **unknown), PipelineOptions),
+    ],
+)
+def test_an_unknown_option_is_refused(make, known):
+    """A misspelt option is not ignored: the error has the names of all that there are."""
+    with pytest.raises(TypeError, match="unknown option substitutes; the options are ") as raised:
+        make(substitutes=3)
+    said = str(raised.value).partition("the options are ")[2].split(", ")
+    assert {*known.__annotations__} <= {*said} <= {*known.__annotations__, "batch_size"}
 
 
 def test_copies_count_for_themselves():

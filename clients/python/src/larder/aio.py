@@ -25,6 +25,9 @@ class AsyncBatchReader:
     def __init__(self, reader: BatchReader) -> None:
         self.reader = reader
 
+    def __repr__(self) -> str:
+        return f"AsyncBatchReader({self.reader!r})"
+
     async def fetch(
         self,
         indices: Indices,

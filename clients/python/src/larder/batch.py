@@ -35,6 +35,7 @@ from larder.fallback import Origin, Probation, warn_once
 from larder.fleet import Fleet
 from larder.frames import LIMIT, MEDIA_TYPE, ORIGIN_ERROR, Decoder, Received
 from larder.merging import MAX_ITEMS, Fetched, Merge
+from larder.options import refuse_unknown
 from larder.retry import Patience, Retry
 from larder.s3 import S3
 from larder.scatter import RequestOutcome, Scatter
@@ -116,6 +117,7 @@ class BatchReader:
     """
 
     def __init__(self, endpoint: str, dataset: DatasetInfo, **options: Unpack[ReaderOptions]) -> None:
+        refuse_unknown(options, *ReaderOptions.__annotations__)
         settings = _ReaderSettings(**options)
         credentials, timeout, fallback = source_of(settings.credentials), settings.timeout, settings.fallback
         self.dataset = dataset
@@ -131,6 +133,9 @@ class BatchReader:
         if fallback is not None:
             local = None if str(settings.digest_file).startswith("s3://") else settings.digest_file
             self._origin = Origin(fallback, local, dataset, timeout=timeout, retry=self._api.retry)
+
+    def __repr__(self) -> str:
+        return f"BatchReader({self.endpoint!r}, {self.dataset.name!r})"
 
     @property
     def endpoint(self) -> str:

@@ -48,6 +48,9 @@ class Client:
     ) -> None:
         self._api = Api(endpoint, credentials=credentials, timeout=timeout, retry=retry)
 
+    def __repr__(self) -> str:
+        return f"Client({self.endpoint!r})"
+
     @property
     def endpoint(self) -> str:
         """Address of the gateway."""

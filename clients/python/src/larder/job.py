@@ -30,6 +30,7 @@ from larder.dataset import DatasetInfo
 from larder.errors import GatewayUnavailable, RequestRefused
 from larder.heartbeat import HeartbeatThread, JobDirectives, PipelineDirective, Registration
 from larder.importance import ImportanceReport, ImportanceSender
+from larder.options import refuse_unknown
 from larder.retry import Patience, Retry
 from larder.run import Batch
 from larder.source import OUTAGE, Access, DatasetName, GatewaySource, is_file
@@ -100,6 +101,7 @@ class Job:
     def __init__(
         self, endpoint: str, name: str, dataset: DatasetName, *, batch_size: int, **options: Unpack[JobOptions]
     ) -> None:
+        refuse_unknown(options, "batch_size", *JobOptions.__annotations__)
         self.name = name
         self._retry = options.get("retry")
         credentials = source_of(options.get("credentials"))
@@ -116,6 +118,10 @@ class Job:
     def __getstate__(self) -> dict[str, Any]:
         state = {"name": self.name, "_retry": self._retry, "_heartbeat": self._heartbeat}
         return {**state, "_step_at": 0.0, "_sender": None}
+
+    def __repr__(self) -> str:
+        registration = self._heartbeat.registration
+        return f"Job({self.name!r}, batch_size={self.batch_size}, rank {registration.rank} of {self.ranks})"
 
     @property
     def directives(self) -> JobDirectives | None:

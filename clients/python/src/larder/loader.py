@@ -8,7 +8,7 @@ Without a framework::
 
     loader = larder.Loader("http://gateway:9000", "imagenet-train", batch_size=256, seed=1)
     for epoch in range(90):
-        for batch in loader.epoch(epoch):
+        for batch in loader:
             step(batch.data)
 """
 
@@ -23,9 +23,11 @@ from larder.background import BackgroundThread
 from larder.dataset import DatasetInfo
 from larder.errors import StateError
 from larder.job import Agreement, Job
+from larder.options import refuse_unknown
 from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard
+from larder.planner.upcoming import Upcoming
 from larder.run import Batch, EpochRun
-from larder.source import Access, DatasetName, GatewaySource, ItemReader, Keys, Source
+from larder.source import Access, DatasetName, GatewaySource, ItemReader, Keys, Source, name_of
 from larder.stats import Stats
 
 __all__ = ["Batch", "EpochRun", "Loader", "LoaderOptions", "Shard"]
@@ -110,22 +112,19 @@ class Settings:
         """Name of the training run; empty without one."""
         return self.job if isinstance(self.job, str) else self.job.name
 
-    @classmethod
-    def of(cls, batch_size: int, options: Mapping[str, Any]) -> Settings:
-        """Settings of these options.
-
-        Raises:
-            TypeError: unknown option.
-            ValueError: invalid value of an option.
-        """
-        known = [each.name for each in fields(cls) if each.name != "batch_size"]
-        if unknown := sorted(options.keys() - known):
-            raise TypeError(f"unknown option {', '.join(unknown)}; the options are {', '.join(known)}")
-        return cls(batch_size=batch_size, **options)
+    def __str__(self) -> str:
+        changed = [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+        job = [f"job={self.job_name!r}"] if self.job_name else []
+        shown = [f"{name}={getattr(self, name)!r}" for name in changed if name not in ("job", "access", "source")]
+        return ", ".join(shown + job)
 
 
 class Loader:
     """Loads a dataset in batches. Sends no request until it is used; can be forked, pickled and copied.
+
+    An iteration is an epoch, for a single process: of all items. Each complete one advances the epoch. After a ``break`` the
+    next iteration repeats the same epoch, or the rest of it that a loaded state had left. One of several ranks or workers
+    calls ``epoch``.
 
     Args:
         endpoint: address of the gateway.
@@ -141,7 +140,9 @@ class Loader:
     def __init__(
         self, endpoint: str, dataset: DatasetName, *, batch_size: int, **options: Unpack[LoaderOptions]
     ) -> None:
-        self.settings = Settings.of(batch_size, options)
+        refuse_unknown(options, "batch_size", *LoaderOptions.__annotations__)
+        self.settings = Settings(batch_size=batch_size, **options)
+        self._name = name_of(dataset)
         self.source = self.settings.source or GatewaySource(endpoint, dataset, self.settings.access)
         self.stats = Stats()
         self._background = BackgroundThread()
@@ -149,6 +150,20 @@ class Loader:
         self._reader: ItemReader | None = None
         self._keys: Keys | None = None
         self._agreed: Agreement | None = None
+        self._start: tuple[int, dict[str, Any] | None] = (0, None)
+        self._latest: EpochRun | None = None
+
+    def __iter__(self) -> EpochRun:
+        epoch, state = self._upcoming()
+        self._latest, self._start = self.epoch(epoch, state=state), (epoch, state)
+        return self._latest
+
+    def __len__(self) -> int:
+        """Number of batches of a whole epoch, also after a resume."""
+        return self.batches()
+
+    def __repr__(self) -> str:
+        return f"Loader({self._name!r}, {self.settings})"
 
     @property
     def known(self) -> DatasetInfo | None:
@@ -210,6 +225,38 @@ class Loader:
             raise StateError(f"the state is of epoch {start.epoch}, but epoch {epoch} was requested")
         return self.run(self.begin(start), shard)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the iteration, to save: exactly the batches that it has delivered. Small, of JSON types."""
+        if self._latest is not None:
+            return self._latest.state_dict()
+        epoch, state = self._start
+        return self.start(epoch, ALONE.rank, ALONE.world).to_json() if state is None else state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a saved state with the next iteration, which delivers the rest of its epoch.
+
+        Raises:
+            StateError: the state is damaged, of another dataset, or of one of several ranks and not merged.
+        """
+        start = self.restored(state, ALONE)
+        self._latest, self._start = None, (start.epoch, start.to_json())
+
+    def skip_batches(self, batches: int) -> None:
+        """Pass over the next batches without reading them: the next iteration begins after them.
+
+        Raises:
+            ValueError: ``batches`` is not a whole number of at least 0.
+        """
+        self.load_state_dict(self.skipped(self.state_dict(), batches))
+
+    def batches_left(self) -> int:
+        """Number of batches that the epoch still has."""
+        return self.batches_after(self.state_dict())
+
+    def upcoming(self) -> Upcoming | None:
+        """The chunks that come next in the iteration; ``None`` before the first one, and for datasets without chunks."""
+        return None if self._latest is None else self._latest.upcoming()
+
     def batches(self, rank: int = 0, world: int = 1) -> int:
         """Number of batches of a whole epoch on one rank."""
         settings = self.settings
@@ -231,6 +278,14 @@ class Loader:
             raise StateError(f"the state is of {progress.layout.items} items, the dataset has {self.info.items}")
         mine = progress.of_rank(shard.rank, shard.world)
         return mine.settled(self.settings.batch_size, self.settings.tail).renewed()
+
+    def skipped(self, state: Mapping[str, Any], batches: int) -> dict[str, Any]:
+        """A rank's saved state, with so many batches more."""
+        return Progress.from_json(state).skip_batches(batches, self.settings.batch_size).to_json()
+
+    def batches_after(self, state: Mapping[str, Any]) -> int:
+        """Number of batches that a rank's epoch has after a saved state."""
+        return Progress.from_json(state).batches(self.settings.batch_size, self.settings.tail)
 
     def begin(self, start: Progress, once: Once | None = None) -> Progress:
         """The state in which an epoch begins: with a `Job`, it has the fleet's order of chunks.
@@ -285,6 +340,11 @@ class Loader:
             own = start if shard.worker == 0 else replace(start, skipped=0, padded=0)
         return EpochRun(plan, own, settings, context)
 
+    def _upcoming(self) -> tuple[int, dict[str, Any] | None]:
+        """The epoch of the next iteration, and the state that it begins with."""
+        complete = self._latest is not None and self._latest.over
+        return (self._start[0] + 1, None) if complete else self._start
+
     def _preloaded(self) -> bool:
         """Whether the fleet preloads chunks now; its plan may change during an epoch."""
         job = self.settings.job
@@ -300,7 +360,7 @@ class Loader:
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies with shared counters would count twice, and a reader counts into its own.
-        return {**self.__dict__, "stats": Stats(), "_reader": None}
+        return {**self.__dict__, "stats": Stats(), "_reader": None, "_start": self._upcoming(), "_latest": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

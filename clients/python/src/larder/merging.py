@@ -38,6 +38,9 @@ class Fetched:
     failed: dict[int, ItemFailure] = field(default_factory=dict)
     directives: Directives = field(default_factory=Directives)
 
+    def __repr__(self) -> str:
+        return f"Fetched({len(self.data)} items, {len(self.failed)} failed)"
+
 
 class Merge:
     """Merges answers.

@@ -49,6 +49,9 @@ class Batch:
     def __len__(self) -> int:
         return len(self.data)
 
+    def __repr__(self) -> str:
+        return f"Batch({len(self)} items, {self.hits} from the cache, epoch {self.epoch})"
+
     @property
     def hits(self) -> int:
         """Number of items that were in the cache."""
@@ -148,6 +151,9 @@ class EpochRun:
         self._partial: _PartialBatch | None = None
         self._next: Future[_PartialBatch | None] | None = None
         self._left_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"EpochRun(epoch {self.epoch})"
 
     @property
     def over(self) -> bool:

@@ -83,6 +83,9 @@ class S3:
         self._connection = Connection(_address(endpoint, source), credentials=source, timeout=timeout)
         self._retry = retry or Retry()
 
+    def __repr__(self) -> str:
+        return f"S3({self.endpoint!r})"
+
     @property
     def endpoint(self) -> str:
         """The store's address."""

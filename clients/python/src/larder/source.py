@@ -195,6 +195,10 @@ class Item:
     data: memoryview
     name: tuple[str, str] | None = None
 
+    def __repr__(self) -> str:
+        place = "" if self.name is None else f", 's3://{self.name[0]}/{self.name[1]}'"
+        return f"Item({self.index}, {len(self.data)} bytes{place})"
+
     @property
     def bucket(self) -> str:
         """The bucket of the object that holds the item.
@@ -248,6 +252,11 @@ class Keys:
     def __getitem__(self, index: int) -> tuple[str, str]:
         start, end = int(self._ends[index]), int(self._ends[index + 1])
         return self._buckets[int(self._bucket_of[index])], self._text[start:end].decode()
+
+
+def name_of(dataset: DatasetName) -> str:
+    """A dataset in words: the name or digest file by which it was given."""
+    return dataset.name if isinstance(dataset, DatasetInfo) else os.fspath(dataset)
 
 
 def is_file(dataset: str | os.PathLike[str]) -> bool:

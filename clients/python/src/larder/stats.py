@@ -157,7 +157,7 @@ class Stats:
     waited: float = 0.0
     computed: float = 0.0
     transforming: float = 0.0
-    order: OrderQuality = field(default_factory=OrderQuality)
+    order: OrderQuality = field(default_factory=OrderQuality, repr=False)
     by_node: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, value: float = 1) -> None:
@@ -190,14 +190,24 @@ class Stats:
         """Fraction of the items that came from the cache; ``None`` before the first item."""
         return self.hits / self.items if self.items else None
 
+    @property
+    def rank_correlation(self) -> float | None:
+        """See `OrderQuality.correlation`."""
+        return self.order.correlation
+
+    @property
+    def hit_position(self) -> float | None:
+        """See `OrderQuality.hit_position`."""
+        return self.order.hit_position
+
     def as_dict(self) -> dict[str, Any]:
         """Everything by name, with JSON types."""
         return {
             **{name: getattr(self, name) for name in _COUNTS},
             "by_node": dict(self.by_node),
             "hit_ratio": self.hit_ratio,
-            "rank_correlation": self.order.correlation,
-            "hit_position": self.order.hit_position,
+            "rank_correlation": self.rank_correlation,
+            "hit_position": self.hit_position,
         }
 
     def __str__(self) -> str:

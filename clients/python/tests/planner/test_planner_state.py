@@ -24,7 +24,6 @@ from larder.planner import (
     Shard,
     merge,
     merge_states,
-    skip_batches,
     union,
 )
 
@@ -95,14 +94,14 @@ def test_an_edited_state():
 def test_skipping_batches():
     """The next batches can be passed over, of a rank or of all; past the end is the next epoch."""
     state = states_after(2, world=1, answer=canonical)[0]
-    session = Session([skip_batches(state, 3, 16)], 1, 1, 16, 1)
+    session = Session([state.skip_batches(3, 16)], 1, 1, 16, 1)
     session.run()
     assert np.array_equal(np.concatenate(session.delivered), ORDER.items(80, 1003))
-    session = Session(skip_batches(whole([state]), 3, 32), 1, 1, 16, 1)
+    session = Session(whole([state]).skip_batches(3, 32), 1, 1, 16, 1)
     session.run()
     assert np.array_equal(np.concatenate(session.delivered), ORDER.items(128, 1003))
-    assert skip_batches(state, 100, 16) == Progress.start("d" * 64, EpochOrder(ORDER.layout, seed=5, epoch=3), 0, 1)
-    assert skip_batches(whole([state]), 100, 16).epoch == 3
+    assert state.skip_batches(100, 16) == Progress.start("d" * 64, EpochOrder(ORDER.layout, seed=5, epoch=3), 0, 1)
+    assert whole([state]).skip_batches(100, 16).epoch == 3
 
 
 @pytest.mark.parametrize("tail", ["short", "drop", "pad"])

@@ -31,6 +31,7 @@ from typing import Any, TypedDict, Unpack
 from larder.errors import LarderWarning
 from larder.job import Job
 from larder.loader import Loader, Shard
+from larder.options import refuse_unknown
 from larder.pipelines.fingerprint import fingerprints
 from larder.pipelines.running import (
     EpochElements,
@@ -43,7 +44,7 @@ from larder.pipelines.running import (
 from larder.pipelines.stages import AUTOCACHE, FILTER, MAP, Stage
 from larder.pipelines.stream import stack
 from larder.ranks import Ranks, environment_ranks, given_ranks
-from larder.source import Access, DatasetName, Source
+from larder.source import Access, DatasetName, Source, name_of
 
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _RUN_OPTIONS = frozenset(field.name for field in fields(RunOptions))
@@ -106,9 +107,7 @@ def pipeline(dataset: DatasetName, **options: Unpack[PipelineOptions]) -> Pipeli
         ValueError: invalid value of an option, or there is no endpoint.
         TypeError: unknown option.
     """
-    if unknown := sorted(options.keys() - PipelineOptions.__annotations__.keys()):
-        known = ", ".join(PipelineOptions.__annotations__)
-        raise TypeError(f"unknown option {', '.join(unknown)}; the options are {known}")
+    refuse_unknown(options, *PipelineOptions.__annotations__)
     return Pipeline(dataset, options)
 
 
@@ -144,6 +143,14 @@ class Pipeline:
         self._loader: Loader | None = None
         self._place = _Place()
         self._iteration: EpochElements | None = None
+
+    def __repr__(self) -> str:
+        stages = self._stages
+        named = [str(stage).partition(", ")[2] for stage in stages.elements]
+        named += [f"shuffle({stages.shuffle})"] if stages.shuffle else []
+        named += [f"batch({stages.batch})"] if stages.batch else []
+        named += [str(stage).partition(", ")[2] for stage in stages.batches]
+        return ".".join([f"pipeline({name_of(self._dataset)!r})", *named])
 
     def map(self, function: Callable[[Any], Any]) -> Pipeline:
         """Replace each element by ``function(element)``; after ``batch``, each batch.

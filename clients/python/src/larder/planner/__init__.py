@@ -9,7 +9,7 @@ from larder.planner.layout import Chunk, Layout, Shard
 from larder.planner.numbers import NumberSet
 from larder.planner.order import EpochOrder
 from larder.planner.plan import Candidates, EpochPlan
-from larder.planner.progress import Progress, merge, merge_states, skip_batches, union
+from larder.planner.progress import Progress, merge, merge_states, union
 
 __all__ = [
     "Candidates",
@@ -22,6 +22,5 @@ __all__ = [
     "Shard",
     "merge",
     "merge_states",
-    "skip_batches",
     "union",
 ]

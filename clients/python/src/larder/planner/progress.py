@@ -130,6 +130,25 @@ class Progress:
         done = self.done.with_numbers(places)
         return replace(self, done=done, skipped=self.skipped + skipped, padded=self.padded + padded)
 
+    def skip_batches(self, batches: int, batch_size: int) -> "Progress":
+        """This state as if its next batches had been delivered, up to the end of the epoch.
+
+        Args:
+            batches: how many to pass over.
+            batch_size: items in each; of all ranks together if the state is that of all.
+
+        Raises:
+            ValueError: ``batches`` is not a whole number of at least 0.
+        """
+        if not isinstance(batches, int) or isinstance(batches, bool) or batches < 0:
+            raise ValueError(f"batches must be a whole number of at least 0, not {batches!r}")
+        left = self.layout.items - len(self.base) if self.rank is None else self.share().left
+        ordinals = np.arange(min(batches * batch_size, left), dtype=np.int64)
+        if self.rank is None:
+            return _merged(self, self.base.with_numbers(self.base.nth_missing(ordinals)))
+        skipped = self.with_places(self.share().places(ordinals))
+        return skipped if skipped.share().left else self.next_epoch()
+
     def to_json(self) -> dict[str, Any]:
         """The state as the module describes it; at most 64 KB as text for a million items in the default layout."""
         layout = self.layout
@@ -338,24 +357,6 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         StateError: as ``merge`` and ``Progress.from_json``.
     """
     return merge(Progress.from_json(state) for state in states).to_json()
-
-
-def skip_batches(progress: Progress, batches: int, batch_size: int) -> Progress:
-    """This state as if its next batches had been delivered, up to the end of the epoch.
-
-    Args:
-        progress: of a rank, or of all.
-        batches: how many to pass over.
-        batch_size: items in each; of all ranks together if the state is that of all.
-    """
-    ordinals = np.arange(batches * batch_size, dtype=np.int64)
-    if progress.rank is None:
-        left = progress.layout.items - len(progress.base)
-        base = progress.base.with_numbers(progress.base.nth_missing(ordinals[:left]))
-        return _merged(progress, base)
-    share = progress.share()
-    skipped = progress.with_places(share.places(ordinals[: share.left]))
-    return skipped if skipped.share().left else progress.next_epoch()
 
 
 def _complete(states: list[Progress]) -> None:

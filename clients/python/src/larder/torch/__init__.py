@@ -7,6 +7,7 @@ of a `larder.pipeline`. `watch` wraps a loader that has workers, so that it can 
 
 from larder.planner import merge_states
 from larder.source import Item
+from larder.torch.collation import collate
 from larder.torch.dataset import CachedDataset, DatasetOptions
 from larder.torch.importance import ImportanceOptions, ImportanceSampler
 from larder.torch.losses import per_sample
@@ -24,6 +25,7 @@ __all__ = [
     "MapOptions",
     "PipelineDataset",
     "WatchedLoader",
+    "collate",
     "merge_states",
     "per_sample",
     "watch",

@@ -13,8 +13,9 @@ from torch.utils.data import IterableDataset
 
 from larder.errors import StateError
 from larder.loader import Loader, LoaderOptions, Shard
+from larder.options import refuse_unknown
 from larder.ranks import Ranks, environment_ranks, given_ranks
-from larder.source import DatasetName
+from larder.source import DatasetName, name_of
 from larder.stats import Stats
 from larder.torch.iteration import Iteration, IterationContext, Tag, WorkerState
 from larder.torch.ranks import (
@@ -34,8 +35,8 @@ class DatasetOptions(LoaderOptions, total=False):
 
     Args:
         transform: turns an `Item` into a sample. If left out, a sample is the item's ``bytes``.
-        collate: turns a list of samples into a batch; by default ``torch.utils.data.default_collate`` with a transform, else
-            the list itself.
+        collate: turns a list of samples into a batch; by default `larder.torch.collate` with a transform, else the list
+            itself.
         on_error: for a transform that raises: ``"raise"`` `ItemUntransformable` (default), or ``"skip"`` the item and count it.
         keys: whether items have bucket and key (``False``), which each process requests from the gateway once.
         rank: rank of this training process, if neither ``torch.distributed`` nor the environment has it.
@@ -101,16 +102,22 @@ class CachedDataset(IterableDataset[Any]):
     def __init__(
         self, endpoint: str, dataset: DatasetName, *, batch_size: int, **options: Unpack[DatasetOptions]
     ) -> None:
+        refuse_unknown(options, "batch_size", *DatasetOptions.__annotations__)
         rest = cast(LoaderOptions, {name: value for name, value in options.items() if name not in _OWN_OPTIONS})
         loader = Loader(endpoint, dataset, batch_size=batch_size, **rest)
         pipeline = SamplePipeline.of(options.get("transform"), options.get("collate"), options.get("on_error", "raise"))
         self._ranks = given_ranks(options.get("rank"), options.get("world"))
         self._context = IterationContext(loader, Rounds(), pipeline, options.get("keys", False))
+        self._name = name_of(dataset)
         self._sent_by: Ranks | None = None
         self._iterations = 0
         self._iteration: Iteration | None = None
         self._restored: WorkerState | None = None
         self._watcher: weakref.ref[Watcher] | None = None
+
+    def __repr__(self) -> str:
+        ranks = "" if self._ranks is None else f", rank={self._ranks.rank}, world={self._ranks.world}"
+        return f"CachedDataset({self._name!r}, {self._context.loader.settings}{ranks})"
 
     def __iter__(self) -> Iteration:
         _refuse_batches_of_batches()
@@ -195,6 +202,23 @@ class CachedDataset(IterableDataset[Any]):
             watcher.load_state_dict(state)
             return
         self.seek(state, unless_workers=True)
+
+    def skip_batches(self, batches: int) -> None:
+        """Pass over the next batches of this rank without reading them: the next iteration begins after them.
+
+        Raises:
+            StateError: as ``state_dict`` and ``load_state_dict``.
+            ValueError: ``batches`` is not a whole number of at least 0.
+        """
+        self.load_state_dict(self._context.loader.skipped(self.state_dict(), batches))
+
+    def batches_left(self) -> int:
+        """Number of batches that this rank's epoch still has; ``len`` is that of a whole epoch, also after a resume.
+
+        Raises:
+            StateError: as ``state_dict``.
+        """
+        return self._context.loader.batches_after(self.state_dict())
 
     def stats(self) -> Stats:
         """Counts of this process; of a watched loader, those of the batches that the loop has received."""

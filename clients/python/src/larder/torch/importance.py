@@ -31,6 +31,7 @@ from torch.utils.data import Sampler
 
 from larder.importance import ImportanceReport
 from larder.job import Job
+from larder.options import refuse_unknown
 from larder.planner.draw import REPEATS, DrawRule
 from larder.planner.importance import Contribution, ImportancePlan, require_same
 from larder.planner.scores import NEVER
@@ -84,9 +85,7 @@ class ImportanceSampler(Sampler[Any]):
     def __init__(
         self, dataset: Sized, *, unseen: float | Literal["multinomial"], **options: Unpack[ImportanceOptions]
     ) -> None:
-        if unknown := sorted(options.keys() - ImportanceOptions.__annotations__.keys()):
-            known = ", ".join(ImportanceOptions.__annotations__)
-            raise TypeError(f"unknown option {', '.join(unknown)}; the options are unseen, {known}")
+        refuse_unknown(options, "unseen", *ImportanceOptions.__annotations__)
         self._dataset = dataset
         self._batch_size = _positive("batch_size", options.get("batch_size"))
         self._drop_last = options.get("drop_last", False)
@@ -97,6 +96,10 @@ class ImportanceSampler(Sampler[Any]):
         self._made: ImportancePlan | None = None
         self._wanted: int | None = None
         self._resumed = self._complete = False
+
+    def __repr__(self) -> str:
+        unseen = MULTINOMIAL if self._rule.unseen is None else self._rule.unseen
+        return f"ImportanceSampler(unseen={unseen!r}, seed={self._seed})"
 
     def __iter__(self) -> Iterator[Any]:
         # The epoch begins with the first item: frameworks make iterators that they never use.

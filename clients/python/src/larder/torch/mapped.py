@@ -12,8 +12,9 @@ from torch.utils.data import Dataset
 from larder.dataset import DatasetInfo
 from larder.job import Job
 from larder.loader import Loader, LoaderOptions
+from larder.options import refuse_unknown
 from larder.run import counts_of, item_error
-from larder.source import Access, DatasetName, Source
+from larder.source import Access, DatasetName, Source, name_of
 from larder.stats import Stats
 from larder.torch.iteration import Tag
 from larder.torch.samples import ItemNames, SamplePipeline, Transform
@@ -64,13 +65,18 @@ class CachedMapDataset(Dataset[Any]):
     """
 
     def __init__(self, endpoint: str, dataset: DatasetName, **options: Unpack[MapOptions]) -> None:
+        refuse_unknown(options, *MapOptions.__annotations__)
         self._pipeline = SamplePipeline.of(options.get("transform"), None, options.get("on_error", "raise"))
         self._with_keys = options.get("keys", False)
         self._with_ids = options.get("ids", False)
         own = ("transform", "on_error", "keys", "ids")
         rest = cast(LoaderOptions, {name: value for name, value in options.items() if name not in own})
         self._loader = Loader(endpoint, dataset, batch_size=1, **rest)
+        self._name = name_of(dataset)
         self._counted: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"CachedMapDataset({self._name!r})"
 
     def __len__(self) -> int:
         """Number of items."""

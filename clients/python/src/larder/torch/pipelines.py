@@ -24,6 +24,9 @@ class PipelineDataset(IterableDataset[Any]):
         self._pipeline = pipeline
         self._ranked = pipeline.ranks is not None
 
+    def __repr__(self) -> str:
+        return f"PipelineDataset({self._pipeline!r})"
+
     @property
     def pipeline(self) -> Pipeline:
         """The pipeline, with the ranks of ``torch.distributed`` if it was given none."""

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from torch.utils.data import default_collate
-
 from larder.errors import ItemUntransformable
 from larder.source import Item, Keys
 from larder.stats import Stats
+from larder.torch.collation import collate
 
 
 class ItemNames(NamedTuple):
@@ -28,7 +27,7 @@ class SamplePipeline(NamedTuple):
     """Turns items into samples, and samples into a batch.
 
     Without a transform, a sample is the item's ``bytes`` and a batch is a list of them. With one, batches come from
-    ``torch.utils.data.default_collate`` unless ``collate`` is given.
+    `larder.torch.collate` unless ``collate`` is given.
     """
 
     transform: Transform | None = None
@@ -72,4 +71,4 @@ class SamplePipeline(NamedTuple):
         """The samples as one batch."""
         if self.collate is not None:
             return self.collate(samples)
-        return samples if self.transform is None else default_collate(samples)
+        return samples if self.transform is None else collate(samples)

@@ -71,6 +71,9 @@ class WatchedLoader:
         if isinstance(dataset, CachedDataset):
             dataset.watched_by(self)
 
+    def __repr__(self) -> str:
+        return f"watch({self._dataset!r}, num_workers={self._loader.num_workers})"
+
     def __iter__(self) -> Iterator[Any]:
         before = self._current
         if before is not None:
@@ -112,6 +115,25 @@ class WatchedLoader:
         self._epochs().seek(state)
         if self._current is not None and self._current.begun:
             self._current.cancel("a state was loaded while this iteration was under way; begin a new one")
+
+    def skip_batches(self, batches: int) -> None:
+        """Pass over the next batches of this rank without reading them: the next iteration begins after them, the current one
+        raises `StateError`.
+
+        Raises:
+            StateError: the dataset is a `CachedMapDataset`, whose sampler has the state.
+            ValueError: ``batches`` is not a whole number of at least 0.
+        """
+        self.load_state_dict(self._epochs().context.loader.skipped(self.state_dict(), batches))
+
+    def batches_left(self) -> int:
+        """Number of batches that the epoch still has for the training loop; ``len`` is that of a whole epoch, also after a
+        resume.
+
+        Raises:
+            StateError: the dataset is a `CachedMapDataset`.
+        """
+        return self._epochs().context.loader.batches_after(self.state_dict())
 
     def upcoming(self) -> Upcoming | None:
         """The chunks that come next for the loop; ``None`` before the first batch, and for datasets without chunks."""

@@ -1,0 +1,89 @@
+"""Iterating over a loader, epoch after epoch, without a framework."""
+
+import itertools
+import json
+import pickle
+from collections import Counter
+
+import pytest
+
+from larder.loader import Loader
+from larder.testing import MemorySource
+
+ENDPOINT = "http://127.0.0.1:9"
+
+
+def loader_of(items=103, batch_size=16, *, source=None, **options):
+    """A loader of so many items in memory."""
+    return Loader(ENDPOINT, "train", batch_size=batch_size, source=source or MemorySource(items), **options)
+
+
+def indices_of(run):
+    """The items of a run, in the order of delivery."""
+    return [index for batch in run for index in batch.indices.tolist()]
+
+
+class TestIteration:
+    """A loader is iterated like any other."""
+
+    def test_each_iteration_is_the_next_epoch(self):
+        """Epochs count up by themselves, each has every item once, in an order of its own."""
+        loader = loader_of(substitute=1)
+        epochs = [indices_of(loader) for _ in range(3)]
+        assert [sorted(epoch) for epoch in epochs] == [list(range(103))] * 3
+        assert epochs == [indices_of(loader_of(substitute=1).epoch(number)) for number in range(3)]
+
+    @pytest.mark.parametrize("tail", ["short", "drop", "pad"])
+    def test_the_length_is_that_of_an_epoch(self, tail):
+        """Rule: schedules count on whole epochs, so a resume does not change the length; what is left has another name."""
+        loader = loader_of(tail=tail)
+        assert len(loader) == len(list(loader)) == loader.batches_left()
+        next(iter(loader))
+        other = loader_of(tail=tail)
+        other.load_state_dict(loader.state_dict())
+        assert (len(other), other.batches_left()) == (len(loader), len(loader) - 1)
+        assert len(list(other)) == len(loader) - 1
+        assert other.batches_left() == len(other)
+
+    def test_an_epoch_that_was_broken_off_begins_again(self):
+        """After a break the same epoch comes again; after its last batch, asked for more or not, the next."""
+        loader = loader_of()
+        for batch in loader:
+            assert batch.epoch == 0
+            break
+        assert sorted(indices_of(itertools.islice(loader, len(loader)))) == list(range(103))
+        assert next(iter(loader)).epoch == 1
+
+    @pytest.mark.parametrize("at", [0, 1, 5, 7])
+    def test_it_resumes_where_it_was(self, at):
+        """What came before and after a resume is each item once, also if the resumed epoch is broken off and begun again."""
+        loader = loader_of()
+        first = indices_of(itertools.islice(loader, at))
+        state = json.loads(json.dumps(loader.state_dict()))
+        other = loader_of(batch_size=10)
+        other.load_state_dict(state)
+        next(iter(other))
+        assert Counter(first * (at < 7) + indices_of(other)) == Counter(range(103))
+        assert other.state_dict()["epoch"] == state["epoch"] + 1
+
+    def test_a_copy_goes_on_by_itself(self):
+        """A copy has the epoch of the original, and afterwards its own."""
+        loader = loader_of()
+        list(loader)
+        other = pickle.loads(pickle.dumps(loader))
+        list(other)
+        assert [loader.state_dict()["epoch"], other.state_dict()["epoch"]] == [1, 2]
+
+    @pytest.mark.parametrize("passed", [0, 3, 7, 100])
+    def test_batches_can_be_passed_over(self, passed):
+        """What is passed over is not read, and what is left are the other items; past the end is the next epoch."""
+        loader = loader_of(substitute=1)
+        whole = indices_of(loader_of(substitute=1).epoch(0))
+        loader.skip_batches(passed)
+        assert indices_of(loader) == (whole[passed * 16 :] or indices_of(loader_of(substitute=1).epoch(1)))
+
+    @pytest.mark.parametrize("passed", [-1, 1.0, True])
+    def test_a_number_of_batches_is_a_whole_number(self, passed):
+        """Anything else is refused."""
+        with pytest.raises(ValueError, match="batches must be a whole number"):
+            loader_of().skip_batches(passed)
