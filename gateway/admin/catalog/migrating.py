@@ -1,4 +1,6 @@
-"""Migrations of the catalog's tables, by Alembic, in one transaction under one lock.
+"""Migrations of the catalog's tables, by Alembic (``upgrading.py``), in one transaction under one lock.
+
+Alembic is imported for a catalog of another revision only.
 
 On SQLite the transaction is the lock. On PostgreSQL it is an advisory lock for the transaction, because tables that do not exist
 cannot be locked. Migrations only add, so gateways of the previous version keep working during a rolling upgrade.
@@ -10,23 +12,24 @@ it.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, select, text
 
 from gateway.admin.catalog.database import PATIENCE, CatalogDatabase, create_file, was_begun, witnesses
-from gateway.admin.catalog.schema import meta, metadata
+from gateway.admin.catalog.schema import REVISION, meta, metadata
+from gateway.imports import imported
 from gateway.model.errors import CatalogUnavailable, ConfigError
 from gateway.store.threads import within
 
-SCRIPTS = Path(__file__).parent / "migrations"
 _LOCK = 0x6C61_7264_6572
 """The number of the advisory lock: "larder" in hexadecimal."""
+_UPGRADING = "gateway.admin.catalog.upgrading"
+_VERSION = Table("alembic_version", MetaData(), Column("version_num", Text, primary_key=True))
+"""Alembic's own table: one row, the revision."""
 
 
 async def migrate(database: CatalogDatabase) -> tuple[str, str]:
@@ -49,14 +52,15 @@ async def migrate(database: CatalogDatabase) -> tuple[str, str]:
             f"database.url: the catalog is marked as revision {found}, but lacks the tables {', '.join(missing)}; "
             "restore the backup. To begin anew, with nothing revoked, first drop alembic_version and the remaining tables"
         )
-    if found == head():
+    if found == REVISION:
         return found, found
     if not found and (written := await within(PATIENCE, partial(read_before, database))) is not None:
         raise ConfigError(f"database.url: {lost_tables(written, 'has no tables')}")
+    upgrade = (await asyncio.to_thread(imported, _UPGRADING)).upgrade
     async with database.writing() as connection:
         if database.shared:
             await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-        return await connection.run_sync(_upgrade, database.path)
+        return await connection.run_sync(_upgrade, upgrade, database.path)
 
 
 def _prepare(path: Path) -> None:
@@ -93,35 +97,23 @@ def _lost(path: Path, what: str) -> ConfigError:
 
 def revision_of(connection: Connection) -> str:
     """The revision of the tables; empty for none."""
-    return MigrationContext.configure(connection).get_current_revision() or ""
+    if not inspect(connection).has_table(_VERSION.name):
+        return ""
+    return connection.scalar(select(_VERSION.c.version_num)) or ""
 
 
 def _found(connection: Connection) -> tuple[str, list[str]]:
     """The revision of the tables, and those of this revision that are missing."""
     there, found = set(inspect(connection).get_table_names()), revision_of(connection)
-    wanted = metadata.tables if found == head() else (meta.name,)
+    wanted = metadata.tables if found == REVISION else (meta.name,)
     return found, sorted({*wanted} - there)
 
 
-def head() -> str:
-    """The revision of this version of Larder."""
-    return ScriptDirectory(str(SCRIPTS)).get_current_head() or ""
-
-
-def _upgrade(connection: Connection, path: Path | None) -> tuple[str, str]:
+def _upgrade(connection: Connection, upgrade: Callable[[Connection, str], None], path: Path | None) -> tuple[str, str]:
     found = revision_of(connection)
     # Under the lock: a gateway that starts at the same moment has committed its tables before it writes the key.
     if not found and path is not None and was_begun(path):
         raise _lost(path, "has no tables")
-    known = [script.revision for script in ScriptDirectory(str(SCRIPTS)).walk_revisions()]
-    if found and found not in known:
-        raise ConfigError(
-            f"database.url: the catalog was written by a newer version of Larder (revision {found}, this one knows {known[0]}); "
-            "run that version, or restore a backup"
-        )
-    if found != known[0]:
-        config = Config()
-        config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-    return found, known[0]
+    if found != REVISION:
+        upgrade(connection, found)
+    return found, REVISION

@@ -20,6 +20,8 @@ from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, 
 
 from gateway.admin.catalog.records import CredentialRecord, OriginRecord, TenantRecord
 
+REVISION = "0003"
+"""Revision of these tables, that of the last script in ``migrations``."""
 metadata = MetaData()
 
 _Number = BigInteger().with_variant(Integer, "sqlite")
