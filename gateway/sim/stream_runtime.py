@@ -39,7 +39,10 @@ _PLAN_EVERY = 3.0
 
 @dataclass(slots=True)
 class _Followed:
-    """A stream whose pattern is known, with what is loaded of it before it is read."""
+    """A stream whose pattern is known, with what is loaded of it before it is read.
+
+    ``loading`` and ``unread`` are of random streams: what is on its way, with its bytes, and what was begun and not read yet.
+    """
 
     stream: Stream
     keys: list[str]
@@ -48,8 +51,9 @@ class _Followed:
     ahead: AheadOf
     children: list[str] = field(default_factory=list)
     whole: WholeLoad = field(default_factory=WholeLoad)
+    loading: dict[CachedBlock, int] = field(default_factory=dict)
     unread: set[CachedBlock] = field(default_factory=set)
-    next_key: int = 0
+    next_item: int = 0
 
 
 class StreamRuntime:
@@ -60,7 +64,7 @@ class StreamRuntime:
         cache: whose pools are made, filled and released.
         store: that is listed.
         without: parts that are left out.
-        fetch: loads a block ahead into a pool.
+        fetch: loads a block ahead into a pool; ``False`` if it is on its way.
         listing: whether the store may be listed.
     """
 
@@ -70,7 +74,7 @@ class StreamRuntime:
         cache: PooledCache,
         store: SimulatedStore,
         without: Collection[Parts],
-        fetch: Callable[[CachedBlock, SimulatedPool], None],
+        fetch: Callable[[CachedBlock, SimulatedPool], bool],
         listing: bool = True,
     ) -> None:
         self.tree = AccessStreamTree()
@@ -81,6 +85,7 @@ class StreamRuntime:
         self._without = without
         self._fetch = fetch
         self._followed: dict[str, _Followed] = {}
+        self._whole: dict[CachedBlock, _Followed] = {}
         self._runs = BlockRuns()
         self._orders: Mapping[str, PoolOrder] = {}
         self._memory = StreamMemory()
@@ -123,6 +128,16 @@ class StreamRuntime:
                 followed = self._followed[stream.name] = self._follow(stream)
             self._prefetch(followed, item, hit)
 
+    def loaded(self, item: CachedBlock) -> None:
+        """A block that was loaded ahead has come, and who waited for it has got it."""
+        followed = self._whole.pop(item, None)
+        if followed is None:
+            return
+        followed.whole.arrived(followed.loading.pop(item))
+        if item not in followed.unread:  # its reader came while it was loaded
+            followed.whole.read(hit=True)
+        self._load_whole(followed)
+
     def evicted(self, item: CachedBlock) -> None:
         """A block left for want of room."""
         stream = self.tree.stream_of(BUCKET, item.path)
@@ -147,34 +162,51 @@ class StreamRuntime:
         stream, whole = followed.stream, followed.whole
         if item in followed.unread:
             followed.unread.remove(item)
-            whole.read(hit=hit)
+            if item not in followed.loading:
+                whole.read(hit=hit)
         if not (self._listing or stream.blocks):
             return
         if stream.pattern is Pattern.SEQUENTIAL:
             for wanted in self._ahead(followed, item, hit):
                 self._load(wanted)
             return
+        whole.advance(stream.draws, followed.items)
+        self._load_whole(followed)
+
+    def _load_whole(self, followed: _Followed) -> None:
+        """Load of a random stream what may be loaded now."""
+        stream, whole = followed.stream, followed.whole
         pool = self._cache.pools.get(stream.name)
-        if pool is None or stream.pattern is not Pattern.RANDOM:
+        if pool is None or stream.pattern is not Pattern.RANDOM or self.tree.named(stream.name) is not stream:
             return
-        if not whole_stream(
-            stream.pattern, pool.target, followed.size
-        ):  # the listing pauses where half of it would not fit
+        if not whole_stream(stream.pattern, pool.target, followed.size):
+            # The listing pauses where half of it would not fit.
             fits = int(pool.target / WHOLE_STREAM) * followed.items // max(1, followed.size)
             stream.listed = max(stream.listed, fits)
             return
         stream.listed, stream.counted = followed.items, True
-        whole.advance(stream.draws, followed.items)
-        allowed = whole.allowance(stream.bytes, stream.misses, PoolRoom(pool.target, pool.size))
-        for wanted in self._unread(followed):
-            size = self._store.size_of(wanted)
-            if size > allowed:
-                break
-            allowed -= size
-            whole.looked_up()
-            whole.arrived(size)
+        while len(self._whole) < DEPTH:
+            wanted = self._next_of(followed)
+            size, coming = self._store.size_of(wanted), sum(followed.loading.values())
+            if size > whole.allowance(stream.bytes, stream.misses, PoolRoom(pool.target, pool.size)) - coming:
+                return
+            followed.next_item += 1
+            if followed.next_item >= followed.items:
+                followed.next_item = 0
+                whole.rest()
+            self._look_up(followed, wanted, size)
+
+    def _look_up(self, followed: _Followed, wanted: CachedBlock, size: int) -> None:
+        """Load a block of a random stream, unless it is cached, on its way, or left to a stream below."""
+        stream = followed.stream
+        if not stream.blocks and self.tree.stream_of(BUCKET, wanted.path) is not stream:
+            return
+        followed.whole.looked_up()
+        pool = self.pool_of(wanted)
+        if wanted not in self._cache and self._fetch(wanted, pool):
+            followed.loading[wanted] = size
             followed.unread.add(wanted)
-            self._load(wanted)
+            self._whole[wanted] = followed
 
     def _load(self, wanted: CachedBlock) -> None:
         if wanted not in self._cache:
@@ -209,19 +241,12 @@ class StreamRuntime:
             if block < stored.blocks:
                 yield CachedBlock(stored.key, block)
 
-    def _unread(self, followed: _Followed) -> list[CachedBlock]:
-        """The next blocks of a random stream that the cache does not have."""
-        found: list[CachedBlock] = []
-        while len(found) < DEPTH and followed.next_key < followed.items:
-            if followed.stream.blocks:
-                item = CachedBlock(followed.keys[0], followed.next_key)
-            else:
-                blocks = followed.items // len(followed.keys)
-                item = CachedBlock(followed.keys[followed.next_key // blocks], followed.next_key % blocks)
-            followed.next_key += 1
-            if item not in self._cache:
-                found.append(item)
-        return found
+    def _next_of(self, followed: _Followed) -> CachedBlock:
+        """The next block of a random stream."""
+        if followed.stream.blocks:
+            return CachedBlock(followed.keys[0], followed.next_item)
+        blocks = followed.items // len(followed.keys)
+        return CachedBlock(followed.keys[followed.next_item // blocks], followed.next_item % blocks)
 
     # --- pools
 

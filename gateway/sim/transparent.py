@@ -178,9 +178,11 @@ class _ReadRun:
         if ahead:
             self._measured.ahead_bytes += size
 
-    def _load_ahead(self, item: CachedBlock, pool: SimulatedPool) -> None:
-        if item not in self._loading and item not in self._cache:
-            self._fetch(item, pool, None)
+    def _load_ahead(self, item: CachedBlock, pool: SimulatedPool) -> bool:
+        if item in self._loading or item in self._cache:
+            return False
+        self._fetch(item, pool, None)
+        return True
 
     def _join(self, item: CachedBlock, done: Action) -> None:
         loading = self._loading[item]
@@ -197,6 +199,8 @@ class _ReadRun:
             self._unread[item] = size
         for done in loading.waiting:
             done()
+        if loading.ahead and self._streams is not None:
+            self._streams.loaded(item)
 
     def _evicted(self, item: CachedBlock) -> None:
         self._measured.wasted_bytes += self._unread.pop(item, 0)
