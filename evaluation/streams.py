@@ -26,7 +26,7 @@ from gateway.sim.reads import (
     seen_by_gateways,
 )
 from gateway.sim.scenario import OriginSpec, parse_as, scenario_text
-from gateway.sim.transparent import ReadRunResult, simulate_reads
+from gateway.sim.transparent import SAMPLE, ReadRunResult, simulate_reads
 
 ITEMS = 10_000
 WINDOWS = 100
@@ -349,22 +349,25 @@ def _lifetime() -> str:
         ClientSpec(name="ended", prefix="ended", order="epochs", epochs=1.5, workers=4, compute=0.05),
         ClientSpec(name="other", prefix="other", order="epochs", epochs=12.0, workers=4, compute=0.05),
     ]
-    found = _simulated(
-        prefixes, clients, _runs(streams=(Parts.PREFETCH,), without=(Parts.PREFETCH, Parts.LIFETIME)), 200_000_000
-    )
-    ended = found["streams"].clients[0].seconds
+    ways = {
+        "streams": (),
+        "without prefetch": (Parts.PREFETCH,),
+        "without prefetch and time-to-live": (Parts.PREFETCH, Parts.LIFETIME),
+    }
+    found = _simulated(prefixes, clients, _runs(**ways), 200_000_000)
     rows = []
     for name, result in found.items():
         sizes, bytes_read = result.occupied["data/other/"], result.samples["other"]
-        full = next((10 * at for at, size in enumerate(sizes) if size >= SHARE * 200e6), None)
-        rate = [after - before for before, after in pairwise(bytes_read)]
-        at = int(ended // 10)
+        ended = result.clients[0].seconds
+        full = next((SAMPLE * at for at, size in enumerate(sizes, 1) if size >= SHARE * 200e6), None)
+        rate = [(after - before) / SAMPLE for before, after in pairwise([0, *bytes_read])]
+        at, minute = int(ended // SAMPLE), int(60 // SAMPLE)
         rows.append(
             [
                 name,
                 f"{full - ended:.0f} s" if full is not None else "never",
-                f"{np.mean(rate[max(0, at - 6) : at]) / 1e7:.1f} MB/s",
-                f"{np.mean(rate[at + 18 : at + 30] or [0]) / 1e7:.1f} MB/s",
+                f"{np.mean(rate[max(0, at - minute) : at]) / 1e6:.1f} MB/s",
+                f"{np.mean(rate[at + 3 * minute : at + 5 * minute] or [0]) / 1e6:.1f} MB/s",
                 f"{result.clients[1].seconds:.0f} s",
             ]
         )

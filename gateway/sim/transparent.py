@@ -23,8 +23,8 @@ from gateway.sim.reads import RANDOM_ORDERS, SEQUENTIAL_ORDERS
 from gateway.sim.stored import SimulatedStore
 from gateway.sim.stream_runtime import StreamRuntime
 
-_SAMPLE = 10.0
-"""Seconds between two samples of what each client has read."""
+SAMPLE = 5.0
+"""Seconds between two samples of what each client has read and each pool holds."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,8 @@ class ReadRunResult:
         origin_bytes: that the origin sent, of which ``ahead_bytes`` before they were asked for.
         patterns: of the streams at the end, by name.
         released: bytes of streams that had ended.
-        samples: by client, its bytes read so far every 10 s.
+        samples: by client, its bytes read so far after each ``SAMPLE`` seconds.
+        occupied: by pool, the bytes that it held at the same times; 0 before it was made.
     """
 
     run: ReadRunSpec
@@ -118,12 +119,16 @@ class _ReadRun:
 
     def result(self) -> ReadRunResult:
         """Let all clients read to their ends."""
+        taken = 0
         while self._working:
-            self._clock.run(self._clock.now + _SAMPLE)
+            self._clock.run(self._clock.now + SAMPLE)
+            taken += 1
             for one in self._measured.clients:
                 self._measured.samples[one.spec.name].append(one.bytes)
             for name, pool in self._cache.pools.items():
-                self._measured.occupied[name].append(pool.size)
+                sizes = self._measured.occupied[name]
+                sizes += [0] * (taken - 1 - len(sizes))
+                sizes.append(pool.size)
         measured = self._measured
         measured.origin_bytes = round(self._link.sent)
         measured.wasted_bytes += sum(self._unread.values())

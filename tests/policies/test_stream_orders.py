@@ -200,7 +200,21 @@ def test_a_report_that_ages_brings_no_stream_back() -> None:
         last = stream("b/p/", held=300_000, lifetime=70.0, idle=float(second - second % 4), accesses=1001)
         targets.append(leader.decide(last, after=1)["stream:b/p/"].target > 0)
     assert targets == sorted(targets, reverse=True)
-    assert 70 <= sum(targets) <= 90
+    assert 70 <= sum(targets) <= 75
+
+
+def test_the_end_of_a_stream_is_not_rounded() -> None:
+    """Rule: a stream ends with its time-to-live after its last read; while it is read, that time is noted every 10 s only."""
+    leader, notes = Leader(), set()
+    for second in range(25):
+        leader.decide(stream("b/p/", lifetime=70.0, accesses=1000 + second), after=1)
+        notes.add(leader.memory.streams["b/p/"].read_at)
+    assert len(notes) == 3
+    last = leader.now
+    while leader.orders["stream:b/p/"].target and leader.now < last + 100:
+        idle = leader.now + 1 - last
+        leader.decide(stream("b/p/", held=300_000, lifetime=70.0, accesses=1024, idle=idle), after=1)
+    assert leader.now - last == pytest.approx(71.0, abs=1.0)
 
 
 def test_a_restarted_gateway_keeps_the_pool() -> None:

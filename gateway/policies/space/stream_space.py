@@ -57,7 +57,7 @@ FORGOTTEN = 3600.0
 PAUSED = 1
 """Bytes of the target of a stream that is not random and that nobody reads at present; 0 would be the end of it."""
 _GRAIN = 10.0
-"""Seconds to which the time of the last read is remembered, so that the plan is not written anew for every read."""
+"""Seconds between two notes of a stream's last read, so that the plan is not written anew for every read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class RememberedStream:
 
     def ended(self, now: float) -> bool:
         """Whether it is to be released, or pauses if it is not random."""
-        return 0 <= self.lifetime < now - self.read_at - _GRAIN
+        return 0 <= self.lifetime < now - self.read_at
 
 
 _KINDS: tuple[Callable[[Any], Any], ...] = (float, float, int, int, float, str, str, int, int)
@@ -180,11 +180,9 @@ def _remembered(
         one = memory.streams.get(name)
         if name in told:
             seen = told[name].seen
-            read_at = (now - seen.idle) // _GRAIN * _GRAIN
             if one is None:
-                one = RememberedStream(read_at, accesses=seen.accesses, reads=seen.accesses)
-            elif read_at > one.read_at and seen.accesses != one.reads:
-                one = replace(one, read_at=read_at, reads=seen.accesses)
+                one = RememberedStream(_read_at(seen, now), accesses=seen.accesses, reads=seen.accesses)
+            one = _read_again(one, seen, now)
             one = replace(one, lifetime=-1.0 if seen.lifetime is None else round(seen.lifetime, 1))
             one = _believing(one, seen)
         assert one is not None
@@ -193,6 +191,20 @@ def _remembered(
     reads = {name: zone[name].seen.accesses if name in zone else 0 for name in found}
     busiest = sorted(found, key=lambda name: (found[name].ended(now), -reads[name], name))
     return {name: found[name] for name in sorted(busiest[:MOST_POOLS])}
+
+
+def _read_again(one: RememberedStream, seen: StreamReport, now: float) -> RememberedStream:
+    """With the time of its last read: noted now and then while it is read, and exactly once it is idle."""
+    read_at = _read_at(seen, now)
+    due = seen.idle >= _GRAIN or read_at >= one.read_at + _GRAIN
+    if seen.accesses == one.reads or read_at <= one.read_at or not due:
+        return one
+    return replace(one, read_at=read_at, reads=seen.accesses)
+
+
+def _read_at(seen: StreamReport, now: float) -> float:
+    """When a stream was read last, in whole seconds: the plan is text."""
+    return (now - seen.idle) // 1.0
 
 
 def _believing(one: RememberedStream, seen: StreamReport) -> RememberedStream:
