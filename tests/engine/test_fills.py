@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from gateway.engine.objects.blocks import UNRECORDED
 from gateway.engine.objects.ranged import ObjectChanged
 from gateway.metrics import FILLS
 from gateway.model.errors import LarderError, OriginUnavailable
@@ -22,6 +26,17 @@ LARGE = os.urandom(20 * BLOCK + 123)
 def gets(bench: Bench) -> list[str]:
     """The Range headers of the GETs that the origin saw, empty for whole reads."""
     return [seen.header("range") for seen in bench.origin.seen if seen.method == "GET"]
+
+
+@contextmanager
+def busy_index(bench: Bench) -> Iterator[None]:
+    """The index commits nothing."""
+    goes_on = threading.Event()
+    bench.store._disk.post(lambda _: goes_on.wait())
+    try:
+        yield
+    finally:
+        goes_on.set()
 
 
 async def test_a_whole_read_of_a_large_object_is_one_origin_read(bench: Bench) -> None:
@@ -184,6 +199,29 @@ async def test_more_fills_than_allowed_are_not_stored(bench: Bench) -> None:
     assert "overload" in repr(found)
     for gate in gates:
         gate.open()
+
+
+async def test_fills_that_wait_for_the_index_take_no_places(bench: Bench) -> None:
+    """Rule: objects that came whole are kept, however many, while the index is slow to commit; the next reads are, too."""
+    keys = [f"k{number}" for number in range(12)]
+    for key in keys:
+        bench.origin.put("b", key, key.encode())
+    with busy_index(bench):
+        for key in keys:
+            assert await bench.read(key) == key.encode()
+        assert bench.engine.blocks.active == len(keys)
+    await bench.settle()
+    assert [key for key in keys if await bench.store.lookup(bench.ask(key).key) is None] == []
+
+
+async def test_fills_that_wait_for_the_index_are_bounded(bench: Bench) -> None:
+    """Rule: each has a file open, so a reader finds no room any more when there are four for each place."""
+    for number in range(4 * UNRECORDED + 1):
+        bench.origin.put("b", f"k{number}", b"x%d" % number)
+    with busy_index(bench):
+        for number in range(4 * UNRECORDED):
+            await bench.read(f"k{number}")
+        assert "overload" in repr(await bench.engine.find(bench.ask(f"k{4 * UNRECORDED}")))
 
 
 async def test_a_changed_object_is_noticed_before_the_first_byte(bench: Bench) -> None:

@@ -28,6 +28,8 @@ _STARTED, _RACED = FILLS.labels("started"), FILLS.labels("raced")
 _ENDED = {end: FILLS.labels(end) for end in ("completed", "failed")}
 LEASE_PATIENCE = 10.0
 """Seconds that a block may wait for another worker of the node."""
+UNRECORDED = 4
+"""Fills per place that may be under way, those included that wait for the index: each has a file open."""
 
 
 class Blocks:
@@ -50,6 +52,7 @@ class Blocks:
         self._max_fills = max_fills
         self._growing: dict[Slot, tuple[Fill, GrowingBlob]] = {}
         self._fills: set[Fill] = set()
+        self._reading: set[Fill] = set()
         self.small = SmallRanges(services.store.generations, self.read_range)
         self.tasks = Tasks()
         """What belongs to the node, not to a client."""
@@ -61,8 +64,12 @@ class Blocks:
 
     @property
     def has_room(self) -> bool:
-        """Whether another fill may be started; when not, reads are answered without storing."""
-        return len(self._fills) < self._max_fills
+        """Whether another fill may be started; when not, reads are answered without storing.
+
+        A fill has a place while it reads the origin. While the disk is busy, the index falls behind the readers of small objects;
+        those fills wait beside the places.
+        """
+        return len(self._reading) < self._max_fills and len(self._fills) < UNRECORDED * self._max_fills
 
     @property
     def half(self) -> int:
@@ -89,14 +96,20 @@ class Blocks:
         parts = FillParts(entry, *span, response, reopen, self._leases, self._services.now())
         fill = Fill(self._store, parts, self)
         self._fills.add(fill)
+        self._reading.add(fill)
         _STARTED.inc()
         for number, block in fill.blocks.items():
             self._growing[entry.key, entry.record.meta.etag, number] = (fill, block)
         self.tasks.start(fill.run())
         return fill
 
+    def fill_received(self, fill: Fill) -> None:
+        """See ``FillOwner``."""
+        self._reading.discard(fill)
+
     def fill_ended(self, fill: Fill) -> None:
         """See ``FillOwner``."""
+        self._reading.discard(fill)
         self._fills.discard(fill)
         (_RACED if fill.race else _ENDED[fill.end]).inc()
 

@@ -66,6 +66,9 @@ class FillOwner(Protocol):
     def block_ended(self, fill: Fill, block: GrowingBlob) -> None:
         """No more readers may join the block."""
 
+    def fill_received(self, fill: Fill) -> None:
+        """It has all bytes that it wants of the origin; the index has yet to take the last block."""
+
     def fill_ended(self, fill: Fill) -> None:
         """It is over."""
 
@@ -121,6 +124,9 @@ class Fill:
                 writer = await self._store.create(block.length)
                 self.entry.blobs[block.number] = await block.fill(writer, stream)
                 block.progress()
+                if self.current >= self.last:
+                    stream.release()
+                    self._owner.fill_received(self)
                 await self._keep(block)
                 if not self._goes_on():
                     break
