@@ -6,6 +6,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Test processes at once: two for each core, because a test waits for its gateways, clients and clocks most of the time.
 JOBS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+# With it, each of the hundreds of processes that tests start would compile what it imports again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List the targets
@@ -71,8 +73,6 @@ test-client: $(VENV)/.dev-installed ## Test the Python client alone, in a clean 
 
 .PHONY: test-gateway
 test-gateway: $(VENV)/.dev-installed system-packages ## Test the gateway, against real parts
-	@# Where PYTHONDONTWRITEBYTECODE is set, each of the gateways that are started would compile all of it again.
-	$(BIN)/python -m compileall -q gateway clients/python/src
 	@# Folders in their order, so that short modules come last and all processes end together.
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests
 

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.collecting import permanent
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def _sources(*folders: str) -> dict[str, ast.Module]:
     paths = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    return {path.relative_to(ROOT).as_posix(): _tree(path) for path in paths}
+    with permanent():
+        return {path.relative_to(ROOT).as_posix(): _tree(path) for path in paths}
 
 
 @cache

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 
 import pytest
 
@@ -12,12 +13,21 @@ CONSTRUCTOR_ARGUMENTS = 6
 
 Sources = dict[str, ast.Module]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+_LOOKED_AT = (
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Call, ast.Attribute, ast.Import, ast.ImportFrom, ast.Try,
+)  # fmt: skip
+
+
+@cache
+def nodes(tree: ast.Module) -> list[ast.AST]:
+    """Every node of a module that some rule looks at: walking all trees takes a second."""
+    return [node for node in ast.walk(tree) if isinstance(node, _LOOKED_AT)]
 
 
 def functions(sources: Sources) -> Iterator[tuple[str, Function]]:
     """Every function of every module, methods and inner functions included, with the path of its module."""
     for path, tree in sources.items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, Function):
                 yield path, node
 
@@ -61,7 +71,7 @@ def test_a_class_name_stands_in_one_module(shipped: Sources, distribution: str):
     """Rule: a reader of a name knows which class it is."""
     modules: dict[str, list[str]] = {}
     for path, tree in shipped.items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef) and path.startswith(distribution):
                 modules.setdefault(node.name, []).append(path)
     assert {name: paths for name, paths in modules.items() if len(paths) > 1} == {}
@@ -69,9 +79,9 @@ def test_a_class_name_stands_in_one_module(shipped: Sources, distribution: str):
 
 def test_imports_are_at_the_top(shipped: Sources):
     """An import inside a function hides a dependency, and usually a cycle; what may be missing is imported where it is used."""
+    optional = {id(node) for tree in shipped.values() for attempt in nodes(tree) for node in _may_fail(attempt)}
     hidden = []
     for path, function in functions(shipped):
-        optional = {id(node) for attempt in ast.walk(function) for node in _may_fail(attempt)}
         for node in ast.walk(function):
             if id(node) not in optional:
                 hidden += [f"{path}:{node.lineno}: {name}" for name in imported(node)]
@@ -83,7 +93,7 @@ def test_the_client_imports_nothing_by_its_text(shipped: Sources):
     hidden = [
         f"{path}:{node.lineno}: {ast.unparse(node)}"
         for path, tree in shipped.items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module")
         if path.startswith("clients/") and isinstance(node.args[0], ast.Constant)
     ]
@@ -103,7 +113,7 @@ def test_no_import_cycles(shipped: Sources):
     names = {path: _module_name(path) for path in shipped}
     graph = {
         names[path]: {
-            known for node in ast.walk(tree) for name in imported(node) if (known := _known(name, names.values()))
+            known for node in nodes(tree) for name in imported(node) if (known := _known(name, names.values()))
         }
         for path, tree in shipped.items()
     }
@@ -152,7 +162,7 @@ def test_no_test_is_skipped(everything: Sources):
     skipped = [
         f"{path}:{node.lineno}"
         for path, tree in everything.items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Attribute)
         and node.attr in {"skip", "skipif", "xfail", "importorskip"}
         and ast.unparse(node).startswith("pytest.")
