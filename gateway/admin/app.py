@@ -102,10 +102,11 @@ class AdminApp(Edge):
         await self.api(scope, _replay(body, receive), send)
 
     def headers(self, scope: Scope, status: int) -> Headers:
-        """The request's id, as in the audit log, and whether the answer may be stale."""
+        """The request's id, as in the audit log, the role of the token, and whether the answer may be stale."""
         if ACTOR not in scope:
             return
         yield b"x-larder-request-id", scope[ACTOR].request_id.encode()
+        yield b"x-larder-role", scope[ACTOR].role.encode()
         yield b"cache-control", b"no-store"
         of_catalog = scope["path"].split("/")[2:3] in _OF_CATALOG
         if of_catalog and status < 300 and self._parts is not None and self._parts.catalog.away:

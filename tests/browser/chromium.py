@@ -25,6 +25,7 @@ FLAGS = (
 PATIENCE = 60_000
 """Milliseconds that anything may take to appear: a machine that is busy is no mistake of the page."""
 TOKEN = "a-token-for-the-tests-of-the-dashboard"
+READ_TOKEN = "another-token-that-may-only-look"
 
 Document = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.browser.chromium import TOKEN, Watched, started
+from tests.browser.chromium import READ_TOKEN, TOKEN, Watched, started
 from tests.gateways import Running, Settings, gateway
 
 
@@ -23,7 +23,7 @@ def browser() -> Iterator[Browser]:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A gateway whose dashboard has a token, and whose origin is not there."""
     home = tmp_path_factory.mktemp("dashboard")
-    extra = f'[admin]\ntoken = "{TOKEN}"\n'
+    extra = f'[admin]\ntoken = "{TOKEN}"\nread_token = "{READ_TOKEN}"\n'
     with gateway(Settings("http://127.0.0.1:9", home / "cache", extra=extra), home) as ready:
         yield ready
 

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser import figures
-from tests.browser.chromium import PATIENCE, TOKEN, Played
+from tests.browser.chromium import PATIENCE, READ_TOKEN, TOKEN, Played
 from tests.gateways import Running, Settings, finish, gateway, start
 from tests.origins.processes import free_port, wait_until
 from tests.scenarios.world import Origin
@@ -20,7 +20,6 @@ from tests.v1 import ask
 
 expect.set_options(timeout=PATIENCE)
 
-READ_TOKEN = "another-token-that-may-only-look"
 ADMIN = f'[admin]\ntoken = "{TOKEN}"\nread_token = "{READ_TOKEN}"\n'
 OBJECTS, BYTES = 12, 50_000
 

@@ -154,7 +154,7 @@ def test_tables_stay_tables_on_a_phone(window: Any) -> None:
     page = opened(window, at_work, viewport=PHONE)
     table = page.get_by_role("table", name="Jobs")
     assert table.get_by_role("row").count() == 4
-    assert table.get_by_role("cell").count() == 3 * 8
+    assert table.get_by_role("cell").count() == 3 * 9
     labels = page.locator("#jobs tbody tr").first.locator("td")
     shown = labels.evaluate_all("(cells) => cells.map((each) => getComputedStyle(each, '::before').content)")
     assert shown[:2] == ['"Dataset"', '"GPUs"']

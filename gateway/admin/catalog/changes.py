@@ -42,6 +42,11 @@ class Actor:
     request_id: str
 
     @property
+    def role(self) -> str:
+        """The role of the token, as the header ``x-larder-role`` of the answer names it: viewer or admin."""
+        return "admin" if self.may_change else "viewer"
+
+    @property
     def may_change(self) -> bool:
         """Whether the token allows changes."""
         return self.name == "admin"

@@ -1,6 +1,13 @@
-// Requests to the gateway. A failure is one of three errors, which the page handles differently.
+// Requests to the gateway: the only module that has the token, and sends with it. A failure is one of four errors, which the page
+// handles differently.
+//
+// Every change can be sent again: what creates something has an Idempotency-Key, everything else has the same effect twice.
 
-const PATIENCE = 10_000;
+const PATIENCE = 10_000; // milliseconds for figures
+const CHANGE_PATIENCE = 120_000; // milliseconds for a change: a purge asks every node
+const ROLES = ["viewer", "operator", "admin"]; // each may do what those before it may
+
+const session = { token: "", role: null };
 
 // The gateway requires a token, or a different one.
 export class Unauthorized extends Error {}
@@ -13,39 +20,69 @@ export class Closed extends Error {
   }
 }
 
+// The gateway refuses a change; the message is the detail of its problem document.
+export class Refused extends Error {}
+
 // The gateway is unreachable, or cannot answer now.
 export class Unavailable extends Error {}
 
-async function ask(path, token, method = "GET") {
-  const headers = token ? { authorization: `Bearer ${token}` } : {};
+export function useToken(token) {
+  session.token = token;
+  session.role = null;
+}
+
+export function hasToken() {
+  return session.token !== "";
+}
+
+// Whether the token has a role. While no answer has named the token's role, the gateway decides.
+export function may(role) {
+  return session.role === null || ROLES.indexOf(session.role) >= ROLES.indexOf(role);
+}
+
+async function request(path, options, patience) {
+  const headers = { ...options.headers, ...(session.token ? { authorization: `Bearer ${session.token}` } : {}) };
   let response;
   try {
     response = await fetch(path, {
-      method, headers, cache: "no-store", credentials: "omit", redirect: "error", signal: AbortSignal.timeout(PATIENCE),
+      ...options, headers, cache: "no-store", credentials: "omit", redirect: "error", signal: AbortSignal.timeout(patience),
     });
   } catch {
     throw new Unavailable("The gateway does not answer.");
   }
+  const role = response.headers.get("x-larder-role");
+  if (ROLES.includes(role)) session.role = role;
   if (response.status === 204) return null;
   const document = await response.json().catch(() => null);
   if (response.ok && document !== null) return document;
   const detail = document?.detail ?? document?.title ?? `The gateway answered ${response.status}.`;
   if (response.status === 401) throw new Unauthorized(detail);
+  if (response.status >= 500) throw new Unavailable(detail);
+  if (options.method !== "GET") throw new Refused(detail);
   if (response.status === 403) throw new Closed(document?.code ?? "", detail);
   throw new Unavailable(detail);
 }
 
-export function overview(token) {
-  return ask("/-/admin/overview", token);
+export function read(path) {
+  return request(path, { method: "GET" }, PATIENCE);
 }
 
-export function history(token, hours) {
-  return ask(`/-/admin/overview/history?hours=${hours}`, token);
+// `etag` is that of the document that the user saw; `once` is a key for this change, so that repeating it creates nothing twice.
+export function change(method, path, { body, etag, once } = {}) {
+  const headers = {};
+  if (body !== undefined) headers["content-type"] = "application/json";
+  if (etag) headers["if-match"] = etag;
+  if (once) headers["idempotency-key"] = once;
+  return request(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) }, CHANGE_PATIENCE);
 }
 
-// Removes a lost node from the list.
-export function dismissNode(token, id) {
-  return ask(`/-/admin/nodes/${encodeURIComponent(id)}`, token, "DELETE");
+export function address(...parts) {
+  return `/-/admin/${parts.map(encodeURIComponent).join("/")}`;
+}
+
+// crypto.randomUUID needs HTTPS; this does not.
+export function newKey() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 // A token is sent in a header, so it must consist of characters that a header allows.

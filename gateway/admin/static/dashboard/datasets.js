@@ -1,8 +1,11 @@
 // Datasets: the space the plan gives each of them and why, the cached share, and the chunks held over time.
 
+import { address } from "./api.js";
 import { byId, element, keep, setText } from "./dom.js";
 import { bytes, count, share } from "./format.js";
+import { showActions } from "./listview.js";
 import { meter } from "./meter.js";
+import { datasetSpace } from "./overrides.js";
 import { Timeline } from "./timeline.js";
 import { GAINS, mode, why } from "./words.js";
 
@@ -19,12 +22,13 @@ function create(dataset) {
     size: element("p", { class: "under" }),
     mode: element("p", { class: "mode" }),
     why: element("p", { class: "under" }),
+    actions: element("div", { class: "actions" }),
     meter: meter("Cached"),
     chunks: element("p", { class: "chunks" }),
     timeline: new Timeline(nameOf(dataset)),
   };
   const title = element("div", { class: "title" }, parts.name, parts.size);
-  const plan = element("div", { class: "plan" }, parts.mode, parts.why);
+  const plan = element("div", { class: "plan" }, parts.mode, parts.why, parts.actions);
   const held = element("div", { class: "held" }, parts.meter.node, parts.chunks);
   const node = element("li", { class: "dataset" }, title, plan, held, parts.timeline.node);
   node.parts = parts;
@@ -91,6 +95,7 @@ function update(node, dataset, jobs) {
   parts.chunks.hidden = !chunked && !dataset.importance;
   if (chunked) setText(parts.chunks, chunkWords(dataset.chunks));
   else if (dataset.importance) setText(parts.chunks, importanceWords(dataset.importance));
+  showActions(parts.actions, [{ word: "Space", run: () => datasetSpace(nameOf(dataset), address("datasets", dataset.id)) }], nameOf(dataset));
   drawTimeline(node, dataset.id);
 }
 

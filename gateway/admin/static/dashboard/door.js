@@ -1,9 +1,12 @@
 // Shown instead of figures: the form for the token, or the reason why there are none.
 
 import { byId, setText } from "./dom.js";
+import { hideViews, revealView } from "./views.js";
 
 function open(title, text, { form = false, example = "" } = {}) {
-  byId("board").hidden = true;
+  hideViews();
+  byId("views").hidden = true;
+  if (byId("action").open) byId("action").close();
   byId("door").hidden = false;
   setText(byId("door-title"), title);
   setText(byId("door-text"), text);
@@ -42,6 +45,7 @@ export function sayUnreachable(reason) {
 export function close() {
   const inside = byId("door").contains(document.activeElement);
   byId("door").hidden = true;
-  byId("board").hidden = false;
+  byId("views").hidden = false;
+  revealView();
   if (inside) byId("main").focus({ preventScroll: true });
 }

@@ -29,6 +29,13 @@ export function bytes(value) {
   return isNumber(value) ? scaled(value, "B") : NONE;
 }
 
+// Without rounding, as a field for sizes takes it: "40GB", "1536".
+export function exactSize(value) {
+  if (!isNumber(value)) return "";
+  const step = value === 0 ? 0 : STEPS.findLastIndex((_, place) => value % 1000 ** place === 0);
+  return step > 0 ? `${value / 1000 ** step}${STEPS[step].toUpperCase()}B` : String(value);
+}
+
 export function rate(value) {
   return isNumber(value) ? `${scaled(value, "B")}/s` : NONE;
 }
@@ -68,9 +75,21 @@ export function duration(value) {
   return `${Math.floor(whole / 86400)}${GAP}d ${Math.floor((whole % 86400) / 3600)}${GAP}h`;
 }
 
+const SPANS = [[86_400, "d"], [3600, "h"], [60, "m"], [1, "s"]];
+
+// Without rounding, as the configuration takes it: "10m".
+export function exactSpan(value) {
+  if (!isNumber(value)) return NONE;
+  if (value === 0) return "0s";
+  const [step, unit] = SPANS.find(([size]) => value % size === 0) ?? [1, "s"];
+  return `${value / step}${unit}`;
+}
+
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const CLOCK_SECONDS = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY_CLOCK = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+
+const MOMENT = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
 export function clock(moment) {
   return CLOCK.format(moment);
@@ -80,11 +99,20 @@ export function clockSeconds(moment) {
   return CLOCK_SECONDS.format(moment);
 }
 
-// A time of today without its date; of another day with it.
+const YEAR = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
+
+// A time of today without its date, of another day with it, and of another year the day alone.
 export function when(text, now = new Date()) {
   const moment = new Date(text);
   if (Number.isNaN(moment.getTime())) return NONE;
-  return moment.toDateString() === now.toDateString() ? clock(moment) : DAY_CLOCK.format(moment);
+  if (moment.toDateString() === now.toDateString()) return clock(moment);
+  return moment.getFullYear() === now.getFullYear() ? DAY_CLOCK.format(moment) : YEAR.format(moment);
+}
+
+// A date and a time with seconds.
+export function moment(text) {
+  const found = new Date(text);
+  return Number.isNaN(found.getTime()) ? NONE : MOMENT.format(found);
 }
 
 // On an axis, trailing zeros are dropped.

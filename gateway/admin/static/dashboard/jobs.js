@@ -1,11 +1,25 @@
 // Training jobs, and their measured benefit from the cache.
 
+import { address, change } from "./api.js";
+import { openAction } from "./dialog.js";
 import { byId, cell, element, keep, setText } from "./dom.js";
 import { count, duration, seconds } from "./format.js";
+import { actionsCell, showActions } from "./listview.js";
 import { GAINS, reading } from "./words.js";
 
 const MOST = 100;
 const SILENT = 60; // seconds without a heartbeat after which a job is shown as silent
+
+function remove({ tenant, job }) {
+  openAction({
+    title: `Remove ${job}`,
+    affects: [`The fleet forgets ${job} of ${tenant}, as if it had timed out. A running job registers again with its next heartbeat.`],
+    button: "Remove",
+    danger: true,
+    send: () => change("DELETE", address("jobs", tenant, job)),
+    said: () => `${job} is removed.`,
+  });
+}
 
 function create() {
   const name = element("span", { class: "name" });
@@ -14,9 +28,10 @@ function create() {
     dataset: cell("Dataset"), gpus: cell("GPUs", true), epoch: cell("Epoch", true), reads: cell("Reads"),
     without: cell("Step without", true), within: cell("with cache", true), benefit: cell("Benefit", true), heard: cell("Heartbeat", true),
   };
+  const last = actionsCell();
   const head = element("th", { role: "rowheader", scope: "row" }, name, tenant);
-  const node = element("tr", { role: "row" }, head, ...Object.values(cells));
-  node.parts = { name, tenant, ...cells };
+  const node = element("tr", { role: "row" }, head, ...Object.values(cells), last);
+  node.parts = { name, tenant, ...cells, actions: last.actions };
   return node;
 }
 
@@ -44,6 +59,7 @@ function update(node, job) {
   parts.benefit.classList.toggle("gain", job.benefit >= GAINS);
   setText(parts.heard, heard(job.silent_seconds));
   parts.heard.classList.toggle("silent", job.silent_seconds >= SILENT);
+  showActions(parts.actions, [{ word: "Remove", run: () => remove(job) }], job.job);
 }
 
 export function showJobs(jobs) {

@@ -4,9 +4,10 @@
 // and with their age, and polling continues. The token lives in sessionStorage: in this tab, until it is closed. A page without a
 // token tries once without: only the gateway knows whether it needs one.
 
-import { Closed, Unauthorized, Unavailable, canBeToken, dismissNode, history, overview } from "./api.js";
-import { askForToken, close, sayClosed, sayUnreachable } from "./door.js";
+import { Closed, Unauthorized, Unavailable, address, canBeToken, hasToken, read, useToken } from "./api.js";
 import { showDatasets } from "./datasets.js";
+import { connectDialog } from "./dialog.js";
+import { askForToken, close, sayClosed, sayUnreachable } from "./door.js";
 import { byId, setText } from "./dom.js";
 import { clockSeconds, duration } from "./format.js";
 import { showJobs } from "./jobs.js";
@@ -17,6 +18,7 @@ import { announce, showProblems } from "./problems.js";
 import { showResults } from "./results.js";
 import { showStreams } from "./streams.js";
 import { showSummary } from "./summary.js";
+import { connectViews, currentList } from "./views.js";
 
 const EVERY = 2_000;
 const HISTORY_EVERY = 30_000;
@@ -24,7 +26,6 @@ const HISTORY_AGAIN = 10_000;
 const TOKEN = "larder-token";
 
 const page = {
-  token: sessionStorage.getItem(TOKEN) ?? "",
   seen: null, // performance.now() of the last overview, and the clock's time of it
   failure: "",
   historyDue: 0,
@@ -37,15 +38,27 @@ async function tick() {
   const turn = ++page.turn;
   let wait = EVERY;
   try {
-    const shown = await overview(page.token);
-    if (turn !== page.turn) return;
-    show(shown);
-    await refreshHistory(turn, Date.parse(shown.at), oldest(shown.nodes));
+    await (currentList() === null ? refreshOverview(turn) : refreshList(currentList(), turn));
   } catch (failure) {
     if (turn !== page.turn) return;
     wait = explain(failure);
   }
   if (turn === page.turn && wait !== null && !document.hidden) page.timer = setTimeout(tick, wait);
+}
+
+async function refreshOverview(turn) {
+  const shown = await read(address("overview"));
+  if (turn !== page.turn) return;
+  show(shown);
+  await refreshHistory(turn, Date.parse(shown.at), oldest(shown.nodes));
+}
+
+async function refreshList(list, turn) {
+  const shown = await list.load();
+  if (turn !== page.turn) return;
+  list.show(shown);
+  document.title = `${list.declared.label} – Larder`;
+  noteSeen();
 }
 
 function show(shown) {
@@ -56,29 +69,17 @@ function show(shown) {
   showResults(shown.results);
   showDatasets(shown.datasets, shown.jobs);
   showStreams(shown.streams);
-  showNodes(shown.nodes, dismiss);
+  showNodes(shown.nodes);
+  noteSeen();
+}
+
+function noteSeen() {
   if (page.failure !== "") announce("The gateway is reachable again.");
   page.failure = "";
   page.seen = { since: performance.now(), at: new Date() };
-  byId("sign-out").hidden = page.token === "";
+  byId("sign-out").hidden = !hasToken();
   showAge();
   close();
-}
-
-async function dismiss(id) {
-  try {
-    await dismissNode(page.token, id);
-    byId("refused").hidden = true;
-    announce(`${id} is dismissed.`);
-  } catch (failure) {
-    sayRefused(`${id} was not dismissed: ${failure.message}`);
-  }
-  tick();
-}
-
-function sayRefused(text) {
-  setText(byId("refused"), text);
-  byId("refused").hidden = false;
 }
 
 // The longest time that any of the nodes has been up, in milliseconds.
@@ -90,7 +91,7 @@ async function refreshHistory(turn, at, up) {
   if (performance.now() < page.historyDue) return;
   const hours = hoursChosen();
   try {
-    const past = await history(page.token, hours);
+    const past = await read(`${address("overview", "history")}?hours=${hours}`);
     if (turn !== page.turn) return;
     page.historyDue = performance.now() + HISTORY_EVERY;
     showHistory(past, hours, at, at - up);
@@ -104,7 +105,7 @@ async function refreshHistory(turn, at, up) {
 // Shows what a failure means. Returns the delay before the next request; null to wait for the user.
 function explain(failure) {
   if (failure instanceof Unauthorized) {
-    const complaint = page.token === "" ? "" : "Wrong token. It may have been changed.";
+    const complaint = !hasToken() ? "" : "Wrong token. It may have been changed.";
     forget();
     askForToken(complaint);
     return null;
@@ -146,7 +147,7 @@ function showAge() {
 }
 
 function forget() {
-  page.token = "";
+  useToken("");
   page.seen = null;
   page.failure = "";
   page.historyDue = 0;
@@ -164,7 +165,7 @@ byId("token-form").addEventListener("submit", (event) => {
     askForToken("A token has only ASCII characters, and no spaces.");
     return;
   }
-  page.token = token;
+  useToken(token);
   sessionStorage.setItem(TOKEN, token);
   tick();
 });
@@ -190,4 +191,11 @@ setInterval(() => {
   if (page.failure !== "" && !document.hidden) showAge();
 }, 1000);
 
+useToken(sessionStorage.getItem(TOKEN) ?? "");
+connectDialog(tick, (failure) => {
+  page.turn += 1;
+  clearTimeout(page.timer);
+  explain(failure);
+});
+connectViews(tick);
 tick();

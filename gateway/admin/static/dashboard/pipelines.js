@@ -2,6 +2,8 @@
 
 import { byId, cell, element, keep, setText } from "./dom.js";
 import { bytes, count, seconds } from "./format.js";
+import { actionsCell, showActions } from "./listview.js";
+import { pipelineMode } from "./overrides.js";
 import { caching, cachingWhy } from "./words.js";
 
 const MOST = 100;
@@ -16,9 +18,10 @@ function create() {
     mode: cell("Mode"), stages: cell("Per element"), projected: cell("Projected per epoch"), workers: cell("Workers", true), past: cell("Workers before"),
   };
   cells.mode.append(mode, reason);
+  const last = actionsCell();
   const head = element("th", { role: "rowheader", scope: "row" }, name, dataset);
-  const row = element("tr", { role: "row" }, head, ...Object.values(cells));
-  row.parts = { name, dataset, ...cells, mode, reason };
+  const row = element("tr", { role: "row" }, head, ...Object.values(cells), last);
+  row.parts = { name, dataset, ...cells, mode, reason, actions: last.actions };
   return row;
 }
 
@@ -44,6 +47,7 @@ function update(row, pipeline) {
   setText(parts.workers, pipeline.workers === null ? "–" : count(pipeline.workers));
   const past = pipeline.scaling.filter((one) => one.rank === pipeline.scaling[0].rank).slice(0, CHANGES).reverse();
   setText(parts.past, past.map((one) => `${one.workers}`).join(" → ") || "–");
+  showActions(parts.actions, [{ word: "Results", run: () => pipelineMode(pipeline) }], `of ${pipeline.job}`);
 }
 
 export function showPipelines(pipelines) {

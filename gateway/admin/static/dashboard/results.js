@@ -1,8 +1,11 @@
 // Stored results of pipelines: the elements and space of each, and what is read from them.
 
+import { address } from "./api.js";
 import { byId, cell, element, keep, setText } from "./dom.js";
 import { bytes, count, share } from "./format.js";
+import { actionsCell, showActions } from "./listview.js";
 import { meter } from "./meter.js";
+import { resultsSpace } from "./overrides.js";
 import { resultsWhy } from "./words.js";
 
 const MOST = 100;
@@ -17,9 +20,10 @@ function create() {
   };
   cells.space.append(space.node);
   cells.space.classList.add("wide");
+  const last = actionsCell();
   const head = element("th", { role: "rowheader", scope: "row" }, name, dataset);
-  const row = element("tr", { role: "row" }, head, ...Object.values(cells));
-  row.parts = { name, dataset, ...cells, space };
+  const row = element("tr", { role: "row" }, head, ...Object.values(cells), last);
+  row.parts = { name, dataset, ...cells, space, actions: last.actions };
   return row;
 }
 
@@ -34,6 +38,8 @@ function update(row, results) {
   const reads = results.hits + results.misses;
   setText(parts.reads, count(reads));
   setText(parts.hits, reads > 0 ? share(results.hits / reads) : "–");
+  const name = results.fingerprint.slice(0, SHORT);
+  showActions(parts.actions, [{ word: "Space", run: () => resultsSpace(name, address("results", results.pool)) }], name);
 }
 
 export function showResults(results) {

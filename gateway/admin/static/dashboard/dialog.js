@@ -1,0 +1,204 @@
+// One dialog for everything that the page changes. It names what is affected, asks for the values, sends them, shows the gateway's
+// refusal beside the field that it names, and shows the answer if that has something to show, such as a secret.
+//
+// An action has a title, `affects` (sentences), fields, a button, and `send(values, once, changed)`, which sends; `changed` are the values
+// that the user changed. `preview(values)` returns sentences on what would be affected, which the user confirms before anything is sent.
+// `said(answer, values)` is announced; `done(answer, values)` returns what to show at the end, null: nothing.
+
+import { Closed, Refused, Unauthorized, newKey } from "./api.js";
+import { byId, element, setText } from "./dom.js";
+import { Mistake, makeField } from "./fields.js";
+import { announce } from "./problems.js";
+
+const page = { changed: () => {}, failed: () => {} };
+let current = null;
+
+// `changed` is called after each change, `failed` with a failure that the dialog cannot show.
+export function connectDialog(changed, failed) {
+  page.changed = changed;
+  page.failed = failed;
+}
+
+export function openAction(action) {
+  const fields = (action.fields ?? []).map(makeField);
+  const before = Object.fromEntries(fields.map((field) => [field.name, JSON.stringify(field.take())]));
+  current = { action, fields, before, confirmed: !action.preview, busy: false, once: "", sent: "" };
+  setText(byId("action-title"), action.title);
+  byId("action-affects").replaceChildren(...(action.affects ?? []).map((text) => element("p", {}, text)));
+  byId("action-fields").replaceChildren(...fields.map((field) => field.node));
+  byId("action-result").replaceChildren();
+  byId("action-preview").replaceChildren();
+  setText(byId("action-error"), "");
+  showButtons();
+  byId("action").showModal();
+  (fields[0]?.input ?? byId("action-cancel")).focus();
+}
+
+// Runs what a button is for; a failure before there is a dialog is shown in one.
+export async function perform(title, run) {
+  try {
+    await run();
+  } catch (failure) {
+    if (failure instanceof Unauthorized || failure instanceof Closed) {
+      page.failed(failure);
+    } else {
+      openAction({ title });
+      showResult({ sentences: [failure.message] });
+    }
+  }
+}
+
+function showButtons(ended = false) {
+  const { action, confirmed } = current;
+  const send = byId("action-send");
+  send.hidden = ended;
+  send.classList.toggle("danger", Boolean(action.danger) && confirmed);
+  setText(send, confirmed ? action.button : action.previewButton);
+  setText(byId("action-cancel"), ended ? "Close" : "Cancel");
+}
+
+// The values of all fields; null if one of them is wrong.
+function taken() {
+  const values = {};
+  let first = null;
+  for (const field of current.fields) {
+    field.complain("");
+    try {
+      values[field.name] = field.take();
+    } catch (mistake) {
+      if (!(mistake instanceof Mistake)) throw mistake;
+      field.complain(`It ${mistake.message}.`);
+      first ??= field;
+    }
+  }
+  first?.input.focus();
+  return first === null ? values : null;
+}
+
+function changedOf(values) {
+  return Object.fromEntries(Object.entries(values).filter(([name, value]) => JSON.stringify(value) !== current.before[name]));
+}
+
+// The key of a change stays the same while its values do.
+function keyFor(values) {
+  const text = JSON.stringify(values);
+  if (text !== current.sent) current.once = newKey();
+  current.sent = text;
+  return current.once;
+}
+
+async function submit() {
+  const shown = current;
+  const values = taken();
+  if (values === null || shown.busy) return;
+  setText(byId("action-error"), "");
+  setBusy(true);
+  try {
+    if (!shown.confirmed) showPreview(await shown.action.preview(values));
+    else finish(await shown.action.send(values, keyFor(values), changedOf(values)), values);
+  } catch (failure) {
+    if (failure instanceof Unauthorized) {
+      byId("action").close();
+      page.failed(failure);
+    } else {
+      complain(failure);
+    }
+  } finally {
+    if (current === shown) setBusy(false);
+  }
+}
+
+function setBusy(busy) {
+  current.busy = busy;
+  for (const name of ["action-send", "action-cancel"]) byId(name).disabled = busy;
+  byId("action-form").setAttribute("aria-busy", String(busy));
+}
+
+function showPreview(sentences) {
+  byId("action-preview").replaceChildren(...sentences.map((text) => element("p", {}, text)));
+  for (const field of current.fields) field.node.hidden = true;
+  current.confirmed = true;
+  showButtons();
+  byId("action-send").focus();
+}
+
+function finish(answer, values) {
+  const { action } = current;
+  const result = action.done?.(answer, values) ?? null;
+  announce(action.said(answer, values));
+  page.changed();
+  if (result === null) {
+    byId("action").close();
+    return;
+  }
+  showResult(result);
+}
+
+function showResult(result) {
+  for (const name of ["action-affects", "action-fields", "action-preview"]) byId(name).replaceChildren();
+  byId("action-result").replaceChildren(...result.sentences.map((text) => element("p", {}, text)), ...(result.values ?? []).map(copyable));
+  showButtons(true);
+  byId("action-cancel").focus();
+}
+
+// A refusal is shown beside the fields that it names, as in "allow: ...; items.0.match: ..."; anything else below them.
+function complain(failure) {
+  const general = [];
+  let last = null;
+  for (const part of failure.message.split("; ")) {
+    const found = /^([\w.]+): (.*)$/s.exec(part);
+    const names = found ? found[1].split(".") : [];
+    const field = current.fields.find((each) => names.includes(each.name) && !each.node.hidden);
+    if (field) last = { field, text: found[2] };
+    else if (last !== null) last.text += `; ${part}`;
+    else general.push(part);
+    if (last !== null) last.field.complain(last.text);
+  }
+  const again = failure instanceof Refused ? "" : " Nothing is known of the result; sending it again does no harm.";
+  if (general.length > 0) setText(byId("action-error"), `${general.join("; ")}${again}`);
+  else last.field.input.focus();
+}
+
+let copies = 0;
+
+// A value to take away, such as a secret: it is in the page until the dialog is closed.
+function copyable([label, value]) {
+  const id = `copy-${++copies}`;
+  const input = element("input", { id, type: "text", readonly: "", autocomplete: "off", spellcheck: "false" });
+  input.value = value;
+  const button = element("button", { type: "button", "aria-label": `Copy ${label}` }, "Copy");
+  button.addEventListener("click", async () => {
+    const copied = await copy(input);
+    setText(button, copied ? "Copied" : "Select and copy it");
+    announce(copied ? `${label} is copied.` : `${label} could not be copied.`);
+  });
+  return element("div", { class: "asked" }, element("label", { for: id }, label), element("div", { class: "field" }, input, button));
+}
+
+// The clipboard of navigator needs HTTPS; a selected field can be copied without.
+async function copy(input) {
+  input.select();
+  try {
+    if (window.isSecureContext) await navigator.clipboard.writeText(input.value);
+    else return document.execCommand("copy");
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+byId("action-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  submit();
+});
+
+byId("action-cancel").addEventListener("click", () => byId("action").close());
+
+byId("action").addEventListener("cancel", (event) => {
+  if (current.busy) event.preventDefault();
+});
+
+byId("action").addEventListener("close", () => {
+  for (const name of ["action-affects", "action-fields", "action-preview", "action-result"]) byId(name).replaceChildren();
+  current = null;
+});

@@ -1,0 +1,48 @@
+// Pin, never, auto and quota: what an operator decides in place of the plan, for datasets, results and pipelines.
+
+import { address, change, read } from "./api.js";
+import { openAction } from "./dialog.js";
+import { exactSize } from "./format.js";
+
+// Opens the dialog with the override in force. `quota`: whether there is one.
+async function openOverride({ name, place, affects, pin, never, quota }) {
+  const { override } = await read(place);
+  const mode = { name: "mode", label: "Space", kind: "choice", options: [["", "auto: the plan decides"], ["pin", `pin: ${pin}`], ["never", `never: ${never}`]], value: override.mode };
+  const most = { name: "quota", label: "Quota", kind: "size", value: exactSize(override.quota), hint: 'The most bytes that it may take, such as "40GB". Empty: no limit.' };
+  openAction({
+    title: `Space of ${name}`,
+    affects: [affects],
+    fields: quota ? [mode, most] : [mode],
+    button: "Change",
+    send: (values) => change("PUT", `${place}/override`, { body: { ...values, mode: values.mode || null }, etag: override.etag }),
+    said: () => `${name} is changed, from the next plan on.`,
+  });
+}
+
+export function datasetSpace(name, place) {
+  return openOverride({
+    name, place, quota: true, pin: "before all other datasets, whole if it fits", never: "no space",
+    affects: "The next plan follows, a heartbeat later. What others give up for it is read from the origin again.",
+  });
+}
+
+export function resultsSpace(name, place) {
+  return openOverride({
+    name, place, quota: true, pin: "before other results, whatever they save", never: "none are stored",
+    affects: "The next plan follows, a heartbeat later. Jobs compute what is not stored.",
+  });
+}
+
+// Pipelines have no quota: what they store has one.
+export function pipelineMode({ tenant, job, override }) {
+  const name = `${tenant}/${job}`;
+  const options = [["", "auto: the fleet decides"], ["pin", "pin: store results, whatever that saves"], ["never", "never: store no results"]];
+  openAction({
+    title: `Results of ${name}`,
+    affects: ["The ranks follow from their next epoch on."],
+    fields: [{ name: "mode", label: "Store", kind: "choice", options, value: override }],
+    button: "Change",
+    send: ({ mode }) => change("PUT", `${address("pipelines", tenant, job)}/override`, { body: { mode: mode || null } }),
+    said: () => `${name} is changed, from its next epoch on.`,
+  });
+}

@@ -1,0 +1,55 @@
+"""What an operator does in the dashboard, for the tests of its pages."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.chromium import TOKEN, Watched
+from tests.gateways import Running
+from tests.v1 import Reply, ask
+
+_SIGN_IN = "(token) => sessionStorage.setItem('larder-token', token)"
+
+
+def console(window: Any, view: str, token: str = TOKEN, **options: Any) -> Watched:
+    """A window on a page of the dashboard, signed in."""
+    watched: Watched = window(**options)
+    watched.page.add_init_script(f"({_SIGN_IN})({json.dumps(token)})")
+    watched.page.goto(f"/-/#/{view}")
+    return watched
+
+
+def admin(running: Running, method: str, path: str, body: Any = None, token: str = TOKEN) -> Reply:
+    """A request of the admin API, below ``/-/admin``."""
+    sent = b"" if body is None else json.dumps(body).encode()
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+    return ask(running, method, f"/admin/{path}", sent, key=None, headers=headers)
+
+
+def press(page: Page, word: str) -> None:
+    """Press the button that opens a dialog."""
+    page.get_by_role("button", name=word, exact=True).click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+
+
+def confirm(page: Page, word: str) -> None:
+    """Press the button of the dialog that sends."""
+    page.get_by_role("dialog").get_by_role("button", name=word, exact=True).click()
+
+
+def field(page: Page, label: str) -> Locator:
+    """A field of the dialog."""
+    return page.get_by_role("dialog").get_by_label(label, exact=True)
+
+
+def row(page: Page, name: str) -> Locator:
+    """The row of a record."""
+    return page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=name))
+
+
+def closed(page: Page) -> None:
+    """Wait until the dialog is closed."""
+    expect(page.get_by_role("dialog")).to_be_hidden()
