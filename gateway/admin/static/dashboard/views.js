@@ -2,8 +2,9 @@
 
 import { credentials } from "./credentials.js";
 import { byId, element } from "./dom.js";
+import { warmups } from "./warmups.js";
 
-const VIEWS = [credentials];
+const VIEWS = [credentials, warmups];
 export const OVERVIEW = "overview";
 
 // Any other fragment, such as that of the skip link, leaves the page as it is.

@@ -1,0 +1,133 @@
+// Warm and purge: what is loaded into the caches ahead of reads, with its progress, and what is dropped from them.
+
+import { address, change } from "./api.js";
+import { openAction } from "./dialog.js";
+import { bytes, count, share, when } from "./format.js";
+import { ListView } from "./listview.js";
+import { plural } from "./words.js";
+
+const GOING = ["queued", "running"];
+const NODES = 10; // that a preview names
+
+function what(warmup) {
+  if (warmup.dataset) return `dataset ${warmup.dataset.slice(0, 12)}`;
+  return warmup.profile ? `profile ${warmup.profile}` : `${warmup.bucket}/${warmup.prefix ?? ""}`;
+}
+
+function partOf({ state, done, total }) {
+  if (state === "done") return 1;
+  return total > 0 ? done / total : 0;
+}
+
+function progress(warmup) {
+  if (warmup.total === null) return warmup.state === "queued" ? "waiting" : GOING.includes(warmup.state) ? "counting" : "–";
+  const amount = `${count(warmup.done)} of ${count(warmup.total)}, ${bytes(warmup.done_bytes)} of ${bytes(warmup.total_bytes)}`;
+  return `${share(partOf(warmup))}: ${amount}`;
+}
+
+function trouble(warmup) {
+  const lost = warmup.failed > 0 ? `${plural(warmup.failed, "object", "objects")} not readable` : "";
+  const example = warmup.examples[0] ? `${warmup.examples[0].key}: ${warmup.examples[0].why}` : "";
+  return [warmup.failure, lost, example].filter(Boolean).join("; ") || "–";
+}
+
+function warm() {
+  openAction({
+    title: "Warm a prefix, a dataset or a profile",
+    affects: ["It is loaded into the caches of the fleet at a lower priority than reads, with the rights of the access key."],
+    fields: [
+      { name: "access_key_id", label: "Access key", hint: "Whose rights are used to list and read.", required: true },
+      { name: "bucket", label: "Bucket", hint: "Of a prefix." },
+      { name: "prefix", label: "Prefix", kind: "exact", hint: "Empty: the whole bucket." },
+      { name: "dataset", label: "Dataset", hint: "Its name or id, instead of bucket and prefix." },
+      { name: "profile", label: "Profile", hint: "Its name, instead of bucket and prefix." },
+    ],
+    button: "Warm",
+    send: (values, once) => change("POST", address("warmups"), { body: Object.fromEntries(Object.entries(values).filter(([, value]) => value !== "")), once }),
+    said: (warmup) => `The warm-up of ${what(warmup)} is ${warmup.state}.`,
+  });
+}
+
+function cancel(warmup) {
+  openAction({
+    title: `Cancel the warm-up of ${what(warmup)}`,
+    affects: ["It ends within two seconds. Loaded objects stay, and it can be resumed."],
+    button: "Cancel the warm-up",
+    danger: true,
+    send: () => change("POST", address("warmups", warmup.id, "cancel"), { etag: warmup.etag }),
+    said: () => `The warm-up of ${what(warmup)} is cancelled.`,
+  });
+}
+
+function resume(warmup) {
+  openAction({
+    title: `Resume the warm-up of ${what(warmup)}`,
+    affects: [warmup.state === "done" ? "It checks everything again." : "It continues where it stopped."],
+    button: "Resume",
+    send: () => change("POST", address("warmups", warmup.id, "resume"), { etag: warmup.etag }),
+    said: () => `The warm-up of ${what(warmup)} continues.`,
+  });
+}
+
+function nodeWords({ node, objects, bytes: size, failure }) {
+  return failure ? `${node}: ${failure}` : `${node}: ${plural(objects, "object", "objects")}, ${bytes(size)}`;
+}
+
+function purgeWords(answer, verb) {
+  const total = `${plural(answer.objects, "object", "objects")}, ${bytes(answer.bytes)}, ${verb} from ${plural(answer.nodes.length, "node", "nodes")}.`;
+  const failing = answer.nodes.filter((node) => node.failure);
+  const named = [...failing, ...answer.nodes.filter((node) => !node.failure)].slice(0, NODES);
+  const rest = answer.nodes.length - named.length;
+  return [total, ...named.map(nodeWords), ...(rest > 0 ? [`And ${plural(rest, "more node", "more nodes")}.`] : [])];
+}
+
+function sendPurge(values, dry) {
+  return change("POST", address("purge"), { body: { ...values, dry_run: dry } });
+}
+
+function purge() {
+  openAction({
+    title: "Purge a prefix",
+    affects: [
+      "Every node drops the objects below the prefix; the next reads ask the origin. For objects that were changed at the origin directly.",
+      "The origin is not changed. Items of datasets stay.",
+    ],
+    fields: [
+      { name: "bucket", label: "Bucket", required: true },
+      { name: "prefix", label: "Prefix", kind: "exact", hint: "Empty: the whole bucket." },
+    ],
+    previewButton: "Show what goes",
+    preview: async (values) => {
+      const found = await sendPurge(values, true);
+      return [`Below ${found.bucket}/${found.prefix}:`, ...purgeWords(found, "would be dropped")];
+    },
+    button: "Purge",
+    danger: true,
+    send: (values) => sendPurge(values, false),
+    said: (answer) => `${answer.bucket}/${answer.prefix} is purged.`,
+    done: (answer) => ({
+      sentences: [
+        ...purgeWords(answer, "dropped"),
+        ...(answer.complete ? [] : ["Nodes that have not applied it yet are named with the reason."]),
+      ],
+    }),
+  });
+}
+
+export const warmups = new ListView({
+  name: "warmups",
+  label: "Warm and purge",
+  about: "Warm-ups load a prefix, a dataset or a profile before it is needed. A purge drops what the caches have below a prefix.",
+  empty: "No warm-up was started yet.",
+  path: address("warmups"),
+  key: (warmup) => warmup.id,
+  columns: [
+    { label: "Warm-up", show: what, under: (warmup) => `as ${warmup.access_key_id}, ${when(warmup.created_at)}` },
+    { label: "State", fixed: true, show: (warmup) => warmup.state, mood: ({ state }) => (state === "done" ? "good" : GOING.includes(state) ? "" : state === "cancelled" ? "fair" : "bad") },
+    { label: "Progress", show: progress, part: partOf },
+    { label: "Node", show: (warmup) => warmup.node ?? "–" },
+    { label: "Problem", show: trouble },
+  ],
+  actions: () => [{ word: "Warm", main: true, run: warm }, { word: "Purge", run: purge }],
+  rowActions: (warmup) => [GOING.includes(warmup.state) ? { word: "Cancel", run: () => cancel(warmup) } : { word: "Resume", run: () => resume(warmup) }],
+});

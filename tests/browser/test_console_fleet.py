@@ -1,0 +1,199 @@
+"""Nodes, warm-ups, purges and space in the dashboard of a real gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Route, expect
+
+from tests.batches import bytes_of, stock
+from tests.browser.chromium import PATIENCE, READ_TOKEN, TOKEN, Played
+from tests.browser.console import admin, closed, confirm, console, field, press, row
+from tests.browser.looks import faint_texts, overflow, walk_by_tab
+from tests.gateways import Running, Settings, gateway
+from tests.scenarios.world import Origin
+
+expect.set_options(timeout=PATIENCE)
+
+OBJECTS, BYTES = 4, 50_000
+ADMIN = f'[admin]\ntoken = "{TOKEN}"\nread_token = "{READ_TOKEN}"\n'
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[Origin]:
+    """A store."""
+    with Origin() as started:
+        for number in range(OBJECTS):
+            started.put(f"/data/warm/{number}", bytes([number]) * BYTES)
+            started.put(f"/data/purged/{number}", bytes([number]) * BYTES)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def running(origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway of it."""
+    home = tmp_path_factory.mktemp("console")
+    with gateway(Settings(origin.endpoint, home / "cache", extra=ADMIN), home) as ready:
+        yield ready
+
+
+def test_a_node_is_drained_and_comes_back(window: Any, running: Running) -> None:
+    """Rule: the last READY node is not drained by mistake: the refusal is shown, and a box decides; Undrain ends it."""
+    node = admin(running, "GET", "nodes").json["items"][0]["id"]
+    page = console(window, "overview").page
+    press(page, f"Drain {node}")
+    expect(page.get_by_role("dialog")).to_contain_text(f"{node} leaves the ring")
+    confirm(page, "Drain")
+    expect(page.locator("#action-error")).to_contain_text("is the only READY node")
+    field(page, "Even if it is the last READY node").check()
+    confirm(page, "Drain")
+    closed(page)
+    press(page, f"Undrain {node}")
+    confirm(page, "Undrain")
+    closed(page)
+    expect(page.get_by_role("button", name=f"Drain {node}", exact=True)).to_be_visible()
+    actions = [entry["action"] for entry in admin(running, "GET", "audit?limit=2").json["items"]]
+    assert actions == ["nodes.undrain", "nodes.drain"]
+
+
+def test_a_warm_up_shows_its_progress_and_can_be_stopped(window: Any, running: Running, origin: Origin) -> None:
+    """Rule: a warm-up is listed with its progress; cancelled it stops and says so; resumed it ends with everything loaded."""
+    hang = origin.hang("/data/warm/2", times=10)
+    page = console(window, "warmups").page
+    press(page, "Warm")
+    field(page, "Access key").fill("GWA")
+    field(page, "Bucket").fill("data")
+    field(page, "Prefix").fill("warm/")
+    confirm(page, "Warm")
+    closed(page)
+    begun = row(page, "data/warm/")
+    expect(begun).to_contain_text(f"of {OBJECTS}")
+    press(page, "Cancel data/warm/")
+    confirm(page, "Cancel the warm-up")
+    expect(begun).to_contain_text("cancelled")
+    origin.heal()
+    hang.gate.open()
+    press(page, "Resume data/warm/")
+    confirm(page, "Resume")
+    expect(begun).to_contain_text("done")
+    expect(begun).to_contain_text(f"100\u00a0%: {OBJECTS} of {OBJECTS}")
+
+
+def test_a_warm_up_that_cannot_be_is_refused_at_its_field(window: Any, running: Running) -> None:
+    """Rule: the gateway's words stand beside the access key that it does not know."""
+    page = console(window, "warmups").page
+    press(page, "Warm")
+    field(page, "Access key").fill("nobody")
+    field(page, "Bucket").fill("data")
+    confirm(page, "Warm")
+    expect(page.locator("#field-access_key_id-error")).to_contain_text("is not a valid key of this gateway")
+
+
+def test_a_purge_shows_first_what_goes(window: Any, running: Running) -> None:
+    """Rule: the preview counts objects and bytes and drops nothing; confirmed, they go, and the next read is a miss."""
+    client = running.client()
+    for number in range(OBJECTS):
+        client.get_object(Bucket="data", Key=f"purged/{number}")["Body"].read()
+    page = console(window, "warmups").page
+    press(page, "Purge")
+    field(page, "Bucket").fill("data")
+    field(page, "Prefix").fill("purged/")
+    confirm(page, "Show what goes")
+    expect(page.locator("#action-preview")).to_contain_text(f"{OBJECTS} objects, 200\u00a0kB, would be dropped")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    closed(page)
+    assert (
+        client.head_object(Bucket="data", Key="purged/0")["ResponseMetadata"]["HTTPHeaders"]["x-larder-cache"] == "HIT"
+    )
+    press(page, "Purge")
+    field(page, "Bucket").fill("data")
+    field(page, "Prefix").fill("purged/")
+    confirm(page, "Show what goes")
+    confirm(page, "Purge")
+    expect(page.locator("#action-result")).to_contain_text(f"{OBJECTS} objects, 200\u00a0kB, dropped")
+    answer = client.get_object(Bucket="data", Key="purged/0")
+    assert answer["ResponseMetadata"]["HTTPHeaders"]["x-larder-cache"].startswith("MISS")
+
+
+def test_space_of_a_dataset_is_decided(window: Any, running: Running, origin: Origin, tmp_path: Path) -> None:
+    """Rule: the dialog begins with the override in force; pin and a quota are sent together, in the API's words."""
+    images = stock(origin.s3, tmp_path, "images", bytes_of(3, 1000, "images"))
+    images.register(running)
+    page = console(window, "overview").page
+    press(page, "Space images")
+    field(page, "Space").select_option("pin")
+    field(page, "Quota").fill("much")
+    confirm(page, "Change")
+    expect(page.locator("#field-quota-error")).to_contain_text('must be a size such as "40GB"')
+    field(page, "Quota").fill("1.5 MB")
+    confirm(page, "Change")
+    closed(page)
+    override = admin(running, "GET", f"datasets/{images.id}").json["override"]
+    assert (override["mode"], override["quota"]) == ("pin", 1_500_000)
+    press(page, "Space images")
+    expect(field(page, "Space")).to_have_value("pin")
+    expect(field(page, "Quota")).to_have_value("1500KB")
+    field(page, "Space").select_option("")
+    field(page, "Quota").fill("")
+    confirm(page, "Change")
+    closed(page)
+    override = admin(running, "GET", f"datasets/{images.id}").json["override"]
+    assert (override["mode"], override["quota"]) == (None, None)
+
+
+def test_results_pipelines_and_jobs_are_decided(window: Any, running: Running) -> None:
+    """Rule: each row has its button, and the dialog sends what the command line sends."""
+    page = window().page
+    Played(page)
+    sent: list[tuple[str, str, Any]] = []
+
+    def take(route: Route) -> None:
+        request = route.request
+        if request.method == "GET":
+            route.fulfill(json={"override": {"mode": None, "quota": 40_000_000_000, "etag": '"3"'}})
+            return
+        sent.append((request.method, request.url.partition("/-/admin/")[2], request.post_data_json))
+        route.fulfill(json={})
+
+    for name in ("results", "pipelines", "jobs"):
+        page.route(f"**/-/admin/{name}/**", take)
+    page.goto("/-/")
+    press(page, "Space 9f86d081884c")
+    expect(field(page, "Quota")).to_have_value("40GB")
+    field(page, "Space").select_option("never")
+    confirm(page, "Change")
+    closed(page)
+    press(page, "Results of resnet50-17")
+    field(page, "Store").select_option("never")
+    confirm(page, "Change")
+    closed(page)
+    press(page, "Remove whisper-ft-2")
+    expect(page.get_by_role("dialog")).to_contain_text("A running job registers again")
+    confirm(page, "Remove")
+    closed(page)
+    assert sent == [
+        ("PUT", "results/results%3A9f2c1a9b0d4e4f7ea1b2c3d4e5f60718/override", {"mode": "never", "quota": 40_000_000_000}),
+        ("PUT", "pipelines/vision/resnet50-17/override", {"mode": "never"}),
+        ("DELETE", "jobs/speech/whisper-ft-2", None),
+    ]  # fmt: skip
+
+
+def test_a_viewer_sees_figures_and_no_buttons(window: Any, running: Running) -> None:
+    """Rule: on the overview, too, a token that may only read is offered no change."""
+    page = console(window, "overview", READ_TOKEN).page
+    expect(page.locator("#nodes tbody tr")).to_have_count(1)
+    expect(page.locator("#board .actions button")).to_have_count(0)
+
+
+def test_the_list_of_warm_ups_suits_everyone(window: Any, running: Running) -> None:
+    """Rule: on a phone nothing is scrolled sideways, every text stands out, and the keyboard reaches every button."""
+    page = console(window, "warmups", viewport={"width": 360, "height": 740}).page
+    body = {"access_key_id": "GWA", "bucket": "data", "prefix": "a-prefix-without-any-place-to-break-it/" * 4}
+    admin(running, "POST", "warmups", body)
+    expect(row(page, body["prefix"])).to_be_visible()
+    assert overflow(page) <= 0
+    assert faint_texts(page) == []
+    assert walk_by_tab(page) == (set(), [])
