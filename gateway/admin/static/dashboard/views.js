@@ -1,10 +1,13 @@
 // The pages behind the links at the top. The address names one ("#/credentials"), so it can be reloaded, and Back works.
 
+import { audit } from "./audit.js";
 import { credentials } from "./credentials.js";
 import { byId, element } from "./dom.js";
+import { rules } from "./rules.js";
+import { tenants } from "./tenants.js";
 import { warmups } from "./warmups.js";
 
-const VIEWS = [credentials, warmups];
+const VIEWS = [credentials, tenants, rules, warmups, audit];
 export const OVERVIEW = "overview";
 
 // Any other fragment, such as that of the skip link, leaves the page as it is.

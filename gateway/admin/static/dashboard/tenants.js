@@ -1,0 +1,80 @@
+// Tenants: the owners of credentials. The keys of a disabled tenant are refused.
+
+import { address, change } from "./api.js";
+import { openAction } from "./dialog.js";
+import { count, when } from "./format.js";
+import { ListView } from "./listview.js";
+
+const DESCRIPTION = { name: "description", label: "Description" };
+
+function create() {
+  openAction({
+    title: "Create a tenant",
+    fields: [{ name: "name", label: "Name", required: true }, DESCRIPTION],
+    button: "Create",
+    send: (body, once) => change("POST", address("tenants"), { body, once }),
+    said: (tenant) => `${tenant.name} is created.`,
+  });
+}
+
+function edit(tenant) {
+  openAction({
+    title: `Change ${tenant.name}`,
+    fields: [{ ...DESCRIPTION, value: tenant.description }],
+    button: "Change",
+    send: (_values, _once, body) => change("PATCH", address("tenants", tenant.name), { body, etag: tenant.etag }),
+    said: () => `${tenant.name} is changed.`,
+  });
+}
+
+function switched(tenant) {
+  const enabled = !tenant.enabled;
+  const word = enabled ? "Enable" : "Disable";
+  const keys = `${count(tenant.credentials)} credentials`;
+  openAction({
+    title: `${word} ${tenant.name}`,
+    affects: [enabled ? `Its ${keys} are accepted again.` : `Every gateway refuses its ${keys} within a second, until it is enabled again.`],
+    button: word,
+    danger: !enabled,
+    send: () => change("PATCH", address("tenants", tenant.name), { body: { enabled }, etag: tenant.etag }),
+    said: () => `${tenant.name} is ${enabled ? "enabled" : "disabled"}.`,
+  });
+}
+
+function remove(tenant) {
+  openAction({
+    title: `Remove ${tenant.name}`,
+    affects: ["A tenant can be removed when it has no credentials. Its cached objects stay until they are evicted."],
+    button: "Remove",
+    danger: true,
+    send: () => change("DELETE", address("tenants", tenant.name), { etag: tenant.etag }),
+    said: () => `${tenant.name} is removed.`,
+  });
+}
+
+function rowActions(tenant) {
+  if (tenant.source !== "catalog") return [];
+  return [
+    { word: "Change", run: () => edit(tenant) },
+    { word: tenant.enabled ? "Disable" : "Enable", run: () => switched(tenant) },
+    { word: "Remove", run: () => remove(tenant) },
+  ];
+}
+
+export const tenants = new ListView({
+  name: "tenants",
+  label: "Tenants",
+  about: "Owners of credentials. Those that only the configuration file names are changed there.",
+  empty: "There is no tenant yet; a key without one is its own tenant.",
+  path: address("tenants"),
+  key: (tenant) => tenant.name,
+  columns: [
+    { label: "Tenant", show: (tenant) => tenant.name, under: (tenant) => tenant.description },
+    { label: "State", show: (tenant) => (tenant.enabled ? "enabled" : "disabled"), mood: (tenant) => (tenant.enabled ? "good" : "bad") },
+    { label: "Credentials", number: true, show: (tenant) => count(tenant.credentials) },
+    { label: "Created", show: (tenant) => (tenant.created_at ? when(tenant.created_at) : "–") },
+    { label: "Source", fixed: true, show: (tenant) => tenant.source },
+  ],
+  actions: () => [{ word: "Create", main: true, run: create }],
+  rowActions,
+});

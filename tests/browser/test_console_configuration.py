@@ -1,0 +1,137 @@
+"""Tenants, rules and the audit log in the dashboard of a real gateway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.sync_api import expect
+
+from tests.browser.chromium import PATIENCE, READ_TOKEN
+from tests.browser.console import admin, closed, confirm, console, field, press, row
+from tests.browser.looks import faint_texts, overflow, walk_by_tab
+from tests.gateways import Running
+
+expect.set_options(timeout=PATIENCE)
+
+
+def test_a_tenant_is_made_disabled_and_removed(window: Any, running: Running) -> None:
+    """Rule: a disabled tenant's keys are refused, and the dialog counts them; one with keys is not removed, and says why."""
+    page = console(window, "tenants").page
+    press(page, "Create")
+    field(page, "Name").fill("made")
+    field(page, "Description").fill("a team")
+    confirm(page, "Create")
+    closed(page)
+    expect(row(page, "made")).to_contain_text("enabled")
+    admin(running, "POST", "credentials", {"access_key_id": "made-key", "tenant": "made"})
+    expect(row(page, "made").get_by_role("cell").nth(1)).to_have_text("1")
+    press(page, "Disable made")
+    expect(page.get_by_role("dialog")).to_contain_text("Every gateway refuses its 1 credentials")
+    confirm(page, "Disable")
+    expect(row(page, "made")).to_contain_text("disabled")
+    assert admin(running, "GET", "credentials/made-key").json["problem"] != ""
+    press(page, "Remove made")
+    confirm(page, "Remove")
+    expect(page.locator("#action-error")).to_contain_text("delete them first, or set enabled to false")
+    page.get_by_role("button", name="Cancel").click()
+    admin(running, "DELETE", "credentials/made-key")
+    press(page, "Remove made")
+    confirm(page, "Remove")
+    expect(row(page, "made")).to_have_count(0)
+
+
+def test_rules_are_checked_before_they_are_replaced(window: Any, running: Running) -> None:
+    """Rule: the gateway checks the new order, and the dialog shows what it finds; only then the rules are replaced."""
+    admin(running, "PUT", "rules", {"items": [{"match": "data/**", "freshness": "immutable"}]})
+    page = console(window, "rules").page
+    press(page, "Add")
+    field(page, "Match").fill("data/train/**")
+    field(page, "Freshness").fill("1h")
+    field(page, "Position").select_option(label="after the catalog's rules")
+    confirm(page, "Check")
+    expect(page.locator("#action-preview")).to_contain_text("1: data/train/** never applies: rule 0 covers it")
+    assert len(admin(running, "GET", "rules").json["items"]) == 1
+    confirm(page, "Add")
+    expect(row(page, "data/train/**")).to_contain_text("rule 0 covers it and comes first")
+    press(page, "Up data/train/**")
+    confirm(page, "Check")
+    confirm(page, "Move up")
+    closed(page)
+    items = admin(running, "GET", "rules").json["items"]
+    assert [(rule["match"], rule["freshness"]) for rule in items] == [
+        ("data/train/**", 3600.0),
+        ("data/**", "immutable"),
+    ]
+    press(page, "Remove data/train/**")
+    confirm(page, "Check")
+    confirm(page, "Remove")
+    expect(row(page, "data/train/**")).to_have_count(0)
+
+
+def test_a_wrong_rule_is_refused_at_its_field(window: Any, running: Running) -> None:
+    """Rule: what the gateway says of one field of one rule stands beside that field."""
+    admin(running, "PUT", "rules", {"items": [{"match": "data/**"}]})
+    page = console(window, "rules").page
+    press(page, "Change data/**")
+    field(page, "Freshness").fill("soon")
+    confirm(page, "Check")
+    expect(page.locator("#field-freshness-error")).not_to_be_empty()
+    field(page, "Freshness").fill("always")
+    confirm(page, "Check")
+    confirm(page, "Change")
+    expect(row(page, "data/**")).to_contain_text("always")
+
+
+def test_rules_that_changed_meanwhile_are_not_overwritten(window: Any, running: Running) -> None:
+    """Rule: the new order is of the rules that the user saw; if they changed meanwhile, nothing is replaced."""
+    admin(running, "PUT", "rules", {"items": [{"match": "data/**"}]})
+    page = console(window, "rules").page
+    press(page, "Change data/**")
+    field(page, "Freshness").fill("always")
+    confirm(page, "Check")
+    admin(running, "PUT", "rules", {"items": [{"match": "theirs/**"}]})
+    confirm(page, "Change")
+    expect(page.locator("#action-error")).to_contain_text("It has changed since it was read")
+    assert [rule["match"] for rule in admin(running, "GET", "rules").json["items"]] == ["theirs/**"]
+
+
+def test_a_viewer_may_check_an_object(window: Any, running: Running) -> None:
+    """Rule: which rule applies to an object can be asked with a token that may only read."""
+    admin(running, "PUT", "rules", {"items": [{"match": "data/**"}]})
+    page = console(window, "rules", READ_TOKEN).page
+    press(page, "Check")
+    field(page, "Bucket").fill("data")
+    field(page, "Key").fill("a")
+    confirm(page, "Check")
+    expect(page.get_by_role("dialog")).to_contain_text("Rule 0 applies to the object: data/**.")
+
+
+def test_the_audit_log_shows_who_changed_what(window: Any, running: Running) -> None:
+    """Rule: the newest change is first, with its token, action, target and values before and after; filters narrow it."""
+    admin(running, "POST", "tenants", {"name": "audited"})
+    admin(running, "PATCH", "tenants/audited", {"enabled": False})
+    page = console(window, "audit").page
+    newest = page.get_by_role("row").nth(1)
+    for text in ("tenants.change", "audited", "admin, 127.0.0.1", "enabled: true → false"):
+        expect(newest).to_contain_text(text)
+    page.get_by_label("Action").fill("tenants.create")
+    page.get_by_label("Target").fill("audited")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("row")).to_have_count(2)
+    expect(page.get_by_role("row").nth(1)).to_contain_text("tenants.create")
+
+
+def test_every_list_suits_everyone(window: Any, running: Running) -> None:
+    """Rule: on a phone nothing is scrolled sideways, every text stands out, and the keyboard reaches every button."""
+    admin(running, "POST", "tenants", {"name": "a-tenant-with-a-long-name-that-has-to-be-broken-somewhere"})
+    admin(running, "PUT", "rules", {"items": [{"match": "data/**"}, {"match": "data/covered/**"}]})
+    page = console(window, "tenants", viewport={"width": 360, "height": 740}).page
+    for name in ("Tenants", "Rules", "Audit"):
+        page.get_by_role("link", name=name, exact=True).click()
+        expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
+        expect(page.get_by_role("rowheader").first).to_be_visible()
+        assert overflow(page) <= 0, name
+        assert walk_by_tab(page) == (set(), []), name
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # its literals
+            assert faint_texts(page) == [], (name, scheme)
