@@ -4,6 +4,7 @@ The crew, the ledger and the planner are the shipped ones; the workers are simul
 """
 
 import random
+import warnings
 from collections import Counter, deque
 from contextlib import suppress
 from itertools import islice
@@ -13,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from larder.errors import GatewayUnavailable, PipelineError
+from larder.errors import GatewayUnavailable, LarderWarning, PipelineError
 from larder.pipelines.crew import HEARTBEAT, STARTUP, Crew, CrewLimits
 from larder.pipelines.elements import decode, encode
 from larder.pipelines.splits import MOST_DEATHS, PlannedItems, Split, SplitLedger
 from larder.pipelines.stages import ElementFailure, StageCounts
-from larder.pipelines.workers import Broken, Ended, Heartbeat, SplitPart, Started
+from larder.pipelines.workers import Broken, Ended, Heartbeat, Notice, SplitPart, Started
 from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard
 
 LIMITS = CrewLimits(elements=40, bytes=1 << 20, timeout=60.0)
@@ -75,8 +76,7 @@ class SimulatedWorkers:
             self.restart_gateway()
         for worker in list(self.splits):
             self.step(worker)
-        events, self.events = self.events, []
-        return events
+        return self.events
 
     def restart_gateway(self):
         """For a while no worker gets items; sometimes for longer than one of them waits, which is an error of the epoch."""
@@ -284,6 +284,23 @@ def test_what_comes_with_an_error_is_not_lost():
     crew = crew_of(host)
     with pytest.raises(PipelineError, match="no gateway"):
         list(crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first)))
+    assert crew.working == 2
+
+
+def test_what_was_not_handled_is_handled_in_the_next_epoch():
+    """Rule: Ctrl-C while events are handled, here a warning that is an error, loses none of them."""
+
+    class Telling(SimulatedWorkers):
+        def start(self, worker):
+            if worker == 0:
+                self.events.append((worker, Notice("the cache is full")))
+            super().start(worker)
+
+    crew = crew_of(Telling(random.Random(3), 0.0))
+    with pytest.raises(LarderWarning, match="the cache is full"), warnings.catch_warnings(action="error"):
+        list(crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first)))
+    again = crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first))
+    assert [each.item for each in again] == in_order(60, 8)
     assert crew.working == 2
 
 

@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -28,6 +29,9 @@ from pipeline_steps import (
 )
 
 from larder.errors import PipelineError, StageFailed
+from larder.pipelines.channel import Channel
+from larder.pipelines.processes import ProcessHost
+from larder.pipelines.workers import Broken, Ended
 from larder.testing import MemorySource
 
 HERE = Path(__file__).parent
@@ -267,6 +271,42 @@ def test_ctrl_c_is_the_trainers(program):
     output, errors = trainer.communicate(timeout=60)
     assert (output.splitlines()[-1], errors, trainer.returncode) == ("state 0", "", 0)
     wait_for_end(workers)
+
+
+def interrupting(function):
+    """The function; Ctrl-C is pressed when it returns."""
+
+    def pressed(*arguments):
+        result = function(*arguments)
+        signal.raise_signal(signal.SIGINT)
+        return result
+
+    return pressed
+
+
+def test_ctrl_c_while_workers_are_read_loses_nothing(monkeypatch):
+    """Rule: what a worker sent comes with the next poll, each event once; a torn message would end the next epoch."""
+    host = ProcessHost(b"no task")
+    host.start(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Channel, "receive", interrupting(Channel.receive))
+        with pytest.raises(KeyboardInterrupt):
+            host.poll(60)
+    events = host.poll(0)
+    while len(events) < 2:
+        events = host.poll(60)
+    assert [type(event) for _, event in events] == [Broken, Ended]
+    host.close()
+
+
+def test_ctrl_c_while_a_worker_is_started_leaves_it_known(monkeypatch):
+    """Rule: the interrupt is raised when the worker is registered, so its events come."""
+    host = ProcessHost(b"no task")
+    monkeypatch.setattr(socket, "socketpair", interrupting(socket.socketpair))
+    with pytest.raises(KeyboardInterrupt):
+        host.start(0)
+    assert isinstance(host.poll(60)[0][1], Broken)
+    host.close()
 
 
 def test_a_script_without_a_guard_is_told_so(program):

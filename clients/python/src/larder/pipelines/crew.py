@@ -148,9 +148,9 @@ class Crew:
         """Start and retire workers until there are as many as wanted."""
         active = [number for number, member in self._members.items() if not member.retiring]
         for _ in range(self._target - len(active)):
-            self._members[self._number] = _Member(self._clock())
-            self._host.start(self._number)
-            self._number += 1
+            number, self._number = self._number, self._number + 1
+            self._members[number] = _Member(self._clock())
+            self._host.start(number)
         for number in active[self._target :]:
             self._members[number].retiring = True
             self._host.retire(number)
@@ -179,13 +179,19 @@ class Crew:
         return max(1, min(MOST_ELEMENTS, int(SPLIT_SECONDS * known.elements / max(known.seconds, 1e-9))))
 
     def _listen(self, ledger: SplitLedger, seconds: float) -> None:
-        """Handle what has happened. The error of a worker comes last: the next epoch needs to know of the other events."""
+        """Handle what has happened. The error of a worker comes last: the next epoch needs to know of the other events.
+
+        After Ctrl-C, and after a warning that is an error, it handles what was left, the event that was being handled again.
+        """
         broken = None
-        for worker, event in self._host.poll(seconds):
+        events = self._host.poll(seconds)
+        while events:
+            worker, event = events[0]
             if isinstance(event, Broken):
                 broken = event.error
             else:
                 self._handle(ledger, worker, event)
+            del events[0]
         if broken is not None:
             raise broken
 

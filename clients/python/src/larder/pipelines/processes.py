@@ -14,15 +14,14 @@ import signal
 import socket
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from typing import ClassVar
 
 from larder.errors import PipelineError
 from larder.pipelines.channel import Channel, mapped
 from larder.pipelines.crew import HEARTBEAT
+from larder.pipelines.interrupts import interrupts_blocked, interrupts_deferred
 from larder.pipelines.splits import Split
 from larder.pipelines.worker import SentPart, SplitWorker
 from larder.pipelines.workers import Ended, Event
@@ -54,20 +53,22 @@ class ProcessHost:
         self._heartbeat = heartbeat
         self._processes: dict[int, BaseProcess] = {}
         self._channels: dict[int, Channel] = {}
+        self._events: list[tuple[int, Event]] = []
         self._selector = selectors.DefaultSelector()
         self._finish = weakref.finalize(self, _end, os.getpid(), self._processes, self._channels, self._selector)
 
     def start(self, worker: int) -> None:
         """See `WorkerHost`."""
-        ours, theirs = socket.socketpair()
-        process = multiprocessing.get_context("spawn").Process(
-            target=main, args=(theirs, self._payload, self._heartbeat), name=f"larder-input-{worker}", daemon=True
-        )
-        with theirs, _interrupts_held():
-            process.start()
-        self._processes[worker] = process
-        self._channels[worker] = Channel(ours)
-        self._selector.register(ours, selectors.EVENT_READ, worker)
+        with interrupts_deferred():
+            ours, theirs = socket.socketpair()
+            process = multiprocessing.get_context("spawn").Process(
+                target=main, args=(theirs, self._payload, self._heartbeat), name=f"larder-input-{worker}", daemon=True
+            )
+            with theirs, interrupts_blocked():
+                process.start()
+            self._processes[worker] = process
+            self._channels[worker] = Channel(ours)
+            self._selector.register(ours, selectors.EVENT_READ, worker)
 
     def assign(self, worker: int, split: Split) -> None:
         """See `WorkerHost`."""
@@ -84,12 +85,13 @@ class ProcessHost:
 
     def poll(self, seconds: float) -> list[tuple[int, Event]]:
         """See `WorkerHost`."""
-        events: list[tuple[int, Event]] = []
         ready = self._selector.select(seconds)
-        while ready:
-            events += [(key.data, self._next_event(key.data)) for key, _ in ready]
-            ready = self._selector.select(0)
-        return events
+        with interrupts_deferred():
+            while ready:
+                for key, _ in ready:
+                    self._events.append((key.data, self._next_event(key.data)))
+                ready = self._selector.select(0)
+        return self._events
 
     def close(self) -> None:
         """See `WorkerHost`."""
@@ -163,17 +165,6 @@ def _receive(channel: Channel, worker: SplitWorker) -> None:
 def _closed(descriptor: int) -> memoryview:
     os.close(descriptor)
     return memoryview(b"")
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Processes started inside never get SIGINT: the mask is inherited. An interrupt meanwhile is delivered afterwards."""
-    resource_tracker.ensure_running()  # it would be started inside otherwise, and unblocks the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end(

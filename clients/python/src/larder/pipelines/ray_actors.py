@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from larder.errors import PipelineError
 from larder.pipelines.crew import HEARTBEAT
 from larder.pipelines.elements import ALIGNMENT, Encoded
+from larder.pipelines.interrupts import interrupts_deferred
 from larder.pipelines.splits import Split
 from larder.pipelines.worker import SentPart, SplitWorker
 from larder.pipelines.workers import Ended, Event
@@ -84,11 +85,12 @@ class RayHost:
     def poll(self, seconds: float) -> list[tuple[int, Event]]:
         """See `WorkerHost`."""
         ready = self._ready(seconds, 1)
-        while ready:
-            self._events += [(worker, self._next_event(worker)) for worker in ready]
-            ready = self._ready(0.0, len(self._streams))
-        events, self._events = self._events, []
-        return events
+        with interrupts_deferred():
+            while ready:
+                for worker in ready:
+                    self._events.append((worker, self._next_event(worker)))
+                ready = self._ready(0.0, len(self._streams))
+        return self._events
 
     def close(self) -> None:
         """See `WorkerHost`."""

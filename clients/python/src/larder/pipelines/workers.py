@@ -115,7 +115,10 @@ class WorkerHost(Protocol):
         """End a worker at once. An `Ended` event follows."""
 
     def poll(self, seconds: float) -> list[tuple[int, Event]]:
-        """What has happened, by worker, in the order in which it happened; waits for at most so long for the first event."""
+        """What has happened, by worker, in the order in which it happened; waits for at most so long for the first event.
+
+        The caller removes each event when it has handled it. What is left comes again with the next call.
+        """
 
     def close(self) -> None:
         """End all workers at once and release everything."""
@@ -307,8 +310,7 @@ class InlineHost:
             self._retiring.remove(worker)
             self._started.discard(worker)
             self._events.append((worker, Ended()))
-        events, self._events = self._events, []
-        return events or [(worker, Heartbeat(-1, -1, "", 0.0)) for worker in self._started]
+        return self._events or [(worker, Heartbeat(-1, -1, "", 0.0)) for worker in self._started]
 
     def close(self) -> None:
         """See `WorkerHost`."""
