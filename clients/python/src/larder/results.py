@@ -1,8 +1,9 @@
 """Results of pipelines at a gateway: elements at a mark, by index of the item (docs/batch-protocol.md of the gateway).
 
 A result's home is the home of its item, so requests are split as batches are. Nothing here is repeated: what is not read is
-computed, and what is not stored is computed again in the next epoch. A gateway that fails is left alone for a while, as in
-`larder.fallback.Probation`; one that has no results, or refuses them, is not asked again.
+computed, and what is not stored is computed again in the next epoch. A gateway that fails, or has no results, is left alone for a
+while, as in `larder.fallback.Probation`: it may be restarting behind a proxy that answers 404, or be an older one. A
+gateway that refuses them to this key is not asked again.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class ResultStore(Protocol):
     """Where the results of one mark are."""
 
     unread: str
-    """Why nothing is read any more; empty while it is."""
+    """Why nothing is read now; empty while it is."""
     unstored: str
     """Why nothing is stored any more."""
 
@@ -91,7 +92,7 @@ class GatewayResults:
         endpoint: address of the gateway.
         dataset: the dataset.
         fingerprint: of the functions before the mark, 64 hexadecimal digits.
-        owner: of claims: this run of a pipeline.
+        owner: of claims: a training run.
         credentials: an access key of the gateway.
         timeout: seconds of silence after which a request fails.
     """
@@ -112,16 +113,16 @@ class GatewayResults:
         self._owner = owner
         self._name = dataset.name
         self._probation = Probation()
-        self._timeout = timeout
+        self._refused = False
         self.unread = ""
-        """Why nothing is read any more; empty while it is."""
+        """Why nothing is read now; empty while it is."""
         self.unstored = ""
         """Why nothing is stored any more."""
 
     @property
     def waiting(self) -> bool:
         """Whether the gateway is left alone."""
-        return bool(self.unread) or self._probation.waiting
+        return self._refused or self._probation.waiting
 
     def get(self, indices: Sequence[int], *, claim: float = 0.0, wait: float = 0.0) -> Lookup:
         """What there is of some results. Raises nothing: what cannot be read is missing.
@@ -141,7 +142,7 @@ class GatewayResults:
             try:
                 outcome = self._round(page, partial(self._read, sent))
             except RequestRefused as error:
-                self.unread = self._explained(error)
+                self._refused, self.unread = True, str(error)
                 break
             if outcome is None:
                 break
@@ -168,18 +169,12 @@ class GatewayResults:
             try:
                 self._round(list(page), partial(self._write, page, done, sent))
             except RequestRefused as error:
-                self.unstored = self._explained(error)
+                self.unstored = str(error)
             lost = sum(pieces is not None for pieces in page.values()) - (
                 done.stored + sum(done.refused.values()) - before
             )
             self._lost(done, lost)
         return done
-
-    def _explained(self, error: RequestRefused) -> str:
-        """The reason why requests stop. All workers give the same text, so the user sees it once."""
-        if error.status in _ABSENT:
-            return f"the gateway at {self._api.endpoint} has no results of pipelines ({error.status}); it may be an older one"
-        return str(error)
 
     def _lost(self, done: Stored, elements: int) -> None:
         """Count elements that nobody took."""
@@ -193,10 +188,10 @@ class GatewayResults:
         self._scatter.fleet.close()
 
     def _round(self, indices: Sequence[int], ask: Ask) -> RequestOutcome | None:
-        """One request to each home, or to the one address; ``None`` if that failed.
+        """One request to each home, or to the one address; ``None`` if that failed, or the gateway has no results.
 
         Raises:
-            RequestRefused: the gateway has no results, or refuses them.
+            RequestRefused: the gateway refuses them.
         """
         wanted = np.array(indices, np.uint32)
         try:
@@ -206,13 +201,19 @@ class GatewayResults:
         except UnknownDataset:
             self._probation.failed()  # reading its items registers it again
             return None
-        except RequestRefused:
-            raise
         except (LarderError, ValueError, *TRANSIENT) as error:
-            if isinstance(error, UnexpectedAnswer) and error.status in _ABSENT:
-                raise RequestRefused(error.status, "", str(error)) from error
+            status = error.status if isinstance(error, RequestRefused | UnexpectedAnswer) else 0
+            if status in _ABSENT:
+                # All workers give the same text, so the user sees it once.
+                endpoint = self._api.endpoint
+                self.unread = (
+                    f"the gateway at {endpoint} has no results of pipelines ({status}); it may be an older one"
+                )
+            elif isinstance(error, RequestRefused):
+                raise
             self._probation.failed()
             return None
+        self.unread = ""
         self._probation.answered()
         self._scatter.fleet.refresh_if_due()
         return outcome

@@ -7,12 +7,17 @@ of another job. A worker that waits therefore holds no claim, and no two workers
 Nothing here can fail an element. A store that does not answer, refuses or is full costs a computation. An element that was stored
 and cannot be decoded is computed again, and replaced. A worker replaces each at most once: otherwise two versions of Larder that
 cannot read each other's elements would take turns forever.
+
+A trainer that was killed leaves claims, which others respect until they expire. Its successor need not wait for them: their owner
+is in the saved state, or follows from the name of the job. All ranks of a job are one owner, as their shares are disjoint.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from time import perf_counter
 
 from larder.errors import ElementDamaged
@@ -36,6 +41,15 @@ Compute = Callable[[int], Outcome]
 """An item's element at the mark, by index."""
 Finish = Callable[[int, "bytearray | memoryview", float], Outcome]
 """An element of the mark through the later stages: index, element, seconds spent on it. Raises ElementDamaged."""
+
+
+def claim_owner(job: str) -> str:
+    """The owner of the claims of a run that resumes from no state.
+
+    Args:
+        job: name of the training run; empty without one.
+    """
+    return sha256(f"job {job}".encode()).hexdigest()[:32] if job else uuid.uuid4().hex
 
 
 @dataclass
@@ -196,7 +210,7 @@ class ReadThrough:
 
     def _note(self, refused: Collection[str] = ()) -> None:
         if self._store.unread:
-            self.notices.add(f"results of {self._what} are computed in every epoch: {self._store.unread}")
+            self.notices.add(f"results of {self._what} are computed: {self._store.unread}")
         elif self._store.unstored:
             self.notices.add(f"results of {self._what} are not stored: {self._store.unstored}")
         for reason in refused:
