@@ -1,6 +1,6 @@
 """Claims on results that nobody has computed yet, in Redis: two jobs that want the same element compute it once.
 
-A claim has an owner, one run of a pipeline, and a time limit, because its owner may be killed. It ends by the result's arrival,
+A claim has an owner, a training run, and a time limit, because its owner may be killed. It ends by the result's arrival,
 by its owner giving it up, or by its time. It promises nothing: whoever stores a result first has stored it, and without Redis
 every caller gets every claim and computes.
 

@@ -216,7 +216,7 @@ def _claim(query: dict[str, str]) -> ResultClaim | None:
 def _owner(query: dict[str, str]) -> str:
     owner = query.get("owner", "")
     if not is_owner(owner):
-        raise _invalid("owner must have 1 to 64 of A-Z a-z 0-9 . _ -; it names one run of a pipeline")
+        raise _invalid("owner must have 1 to 64 of A-Z a-z 0-9 . _ -; it names a training run")
     return owner
 
 

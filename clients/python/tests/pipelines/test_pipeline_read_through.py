@@ -1,5 +1,6 @@
 """Splits read through a mark, over stores that fail, refuse, lose and damage: every element once, in order, and right."""
 
+import json
 import random
 import threading
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pipeline_steps import number, pipeline_of, whole
 
+import larder
 from larder.pipelines.elements import decode
 from larder.pipelines.results import ReadThrough
 from larder.pipelines.splits import Split
@@ -220,6 +222,62 @@ def test_a_split_keeps_its_mark_when_it_is_cut():
     split = Split(1, 0, (1, 2, 3), cache=None)
     assert split.part(1, 3).cache is split.cache
     assert MemorySource(3).item(1) == b"1"
+
+
+class ResultsInMemory(MemorySource):
+    """Items in memory, whose results are shared by all pipelines over this source."""
+
+    def results(self, info, name, owner):
+        """See `larder.source.ResultSource`."""
+        if not hasattr(self, "shared"):
+            self.shared, self.stores = ({}, {}), []
+        self.stores.append(FakeStore(owner, self.shared))
+        return self.stores[-1]
+
+    @property
+    def waits(self):
+        """Requests that waited for somebody's claims."""
+        return sum(store.waits for store in self.stores)
+
+
+def begun(source, **options):
+    """A pipeline whose trainer ends after six elements, with its claims on the others of their split; and what came."""
+    pipeline = pipeline_of(40, source=source, cache=2, **options).map(number).autocache()
+    elements = iter(pipeline)
+    came = [next(elements) for _ in range(6)]
+    assert source.shared[1]
+    return pipeline, came
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_resumed_trainer_has_its_predecessors_claims(merged):
+    """Rule: the state names the owner of claims, so nobody waits for a trainer that is gone; the epoch is whole."""
+    source = ResultsInMemory(40)
+    gone, came = begun(source)
+    state = json.loads(json.dumps(gone.state_dict()))
+    resumed = pipeline_of(40, source=source, cache=2).map(number).autocache()
+    resumed.load_state_dict(larder.merge_states([state]) if merged else state)
+    came += resumed
+    assert (sorted(came), source.waits) == (list(range(40)), 0)
+    assert resumed.state_dict()["owner"] == state["owner"]
+
+
+def test_another_trainer_has_claims_of_its_own():
+    """Rule: who begins anew waits for what somebody computes."""
+    source = ResultsInMemory(40)
+    begun(source)
+    other = pipeline_of(40, source=source, cache=2).map(number).autocache()
+    assert sorted(other) == list(range(40))
+    assert source.waits
+
+
+def test_a_job_keeps_its_claims_without_a_state():
+    """Rule: its name is the owner, so a trainer that was killed before its first state need not be waited for either."""
+    source = ResultsInMemory(40)
+    begun(source, job="run")
+    again = pipeline_of(40, source=source, cache=2, job="run").map(number).autocache()
+    assert sorted(again) == list(range(40))
+    assert source.waits == 0
 
 
 @pytest.mark.parametrize("cache", ["always", True, 1.5])

@@ -374,6 +374,9 @@ def test_merging_with_a_rank_that_has_not_begun():
         ("done.bits", "AAAA"),
         ("skipped", 1000),
         ("padded", -1),
+        ("owner", ""),
+        ("owner", 5),
+        ("owner", "a b"),
         ("unknown", 1),
     ],
 )

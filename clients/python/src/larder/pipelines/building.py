@@ -278,7 +278,8 @@ class Pipeline:
         ranks = self.current_ranks()
         if self._place.state is not None:
             return dict(self._place.state)
-        return self._open().start(self._place.epoch, *ranks).to_json()
+        loader = self._open()
+        return self._runtime.owned(loader.start(self._place.epoch, *ranks), loader.settings.job_name).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state with the next iteration.

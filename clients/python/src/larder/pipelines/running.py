@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -29,6 +28,7 @@ from larder.pipelines.metering import (
     described,
     described_results,
 )
+from larder.pipelines.results import claim_owner
 from larder.pipelines.splits import CacheMark, PlannedItems, Released, SplitLedger
 from larder.pipelines.stages import (
     AUTOCACHE,
@@ -44,7 +44,7 @@ from larder.pipelines.stages import (
 from larder.pipelines.stream import BatchSizes, Piece, batched, shuffled, stack
 from larder.pipelines.worker import pickled
 from larder.pipelines.workers import InlineHost, SplitComputation, WorkerTask
-from larder.planner import EpochPlan, Shard
+from larder.planner import EpochPlan, Progress, Shard
 from larder.ranks import Ranks
 from larder.run import Tracker, item_error
 
@@ -143,7 +143,7 @@ class PipelineRuntime:
         self._in_force: int | None = None
         self.counts: Counter[str] = Counter()
         self.waited = 0.0
-        self._owner = uuid.uuid4().hex
+        self._owner = ""
         self._crew: Crew | None = None
         self._inline: SplitComputation | None = None
         self._payload: bytes | None = None
@@ -203,6 +203,11 @@ class PipelineRuntime:
         """Do as the fleet decided on what to store, unless the user has."""
         if job.pipeline_directive.reason and self.options.cache == AUTO:
             self.set_cache(job.pipeline_directive.cache)
+
+    def owned(self, start: Progress, job: str) -> Progress:
+        """A state with the owner of this run's claims on results; one that it has stays."""
+        self._owner = start.owner or self._owner or claim_owner(job)
+        return replace(start, owner=self._owner)
 
     def begin(self) -> None:
         """An epoch begins: the mark that was decided on is in force."""
@@ -360,7 +365,7 @@ class EpochElements:
         self._shard = Shard(start.ranks.rank, start.ranks.world, 0, 1)
         fresh = start.state is None
         begun = loader.start(start.epoch, *start.ranks) if fresh else loader.restored(start.state or {}, self._shard)
-        self._start = loader.begin(begun)
+        self._start = runtime.owned(loader.begin(begun), loader.settings.job_name)
         self.epoch = self._start.epoch
         self._tracker = Tracker(self._start)
         if isinstance(loader.settings.job, Job):

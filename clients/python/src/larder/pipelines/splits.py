@@ -33,7 +33,7 @@ class CacheMark(NamedTuple):
     Args:
         stage: its number.
         name: of the results, 64 hexadecimal digits.
-        owner: of claims on them: this run of the pipeline.
+        owner: of claims on them: this training run.
     """
 
     stage: int

@@ -233,19 +233,11 @@ class EpochPlan:
     def progress(self) -> Progress:
         """What was delivered; for a rank with several workers, combine theirs with ``union``."""
         inherits = self._shard.worker == 0
-        now = Progress(
-            self._start.dataset,
-            self._start.layout,
-            self._start.seed,
-            self._start.epoch,
-            self._start.chunks,
-            self._start.group,
-            self._start.base,
-            self._start.world,
-            self._start.rank,
-            self._done.now(),
-            self._skipped + (self._start.skipped if inherits else 0),
-            self._padded + (self._start.padded if inherits else 0),
+        now = replace(
+            self._start,
+            done=self._done.now(),
+            skipped=self._skipped + (self._start.skipped if inherits else 0),
+            padded=self._padded + (self._start.padded if inherits else 0),
         )
         return now.next_epoch() if self._shard.workers == 1 and not self._batches else now
 

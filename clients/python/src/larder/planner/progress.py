@@ -11,7 +11,8 @@ The state of one rank, in JSON::
      "base": null,                       positions of the epoch's order that were delivered before the ranks shared the rest
      "world": 8, "rank": 0,              whose state this is
      "done": {"upto": 1600, "bits": ""}, places of this rank's share that are delivered: here the first 1600
-     "skipped": 0, "padded": 0}          of these never delivered, as they could not be had; and repetitions delivered
+     "skipped": 0, "padded": 0,          of these never delivered, as they could not be had; and repetitions delivered
+     "owner": "5f1c..."}                 of a pipeline only: who claims results that are not stored yet
 
 ``base`` and ``done`` are sets (see ``NumberSet.to_json``). Neither the number of workers nor the batch size is in it, so both may
 change. Another world size needs the states of all ranks, merged into one in which ``world`` and ``rank`` are null, and what they
@@ -23,6 +24,7 @@ Version 2 cut chunks from the items in the dataset's own order. Such a state fin
 is null, which it was in all that were saved.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -42,6 +44,7 @@ VERSION = 3
 _FIELDS = frozenset(
     "version dataset items seed epoch layout chunks group base world rank done skipped padded".split()  # noqa: SIM905
 )
+_OWNER = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Progress:
     done: NumberSet = field(default_factory=NumberSet)
     skipped: int = 0
     padded: int = 0
+    owner: str = ""
 
     @classmethod
     def start(cls, dataset: str, order: EpochOrder, rank: int | None = None, world: int | None = None) -> "Progress":
@@ -77,9 +81,16 @@ class Progress:
 
     def next_epoch(self) -> "Progress":
         """The start of the next epoch, for the same rank."""
-        layout = self.layout.following()
         return Progress(
-            self.dataset, layout, self.seed, self.epoch + 1, None, self.group, world=self.world, rank=self.rank
+            self.dataset,
+            self.layout.following(),
+            self.seed,
+            self.epoch + 1,
+            None,
+            self.group,
+            world=self.world,
+            rank=self.rank,
+            owner=self.owner,
         )
 
     def of_rank(self, rank: int, world: int) -> "Progress":
@@ -172,6 +183,7 @@ class Progress:
             "done": self.done.to_json(),
             "skipped": self.skipped,
             "padded": self.padded,
+            **({"owner": self.owner} if self.owner else {}),
         }
 
     @classmethod
@@ -190,7 +202,7 @@ class Progress:
             state = _of_version_1(state)
         if version < VERSION:
             state = _of_version_2(state)
-        if wrong := set(map(str, state)) ^ _FIELDS:
+        if wrong := (set(map(str, state)) - {"owner"}) ^ _FIELDS:
             raise StateError(f"state fields missing or unknown: {', '.join(sorted(wrong))}")
         if not isinstance(state["dataset"], str):
             raise StateError('state field "dataset" must be the id of a dataset')
@@ -221,6 +233,9 @@ def _read(state: Mapping[str, Any]) -> Progress:
         rank = _number(state, "rank", world - 1)
         size = share_size(layout.items - len(base), rank, world)
     done = NumberSet.from_json(state["done"], size, "done")
+    owner = state.get("owner", "")
+    if "owner" in state and not (isinstance(owner, str) and _OWNER.fullmatch(owner)):
+        raise StateError(f'state field "owner" must be 1 to 64 of A-Z a-z 0-9 . _ -, not {owner!r}')
     return Progress(
         state["dataset"],
         layout,
@@ -234,6 +249,7 @@ def _read(state: Mapping[str, Any]) -> Progress:
         done,
         _number(state, "skipped", len(done)),
         _number(state, "padded", 2**63),
+        owner,
     )
 
 
