@@ -57,10 +57,12 @@ class Channel:
         "_loop",
         "_out",
         "_spans",
+        "_waits_since",
         "_writable",
         "lost",
         "paused",
         "transport",
+        "waited",
         "zero_copy",
     )
 
@@ -69,7 +71,10 @@ class Channel:
         self.zero_copy = transport.get_extra_info("sslcontext") is None and hasattr(os, "sendfile")
         self.paused = False
         self.lost = False
+        self.waited = 0.0
+        """Seconds for which there was something to send, and the peer took nothing."""
         self._loop = loop
+        self._waits_since = 0.0
         self._writable: asyncio.Future[None] | None = None
         self._out: socket.socket | None = None
         self._done: asyncio.Future[None] | None = None
@@ -96,7 +101,9 @@ class Channel:
         """
         while self.paused and not self.lost:
             self._writable = self._loop.create_future()
+            since = self._loop.time()
             await self._writable
+            self.waited += self._loop.time() - since
         if self.lost or self.transport.is_closing():
             raise ClientGone("the client is gone")
 
@@ -210,6 +217,7 @@ class Channel:
 
     async def _wait_for_reader(self, out: socket.socket) -> None:
         self._done = self._loop.create_future()
+        self._waits_since = self._loop.time()
         self._loop.add_writer(out, self._on_writable)
         try:
             await self._done
@@ -222,11 +230,13 @@ class Channel:
         done = self._done
         if done is None or done.done():
             return
+        self.waited += self._loop.time() - self._waits_since
         try:
             if self._push() or self._cold:
                 done.set_result(None)
         except (OSError, BlobGone) as error:
             done.set_exception(error)
+        self._waits_since = self._loop.time()
 
     def _explained(self, error: OSError) -> Exception:
         if isinstance(error, ClientGone):

@@ -31,6 +31,8 @@ FILES = "larder.files"
 """Extension: a whole response to a GET made of files, in one message. See ``Cycle._send_files``."""
 PIECES = "larder.pieces"
 """Extension: a part of a response's body made of bytes and spans of files, in one message. See ``Cycle._send_pieces``."""
+CHANNEL = "larder.channel"
+"""Extension: the sending side of the connection, which knows for how long it waited for the client."""
 HIGH_WATER = 256 * 1024
 """Bytes of a request body buffered for the application before reading pauses."""
 

@@ -27,7 +27,7 @@ from uvicorn.server import ServerState
 from gateway import metrics
 from gateway.net.deadlines import NEVER, watch
 from gateway.server.channel import Channel
-from gateway.server.cycle import FILES, PIECES, Cycle
+from gateway.server.cycle import CHANNEL, FILES, PIECES, Cycle
 from gateway.server.parsing import BadRequest, RequestHead, RequestParser
 from gateway.server.refusals import Application, Scope, refusal, slow_down
 from gateway.server.strangers import AUTHENTICATED, strangers_of
@@ -97,7 +97,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
         self._server = (str(local[0]), int(local[1])) if isinstance(local, tuple) else None
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
-        self._extensions = _ZERO_COPY if self.channel.zero_copy else {}
+        self._extensions = {CHANNEL: self.channel, **(_ZERO_COPY if self.channel.zero_copy else {})}
         self._connections.add(self)
         metrics.OPENED_CONNECTIONS.inc()
         metrics.CONNECTIONS.inc()

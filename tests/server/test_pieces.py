@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 from gateway.model.errors import BrokenBody
 from gateway.server.channel import SMALL
 from gateway.server.cycle import HIGH_WATER
-from gateway.server.send import send_pieces
+from gateway.server.send import SendTimer, send_pieces
 from tests.server.conftest import head, read_all, wait_until
 
 SIZES = (0, 1, 100, SMALL - 1, SMALL, SMALL + 1, HIGH_WATER, HIGH_WATER + 1, 3 * 1024**2 + 7)
+PAUSE = 0.2
+"""Seconds for which a slow client takes nothing."""
 
 
 class Mixture:
@@ -187,6 +190,32 @@ def test_a_reader_that_stands_still_gets_no_more_than_a_little_ahead(start: Any)
         wait_until(lambda: transports and transports[0].get_write_buffer_size() > 0)
         assert transports[0].get_write_buffer_size() <= HIGH_WATER
         assert read_all(sock).endswith(body)
+
+
+@pytest.mark.parametrize("of_a_file", [False, True])
+def test_the_time_of_a_response_leaves_out_the_wait_for_its_reader(start: Any, tmp_path: Path, of_a_file: bool) -> None:
+    """Rule: while a client takes nothing, the clock of its response stands still, whether bytes or a file are sent."""
+    (tmp_path / "body").write_bytes(body := os.urandom(24 * 1024**2))
+    fd = os.open(tmp_path / "body", os.O_RDONLY)
+    channels: list[Any] = []
+    times: list[tuple[float, float]] = []
+
+    async def handler(scope: Any, receive: Any, send: Any) -> None:
+        channels.append(send.__self__._channel)
+        timer, began = SendTimer(scope), time.perf_counter()
+        await send(head(len(body)))
+        await send_pieces(scope, send, [(fd, 0, len(body)) if of_a_file else body])
+        times.append((time.perf_counter() - began, timer.seconds))
+
+    with start(handler).connect() as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        wait_until(lambda: channels and (channels[0]._done or channels[0]._writable))
+        time.sleep(PAUSE)
+        assert read_all(sock).endswith(body)
+        wait_until(lambda: times)
+    os.close(fd)
+    whole, counted = times[0]
+    assert whole - counted >= PAUSE
 
 
 @pytest.mark.parametrize("error", [BrokenBody("cut"), ValueError("a mistake")])

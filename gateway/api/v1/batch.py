@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from time import perf_counter
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -28,6 +27,7 @@ from gateway.model.keys import Principal
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
 from gateway.server.refusals import Scope, Send
+from gateway.server.send import SendTimer
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
 
@@ -202,7 +202,7 @@ class BatchEndpoint:
             return
         fields = dict(scope["headers"])
         as_tar = batch_tar.MEDIA_TYPE in fields.get(b"accept", b"").decode("latin-1")
-        began = perf_counter()
+        timer = SendTimer(scope)
         answer = await self._batches.open(ask)
         headers = headers_of([("content-type", batch_tar.MEDIA_TYPE if as_tar else MEDIA_TYPE)])
         headers += self._directives(content, plan)
@@ -212,7 +212,7 @@ class BatchEndpoint:
             await batch_tar.send_tar(scope, send, ask, answer, self._batches.fetches, headers)
         elif isinstance(answer, Resident):
             size = await send_resident(scope, send, ask, answer, headers)
-            self._note_read(len(answer.positions), size, perf_counter() - began)
+            self._note_read(len(answer.positions), size, timer.seconds)
         else:
             await send_frames(scope, send, ask, answer, Framing(self._batches.fetches), headers)
 

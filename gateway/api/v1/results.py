@@ -11,7 +11,6 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from time import perf_counter
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -36,7 +35,7 @@ from gateway.model.results import (
 )
 from gateway.server.cycle import Piece
 from gateway.server.refusals import Scope, Send
-from gateway.server.send import send_pieces
+from gateway.server.send import SendTimer, send_pieces
 from gateway.store.datasets.opened import Registration
 from gateway.store.items import ItemFile
 
@@ -115,12 +114,12 @@ class ResultsEndpoint:
         indices = parse_indices(call.body, call.registration.content.items, distinct=True)
         await check_rights(call.principal, call.registration, indices)
         claim = None if call.principal.read_only else _claim(query)
-        began = perf_counter()
+        timer = SendTimer(call.scope)
         found = await self._results.get(request, indices, claim)
         count = len(found.elements)
         size = await send_results(call.scope, call.send, found, indices.tolist())
         if claim is None:  # with one, it may have waited for what another job computes
-            self._note_read(count, size, perf_counter() - began)
+            self._note_read(count, size, timer.seconds)
 
     async def put(self, call: ResultCall) -> None:
         """Store results; the answer says what became of each, in the order of the entries.
