@@ -108,10 +108,53 @@ def test_costs_that_moved_are_believed_after_three_profiles():
     assert (found.stage, found.epoch, found.doubts) == (4, 3, 0)
 
 
-def test_profiles_of_more_workers_are_no_reason():
-    """Rule: workers compete for cores, so their times are compared with those of as many workers only."""
+def test_more_workers_are_no_reason():
+    """Rule: workers compete for cores, so the first profile of their number is a reference, and says nothing."""
     computing = decided(None, profile(0.0001, 0.0005), FACTS, SETTINGS)
-    assert after(computing, [profile(workers=8)] * 10) is computing
+    found = after(computing, [profile(workers=8)] * 10)
+    assert replace(found, reference=None) == computing
+    assert after(found, [profile(workers=8)] * 10) is found
+    assert after(found, [profile(workers=workers) for workers in (7, 8) * 10]).doubts == 0
+
+
+def test_costs_that_move_while_there_are_more_workers():
+    """Rule: times of as many workers are compared, and the decision's change by the same factor, without the competition."""
+    computing = decided(None, profile(0.0001, 0.0005), FACTS, SETTINGS)
+    contended = after(computing, [profile(0.0002, 0.001, workers=8)])
+    slow = [profile(0.002, 0.01, workers=8, epoch=5)] * SETTINGS.doubts
+    assert after(contended, slow[1:]).stage == COMPUTE
+    found = after(contended, slow)
+    assert (found.stage, found.reason, found.epoch, found.workers) == (4, CacheReason.FASTEST, 5, 1)
+    assert [round(each.seconds, 9) for each in found.projections] == [5.0, 5.0, 1.0]
+
+
+def test_costs_that_move_little_are_the_new_ones_for_more_workers():
+    """Rule: if no other mode saves enough, later profiles are compared with the latest ones."""
+    computing = decided(None, profile(0.0001, 0.0005), FACTS, SETTINGS)
+    drifted = [profile(0.0002, 0.00075, workers=8)] * SETTINGS.doubts
+    found = after(computing, [profile(0.0002, 0.0005, workers=8), *drifted])
+    assert (found.stage, found.doubts) == (COMPUTE, 0)
+    assert [round(each.seconds, 9) for each in found.costs] == [0.00075, 0.0001, 0.00075]
+    assert after(found, drifted) is found
+
+
+def test_reads_that_become_slower_while_there_are_more_workers():
+    """Rule: in an epoch that reads, the end's time of as many workers counts; the epoch that writes is no reference."""
+    written = after(DECIDED, [reading(0.5, epoch=1, workers=8)])
+    assert written is DECIDED
+    contended = after(DECIDED, [reading(0.002, workers=8)] * 10)
+    assert replace(contended, reference=None) == DECIDED
+    found = after(contended, [reading(0.02, workers=8)] * SETTINGS.doubts)
+    assert (found.stage, found.reason, found.reference) == (2, CacheReason.FASTEST, None)
+
+
+def test_a_decision_with_few_workers_forgets_the_times_of_many():
+    """Rule: costs that moved have moved for any number of workers, so an earlier reference would count them twice."""
+    computing = decided(None, profile(0.0001, 0.0005), FACTS, SETTINGS)
+    contended = after(computing, [profile(0.0002, 0.001, workers=8)])
+    found = after(contended, [profile(0.0001, 0.0007)] * SETTINGS.doubts)
+    assert (found.stage, found.reference) == (COMPUTE, None)
+    assert after(found, [profile(0.0002, 0.0014, workers=8)] * 10).doubts == 0
 
 
 def test_reads_that_are_slower_than_projected_end_the_mode():

@@ -12,9 +12,11 @@ and shrinks, and each change of mode costs an epoch of writes and a search for w
 - *Another fingerprint* is another pipeline, and is decided on from the beginning. It names the pool of the results.
 - *The second decision* needs a reason: the room has changed by more than ``moved``, or the measured costs have. In a mode that
   computes, every point is compared with the profile. In a mode that reads, the time at the end is compared with what was
-  projected, and replaces it while the room stays; the epoch that writes does not count. Only profiles of as many workers count
-  as the decision was made from, as workers compete for cores. The reason must be there in ``doubts`` profiles in a row, and
-  another mode must save ``clearly``. If none does, the new costs become what later ones are compared with.
+  projected, and replaces it while the room stays; the epoch that writes does not count. The reason must be there in ``doubts``
+  profiles in a row, and another mode must save ``clearly``. If none does, the new costs become what later ones are compared with.
+- *More workers* are slower each, as they compete for cores. The decision is made from the times of one (the paper measures no
+  others), so the first profile of another number of workers is only a reference: later ones of as many workers are compared with
+  it, and times change in the decision by the same factor.
 
 An operator's override wins at once, and leaves the profile as it is.
 """
@@ -95,6 +97,21 @@ class CacheFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileReference:
+    """The first profile of a number of workers in one mode: what later ones of as many are compared with.
+
+    Args:
+        workers: their number.
+        cache: the mark that was read; ``COMPUTE`` if none.
+        seconds: time per element, by stage.
+    """
+
+    workers: int
+    cache: int
+    seconds: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
 class CacheDecision:
     """Where a pipeline caches, from the epoch after ``epoch`` on, with what it was decided from.
 
@@ -108,6 +125,7 @@ class CacheDecision:
         projections: of the modes, ``COMPUTE`` first; none if the decision needed no profile.
         doubts: profiles in a row that differ from this decision's.
         workers: input workers when ``costs`` were measured.
+        reference: of the number of workers that the job has since then.
     """
 
     stage: int = COMPUTE
@@ -119,6 +137,7 @@ class CacheDecision:
     projections: tuple[Projection, ...] = ()
     doubts: int = 0
     workers: int = 1
+    reference: ProfileReference | None = None
 
     @property
     def final(self) -> bool:
@@ -142,6 +161,7 @@ def decided(
     same = now is not None and now.pools == profile.pools and now.reason is not CacheReason.OVERRIDE
     if now is None or not same or not now.final:
         return _first(now, profile, facts, settings)
+    now = _with_reference(now, profile, settings)
     moved = _room_moved(now, facts, settings) or _costs_moved(now, profile, settings)
     if not moved:
         return replace(now, doubts=0) if now.doubts else now
@@ -199,21 +219,20 @@ def _shared(stage: int, profile: PipelineProfile, facts: CacheFacts) -> CacheDec
 
 def _again(now: CacheDecision, profile: PipelineProfile, facts: CacheFacts, settings: MarkSettings) -> CacheDecision:
     """Decide again from the latest costs; the mode stays unless another one saves clearly."""
-    costs = now.costs
-    comparable = profile.workers == now.workers
-    if comparable and profile.cache == COMPUTE and profile.measured >= settings.elements:
-        costs = (profile.end, *_shareable(profile))
+    costs = _costs(now, profile, settings)
     if not costs:
         return replace(now, doubts=0, room=facts.room)
     choice = _choice(costs, facts)
     seconds = {one.stage: one.seconds for one in choice.projections}
-    if comparable and _reads(now, profile) and not _room_moved(now, facts, settings):
-        seconds[now.stage] = profile.end.elements * profile.end.seconds
+    if _reads(now, profile) and not _room_moved(now, facts, settings):
+        seconds[now.stage] = _reading_seconds(now, profile, seconds[now.stage])
     measured = tuple(replace(one, seconds=seconds[one.stage]) for one in choice.projections)
     best = min(measured, key=lambda one: (one.seconds, one.stage), default=None)
     present = seconds.get(now.stage)
     if best is None or present is None or best.seconds >= present * (1 - settings.clearly):
-        return replace(now, room=facts.room, costs=costs, projections=measured, doubts=0)
+        return replace(
+            now, room=facts.room, costs=costs, projections=measured, doubts=0, reference=_reference(now, profile)
+        )
     reason = choice.reason if best.stage == choice.stage else CacheReason.FASTEST
     if best.stage == COMPUTE and reason is CacheReason.FASTEST:
         reason = CacheReason.NOTHING_TO_GAIN
@@ -226,6 +245,7 @@ def _again(now: CacheDecision, profile: PipelineProfile, facts: CacheFacts, sett
         costs=costs,
         projections=measured,
         doubts=0,
+        reference=None,
     )
 
 
@@ -254,18 +274,64 @@ def _room_moved(now: CacheDecision, facts: CacheFacts, settings: MarkSettings) -
     return abs(after - before) > settings.moved * max(before, after)
 
 
+def _computes(profile: PipelineProfile, settings: MarkSettings) -> bool:
+    """Whether a profile says what all stages cost."""
+    return profile.cache == COMPUTE and profile.measured >= settings.elements
+
+
+def _reference(now: CacheDecision, profile: PipelineProfile) -> ProfileReference | None:
+    """What later profiles of as many workers are compared with; ``None`` if that is the decision's costs."""
+    if profile.workers == now.workers:
+        return None
+    seconds = {one.stage: one.seconds for one in (profile.end, *profile.marks)}
+    return ProfileReference(profile.workers, profile.cache, seconds)
+
+
+def _with_reference(now: CacheDecision, profile: PipelineProfile, settings: MarkSettings) -> CacheDecision:
+    """The decision, with this profile as reference if its workers or its mode are new."""
+    if profile.workers == now.workers or not now.costs:
+        return now
+    if not _reads(now, profile) and not _computes(profile, settings):
+        return now
+    known = now.reference
+    if known is not None and (known.workers, known.cache) == (profile.workers, profile.cache):
+        return now
+    return replace(now, reference=_reference(now, profile))
+
+
+def _since_reference(now: CacheDecision, point: StageProfile) -> float:
+    """By which factor the time of a stage has changed since the reference."""
+    before = 0.0 if now.reference is None else now.reference.seconds.get(point.stage, 0.0)
+    return point.seconds / before if before > 0 else 1.0
+
+
+def _costs(now: CacheDecision, profile: PipelineProfile, settings: MarkSettings) -> tuple[StageProfile, ...]:
+    """What the stages cost by this profile, with as many workers as the decision was made from."""
+    if not _computes(profile, settings):
+        return now.costs
+    points = (profile.end, *_shareable(profile))
+    if profile.workers == now.workers:
+        return points
+    known = {one.stage: one.seconds for one in now.costs}
+    return tuple(
+        replace(one, seconds=known[one.stage] * _since_reference(now, one)) for one in points if one.stage in known
+    )
+
+
+def _reading_seconds(now: CacheDecision, profile: PipelineProfile, projected: float) -> float:
+    """What an epoch that reads takes by this profile, with as many workers as the decision was made from."""
+    if profile.workers == now.workers:
+        return profile.end.elements * profile.end.seconds
+    return projected * _since_reference(now, profile.end)
+
+
 def _costs_moved(now: CacheDecision, profile: PipelineProfile, settings: MarkSettings) -> bool:
-    if profile.workers != now.workers:
-        return False
     if _reads(now, profile):
         projected = next((one.seconds for one in now.projections if one.stage == now.stage), None)
-        measured = profile.end.elements * profile.end.seconds
-        return projected is not None and _differ(measured, projected, settings.moved)
-    if profile.cache != COMPUTE or profile.measured < settings.elements:
-        return False
+        return projected is not None and _differ(_reading_seconds(now, profile, projected), projected, settings.moved)
     known = {one.stage: one.seconds for one in now.costs}
-    points = (profile.end, *profile.marks)
-    return any(one.stage in known and _differ(one.seconds, known[one.stage], settings.moved) for one in points)
+    found = {one.stage: one.seconds for one in _costs(now, profile, settings)}
+    return any(stage in found and _differ(found[stage], seconds, settings.moved) for stage, seconds in known.items())
 
 
 def _differ(one: float, other: float, share: float) -> bool:
