@@ -182,14 +182,14 @@ class Larder(Router):
         self._loop(_ready(keeper, fleet, self._admin.known))
         access = AccessLog(settings.log.access)
         stack.callback(access.close)
-        reads = ObjectReads(engine)
+        reads, hot = ObjectReads(engine), HotReads(engine, fleet.membership)
         relayed = RelayedReads(reads, engine, fleet.membership, fleet.peers)
         forwarder = Forwarder(engine, _spooling(settings, store), relayed.warm)
         rights = ReaderRights(listings, finder(authenticator))
         note = watch_streams(settings, management, engine, rights, self._admin.catalog, stack)
         self.objects = s3 = S3App(
             authenticator,
-            ReadPaths(reads, HotReads(engine, fleet.membership), relayed, note),
+            ReadPaths(reads, hot, relayed, note),
             forwarder,
             access,
             settings.server.domain,
@@ -201,7 +201,7 @@ class Larder(Router):
         ground = WorkerServices(
             settings, self._start, fleet, management, engine, channel, listings, authenticator, live, self._admin
         )
-        watch = self._serve_peers(ground, PeerObjects(reads, engine.warm), registrations)
+        watch = self._serve_peers(ground, PeerObjects(reads, hot, engine.warm), registrations)
         refresh = partial(self._refresh, watch, s3, keeper, channel)
         add_monitoring(self._ops, self._lifecycle, watch.problems, refresh)
         add_fleet(self._ops, FleetService(identities, fleet.membership))

@@ -166,7 +166,11 @@ class Membership:
 
     def home(self, key: int, without: Collection[str] = ()) -> Node | None:
         """The home of a key, or its home if the nodes ``without`` were missing; ``None``: this node."""
-        return None if self.alone else self._other(self.ring.ranked(key, 1, without))
+        if self.alone:
+            return None
+        ring = self.ring
+        name = next(iter(ring.ranked(key, 1, without)), None) if without else ring.home(key)
+        return self._other(name)
 
     def homes(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int16], tuple[Node, ...]]:
         """For each key the index of its home among the returned nodes; -1: this node."""
@@ -186,12 +190,12 @@ class Membership:
         now = time.monotonic()
         if self.alone or now >= self._moving_until:
             return None
-        home = self.ring.ranked(key, 1)
-        since = self._known[home[0]].ready_since
+        home = self.ring.home(key)
+        since = self._known[home].ready_since if home is not None else now - _MOVING
         if now - since >= _MOVING:
             return None
         later = {name for name, known in self._known.items() if known.ready_since >= since}
-        return self._other(self.ring.ranked(key, 1, without=later))
+        return self._other(next(iter(self.ring.ranked(key, 1, without=later)), None))
 
     @property
     def moving(self) -> bool:
@@ -451,8 +455,8 @@ class Membership:
             return -1.0
         return time.monotonic() - known.ready_since
 
-    def _other(self, names: list[str]) -> Node | None:
-        return self.nodes[names[0]] if names and names[0] != self.me else None
+    def _other(self, name: str | None) -> Node | None:
+        return None if name is None or name == self.me else self.nodes[name]
 
     def _apart(self, name: str, address: str) -> str:
         if self._secret:

@@ -7,19 +7,24 @@ configuration.
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 
 from gateway.model.keys import OriginIdentity, Principal
 
 PRINCIPAL = "x-larder-principal"
 _FIELDS = ("tenant", "origin", "access_key_id")
+_KEPT = 1024
+"""Principals whose header is kept, each way; it is in every request."""
 
 
+@lru_cache(maxsize=_KEPT)
 def principal_header(tenant: str, identity: OriginIdentity) -> tuple[str, str]:
     """The header that names the principal; ASCII, whatever the names are."""
     told = (tenant, identity.origin, identity.access_key_id)
     return PRINCIPAL, json.dumps(dict(zip(_FIELDS, told, strict=True)))
 
 
+@lru_cache(maxsize=_KEPT)
 def read_principal(text: str) -> Principal:
     """Parse the header's value. The client's access key of the gateway is not included, nor needed.
 

@@ -35,6 +35,7 @@ class IncomingAnswer:
     Attributes:
         begun: done when the head is complete; its exception is why there is none.
         headers: order, spelling and repetitions are the peer's; each character of a value is one byte.
+        fields: the first value of each header, by its name in lower case.
         pieces: of the body, those not read yet; ``size`` bytes in all.
         complete: the body has ended; its last pieces may not be read yet.
         failure: why no more pieces will come.
@@ -42,7 +43,7 @@ class IncomingAnswer:
     """
 
     __slots__ = (
-        "begun", "complete", "connection", "failure", "headers", "loop", "pieces", "size", "status", "waiter",
+        "begun", "complete", "connection", "failure", "fields", "headers", "loop", "pieces", "size", "status", "waiter",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -50,6 +51,7 @@ class IncomingAnswer:
         self.begun: asyncio.Future[None] = loop.create_future()
         self.status = 0
         self.headers: list[Header] = []
+        self.fields: dict[str, str] = {}
         self.pieces: list[bytes] = []
         self.size = 0
         self.complete = False
@@ -243,6 +245,7 @@ class ClientConnection(asyncio.Protocol):
             value = value.strip(" \t")
             incoming.headers.append((name, value))
             lowered = name.lower()
+            incoming.fields.setdefault(lowered, value)
             if lowered == "content-length":
                 length = value
             elif lowered == "transfer-encoding":

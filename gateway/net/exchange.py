@@ -74,11 +74,7 @@ class StreamedResponse(IncomingAnswer):
 
     def header(self, name: str) -> str | None:
         """The first value of a header, by case-insensitive name, or ``None``."""
-        wanted = name.lower()
-        for candidate, value in self.headers:
-            if candidate.lower() == wanted:
-                return value
-        return None
+        return self.fields.get(name.lower())
 
     async def next_chunk(self) -> bytes:
         """The bytes received since the last call, waiting for at least one; ``b""`` at the end of the body.

@@ -23,6 +23,8 @@ RING = 1
 """The version of this function: clients that do not know it must not compute homes."""
 
 _BLOCK = 8192
+_RECENT = 65_536
+"""Keys whose homes are kept."""
 _MOST_NODES = 2**15 - 1
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -58,6 +60,7 @@ class Ring:
             raise ValueError(f"a ring has at most {_MOST_NODES} nodes")
         self.ids: tuple[str, ...] = tuple(sorted(weights))
         self.weights: Mapping[str, int] = dict(weights)
+        self._recent: dict[int, str] = {}
         self._rates = np.array([weights[name] for name in self.ids], dtype=np.float64)
         self._seeds = np.array([_seed(name) for name in self.ids], dtype=np.uint64)
 
@@ -72,6 +75,15 @@ class Ring:
                 block = slice(start, start + _BLOCK)
                 homes[block] = self._best(keys[block], numbers)
         return homes
+
+    def home(self, key: int) -> str | None:
+        """The home of one key; ``None`` if there are no nodes. Homes of recent keys are kept."""
+        home = self._recent.get(key)
+        if home is None and self.ids:
+            if len(self._recent) >= _RECENT:
+                self._recent.clear()
+            home = self._recent[key] = self.ranked(key, 1)[0]
+        return home
 
     def ranked(self, key: int, count: int, without: Collection[str] = ()) -> list[str]:
         """The best ``count`` nodes for a key, its home first."""

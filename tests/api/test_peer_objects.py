@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from gateway.api.peer.app import PeerApp
 from gateway.api.peer.objects import PeerObjects
+from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.fleet.peer_gate import PeerGate
 from gateway.model.keys import ObjectKey, OriginIdentity
@@ -19,8 +21,9 @@ from gateway.model.peer_objects import object_path, read_error
 from gateway.model.peer_principal import principal_header
 from gateway.model.sigv4 import WireRequest
 from gateway.policies.rules import Caching, Rules
+from gateway.server.cycle import FILES
 from gateway.testing.origin import ALICE, BOB
-from tests.engine.conftest import BLOCK, Bench, benched
+from tests.engine.conftest import BLOCK, Bench, alone, benched
 
 SECRET = "what the nodes of this fleet share"
 KEY = ObjectKey("default", "b", "a key/with+marks %20")
@@ -36,11 +39,16 @@ class Reply:
 
 
 class Home:
-    """A node that is asked, in the test's own event loop."""
+    """A node that is asked, in the test's own event loop; ``files``: its server can send files in one message.
 
-    def __init__(self, bench: Bench) -> None:
+    ``hits`` counts the answers that took the short way.
+    """
+
+    def __init__(self, bench: Bench, *, files: bool = False) -> None:
         self.bench = bench
-        objects = PeerObjects(ObjectReads(bench.engine), bench.engine.warm)
+        self.hits = 0
+        self._extensions = {FILES: {}} if files else {}
+        objects = PeerObjects(ObjectReads(bench.engine), HotReads(bench.engine, alone()), bench.engine.warm)
         gate = PeerGate(SECRET, now=lambda: bench.now[0])
         has = bench.engine.services.origin.has
         self.app = PeerApp(gate, has, {"object": objects.address}, 100)
@@ -63,7 +71,7 @@ class Home:
         raw += [(name.encode(), value.encode()) for name, value in signed]
         scope = {
             "type": "http", "method": method, "raw_path": path.encode(), "path": path, "query_string": b"",
-            "headers": raw, "scheme": "http", "extensions": {},
+            "headers": raw, "scheme": "http", "extensions": self._extensions,
         }  # fmt: skip
         sent: list[MutableMapping[str, Any]] = []
 
@@ -74,16 +82,43 @@ class Home:
             sent.append(dict(message))
 
         await self.app(scope, receive, send)
+        if sent[0]["type"] == FILES:
+            self.hits += 1
+            return _of_files(sent[0])
         given = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         return Reply(sent[0]["status"], given, b"".join(message.get("body", b"") for message in sent[1:]))
 
 
-@pytest.fixture
-async def home(tmp_path: Path) -> AsyncIterator[Home]:
-    """A home that has one object at its origin and nothing in its cache."""
+def _of_files(message: MutableMapping[str, Any]) -> Reply:
+    lines = [line.partition(b": ") for line in message["head"].splitlines()]
+    body = b"".join(os.pread(fd, count, offset) for fd, offset, count in message["files"])
+    return Reply(message["status"], {name.decode(): value.decode() for name, _, value in lines}, body)
+
+
+@pytest.fixture(params=["pieces", "files"])
+async def home(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Home]:
+    """A home that has one object at its origin and nothing in its cache; by both ways of its server to send."""
     async with benched(tmp_path / "cache") as bench:
         bench.origin.put("b", KEY.key, b"0123456789" * 10, [("x-amz-meta-a", "1")])
-        yield Home(bench)
+        yield Home(bench, files=request.param == "files")
+
+
+@pytest.mark.parametrize("home", ["files"], indirect=True)
+async def test_a_repeated_hit_takes_the_short_way(home: Home) -> None:
+    """Rule: what the short way gives to another node is what the long way gave, range and checksums included."""
+    await home.ask()
+    await home.bench.settle()
+    long = await home.ask()
+    part, wanted = await home.ask(range="bytes=5-14"), b"5678901234"
+    assert home.hits
+    before = home.hits
+    assert await home.ask() == long
+    assert (part.status, part.body, part.headers["content-range"]) == (206, wanted, "bytes 5-14/100")
+    assert home.hits == before + 1
+    assert (await home.ask(cache_control="no-cache")).body == long.body
+    assert (await home.ask(who=BOB.access_key_id)).status == 200
+    assert (await home.ask("HEAD")).body == b""
+    assert home.hits == before + 1
 
 
 async def test_it_says_what_its_cache_did(home: Home) -> None:

@@ -47,6 +47,15 @@ def test_keys_are_those_of_the_golden_vectors() -> None:
         assert path_key(place["bucket"], place["key"]) == int(place["ring_key"])
 
 
+def test_the_home_of_a_key_is_the_best_node_however_often_it_is_asked() -> None:
+    """Rule: ``home`` is the first of ``ranked``, also when it is kept, and nobody of an empty ring."""
+    ring = Ring({"a": 1, "b": 2, "c": 3})
+    assert [ring.home(key) for key in [*range(100), *range(100)]] == [
+        ring.ranked(key % 100, 1)[0] for key in range(200)
+    ]
+    assert Ring({}).home(1) is None
+
+
 @pytest.mark.parametrize("weights", [(1, 1), (1, 2, 7), (5, 5, 5, 5, 1), (10**12, 3 * 10**12, 8 * 10**12)])
 def test_nodes_are_home_of_their_capacitys_share(weights: tuple[int, ...]) -> None:
     """Rule: of many keys each node gets its capacity's share, within five standard deviations."""

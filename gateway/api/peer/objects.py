@@ -15,16 +15,17 @@ from math import ceil
 from urllib.parse import quote
 
 from gateway.api.peer.app import Address, PeerRequest
-from gateway.api.s3.answer import Answer, RawHeaders, Scope, complete
+from gateway.api.s3.answer import Answer, RawHeaders, Send, complete
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.forward import relay
+from gateway.api.s3.hot import Hit, HotReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.engine.objects.reads import Forward, Relay
 from gateway.model.aws_chunked import PayloadForm
 from gateway.model.datasets import ApiError
-from gateway.model.errors import OriginUnavailable
+from gateway.model.errors import BrokenBody, LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer_objects import (
@@ -39,6 +40,7 @@ from gateway.model.peer_objects import (
     object_of,
 )
 from gateway.model.sigv4 import WireRequest
+from gateway.server.cycle import FILES
 
 _NOT_THE_ORIGINS = (502, 504)
 """Statuses by which an intermediary reports that it did not reach the origin (RFC 9110, 15.6.3 and 15.6.5)."""
@@ -49,11 +51,13 @@ class PeerObjects:
 
     Args:
         reads: how objects are read here.
+        hot: the short way, for repeated hits.
         warm: reads an object into the cache, in the background.
     """
 
-    def __init__(self, reads: ObjectReads, warm: Callable[[ObjectKey, OriginIdentity], None]) -> None:
+    def __init__(self, reads: ObjectReads, hot: HotReads, warm: Callable[[ObjectKey, OriginIdentity], None]) -> None:
         self._reads = reads
+        self._hot = hot
         self._warm = warm
 
     @property
@@ -70,7 +74,13 @@ class PeerObjects:
             BrokenBody: the body broke off; the connection must be broken.
         """
         scope, send = request.scope, request.send
-        exchange = _exchange(scope, request.principal)
+        wire = WireRequest(scope["method"], scope["raw_path"], b"", scope["headers"], scope["scheme"])
+        if FILES in scope["extensions"]:
+            hit = self._hot.find_for_node(wire, request.principal.identity)
+            if hit is not None:
+                await _send_hit(send, hit)
+                return
+        exchange = _exchange(wire, request.principal)
         if exchange.request.method == "POST":
             assert exchange.key is not None
             self._warm(exchange.key, request.principal.identity)
@@ -94,6 +104,8 @@ class PeerObjects:
                 scope, send, _elsewhere(CacheStatus(Outcome.MISS if found.miss else Outcome.BYPASS, found.reason))
             )
             return
+        if isinstance(found, Answer) and exchange.key is not None:
+            self._hot.learn_for_node(wire, exchange.key)
         answer = found if isinstance(found, Answer) else relay(exchange, found.response, Outcome.MISS, found.reason)
         own = (CACHE.encode(), str(CacheStatus(answer.outcome, answer.reason)).encode())
         # The origin may be another Larder, with x-larder headers of its own.
@@ -116,14 +128,20 @@ def _elsewhere(told: CacheStatus) -> Answer:
     return Answer(MISDIRECTED, [(FORWARD.encode(), str(told).encode()), (b"content-length", b"0")], b"")
 
 
-def _exchange(scope: Scope, principal: Principal) -> Exchange:
+async def _send_hit(send: Send, hit: Hit) -> None:
     try:
-        key = object_of(scope["raw_path"])
+        await send({"type": FILES, "status": hit.status, "head": hit.head, "files": hit.files})
+    except LarderError as failure:
+        raise BrokenBody(str(failure)) from failure
+
+
+def _exchange(request: WireRequest, principal: Principal) -> Exchange:
+    try:
+        key = object_of(request.raw_path)
     except ValueError as mistake:
         raise ApiError("InvalidRequest", f"{mistake}; ask as gateway/model/peer_objects.py does") from None
     if key.origin != principal.identity.origin:
         raise ApiError("InvalidRequest", "the address and the principal name different origins")
-    request = WireRequest(scope["method"], scope["raw_path"], b"", scope["headers"], scope["scheme"])
     auth = Authenticated(principal, PayloadForm.UNSIGNED, "")
     return Exchange(request, auth, key.bucket, _raw(key), key, "", frozenset())
 

@@ -21,9 +21,10 @@ from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.objects import part_head, whole_head
 from gateway.engine.engine import Engine
 from gateway.fleet.membership import Membership
-from gateway.model.keys import ObjectKey, Principal
+from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.objects import ObjectMeta
-from gateway.model.ranges import parse_range
+from gateway.model.peer_objects import ASKED
+from gateway.model.ranges import ByteRange, parse_range
 from gateway.model.sigv4 import WireRequest
 from gateway.policies.ring import Ring
 from gateway.store.blobs import OpenBlob
@@ -37,6 +38,8 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 """What a plain read of a whole object may carry: nothing here asks for anything else, or forbids to answer from the cache."""
 _RANGE = frozenset({b"range"})
+_OF_READS = frozenset({*ASKED, b"cache-control"}) - _RANGE
+"""What another node's request carries if it asks for anything but the object, or a range of it, as it is now."""
 _LONGEST_HOST = 255
 """Bytes. Without virtual hosting a client may send any Host, and the memo keeps each."""
 
@@ -82,7 +85,7 @@ class _KnownAddress:
 
 
 class HotReads:
-    """Serves hits without waiting, for objects whose home is here."""
+    """Serves hits without waiting, for objects whose home is here; to clients, and to nodes that ask for theirs."""
 
     def __init__(self, engine: Engine, membership: Membership) -> None:
         self._engine = engine
@@ -106,6 +109,7 @@ class HotReads:
             return Unresolved.OTHER
         if not fields.keys() <= _HARMLESS:
             return self._find_part(request, principal, now) if fields.keys() - _HARMLESS == _RANGE else Unresolved.OTHER
+        # What follows is that of _render in place: a call less for most requests.
         if self._membership.ring is not self._ring:
             self._forget()
         known = self._addresses.get((principal.identity.origin, fields.get(b"host", b""), request.raw_path))
@@ -128,30 +132,59 @@ class HotReads:
     def _find_part(self, request: WireRequest, principal: Principal, now: float) -> Hit | Unresolved:
         """The hit of a plain read but for its range, which may be a part of many blocks."""
         fields = request.fields
-        wanted = parse_range(fields[b"range"].decode("latin-1"))
         if self._membership.ring is not self._ring:
             self._forget()
         known = self._addresses.get((principal.identity.origin, fields.get(b"host", b""), request.raw_path))
+        wanted = parse_range(fields[b"range"].decode("latin-1"))
         if known is None or wanted is None:
             return Unresolved.OTHER
-        found = self._engine.hot(known.key, principal.identity, now, wanted)
+        return self._render(known, principal.identity, now, wanted) or Unresolved.OTHER
+
+    def find_for_node(self, request: WireRequest, identity: OriginIdentity) -> Hit | None:
+        """A hit for another node, whose client reads with ``identity``; or ``None``: the long path must decide."""
+        fields = request.fields
+        known = self._addresses.get((identity.origin, b"", request.raw_path))
+        if known is None or request.method != "GET" or not _OF_READS.isdisjoint(fields.keys()):
+            return None
+        value = fields.get(b"range")
+        wanted = None if value is None else parse_range(value.decode("latin-1"))
+        if value is not None and wanted is None:
+            return None
+        checked = fields.get(b"x-amz-checksum-mode", b"").upper() == b"ENABLED"
+        return self._render(known, identity, self._engine.services.now(), wanted, checked=checked)
+
+    def _render(
+        self,
+        known: _KnownAddress,
+        identity: OriginIdentity,
+        now: float,
+        wanted: ByteRange | None,
+        *,
+        checked: bool = False,
+    ) -> Hit | None:
+        """The hit of a whole object or a range of it, if it can be sent at once."""
+        found = self._engine.hot(known.key, identity, now, wanted)
         if found is None:
-            return Unresolved.OTHER
+            return None
         entry, blobs, (start, stop) = found
         meta, block_size = entry.record.meta, entry.record.block_size
         if known.meta is not meta:
             known.meta, known.heads = meta, {}
-        if None not in known.heads:
-            known.heads[None] = part_head(meta)
-        head = b"%bcontent-length: %d\r\ncontent-range: bytes %d-%d/%d\r\n" % (
-            known.heads[None], stop - start, start, stop - 1, meta.size,
-        )  # fmt: skip
         files, at = [], start
         for blob in blobs:
             offset = at % block_size
             count = min(blob.size - offset, stop - at)
             files.append((blob.fd, offset, count))
             at += count
+        if wanted is None:
+            if checked not in known.heads:
+                known.heads[checked] = whole_head(meta, checked=checked)
+            return Hit(known.key, 200, known.heads[checked], start, stop, meta.size, files, blobs)
+        if None not in known.heads:
+            known.heads[None] = part_head(meta)
+        head = b"%bcontent-length: %d\r\ncontent-range: bytes %d-%d/%d\r\n" % (
+            known.heads[None], stop - start, start, stop - 1, meta.size,
+        )  # fmt: skip
         return Hit(known.key, 206, head, start, stop, meta.size, files, blobs)
 
     def _forget(self) -> None:
@@ -163,6 +196,13 @@ class HotReads:
         request, key = exchange.request, exchange.key
         host = request.fields.get(b"host", b"")
         if ring is self._ring and key is not None and not request.query and len(host) <= _LONGEST_HOST:
-            self._addresses[key.origin, host, request.raw_path] = _KnownAddress(key)
-            if len(self._addresses) > self._most:
-                self._addresses.popitem(last=False)
+            self._remember((key.origin, host, request.raw_path), key)
+
+    def learn_for_node(self, request: WireRequest, key: ObjectKey) -> None:
+        """Remember the address by which another node asked for an object that the long path answered."""
+        self._remember((key.origin, b"", request.raw_path), key)
+
+    def _remember(self, address: Address, key: ObjectKey) -> None:
+        self._addresses[address] = _KnownAddress(key)
+        if len(self._addresses) > self._most:
+            self._addresses.popitem(last=False)
