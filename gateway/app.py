@@ -68,6 +68,7 @@ from gateway.model.sigv4 import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.origin.listing import Listings
 from gateway.server.files import read_cold_by
+from gateway.server.local import LOCAL, LocalAddress
 from gateway.server.refusals import Application, Receive, Scope, Send
 from gateway.server.run import LISTENING, before_stop
 from gateway.store.datasets.content import Content
@@ -204,7 +205,7 @@ class Larder(Router):
         watch = self._serve_peers(ground, PeerObjects(reads, hot, engine.warm), registrations)
         refresh = partial(self._refresh, watch, s3, keeper, channel)
         add_monitoring(self._ops, self._lifecycle, watch.problems, refresh)
-        add_fleet(self._ops, FleetService(identities, fleet.membership))
+        add_fleet(self._ops, FleetService(identities, fleet.membership, self._start.local))
         add_pages(self._ops)
         describe_all(self._ops, self._admin.app.api)
         self._loop(repeat("gauges", partial(_later, _REFRESH, refresh)))
@@ -422,5 +423,6 @@ def create() -> Larder:
     file = None if path is None else ConfigFile(path, load)
     settings = load() if file is None else file.load()
     set_up(settings.log.level, settings.log.format)
-    start = Start(launch["redis"], launch["boot"], os.environ[LISTENING])
+    local = LocalAddress.parse(os.environ[LOCAL])
+    start = Start(launch["redis"], launch["boot"], os.environ[LISTENING], local)
     return Larder(settings, start, file)

@@ -26,7 +26,7 @@ from pydantic import (
 )
 from redis.asyncio import ConnectionPool
 
-from gateway.config_base import Seconds, Section, Size
+from gateway.config_base import Seconds, Section, Size, SocketPath
 from gateway.config_catalog import AdminSettings, DatabaseSettings
 from gateway.config_environment import Sections, settings_in
 from gateway.config_results import ResultSettings
@@ -65,6 +65,9 @@ class ServerSettings(Section):
     )
     tls_cert: str = Field("", description="PEM certificate chain; with tls_key, serves HTTPS (without zero-copy)")
     tls_key: str = Field("", description="PEM private key of tls_cert")
+    unix_socket: SocketPath = Field(
+        "", description="path of a unix socket to listen on as well, for clients on this machine; without TLS only"
+    )
     max_in_flight: int = Field(2048, ge=1, description="requests at once per worker; more are answered 503 SlowDown")
     drain_notice: Seconds = Field(
         5.0,
@@ -362,6 +365,8 @@ class Settings(Section):
                 )
         if bool(self.server.tls_cert) != bool(self.server.tls_key):
             raise ValueError("server.tls_cert and server.tls_key go together")
+        if self.server.tls_cert and self.server.unix_socket:
+            raise ValueError("server.unix_socket: cannot be used together with server.tls_cert")
         if self.fleet.secret and self.redis.url == "embedded":
             raise ValueError(
                 'fleet.secret: is set, but redis.url is "embedded", which other nodes cannot reach: '

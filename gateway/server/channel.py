@@ -57,6 +57,8 @@ class Channel:
         "_loop",
         "_out",
         "_spans",
+        "_stall",
+        "_stalled_after",
         "_waits_since",
         "_writable",
         "lost",
@@ -80,16 +82,20 @@ class Channel:
         self._done: asyncio.Future[None] | None = None
         self._spans: deque[FileSpan] = deque()
         self._cold = False
+        self._stalled_after = 0.0
+        self._stall: asyncio.TimerHandle | None = None
         if self.zero_copy:
             transport.set_write_buffer_limits(high=0)
 
     def pause(self) -> None:
         """The transport holds bytes that the peer has not accepted."""
         self.paused = True
+        self._expect_progress()
 
     def resume(self) -> None:
         """The transport holds no more bytes than its limit."""
         self.paused = False
+        self._expect_nothing()
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
 
@@ -141,13 +147,13 @@ class Channel:
             raise self._explained(error) from None
 
     def give_up_after(self, seconds: float) -> None:
-        """Have the kernel end the connection if the peer accepts no byte for ``seconds``."""
+        """End the connection if the peer accepts no byte for ``seconds``. The kernel does so for TCP, timers for unix sockets."""
         sock = self.transport.get_extra_info("socket")
-        if (
-            sock is not None
-            and sock.family in (socket.AF_INET, socket.AF_INET6)
-            and hasattr(socket, "TCP_USER_TIMEOUT")
-        ):
+        if sock is None:
+            return
+        if sock.family == socket.AF_UNIX:
+            self._stalled_after = seconds
+        elif hasattr(socket, "TCP_USER_TIMEOUT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
     def break_off(self) -> None:
@@ -219,9 +225,11 @@ class Channel:
         self._done = self._loop.create_future()
         self._waits_since = self._loop.time()
         self._loop.add_writer(out, self._on_writable)
+        self._expect_progress()
         try:
             await self._done
         finally:
+            self._expect_nothing()
             self._done = None
             if not self.lost:
                 self._loop.remove_writer(out)
@@ -231,12 +239,30 @@ class Channel:
         if done is None or done.done():
             return
         self.waited += self._loop.time() - self._waits_since
+        self._expect_progress()
         try:
             if self._push() or self._cold:
                 done.set_result(None)
         except (OSError, BlobGone) as error:
             done.set_exception(error)
         self._waits_since = self._loop.time()
+
+    def _expect_progress(self) -> None:
+        self._expect_nothing()
+        if self._stalled_after:
+            unsent = self.transport.get_write_buffer_size()
+            self._stall = self._loop.call_later(self._stalled_after, self._on_stall, unsent)
+
+    def _on_stall(self, unsent: int) -> None:
+        if self.transport.get_write_buffer_size() < unsent:
+            self._expect_progress()
+        else:
+            self.transport.abort()
+
+    def _expect_nothing(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
     def _explained(self, error: OSError) -> Exception:
         if isinstance(error, ClientGone):

@@ -1,7 +1,8 @@
 """Runs the gateway's application: sockets, workers, signals.
 
 A single worker runs in this process. Several are started and replaced by uvicorn's supervisor and accept from one shared
-socket. It is bound here, so that an address in use is reported as a configuration error instead of one of a worker.
+socket. It is bound here, so that an address in use is reported as a configuration error instead of one of a worker. With
+``server.unix_socket`` they accept from a unix socket too (local.py).
 
 Signals: SIGTERM and SIGINT stop accepting and let the requests in flight finish, for at most ``drain`` seconds; a
 further SIGINT does not wait. ``before_stop`` lets an application act first, and may keep accepting for a while after SIGTERM;
@@ -23,7 +24,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import resource_tracker
@@ -38,6 +39,7 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 from gateway.config import ServerSettings
 from gateway.imports import imported
 from gateway.model.errors import ConfigError
+from gateway.server.local import LOCAL, LocalListener
 
 LISTENING = "_LARDER_LISTENING"
 """The environment variable that passes the actual address to every worker, as ``http://host:port``."""
@@ -69,26 +71,38 @@ def serve(settings: ServerSettings, launch: Launch) -> int:
     """Serve until told to stop; returns the exit status of the process (0 after a requested stop).
 
     Raises:
-        ConfigError: the address cannot be bound, or the TLS files cannot be read.
+        ConfigError: an address cannot be bound, or the TLS files cannot be read.
     """
     os.environ.update(launch.environ)
     _raise_file_limit()
     config = _config(settings, launch)
-    listener = listen(settings)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
-    address = address_of(listener, tls=bool(settings.tls_cert))
-    os.environ[LISTENING] = address
-    launch.announce(f"listening on {address}")
+    with ExitStack() as stack:
+        listener = stack.enter_context(listen(settings))
+        sockets = [listener]
+        os.environ[LOCAL] = ""
+        if settings.unix_socket:
+            local = LocalListener(settings.unix_socket, _BACKLOG)
+            stack.callback(local.close)
+            sockets.append(local.socket)
+            os.environ[LOCAL] = str(local.address)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _stop)
+        address = address_of(listener, tls=bool(settings.tls_cert))
+        os.environ[LISTENING] = address
+        launch.announce(f"listening on {address}")
+        if settings.unix_socket:
+            launch.announce(f"listening on {settings.unix_socket}, for clients on this machine")
+        return _run(config, sockets)
+
+
+def _run(config: Config, sockets: list[socket.socket]) -> int:
     try:
-        if settings.workers > 1:
-            _Supervisor(config, sockets=[listener]).run()
+        if config.workers > 1:
+            _Supervisor(config, sockets=sockets).run()
         else:
-            Server(config).run(sockets=[listener])
+            Server(config).run(sockets=sockets)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
-    finally:
-        listener.close()
     return 0
 
 

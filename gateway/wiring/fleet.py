@@ -16,6 +16,7 @@ from gateway.fleet.peer_gate import PeerGate
 from gateway.fleet.peers import Peers
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.troubles import Trouble
+from gateway.server.local import LocalAddress
 from gateway.server.run import before_stop
 from gateway.store.threads import within
 from gateway.tasks import Tasks
@@ -27,11 +28,12 @@ _DISK_PATIENCE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Common to the workers of one start of the node: the URL of Redis, a token, and the listening address."""
+    """Common to the workers of one start of the node: the URL of Redis, a token, and where they listen."""
 
     redis: str
     boot: str
     address: str
+    local: LocalAddress | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,13 @@ def test_a_node_that_is_alone_is_the_whole_fleet(running: Running, tmp_path_fact
     document = documents[-1]
     name = (running.config.parent / "cache" / "node").read_text().strip()
     node = {"id": name, "address": running.endpoint, "capacity": CAPACITY, "state": "READY"}
-    assert document == {"zone": "default", "ring": RING, "version": document["version"], "nodes": [node]}
+    assert document == {
+        "zone": "default",
+        "ring": RING,
+        "version": document["version"],
+        "nodes": [node],
+        "unix_socket": None,
+    }
     assert document["version"] > 0
 
 

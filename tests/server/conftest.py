@@ -19,6 +19,7 @@ from uvicorn.config import Config
 from uvicorn.server import Server
 
 from gateway.config import ServerSettings
+from gateway.server.local import LocalListener
 from gateway.server.protocol import GatewayProtocol
 from gateway.server.refusals import Message, Receive, Scope, Send
 from gateway.server.run import listen
@@ -166,9 +167,22 @@ def loop_name(request: pytest.FixtureRequest) -> str:
 def start(loop_name: str) -> Iterator[Callable[..., Running]]:
     """Starts servers with an application; stops them at the end and checks that no connection is left."""
     running: list[tuple[Running, threading.Thread]] = []
+    closing = ExitStack()
 
-    def begin(handler: Handler, *, protocol: Any = GatewayProtocol, client_tls: Any = None, **options: Any) -> Running:
+    def begin(
+        handler: Handler,
+        *,
+        protocol: Any = GatewayProtocol,
+        client_tls: Any = None,
+        unix_socket: str = "",
+        **options: Any,
+    ) -> Running:
         listener = listen(ServerSettings(port=0))
+        sockets = [listener]
+        if unix_socket:
+            local = LocalListener(unix_socket, 16)
+            closing.callback(local.close)
+            sockets.append(local.socket)
         config = Config(
             app=with_lifespan(handler),
             http=protocol,
@@ -185,7 +199,7 @@ def start(loop_name: str) -> Iterator[Callable[..., Running]]:
             },
         )
         server = Server(config)
-        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread = threading.Thread(target=server.run, args=(sockets,), daemon=True)
         thread.start()
         port = listener.getsockname()[1]
         wait_until(lambda: server.started)
@@ -198,3 +212,4 @@ def start(loop_name: str) -> Iterator[Callable[..., Running]]:
         thread.join(20)
         assert not thread.is_alive()
         assert not each.server.server_state.tasks
+    closing.close()

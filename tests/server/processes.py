@@ -1,4 +1,5 @@
-"""An application for server processes, and the program that runs it: ``python -m tests.server.processes PORT WORKERS``."""
+"""An application for server processes, and the program that runs it:
+``python -m tests.server.processes PORT WORKERS DRAIN [SOCKET]``."""
 
 from __future__ import annotations
 
@@ -36,6 +37,8 @@ def create():
 
 
 if __name__ == "__main__":
-    settings = ServerSettings(port=int(sys.argv[1]), workers=int(sys.argv[2]), drain=float(sys.argv[3]))
+    settings = ServerSettings(
+        port=int(sys.argv[1]), workers=int(sys.argv[2]), drain=float(sys.argv[3]), unix_socket="".join(sys.argv[4:])
+    )
     launch = Launch("tests.server.processes:create", {"FLAVOUR": "plum"}, lambda line: print(line, flush=True))
     sys.exit(serve(settings, launch))

@@ -13,6 +13,7 @@ from gateway.fleet.membership import Membership
 from gateway.model.datasets import ApiError
 from gateway.model.fleet import NodeState
 from gateway.policies.ring import RING
+from gateway.server.local import LocalAddress
 
 
 class FleetNode(BaseModel):
@@ -24,6 +25,14 @@ class FleetNode(BaseModel):
     state: NodeState
 
 
+class UnixSocket(BaseModel):
+    """A unix socket. Another socket at this path has another inode, or one that changed at another time."""
+
+    path: str = Field(examples=["/run/larder/gateway.sock"])
+    inode: int = Field(examples=[1041])
+    changed_ns: int = Field(description="Unix time of the inode's last change in nanoseconds")
+
+
 class Fleet(BaseModel):
     """The fleet as this node knows it; a standalone node lists only itself."""
 
@@ -31,14 +40,22 @@ class Fleet(BaseModel):
     ring: int = Field(description="version of the function from nodes and keys to homes", examples=[RING])
     version: int = Field(description="increases with every change, per worker", examples=[3])
     nodes: list[FleetNode] = Field(description="by id")
+    unix_socket: UnixSocket | None = Field(description="where the node that answers listens for clients on its machine")
 
 
 class FleetService:
-    """Implements the endpoint."""
+    """Implements the endpoint.
 
-    def __init__(self, identities: Identities, membership: Membership) -> None:
+    Args:
+        identities: verifies callers.
+        membership: of this node.
+        local: this node's unix socket, if it has one.
+    """
+
+    def __init__(self, identities: Identities, membership: Membership, local: LocalAddress | None) -> None:
         self._identities = identities
         self._membership = membership
+        self._local = None if local is None else UnixSocket(**local._asdict())
 
     async def admit(self, request: Request) -> None:
         """Admit any verified caller.
@@ -62,7 +79,7 @@ class FleetService:
             FleetNode(id=node.id, address=node.address, capacity=node.capacity, state=node.state)
             for node in fleet.nodes.values()
         ]
-        return Fleet(zone=fleet.zone, ring=RING, version=fleet.version, nodes=nodes)
+        return Fleet(zone=fleet.zone, ring=RING, version=fleet.version, nodes=nodes, unix_socket=self._local)
 
 
 def _service(request: Request) -> FleetService:

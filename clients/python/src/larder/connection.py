@@ -20,6 +20,7 @@ from typing import BinaryIO
 from urllib.parse import SplitResult, urlsplit
 
 from larder.credentials import Credentials, CredentialSource, source_of
+from larder.local import LocalConnection, LocalSocket
 from larder.signing import EMPTY_SHA256, sign
 
 Body = bytes | BinaryIO | None
@@ -80,6 +81,8 @@ class Connection:
         self._parts = check_endpoint(self.endpoint)
         self._idle: _Idle = deque()
         self._tls: ssl.SSLContext | None = None
+        self.local: LocalSocket | None = None
+        """The server's unix socket, used instead of its address; ``None`` again as soon as it cannot be reached."""
         weakref.finalize(self, _close_all, self._idle)
 
     def __getstate__(self) -> dict[str, object]:
@@ -156,12 +159,20 @@ class Connection:
                 connection, process = self._idle.pop()
             except IndexError:
                 return None
-            if process == os.getpid():
+            if process == os.getpid() and isinstance(connection, LocalConnection) == (self.local is not None):
                 return connection
             connection.close()
 
     def _new(self) -> HTTPConnection:
         host, port = self._parts.hostname or "", self._parts.port
+        if (local := self.local) is not None:
+            near = LocalConnection(local, host, timeout=self.timeout, blocksize=_UPLOAD_BLOCK)
+            try:
+                near.connect()
+            except OSError:
+                self.local = None
+            else:
+                return near
         if self._parts.scheme == "http":
             return HTTPConnection(host, port, timeout=self.timeout, blocksize=_UPLOAD_BLOCK)
         if self._tls is None:

@@ -5,6 +5,8 @@ few seconds while batches are read. The reader uses its one address until three 
 each answers from here under its own id (behind a load balancer they often do not, and an address like 127.0.0.1 may belong to
 another machine); and the ring keys of the dataset's items have been read, eight bytes for each.
 
+A gateway on this machine may name a unix socket, which is then used instead of its address.
+
 A node that fails a request is excluded, and homes are computed without it, as gateways do. After two seconds the background
 thread probes it: a machine that hangs delays one batch, not every batch until the fleet removes the node.
 """
@@ -24,6 +26,7 @@ from larder.background import BackgroundThread
 from larder.connection import TRANSIENT
 from larder.dataset import DatasetInfo
 from larder.errors import LarderError, RequestRefused, UnexpectedAnswer
+from larder.local import LocalSocket
 from larder.ring import RING, Ring
 from larder.signing import encode_query
 
@@ -69,6 +72,8 @@ class Neighbours:
         self.reached: dict[Node, Api] = {}
         """Nodes that have answered at their address."""
         self._unreachable: dict[Node, float] = {}
+        self._near: set[str] = set()
+        """Ids of the nodes on this machine that had a socket."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_api": self._api, "clock": self.clock}
@@ -87,10 +92,13 @@ class Neighbours:
         failure: Exception | None = None
         for api in [self._api, *self.reached.values()]:
             try:
-                nodes = _nodes(_asked(api))
+                document = _asked(api)
+                nodes = _nodes(document)
             except (Busy, *TRANSIENT) as error:
                 failure = error
                 continue
+            if api is self._api:
+                api.connection.local = LocalSocket.named(document.get("unix_socket"))
             self._refuse_plain(nodes)
             self.reached = {node: reached for node, reached in self.reached.items() if node in nodes}
             return nodes
@@ -99,18 +107,27 @@ class Neighbours:
 
     def reach(self, node: Node) -> bool:
         """Whether a node answers at its address; an unreachable one is retried after ``RETRY_INTERVAL``."""
-        if node in self.reached:
+        if (api := self.reached.get(node)) is not None:
+            if node.id in self._near and api.connection.local is None:
+                self._find_socket(node, api, _own_document(node, api))
             return True
         if self.clock() < self._unreachable.get(node, 0.0):
             return False
         base = self._api.connection
         api = Api(node.address, credentials=base.credentials, timeout=base.timeout, retry=self._api.retry)
-        if _is_itself(node, api):
+        if (document := _own_document(node, api)) is not None:
             self.reached = {**self.reached, node: api}
+            self._find_socket(node, api, document)
             return True
         self._unreachable = {other: until for other, until in self._unreachable.items() if until > self.clock()}
         self._unreachable[node] = self.clock() + RETRY_INTERVAL
         return False
+
+    def _find_socket(self, node: Node, api: Api, document: Mapping[str, Any] | None) -> None:
+        """Use the node's socket if it is on this machine. After a restart of such a node it is looked for again."""
+        api.connection.local = LocalSocket.named(document.get("unix_socket")) if document else None
+        if api.connection.local is not None:
+            self._near.add(node.id)
 
     def knows(self, name: str) -> bool:
         """Whether a node was reached, and is still in the fleet."""
@@ -118,7 +135,7 @@ class Neighbours:
 
     def is_reachable(self, name: str) -> bool:
         """Whether a node that was reached before answers now."""
-        return any(_is_itself(node, api) for node, api in self.reached.items() if node.id == name)
+        return any(_own_document(node, api) is not None for node, api in self.reached.items() if node.id == name)
 
     def _refuse_plain(self, nodes: list[Node]) -> None:
         plain = [node for node in nodes if not node.address.startswith("https:")]
@@ -238,12 +255,13 @@ def _asked(api: Api) -> dict[str, Any]:
     return document
 
 
-def _is_itself(node: Node, api: Api) -> bool:
-    """Whether the server at a node's address lists the node under the same id and address."""
+def _own_document(node: Node, api: Api) -> dict[str, Any] | None:
+    """The fleet document of the server at a node's address, if it lists the node under the same id and address."""
     try:
-        return node in _nodes(_asked(api))
+        document = _asked(api)
+        return document if node in _nodes(document) else None
     except (LarderError, ValueError, *TRANSIENT):
-        return False
+        return None
 
 
 def _nodes(document: Mapping[str, Any]) -> list[Node]:

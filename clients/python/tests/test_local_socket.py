@@ -1,0 +1,91 @@
+"""Unix sockets: which one is used, and what happens when it is replaced."""
+
+import os
+import socket
+from contextlib import closing
+
+import pytest
+
+import larder
+from larder.api import Api
+from larder.connection import Connection
+from larder.fleet import Neighbours
+from larder.local import LocalSocket
+
+KEY = larder.Credentials("key", "secret")
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Where a gateway has its socket."""
+    return str(tmp_path / "s")
+
+
+def listening(path):
+    """A socket there, in place of any other."""
+    if os.path.exists(path):
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    return listener
+
+
+def document_of(at, **other):
+    """What a gateway says of the socket at a path."""
+    return LocalSocket.at(at)._asdict() | other
+
+
+def test_the_named_socket_is_used(path):
+    """Rule: path, inode and time of change tell the gateway's socket."""
+    with listening(path):
+        assert LocalSocket.named(document_of(path)) == LocalSocket.at(path) is not None
+
+
+@pytest.mark.parametrize("other", [{"inode": 1}, {"changed_ns": 1}, {"path": "/"}, {"path": "a\0b"}, {"path": None}])
+def test_another_socket_is_not_used(path, other):
+    """Rule: at the path of a gateway on another machine, this one may have another gateway's socket, an impostor's, or none."""
+    with listening(path):
+        assert LocalSocket.named(document_of(path, **other)) is None
+
+
+@pytest.mark.parametrize("named", [None, "", "/s", [], {}])
+def test_a_gateway_without_a_socket(named):
+    """Rule: a gateway that has none, or is older than sockets, is used over TCP."""
+    assert LocalSocket.named(named) is None
+
+
+def test_a_socket_that_was_replaced_is_not_used(path):
+    """Rule: the path must still lead to the socket that was named; else the address is used, and the socket forgotten."""
+    with closing(Connection("http://127.0.0.1:1", credentials=KEY, timeout=20)) as connection:
+        with listening(path):
+            connection.local = LocalSocket.at(path)
+        with listening(path), pytest.raises(ConnectionRefusedError), connection.exchange("GET", "/"):
+            pass
+        assert connection.local is None
+
+
+def test_the_socket_of_a_restarted_node_is_found_again(path, monkeypatch):
+    """Rule: a node on this machine whose socket was lost is asked for its new one; nodes elsewhere are asked once."""
+    asked = []
+    listed = [
+        {"id": name, "address": f"http://{name}", "capacity": 1, "state": "READY"} for name in ("first", "near", "far")
+    ]
+
+    def document(api):
+        asked.append(api.endpoint)
+        near = document_of(path) if api.endpoint == "http://near" else None
+        return {"ring": 1, "nodes": listed, "unix_socket": near}
+
+    monkeypatch.setattr("larder.fleet._asked", document)
+    neighbours = Neighbours(Api("http://first", credentials=KEY))
+    with listening(path):
+        assert all(neighbours.reach(node) for node in neighbours.ready())
+        (near,) = (api.connection for node, api in neighbours.reached.items() if node.id == "near")
+        assert near.local == LocalSocket.at(path)
+        near.local = None
+    with listening(path):
+        asked.clear()
+        assert all(neighbours.reach(node) for node in neighbours.ready())
+        assert asked == ["http://first", "http://near"]
+        assert near.local == LocalSocket.at(path)
