@@ -89,6 +89,11 @@ def draw_without_larder(_: int) -> tuple[int, float, float, float]:
     return draw(Item(0, memoryview(b"")))
 
 
+def draw_by_item(item: Item) -> tuple[int, tuple[float, float, float]]:
+    """The item, and random numbers of every generator."""
+    return item.index, draw(item)[1:]
+
+
 def process_of(item: Item) -> int:
     """The process that transforms."""
     return os.getpid()

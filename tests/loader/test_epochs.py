@@ -5,7 +5,6 @@ import gc
 import io
 import os
 import pickle
-import random
 import subprocess
 import sys
 from collections import Counter, OrderedDict
@@ -13,12 +12,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from torch import distributed
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import larder
 from larder.frames import MISSING
@@ -31,8 +29,6 @@ from tests.loader.making import (
     as_tensor,
     consume,
     dataset_of,
-    draw,
-    draw_without_larder,
     fail_on_seven,
     first_of,
     loader_of,
@@ -264,6 +260,7 @@ def test_an_item_that_is_lost_is_skipped_if_told_so():
         ({"rank": 1}, ValueError),
         ({"rank": 2, "world": 2}, ValueError),
         ({"tail": "long"}, ValueError),
+        ({"seeded": 1}, ValueError),
         ({"shuffle": True}, TypeError),
     ],
 )
@@ -381,35 +378,6 @@ def test_a_copy_has_epochs_of_its_own(duplicate):
     list(loader_of(other))
     dataset.set_epoch(0)
     assert list(loader_of(dataset)) == epochs[0]
-
-
-class _Seeded(Dataset):
-    """Draws like our transform, and has nothing to do with us."""
-
-    def __len__(self):
-        return N
-
-    def __getitem__(self, index):
-        return draw_without_larder(index)
-
-
-def test_seeds_of_workers_are_not_disturbed():
-    """What random, numpy and torch give in a worker is what they give there without us."""
-    torch.manual_seed(11)
-    plain = [draws.tolist() for draws in next(iter(DataLoader(_Seeded(), batch_size=BATCH, num_workers=1)))]
-    torch.manual_seed(11)
-    ours = [draws.tolist() for draws in next(iter(loader_of(dataset_of(transform=draw), 1)))]
-    assert ours == plain
-
-
-def test_seeds_of_the_training_process_are_not_disturbed():
-    """An epoch in the training process draws from no generator of the user's."""
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    expected = random.random(), np.random.random(), torch.rand(()).item()
-    random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    iterator = iter(dataset_of())
-    numbers(iterator)
-    assert (random.random(), np.random.random(), torch.rand(()).item()) == expected
 
 
 def test_a_framework_may_make_the_loader_again():

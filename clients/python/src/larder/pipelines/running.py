@@ -37,8 +37,6 @@ from larder.pipelines.stages import (
     ElementFailure,
     Stage,
     StageCounts,
-    own_generators,
-    seed_generators,
     summed,
 )
 from larder.pipelines.stream import BatchSizes, Piece, batched, shuffled, stack
@@ -47,6 +45,7 @@ from larder.pipelines.workers import InlineHost, SplitComputation, WorkerTask
 from larder.planner import EpochPlan, Progress, Shard
 from larder.ranks import Ranks
 from larder.run import Tracker, item_error
+from larder.seeds import own_generators, seed_generators
 
 AUTO, COMPUTE = "auto", "compute"
 """What to do with results: what the job's fleet decides; or compute them in every epoch."""

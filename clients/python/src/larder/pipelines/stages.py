@@ -7,20 +7,15 @@ before a mark were computed or read from the cache.
 
 from __future__ import annotations
 
-import random
-import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from hashlib import blake2b
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from larder.errors import ElementUnstorable
 from larder.pipelines.elements import DROPPED, Encoded, decode
+from larder.seeds import seed_generators
 from larder.source import Item
 
 MAP, FILTER, AUTOCACHE = "map", "filter", "autocache"
@@ -225,34 +220,3 @@ def name_of(function: Any) -> str:
         inner = getattr(function, "func", None)
         return name_of(inner) if inner is not None else type(function).__name__
     return str(name).rpartition("<locals>.")[2]
-
-
-def seed_of(*purpose: int | str) -> int:
-    """64 random bits, a pure function of ``purpose``."""
-    return int.from_bytes(blake2b("/".join(map(str, purpose)).encode(), digest_size=8).digest(), "little")
-
-
-def seed_generators(*purpose: int | str) -> None:
-    """Seed the global generators of ``random``, numpy and, if it is loaded, PyTorch."""
-    seed = seed_of("larder/pipeline", *purpose)
-    random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        # torch.manual_seed would also queue a call for every accelerator.
-        torch.default_generator.manual_seed(seed >> 1)
-
-
-@contextmanager
-def own_generators() -> Iterator[None]:
-    """Put the global generators back afterwards, in a process that uses them for something else."""
-    states = random.getstate(), np.random.get_state()
-    torch = sys.modules.get("torch")
-    state = None if torch is None else torch.default_generator.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        if torch is not None and state is not None:
-            torch.default_generator.set_state(state)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from larder.errors import PipelineError
-from larder.pipelines.stages import seed_of
+from larder.seeds import seed_of
 
 
 @dataclass(slots=True, eq=False)

@@ -21,8 +21,9 @@ from larder.frames import HIT, ItemFailure
 from larder.pipelines.elements import Encoded
 from larder.pipelines.results import ReadThrough
 from larder.pipelines.splits import CacheMark, Split, Value
-from larder.pipelines.stages import Counts, ElementFailure, ElementStages, Stage, StageCounts, own_generators
+from larder.pipelines.stages import Counts, ElementFailure, ElementStages, Stage, StageCounts
 from larder.results import Lookup
+from larder.seeds import own_generators
 from larder.source import Item, ItemReader, ResultSource, Source
 from larder.stats import Stats
 

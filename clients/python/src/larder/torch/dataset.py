@@ -27,7 +27,7 @@ from larder.torch.ranks import (
 from larder.torch.rounds import Rounds
 from larder.torch.samples import Collate, SamplePipeline, Transform
 
-_OWN_OPTIONS = ("transform", "collate", "on_error", "keys", "rank", "world")
+_OWN_OPTIONS = ("transform", "collate", "on_error", "seeded", "keys", "rank", "world")
 
 
 class DatasetOptions(LoaderOptions, total=False):
@@ -38,6 +38,9 @@ class DatasetOptions(LoaderOptions, total=False):
         collate: turns a list of samples into a batch; by default `larder.torch.collate` with a transform, else the list
             itself.
         on_error: for a transform that raises: ``"raise"`` `ItemUntransformable` (default), or ``"skip"`` the item and count it.
+        seeded: whether the generators of ``random``, numpy and PyTorch are seeded for each transform by ``seed``, epoch and
+            item, and put back after the batch (``True``): a sample is the same whatever the number of workers and ranks, the
+            batch size, and after a resume. Other generators are not seeded.
         keys: whether items have bucket and key (``False``), which each process requests from the gateway once.
         rank: rank of this training process, if neither ``torch.distributed`` nor the environment has it.
         world: number of training processes.
@@ -46,6 +49,7 @@ class DatasetOptions(LoaderOptions, total=False):
     transform: Transform | None
     collate: Collate | None
     on_error: str
+    seeded: bool
     keys: bool
     rank: int | None
     world: int | None
@@ -105,7 +109,7 @@ class CachedDataset(IterableDataset[Any]):
         refuse_unknown(options, "batch_size", *DatasetOptions.__annotations__)
         rest = cast(LoaderOptions, {name: value for name, value in options.items() if name not in _OWN_OPTIONS})
         loader = Loader(endpoint, dataset, batch_size=batch_size, **rest)
-        pipeline = SamplePipeline.of(options.get("transform"), options.get("collate"), options.get("on_error", "raise"))
+        pipeline = SamplePipeline.of(options)
         self._ranks = given_ranks(options.get("rank"), options.get("world"))
         self._context = IterationContext(loader, Rounds(), pipeline, options.get("keys", False))
         self._name = name_of(dataset)

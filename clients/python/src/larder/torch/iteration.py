@@ -18,7 +18,7 @@ from larder.ranks import Ranks
 from larder.run import Batch, Delivered, EpochRun
 from larder.torch.ranks import Worker
 from larder.torch.rounds import Rounds
-from larder.torch.samples import ItemNames, SamplePipeline
+from larder.torch.samples import ItemNames, SamplePipeline, Seed
 
 _STATE_VERSION = 1
 """Version of a worker's saved state."""
@@ -148,6 +148,7 @@ class Iteration:
             )
         self._cancelled = ""
         self._run: EpochRun | None = None
+        self._seed: Seed | None = None
         self._counted: dict[str, float] = {}
         self.tag = Tag(self._round.number, self._round.epoch)
 
@@ -187,7 +188,7 @@ class Iteration:
     def _samples(self, batch: Batch) -> list[Any]:
         loader = self._context.loader
         names = ItemNames(loader.keys if self._context.with_keys else None, loader.locate)
-        return self._context.pipeline.samples(batch.indices.tolist(), batch.data, names, loader.stats)
+        return self._context.pipeline.samples(batch.indices.tolist(), batch.data, names, loader.stats, self._seed)
 
     def cancel(self, why: str) -> None:
         """End the iteration: asking for another batch raises `StateError`. One that is complete stays complete."""
@@ -235,6 +236,7 @@ class Iteration:
         if restored is not None and restored.own is not None:
             own = Progress.from_json(restored.own, dataset=loader.info.id)
         self._run = loader.run(start, shard, own)
+        self._seed = (start.seed, start.epoch)
         self._counted = loader.stats.counts()
         return self._run
 

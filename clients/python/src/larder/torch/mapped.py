@@ -66,7 +66,7 @@ class CachedMapDataset(Dataset[Any]):
 
     def __init__(self, endpoint: str, dataset: DatasetName, **options: Unpack[MapOptions]) -> None:
         refuse_unknown(options, *MapOptions.__annotations__)
-        self._pipeline = SamplePipeline.of(options.get("transform"), None, options.get("on_error", "raise"))
+        self._pipeline = SamplePipeline.of(options)
         self._with_keys = options.get("keys", False)
         self._with_ids = options.get("ids", False)
         own = ("transform", "on_error", "keys", "ids")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from larder.errors import ItemUntransformable
+from larder.seeds import own_generators, seed_generators
 from larder.source import Item, Keys
 from larder.stats import Stats
 from larder.torch.collation import collate
@@ -21,6 +23,8 @@ class ItemNames(NamedTuple):
 
 Transform = Callable[[Item], Any]
 Collate = Callable[[list[Any]], Any]
+Seed = tuple[int, int]
+"""Seed of the order, and number of the epoch."""
 
 
 class SamplePipeline(NamedTuple):
@@ -33,20 +37,41 @@ class SamplePipeline(NamedTuple):
     transform: Transform | None = None
     collate: Collate | None = None
     on_error: str = "raise"
+    seeded: bool = True
 
     @classmethod
-    def of(cls, transform: Transform | None, collate: Collate | None, on_error: str) -> SamplePipeline:
-        """A checked pipeline.
+    def of(cls, options: Mapping[str, Any]) -> SamplePipeline:
+        """A checked pipeline from the options of a dataset that concern it.
+
+        Args:
+            options: ``transform``, ``collate``, ``on_error`` and ``seeded``, each optional; others are ignored.
 
         Raises:
-            ValueError: ``on_error`` is unknown.
+            ValueError: an option has an invalid value.
         """
+        on_error, seeds = options.get("on_error", "raise"), options.get("seeded", True)
         if on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be one of 'raise', 'skip', not {on_error!r}")
-        return cls(transform, collate, on_error)
+        if not isinstance(seeds, bool):
+            raise ValueError(f"seeded must be True or False, not {seeds!r}")
+        return cls(options.get("transform"), options.get("collate"), on_error, seeds)
 
-    def samples(self, indices: Sequence[int], data: Sequence[memoryview], names: ItemNames, stats: Stats) -> list[Any]:
+    def samples(
+        self,
+        indices: Sequence[int],
+        data: Sequence[memoryview],
+        names: ItemNames,
+        stats: Stats,
+        seed: Seed | None = None,
+    ) -> list[Any]:
         """The samples of these items in order; fewer if some fail and ``on_error`` is ``"skip"``.
+
+        Args:
+            indices: of the items.
+            data: their bytes, aligned.
+            names: bucket and key of the items.
+            stats: counts time and failures.
+            seed: what seeds each transform together with the item, unless the pipeline is not ``seeded``.
 
         Raises:
             ItemUntransformable: the transform raised, and ``on_error`` is ``"raise"``.
@@ -55,15 +80,19 @@ class SamplePipeline(NamedTuple):
             return [bytes(each) for each in data]
         began = perf_counter()
         samples = []
-        for index, each in zip(indices, data, strict=True):
-            item = Item(index, each, None if names.keys is None else names.keys[index])
-            try:
-                samples.append(self.transform(item))
-            except Exception as error:
-                if self.on_error == "raise":
-                    detail = f"{type(error).__name__}: {error}"
-                    raise ItemUntransformable(index, *names.locate(index), detail) from error
-                stats.add("untransformable", 1)
+        seeds = seed if self.seeded else None
+        with nullcontext() if seeds is None else own_generators():
+            for index, each in zip(indices, data, strict=True):
+                item = Item(index, each, None if names.keys is None else names.keys[index])
+                if seeds is not None:
+                    seed_generators(*seeds, index)
+                try:
+                    samples.append(self.transform(item))
+                except Exception as error:
+                    if self.on_error == "raise":
+                        detail = f"{type(error).__name__}: {error}"
+                        raise ItemUntransformable(index, *names.locate(index), detail) from error
+                    stats.add("untransformable", 1)
         stats.add("transforming", perf_counter() - began)
         return samples
 
