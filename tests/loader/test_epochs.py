@@ -380,6 +380,14 @@ def test_a_copy_has_epochs_of_its_own(duplicate):
     assert list(loader_of(dataset)) == epochs[0]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_evaluation_is_in_order(workers):
+    """Sequential batches come in the order of the dataset through any number of workers; ranks have every world-th item."""
+    loader = loader_of(dataset_of(order="sequential"), workers)
+    assert [numbers(loader), numbers(loader)] == [list(range(N))] * 2
+    assert numbers(loader_of(dataset_of(order="sequential", rank=1, world=2), workers)) == list(range(1, N, 2))
+
+
 def test_a_framework_may_make_the_loader_again():
     """Lightning and Accelerate make a new DataLoader from the arguments of the old one; nothing is divided twice."""
     dataset = dataset_of(rank=0, world=2)

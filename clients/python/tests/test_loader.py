@@ -306,6 +306,11 @@ def test_repetitions_are_counted():
         ({"group": "all"}, "group must be"),
         ({"layout": "round"}, "layout must be"),
         ({"ahead": 2}, "ahead must be"),
+        ({"order": "sorted"}, "order must be one of 'random', 'sequential'"),
+        ({"order": "sequential", "tail": "pad"}, "leave tail out"),
+        ({"order": "sequential", "substitute": 10}, "leave substitute out"),
+        ({"order": "sequential", "layout": "striped"}, "leave layout out"),
+        ({"order": "sequential", "group": "unit"}, "leave group out"),
     ],
 )
 def test_wrong_options_are_named(options, message):

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from larder.loader import Loader
+import larder
+from larder.loader import Loader, Shard
 from larder.testing import MemorySource
 
 ENDPOINT = "http://127.0.0.1:9"
@@ -87,3 +88,45 @@ class TestIteration:
         """Anything else is refused."""
         with pytest.raises(ValueError, match="batches must be a whole number"):
             loader_of().skip_batches(passed)
+
+
+class TestSequential:
+    """The order of an evaluation."""
+
+    @pytest.mark.parametrize("caching", ["full", "chunked", "none"])
+    @pytest.mark.parametrize("ahead", [0, 1])
+    def test_items_come_in_the_order_of_the_dataset(self, caching, ahead):
+        """Every epoch has every item once, in order, however it is cached; nothing is announced as a chunk."""
+        loader = loader_of(source=MemorySource(1003, caching=caching), order="sequential", ahead=ahead)
+        for _ in range(2):
+            assert indices_of(loader) == list(range(1003))
+        assert loader.stats.padded == loader.stats.substitutions == 0
+        assert all(len(announced) <= 128 for announced in loader.reader.prefetched)
+        assert loader.upcoming() is None
+
+    @pytest.mark.parametrize(("world", "items"), [(2, 103), (3, 97), (4, 1000)])
+    def test_ranks_get_every_item_once_in_equally_many_batches(self, world, items):
+        """Rule: no rank pads, and none waits for a batch that another does not have."""
+        loader = loader_of(items, order="sequential")
+        runs = [list(loader.epoch(0, shard=Shard(rank, world, 0, 1))) for rank in range(world)]
+        assert [indices_of(run) for run in runs] == [list(range(rank, items, world)) for rank in range(world)]
+        assert {len(run) for run in runs} == {loader.batches(0, world)}
+
+    def test_workers_take_turns(self):
+        """The batches of the workers, one after the other, are those of a single process."""
+        loader = loader_of(order="sequential")
+        workers = [loader.epoch(0, shard=Shard(0, 1, worker, 2)) for worker in range(2)]
+        turns = [batch for pair in itertools.zip_longest(*workers) for batch in pair if batch is not None]
+        assert indices_of(turns) == list(range(103))
+
+    @pytest.mark.parametrize("order", ["random", "sequential"])
+    def test_it_resumes_in_its_order(self, order):
+        """The rest follows; a state of a training epoch is refused, and the other way round."""
+        loader = loader_of(order="sequential")
+        next(iter(loader))
+        other = loader_of(order="sequential", batch_size=10)
+        other.load_state_dict(loader.state_dict())
+        assert indices_of(other) == list(range(16, 103))
+        state = loader_of(order=order).state_dict()
+        with pytest.raises(larder.StateError, match="another order"):
+            loader_of(order="sequential" if order == "random" else "random").load_state_dict(state)

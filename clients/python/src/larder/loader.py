@@ -38,7 +38,10 @@ Once = Callable[[str, Callable[[], list[Any]]], list[Any]]
 ALONE = Shard(0, 1, 0, 1)
 """A single process: one rank, one worker."""
 
+_SUBSTITUTE = 10
+"""Candidates per item of a batch in random order."""
 _CHOICES = {
+    "order": ("random", "sequential"),
     "tail": ("short", "drop", "pad"),
     "on_missing": ("raise", "skip"),
     "group": ("mixed", "unit"),
@@ -46,13 +49,23 @@ _CHOICES = {
     "ahead": (0, 1),
 }
 
+_SEQUENTIAL: dict[str, tuple[str | int | None, ...]] = {
+    "tail": ("short",),
+    "group": ("mixed",),
+    "layout": ("auto",),
+    "substitute": (None, 1),
+}
+"""What options may be in a sequential order."""
+
 
 class LoaderOptions(TypedDict, total=False):
     """Everything about a `Loader` that has a default.
 
     Args:
+        order: ``"random"`` (default), or ``"sequential"`` for evaluation: the order of the dataset, every item once, no
+            repetition, and the same batches with any number of workers. Of several ranks, item ``i`` goes to rank ``i % world``.
         substitute: candidates per item of a batch (10). More candidates find more items in the cache; 1 follows the order of the
-            epoch exactly.
+            epoch exactly, as sequential ones do.
         seed: seed of the order (0). An epoch has the same order for every run with the same seed.
         tail: end of an epoch. ``"short"`` (default): the last batch is smaller; ``"drop"``: full batches only; ``"pad"``: the
             last batch is filled with repetitions. Every rank gets equally many batches.
@@ -68,6 +81,7 @@ class LoaderOptions(TypedDict, total=False):
         source: source of the items instead of ``endpoint`` and ``dataset``, such as `larder.testing.MemorySource`.
     """
 
+    order: str
     substitute: int
     seed: int
     tail: str
@@ -85,7 +99,8 @@ class Settings:
     """The checked options of a loader."""
 
     batch_size: int
-    substitute: int = 10
+    order: str = "random"
+    substitute: int | None = None
     seed: int = 0
     tail: str = "short"
     group: str = "mixed"
@@ -97,8 +112,7 @@ class Settings:
     source: Source | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "substitute"):
-            value = getattr(self, name)
+        for name, value in (("batch_size", self.batch_size), ("substitute", self.candidates)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
         if not isinstance(self.seed, int) or isinstance(self.seed, bool):
@@ -106,6 +120,21 @@ class Settings:
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {getattr(self, name)!r}")
+        for name, needed in _SEQUENTIAL.items():
+            if self.sequential and getattr(self, name) not in needed:
+                raise ValueError(f"a sequential order is complete and exact: leave {name} out")
+
+    @property
+    def sequential(self) -> bool:
+        """Whether epochs have the order of the dataset."""
+        return self.order == "sequential"
+
+    @property
+    def candidates(self) -> int:
+        """Candidates per item of a batch."""
+        if self.substitute is None:
+            return 1 if self.sequential else _SUBSTITUTE
+        return self.substitute
 
     @property
     def job_name(self) -> str:
@@ -276,6 +305,8 @@ class Loader:
         progress = Progress.from_json(state, dataset=self.info.id)
         if progress.layout.items != self.info.items:
             raise StateError(f"the state is of {progress.layout.items} items, the dataset has {self.info.items}")
+        if (progress.layout.kind == "sequential") != self.settings.sequential:
+            raise StateError(f"the state is of an epoch in another order, the loader's order is {self.settings.order}")
         mine = progress.of_rank(shard.rank, shard.world)
         return mine.settled(self.settings.batch_size, self.settings.tail).renewed()
 
@@ -315,13 +346,14 @@ class Loader:
         """The batches left after ``start``, the rank's state, and after ``own``, this worker's state."""
         settings = self.settings
         agreed = self._agreed or Agreement(None, self.info.caching, preload=False)
-        chunked = agreed.caching == "chunked" and not agreed.preload
-        in_order = start.layout.kind != "shuffled" and isinstance(settings.job, Job)
+        # Slices of a sequential epoch are no chunks of the cache: their items are announced batch by batch.
+        chunked = agreed.caching == "chunked" and not agreed.preload and not settings.sequential
+        in_order = start.layout.rotates and isinstance(settings.job, Job)
         plan = EpochPlan(
             start.order(),
             shard,
             batch_size=settings.batch_size,
-            substitute=settings.substitute,
+            substitute=settings.candidates,
             # A fleet that rotates chunks waits until one is used up before it evicts it and loads the one after next.
             reach=0 if in_order else 1,
             tail=settings.tail,
@@ -353,7 +385,9 @@ class Loader:
 
     def _layout(self) -> Layout:
         info, kind = self.info, self.settings.layout
-        if kind == "auto":
+        if self.settings.sequential:
+            kind = "sequential"
+        elif kind == "auto":
             rotated = info.caching == "chunked" or not isinstance(self.settings.job, str)
             kind = "striped" if rotated else "shuffled"
         return Layout(info.items, info.partitions, info.units, kind, int(info.id[:16], 16))

@@ -94,8 +94,8 @@ class Tracker:
         self._padded += padded
 
     def upcoming(self) -> Upcoming | None:
-        """The chunks that come next for the rank; ``None`` for shuffled layouts, which have no fixed chunks."""
-        if self._start.layout.kind == "shuffled":
+        """The chunks that come next for the rank; ``None`` for layouts without fixed chunks."""
+        if not self._start.layout.rotates:
             return None
         return self._outlook.after(int(self._places.now().nth_missing(np.zeros(1, np.int64))[0]))
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from larder.planner.permutation import ItemPermutation
 
-KINDS = ("striped", "shuffled", "contiguous")
+KINDS = ("striped", "shuffled", "contiguous", "sequential")
 MOST_ITEMS = 2**32 - 1
 """Items of a dataset: indices have 32 bits."""
 MOST_UNITS = 2000
@@ -31,11 +31,13 @@ class Layout:
     ``contiguous``: as striped, but without the permutation. States saved by versions before 0.2 finish their epoch in it; no new
     epoch begins with it.
 
+    ``sequential``: each epoch has the dataset's own order, and a chunk is a slice of it. For evaluation.
+
     Args:
         items: number of items, at most 2**32 - 1.
         partitions: contiguous parts of the dataset; partitions times units is at most 1,000,000.
         units: stripe units per partition, which is the number of chunks; at most 2000.
-        kind: ``"striped"`` or ``"shuffled"``.
+        kind: ``"striped"``, ``"shuffled"`` or ``"sequential"``.
         order_seed: seed of the permutation and of the order of striped chunks: the first eight bytes of the dataset's id, so
             that all jobs on a dataset, whatever their own seeds, use the same chunk in the same epoch.
 
@@ -71,10 +73,15 @@ class Layout:
 
     def chunk_size(self, number: int) -> int:
         """Number of items of chunk ``number``."""
-        if self.kind == "shuffled":
+        if not self.rotates:
             return (number + 1) * self.items // self.units - number * self.items // self.units
         cells = (self.cell(partition, number) for partition in range(self.partitions))
         return sum(stop - start for start, stop in cells)
+
+    @property
+    def rotates(self) -> bool:
+        """Whether chunks have the same items in every epoch, so that a cache may rotate them."""
+        return self.kind in ("striped", "contiguous")
 
     def stripe(self, number: int) -> NDArray[np.uint32]:
         """The items of striped chunk ``number``, in the order of their slots."""

@@ -21,7 +21,8 @@ class EpochOrder:
 
     Args:
         layout: how the dataset forms chunks.
-        seed: the job's seed: determines the order inside striped chunks, and all of a shuffled layout.
+        seed: the job's seed: determines the order inside striped chunks, and all of a shuffled layout; nothing of a sequential
+            one.
         epoch: number of the epoch, from 0; each has its own order.
         chunks: the numbers of all chunks in their order in this epoch, for a job that joins others at the cached chunk. None:
             the computed order.
@@ -112,7 +113,7 @@ class EpochOrder:
         layout = self.layout
         if self.given is not None:
             return self.given
-        if layout.kind == "shuffled":
+        if not layout.rotates:
             return tuple(range(layout.units))
         return chunk_order(layout.order_seed, layout.units, self.epoch)
 
@@ -127,8 +128,10 @@ class EpochOrder:
 
     def _make(self, number: int) -> NDArray[np.uint32]:
         layout = self.layout
-        if layout.kind == "shuffled":
-            items = self._shuffled[number * layout.items // layout.units : (number + 1) * layout.items // layout.units]
+        if not layout.rotates:
+            start, stop = number * layout.items // layout.units, (number + 1) * layout.items // layout.units
+            in_order = layout.kind == "sequential"
+            items = np.arange(start, stop, dtype=np.uint32) if in_order else self._shuffled[start:stop]
         else:
             members = layout.stripe(number)
             items = members[permutation(len(members), "items", self.seed, self.epoch, number)]
