@@ -94,6 +94,11 @@ def draw_by_item(item: Item) -> tuple[int, tuple[float, float, float]]:
     return item.index, draw(item)[1:]
 
 
+def place_of(item: Item) -> tuple[str, int, str, bytes]:
+    """Where an item of a mixture is from."""
+    return item.dataset, item.index, item.key, bytes(item.data)
+
+
 def process_of(item: Item) -> int:
     """The process that transforms."""
     return os.getpid()

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from larder.heartbeat import JobDirectives
     from larder.job import Job
     from larder.loader import Loader
+    from larder.mixing import Mix
     from larder.pipelines import Pipeline, pipeline
     from larder.planner import Shard, merge_states
     from larder.retry import Retry
@@ -85,6 +86,7 @@ __all__ = [
     "LarderWarning",
     "ListedObject",
     "Loader",
+    "Mix",
     "ObjectChanged",
     "ObjectHead",
     "ObjectMissing",
@@ -122,6 +124,7 @@ _MODULES = {
     "JobDirectives": "heartbeat",
     "ListedObject": "s3",
     "Loader": "loader",
+    "Mix": "mixing",
     "ObjectHead": "s3",
     "Pipeline": "pipelines",
     "Retry": "retry",

@@ -22,6 +22,7 @@ from larder.errors import LarderError
 from larder.frames import HIT, JOINED
 from larder.merging import Fetched
 from larder.planner import Candidates, EpochPlan
+from larder.planner.mixing import Numbering
 from larder.source import ItemReader
 from larder.stats import Stats
 
@@ -48,6 +49,7 @@ class RunContext(NamedTuple):
         preloaded: whether the fleet preloads chunks now, so that announcements are not needed.
         caching: caching mode of a dataset of which nothing is cached yet: its items are announced from the first batch on. Empty
             if unknown; then the first answer decides.
+        numbering: of the items of a mixture; ``None`` for a single dataset.
     """
 
     reader: ItemReader
@@ -56,6 +58,7 @@ class RunContext(NamedTuple):
     chunked: bool
     preloaded: Callable[[], bool] = bool
     caching: str = ""
+    numbering: Numbering | None = None
 
 
 class ChunkAnnouncements:

@@ -65,6 +65,29 @@ class DatasetInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class MixtureInfo(DatasetInfo):
+    """A mixture of datasets; ``items`` are those of an epoch.
+
+    Args:
+        parts: the datasets.
+        counts: items of an epoch from each.
+        names: of the datasets, as the user gave them.
+    """
+
+    parts: tuple[DatasetInfo, ...] = ()
+    counts: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+def restored_info(values: Mapping[str, Any]) -> DatasetInfo:
+    """A description from its ``dataclasses.asdict``, which may have been JSON meanwhile."""
+    if "parts" not in values:
+        return DatasetInfo(**values)
+    parts = tuple(DatasetInfo(**part) for part in values["parts"])
+    return MixtureInfo(**{**values, "parts": parts, "counts": tuple(values["counts"]), "names": tuple(values["names"])})
+
+
+@dataclass(frozen=True, slots=True)
 class ItemLocation:
     """Location of an item; without ``offset`` from the object's beginning, without ``length`` to its end."""
 

@@ -20,14 +20,16 @@ from typing import Any, TypedDict, Unpack
 
 from larder.ahead import RunContext
 from larder.background import BackgroundThread
-from larder.dataset import DatasetInfo
+from larder.dataset import DatasetInfo, MixtureInfo
 from larder.errors import StateError
 from larder.job import Agreement, Job
+from larder.mixing import Mix, MixedSource, numbering_of, parts_of, shown
 from larder.options import refuse_unknown
 from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard
+from larder.planner.mixing import MixedOrder
 from larder.planner.upcoming import Upcoming
 from larder.run import Batch, EpochRun
-from larder.source import Access, DatasetName, GatewaySource, ItemReader, Keys, Source, name_of
+from larder.source import Access, DatasetName, GatewaySource, ItemReader, Keys, Source
 from larder.stats import Stats
 
 __all__ = ["Batch", "EpochRun", "Loader", "LoaderOptions", "Shard"]
@@ -136,6 +138,24 @@ class Settings:
             return 1 if self.sequential else _SUBSTITUTE
         return self.substitute
 
+    def check_mix(self, dataset: DatasetName | Mix) -> None:
+        """Refuse options that a mixture of datasets cannot have.
+
+        Raises:
+            ValueError: one is given; the message names it.
+        """
+        if not isinstance(dataset, Mix):
+            return
+        if not isinstance(self.job, str):
+            raise ValueError(f"the job {self.job.name!r} is for one dataset; give a mixture job='name'")
+        if self.access is not None and self.access.digest_file is not None:
+            raise ValueError("digest_file is of one dataset; name each dataset of a mixture by its digest file")
+        if self.sequential and dataset.weights is not None:
+            raise ValueError("a sequential order has every item once: give the mixture no weights")
+        for name in ("group", "layout"):
+            if getattr(self, name) not in _SEQUENTIAL[name]:
+                raise ValueError(f"a mixture orders each dataset by its chunks: leave {name} out")
+
     @property
     def job_name(self) -> str:
         """Name of the training run; empty without one."""
@@ -157,7 +177,7 @@ class Loader:
 
     Args:
         endpoint: address of the gateway.
-        dataset: its name, its digest file (a path or ``s3://bucket/key``), or the result of `Client.register`.
+        dataset: its name, its digest file (a path or ``s3://bucket/key``), the result of `Client.register`, or a `Mix`.
         batch_size: items of a batch.
         options: see `LoaderOptions`.
 
@@ -167,12 +187,13 @@ class Loader:
     """
 
     def __init__(
-        self, endpoint: str, dataset: DatasetName, *, batch_size: int, **options: Unpack[LoaderOptions]
+        self, endpoint: str, dataset: DatasetName | Mix, *, batch_size: int, **options: Unpack[LoaderOptions]
     ) -> None:
         refuse_unknown(options, "batch_size", *LoaderOptions.__annotations__)
         self.settings = Settings(batch_size=batch_size, **options)
-        self._name = name_of(dataset)
-        self.source = self.settings.source or GatewaySource(endpoint, dataset, self.settings.access)
+        self._name = shown(dataset)
+        self.settings.check_mix(dataset)
+        self.source = self.settings.source or _source(endpoint, dataset, self.settings.access)
         self.stats = Stats()
         self._background = BackgroundThread()
         self._info: DatasetInfo | None = None
@@ -192,7 +213,7 @@ class Loader:
         return self.batches()
 
     def __repr__(self) -> str:
-        return f"Loader({self._name!r}, {self.settings})"
+        return f"Loader({self._name}, {self.settings})"
 
     @property
     def known(self) -> DatasetInfo | None:
@@ -226,10 +247,15 @@ class Loader:
             self._keys = Keys(self.source.locations(self.info))
         return self._keys
 
+    @property
+    def mixture(self) -> MixtureInfo | None:
+        """The description of a mixture; ``None`` for a single dataset."""
+        return self.info if isinstance(self.info, MixtureInfo) else None
+
     def locate(self, index: int) -> tuple[str, str]:
-        """Bucket and key of one item."""
+        """Bucket and key of one item; of a mixture, by its number."""
         if self._keys is not None:
-            return self._keys[index]
+            return self._keys[index % len(self._keys)]
         (location,) = self.source.locations(self.info, index, 1)
         return location.bucket, location.key
 
@@ -350,7 +376,7 @@ class Loader:
         chunked = agreed.caching == "chunked" and not agreed.preload and not settings.sequential
         in_order = start.layout.rotates and isinstance(settings.job, Job)
         plan = EpochPlan(
-            start.order(),
+            self._order(start),
             shard,
             batch_size=settings.batch_size,
             substitute=settings.candidates,
@@ -366,7 +392,8 @@ class Loader:
         background = self._background if settings.ahead else None
         cold = not self.info.resident and not self.stats.batches
         caching = agreed.caching if cold else ""
-        context = RunContext(self.reader, self.stats, background, chunked, self._preloaded, caching)
+        numbering = None if self.mixture is None else numbering_of(self.mixture)
+        context = RunContext(self.reader, self.stats, background, chunked, self._preloaded, caching, numbering)
         if own is None:
             # One worker inherits the earlier counts of skipped and padded items, so that the sum over all workers is right.
             own = start if shard.worker == 0 else replace(start, skipped=0, padded=0)
@@ -383,10 +410,17 @@ class Loader:
         directives = None if isinstance(job, str) else job.directives
         return directives is not None and directives.preload
 
+    def _order(self, start: Progress) -> EpochOrder:
+        if self.mixture is None or self.settings.sequential:
+            return start.order()
+        return MixedOrder(start.layout, parts_of(self.mixture), seed=start.seed, epoch=start.epoch)
+
     def _layout(self) -> Layout:
         info, kind = self.info, self.settings.layout
         if self.settings.sequential:
             kind = "sequential"
+        elif self.mixture is not None:
+            kind = "mixed"
         elif kind == "auto":
             rotated = info.caching == "chunked" or not isinstance(self.settings.job, str)
             kind = "striped" if rotated else "shuffled"
@@ -400,6 +434,12 @@ class Loader:
         self.__dict__.update(state)
         if self._info is not None:
             self.stats.order.items = self._info.items
+
+
+def _source(endpoint: str, dataset: DatasetName | Mix, access: Access | None) -> Source:
+    if not isinstance(dataset, Mix):
+        return GatewaySource(endpoint, dataset, access)
+    return MixedSource(dataset, [GatewaySource(endpoint, each, access) for each in dataset.datasets])
 
 
 def _directly(name: str, make: Callable[[], list[Any]]) -> list[Any]:

@@ -39,12 +39,14 @@ class Batch:
         data: their bytes, aligned; parts of larger buffers, which live as long as any part.
         epoch: epoch of the batch.
         flags: aligned; ``larder.frames.HIT``: from the cache, ``JOINED``: another reader was fetching it already.
+        datasets: aligned; of a `larder.Mix`, the dataset of each item, from 0. ``None`` without.
     """
 
     indices: NDArray[np.uint32]
     data: list[memoryview]
     epoch: int
     flags: NDArray[np.uint16]
+    datasets: NDArray[np.uint16] | None = None
 
     def __len__(self) -> int:
         return len(self.data)
@@ -131,6 +133,8 @@ class Delivered(NamedTuple):
 class EpochRun:
     """An iterator over the batches of one worker's share of an epoch.
 
+    ``delivered`` and ``numbers`` are of the latest batch: its additions to the state, and its items as the plan numbers them.
+
     Args:
         plan: selects the items.
         start: this worker's progress when the plan was made.
@@ -141,6 +145,7 @@ class EpochRun:
     def __init__(self, plan: EpochPlan, start: Progress, settings: RunSettings, context: RunContext) -> None:
         self.epoch = start.epoch
         self.delivered = Delivered(np.zeros(0, np.int64), 0, 0)
+        self.numbers = np.zeros(0, np.uint32)
         self._plan = plan
         self._settings = settings
         self._context = context
@@ -223,7 +228,10 @@ class EpochRun:
         stats.add("substitutions", filled.substitutions)
         stats.order.observe(self.epoch, indices, hits)
         self._record(filled)
-        return Batch(indices, filled.data, self.epoch, flags)
+        self.numbers = indices
+        numbering = self._context.numbering
+        datasets, indices = (None, indices) if numbering is None else numbering.parts(indices)
+        return Batch(indices, filled.data, self.epoch, flags, datasets)
 
     def _record(self, filled: _PartialBatch) -> None:
         """Make the batch the latest delivered one."""

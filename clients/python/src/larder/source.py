@@ -189,11 +189,13 @@ class Item:
         index: index in the dataset.
         data: its bytes, a part of the batch's buffer, which lives as long as any reference to it.
         name: bucket and key, if the dataset has ``keys=True``.
+        dataset: name of its dataset, as given, in a `larder.Mix`.
     """
 
     index: int
     data: memoryview
     name: tuple[str, str] | None = None
+    dataset: str = ""
 
     def __repr__(self) -> str:
         place = "" if self.name is None else f", 's3://{self.name[0]}/{self.name[1]}'"

@@ -31,6 +31,7 @@ from typing import Any, TypedDict, Unpack
 from larder.errors import LarderWarning
 from larder.job import Job
 from larder.loader import Loader, Shard
+from larder.mixing import refuse_mix
 from larder.options import refuse_unknown
 from larder.pipelines.fingerprint import fingerprints
 from larder.pipelines.running import (
@@ -108,6 +109,7 @@ def pipeline(dataset: DatasetName, **options: Unpack[PipelineOptions]) -> Pipeli
         TypeError: unknown option.
     """
     refuse_unknown(options, *PipelineOptions.__annotations__)
+    refuse_mix(dataset, "a pipeline")
     return Pipeline(dataset, options)
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from larder.planner.permutation import ItemPermutation
 
-KINDS = ("striped", "shuffled", "contiguous", "sequential")
+KINDS = ("striped", "shuffled", "contiguous", "sequential", "mixed")
 MOST_ITEMS = 2**32 - 1
 """Items of a dataset: indices have 32 bits."""
 MOST_UNITS = 2000
@@ -32,6 +32,8 @@ class Layout:
     epoch begins with it.
 
     ``sequential``: each epoch has the dataset's own order, and a chunk is a slice of it. For evaluation.
+
+    ``mixed``: an epoch of several datasets (`larder.planner.mixing`), which have layouts of their own.
 
     Args:
         items: number of items, at most 2**32 - 1.

@@ -71,7 +71,13 @@ class Progress:
         return cls(dataset, order.layout, order.seed, order.epoch, order.given, order.group, world=world, rank=rank)
 
     def order(self) -> EpochOrder:
-        """The order of the current epoch."""
+        """The order of the current epoch; that of a mixture is `larder.planner.mixing.MixedOrder`, which needs its datasets.
+
+        Raises:
+            StateError: the state is of a mixture.
+        """
+        if self.layout.kind == "mixed":
+            raise StateError("this is the state of a mixture of datasets, but it is loaded for a single one")
         return EpochOrder(self.layout, seed=self.seed, epoch=self.epoch, chunks=self.chunks, group=self.group)
 
     @property

@@ -13,9 +13,10 @@ from torch.utils.data import IterableDataset
 
 from larder.errors import StateError
 from larder.loader import Loader, LoaderOptions, Shard
+from larder.mixing import Mix, shown
 from larder.options import refuse_unknown
 from larder.ranks import Ranks, environment_ranks, given_ranks
-from larder.source import DatasetName, name_of
+from larder.source import DatasetName
 from larder.stats import Stats
 from larder.torch.iteration import Iteration, IterationContext, Tag, WorkerState
 from larder.torch.ranks import (
@@ -94,7 +95,8 @@ class CachedDataset(IterableDataset[Any]):
 
     Args:
         endpoint: address of the gateway.
-        dataset: its name, its digest file (a path or ``s3://bucket/key``), or the result of `larder.Client.register`.
+        dataset: its name, its digest file (a path or ``s3://bucket/key``), the result of `larder.Client.register`,
+            or a `larder.Mix`.
         batch_size: items of a batch.
         options: see `DatasetOptions` and `larder.loader.LoaderOptions`.
 
@@ -104,7 +106,7 @@ class CachedDataset(IterableDataset[Any]):
     """
 
     def __init__(
-        self, endpoint: str, dataset: DatasetName, *, batch_size: int, **options: Unpack[DatasetOptions]
+        self, endpoint: str, dataset: DatasetName | Mix, *, batch_size: int, **options: Unpack[DatasetOptions]
     ) -> None:
         refuse_unknown(options, "batch_size", *DatasetOptions.__annotations__)
         rest = cast(LoaderOptions, {name: value for name, value in options.items() if name not in _OWN_OPTIONS})
@@ -112,7 +114,7 @@ class CachedDataset(IterableDataset[Any]):
         pipeline = SamplePipeline.of(options)
         self._ranks = given_ranks(options.get("rank"), options.get("world"))
         self._context = IterationContext(loader, Rounds(), pipeline, options.get("keys", False))
-        self._name = name_of(dataset)
+        self._name = shown(dataset)
         self._sent_by: Ranks | None = None
         self._iterations = 0
         self._iteration: Iteration | None = None
@@ -121,7 +123,7 @@ class CachedDataset(IterableDataset[Any]):
 
     def __repr__(self) -> str:
         ranks = "" if self._ranks is None else f", rank={self._ranks.rank}, world={self._ranks.world}"
-        return f"CachedDataset({self._name!r}, {self._context.loader.settings}{ranks})"
+        return f"CachedDataset({self._name}, {self._context.loader.settings}{ranks})"
 
     def __iter__(self) -> Iteration:
         _refuse_batches_of_batches()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.dataset import DatasetInfo
+from larder.dataset import DatasetInfo, restored_info
 from larder.errors import StateError
 from larder.frames import HIT
 from larder.loader import Loader, Shard
@@ -57,7 +57,7 @@ class IterationContext(NamedTuple):
     def info(self) -> DatasetInfo:
         """The dataset's description; one worker requests it for all."""
         if self.loader.known is None:
-            self.loader.info = DatasetInfo(**self.rounds.once("dataset", lambda: asdict(self.loader.info)))
+            self.loader.info = restored_info(self.rounds.once("dataset", lambda: asdict(self.loader.info)))
         return self.loader.info
 
     def begin(self, epoch: int, start: Mapping[str, Any] | None, shard: Shard, *, agreed: bool = False) -> Progress:
@@ -171,11 +171,11 @@ class Iteration:
             except StopIteration:
                 self._finish()
                 raise
-            self.tag.indices.append(batch.indices)
+            self.tag.indices.append(run.numbers)
             self.tag.hits.append((batch.flags & HIT) != 0)
             self.tag.delivered.append(run.delivered)
             try:
-                samples = self._samples(batch)
+                samples = self._samples(run.numbers, batch)
                 made = self._context.pipeline.batch(samples) if samples else None
             except BaseException:
                 run.undo_last()  # a state that is saved now still has this batch to come
@@ -185,10 +185,10 @@ class Iteration:
             if samples:
                 return made
 
-    def _samples(self, batch: Batch) -> list[Any]:
+    def _samples(self, numbers: NDArray[np.uint32], batch: Batch) -> list[Any]:
         loader = self._context.loader
-        names = ItemNames(loader.keys if self._context.with_keys else None, loader.locate)
-        return self._context.pipeline.samples(batch.indices.tolist(), batch.data, names, loader.stats, self._seed)
+        names = ItemNames(loader.keys if self._context.with_keys else None, loader.locate, loader.mixture)
+        return self._context.pipeline.samples(numbers.tolist(), batch.data, names, loader.stats, self._seed)
 
     def cancel(self, why: str) -> None:
         """End the iteration: asking for another batch raises `StateError`. One that is complete stays complete."""

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from larder.dataset import DatasetInfo
 from larder.job import Job
 from larder.loader import Loader, LoaderOptions
+from larder.mixing import refuse_mix
 from larder.options import refuse_unknown
 from larder.run import counts_of, item_error
 from larder.source import Access, DatasetName, Source, name_of
@@ -66,13 +67,13 @@ class CachedMapDataset(Dataset[Any]):
 
     def __init__(self, endpoint: str, dataset: DatasetName, **options: Unpack[MapOptions]) -> None:
         refuse_unknown(options, *MapOptions.__annotations__)
+        self._name = name_of(refuse_mix(dataset, type(self).__name__))
         self._pipeline = SamplePipeline.of(options)
         self._with_keys = options.get("keys", False)
         self._with_ids = options.get("ids", False)
         own = ("transform", "on_error", "keys", "ids")
         rest = cast(LoaderOptions, {name: value for name, value in options.items() if name not in own})
         self._loader = Loader(endpoint, dataset, batch_size=1, **rest)
-        self._name = name_of(dataset)
         self._counted: dict[str, float] = {}
 
     def __repr__(self) -> str:

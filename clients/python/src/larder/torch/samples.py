@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from larder.dataset import MixtureInfo
 from larder.errors import ItemUntransformable
+from larder.mixing import numbering_of
 from larder.seeds import own_generators, seed_generators
 from larder.source import Item, Keys
 from larder.stats import Stats
@@ -15,10 +19,24 @@ from larder.torch.collation import collate
 
 
 class ItemNames(NamedTuple):
-    """Bucket and key of items: of all in ``keys``, if the dataset loads them; of a single one by ``locate``."""
+    """Bucket and key of items: of all in ``keys``, if the dataset loads them; of a single one by ``locate``. Of a mixture, also
+    their datasets."""
 
     keys: Keys | None
     locate: Callable[[int], tuple[str, str]]
+    mixture: MixtureInfo | None = None
+
+    def items(self, numbers: Sequence[int], data: Sequence[memoryview]) -> Iterator[tuple[int, Item]]:
+        """Items with their numbers, which are their indices unless datasets are mixed."""
+        keys = self.keys
+        if self.mixture is None:
+            for number, each in zip(numbers, data, strict=True):
+                yield number, Item(number, each, None if keys is None else keys[number])
+            return
+        numbering, names = numbering_of(self.mixture), self.mixture.names
+        parts, indices = numbering.parts(np.asarray(numbers, np.uint32))
+        for number, part, index, each in zip(numbers, parts.tolist(), indices.tolist(), data, strict=True):
+            yield number, Item(index, each, None if keys is None else keys[number % numbering.total], names[part])
 
 
 Transform = Callable[[Item], Any]
@@ -58,7 +76,7 @@ class SamplePipeline(NamedTuple):
 
     def samples(
         self,
-        indices: Sequence[int],
+        numbers: Sequence[int],
         data: Sequence[memoryview],
         names: ItemNames,
         stats: Stats,
@@ -67,11 +85,11 @@ class SamplePipeline(NamedTuple):
         """The samples of these items in order; fewer if some fail and ``on_error`` is ``"skip"``.
 
         Args:
-            indices: of the items.
+            numbers: of the items.
             data: their bytes, aligned.
             names: bucket and key of the items.
             stats: counts time and failures.
-            seed: what seeds each transform together with the item, unless the pipeline is not ``seeded``.
+            seed: what seeds each transform together with the item's number, unless the pipeline is not ``seeded``.
 
         Raises:
             ItemUntransformable: the transform raised, and ``on_error`` is ``"raise"``.
@@ -82,16 +100,15 @@ class SamplePipeline(NamedTuple):
         samples = []
         seeds = seed if self.seeded else None
         with nullcontext() if seeds is None else own_generators():
-            for index, each in zip(indices, data, strict=True):
-                item = Item(index, each, None if names.keys is None else names.keys[index])
+            for number, item in names.items(numbers, data):
                 if seeds is not None:
-                    seed_generators(*seeds, index)
+                    seed_generators(*seeds, number)
                 try:
                     samples.append(self.transform(item))
                 except Exception as error:
                     if self.on_error == "raise":
                         detail = f"{type(error).__name__}: {error}"
-                        raise ItemUntransformable(index, *names.locate(index), detail) from error
+                        raise ItemUntransformable(item.index, *names.locate(number), detail) from error
                     stats.add("untransformable", 1)
         stats.add("transforming", perf_counter() - began)
         return samples
