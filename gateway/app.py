@@ -207,9 +207,10 @@ class Larder(Router):
         add_monitoring(self._ops, self._lifecycle, watch.problems, refresh)
         add_fleet(self._ops, FleetService(identities, fleet.membership, self._start.local))
         add_pages(self._ops)
-        describe_all(self._ops, self._admin.app.api)
+        describe_all(self._ops, lambda: self._admin.app.api)
         self._loop(repeat("gauges", partial(_later, _REFRESH, refresh)))
         await self._settle(keeper)
+        self._loop(self._admin.load())
 
     def _services(
         self, store: Store, origin: OriginClient, fleet: FleetServices, channel: Invalidations, management: Management
@@ -314,7 +315,7 @@ class Larder(Router):
         """Run operators' requests for this node, and serve other nodes if there may be any; returns the node's watch."""
         everywhere = fleetwide(ground)
         operations = operate(ground, everywhere, registrations, self._stack)
-        self._admin.app.api.state.operations = operations
+        self._admin.app.state.operations = operations
         if ground.fleet.gate is not None:
             items = PeerItemsEdge(registrations, ground.engine.batches, ground.engine.services.store)
             addresses = {

@@ -72,6 +72,11 @@ class AdminSettings(Section):
     token: str = Field("", description="bearer token for reading and changing everything", repr=False)
     read_token: str = Field("", description="bearer token for reading everything", repr=False)
 
+    @property
+    def open(self) -> bool:
+        """Whether there is a token."""
+        return bool(self.token or self.read_token)
+
     @field_validator("token", "read_token")
     @classmethod
     def _can_be_sent(cls, token: str) -> str:

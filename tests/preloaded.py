@@ -5,6 +5,7 @@ from gateway.imports import imported
 _WHEN_SERVING = (
     "aiosqlite",
     "gateway.admin.catalog.upgrading",
+    "gateway.admin.endpoints",
     "gateway.origin.chain",
     "gateway.origin.control",
     "gateway.server.protocol",

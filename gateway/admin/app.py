@@ -1,35 +1,35 @@
 """The application under ``/-/admin``: an ASGI gate that checks tokens and bounds bodies, and FastAPI behind it.
 
 FastAPI reads a body before it checks who sent it. The gate never reads the body of a request without a valid token.
+
+The endpoints (``endpoints.py``) are imported after the start, in a thread: they take half as long as the data path, and a gateway
+without admin tokens never needs them.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import logging
 from collections import Counter
 from contextlib import suppress
+from threading import Lock
 
-from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.dependencies.utils import get_flat_params
-from fastapi.params import Query
-from fastapi.routing import APIRoute
+from fastapi import FastAPI
+from starlette.datastructures import State
 
-from gateway import __version__
-from gateway.admin.configuration import audit, credentials, origins, rules, rules_check, tenants
-from gateway.admin.fleet import datasets, jobs, nodes, overview, pipelines, results, streams
-from gateway.admin.http.documents import PROBLEMS
 from gateway.admin.http.requests import AdminParts
 from gateway.admin.http.tokens import ACTOR, Tokens
-from gateway.admin.operations import explain, profile_endpoints, purge, verifications, warmup_endpoints
 from gateway.edge.asgi import Edge, Headers
-from gateway.edge.problems import handle_problems, include
+from gateway.imports import imported
 from gateway.model.datasets import ApiError
 from gateway.server.received import too_large, whole_body
 from gateway.server.refusals import Message, Receive, Scope, Send
 from gateway.server.strangers import authenticated
 
 PREFIX = "/admin"
+ENDPOINTS = "gateway.admin.endpoints"
 STALE = b"x-larder-stale"
 """Header of an answer that may be stale; its value names the unreachable service, the catalog or Redis."""
 _OF_CATALOG = (["tenants"], ["credentials"], ["origins"], ["rules"])
@@ -37,26 +37,6 @@ LARGEST_BODY = 1024 * 1024
 """Most bytes of a request's body."""
 
 log = logging.getLogger("larder.admin")
-ROUTERS: tuple[APIRouter, ...] = (
-    tenants.TENANTS.router,
-    credentials.CREDENTIALS.router,
-    origins.ORIGINS.router,
-    rules.router,
-    rules_check.router,
-    audit.router,
-    overview.router,
-    nodes.router,
-    datasets.router,
-    jobs.router,
-    pipelines.router,
-    streams.router,
-    results.router,
-    warmup_endpoints.router,
-    profile_endpoints.router,
-    purge.router,
-    verifications.router,
-    explain.router,
-)
 
 
 class AdminApp(Edge):
@@ -71,22 +51,27 @@ class AdminApp(Edge):
         super().__init__(log)
         self._tokens = tokens
         self._parts = parts
-        self.api = FastAPI(
-            title="Larder: administration",
-            version=__version__,
-            docs_url=None,
-            redoc_url=None,
-            openapi_url=None,
-            servers=[{"url": "/-"}],
-            # A redirect would leave "/-" and address a bucket.
-            redirect_slashes=False,
-            dependencies=[Depends(_known_parameters)],
-            responses=PROBLEMS,
-        )
-        self.api.state.parts = parts
-        handle_problems(self.api, log)
-        for router in ROUTERS:
-            include(self.api, router, PREFIX)
+        self.state = State()
+        """What the endpoints depend on; complete before the first request."""
+        self.state.parts = parts
+        self._api: FastAPI | None = None
+        self._loading = Lock()
+
+    @property
+    def api(self) -> FastAPI:
+        """The endpoints. Blocks for about a second at the first use."""
+        with self._loading:
+            if self._api is None:
+                api: FastAPI = imported(ENDPOINTS).api_of(self.state, PREFIX)
+                gc.freeze()  # it stays: a collection of garbage need not search it
+                self._api = api
+            return self._api
+
+    async def load(self) -> FastAPI:
+        """The endpoints, imported in a thread."""
+        if self._api is None:
+            await asyncio.to_thread(lambda: self.api)
+        return self.api
 
     @staticmethod
     def handles(path: str) -> bool:
@@ -99,7 +84,8 @@ class AdminApp(Edge):
         authenticated(scope)
         body = await _body_of(scope, receive)
         _refuse_doubles(body)
-        await self.api(scope, _replay(body, receive), send)
+        api = await self.load()
+        await api(scope, _replay(body, receive), send)
 
     def headers(self, scope: Scope, status: int) -> Headers:
         """The request's id, as in the audit log, the role of the token, and whether the answer may be stale."""
@@ -150,17 +136,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return again
-
-
-async def _known_parameters(request: Request) -> None:
-    """Refuse unknown parameters: FastAPI ignores them, so a misspelt filter would have no effect."""
-    route = request.scope.get("route")
-    assert isinstance(route, APIRoute)
-    known = [field.alias for field in get_flat_params(route.dependant) if isinstance(field.field_info, Query)]
-    given = [name for name, _ in request.query_params.multi_items()]
-    for name in given:
-        if name not in known:
-            there = f"known: {', '.join(known)}" if known else "none is allowed"
-            raise ApiError("InvalidRequest", f"Unknown parameter {name[:64]!r}; {there}.")
-        if given.count(name) > 1:
-            raise ApiError("InvalidRequest", f"The parameter {name} is given more than once.")

@@ -54,14 +54,14 @@ _TAGS = {
 _SCHEMAS = "#/components/schemas/"
 
 
-def describe_all(app: FastAPI, admin: FastAPI) -> None:
-    """Make ``app`` serve the document of both. Call it after both have all their endpoints."""
+def describe_all(app: FastAPI, admin: Callable[[], FastAPI]) -> None:
+    """Make ``app`` serve the document of both. ``admin`` is called for the first document."""
     own: Callable[[], Document] = app.openapi
     made: list[Document] = []
 
     def openapi() -> Document:
         if not made:
-            made.append(merged(own(), admin.openapi()))
+            made.append(merged(own(), admin().openapi()))
         return made[0]
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
 
 from gateway.model.datasets import ApiError
 
@@ -79,6 +80,12 @@ async def dashboard(request: Request) -> Response:
 async def docs(request: Request) -> Response:
     """The OpenAPI page."""
     return await _page(request, "docs/index.html", _DOCS_POLICY)
+
+
+@_router.api_route("/openapi.json", methods=["GET", "HEAD"])
+async def openapi(request: Request) -> Response:
+    """The OpenAPI document. It is made at the first request, which takes a second or two, in a thread."""
+    return JSONResponse(await asyncio.to_thread(request.app.openapi))
 
 
 @_router.api_route("/static/{name:path}", methods=["GET", "HEAD"])

@@ -71,7 +71,7 @@ def ops_app() -> FastAPI:
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        openapi_url="/openapi.json",
+        openapi_url=None,
         servers=[{"url": "/-"}],
         # A redirect would leave "/-" and address a bucket.
         redirect_slashes=False,

@@ -63,7 +63,7 @@ class Administration:
         """Whether there is a catalog to follow; known after ``start``."""
         self.parts = AdminParts(self.catalog, lambda: live.file, lambda: live.effective)
         self.app = AdminApp(Tokens(settings.admin), self.parts)
-        self.app.api.state.rule_probe = rule_probe
+        self.app.state.rule_probe = rule_probe
         self._settings = settings
         self._live = live
 
@@ -75,6 +75,11 @@ class Administration:
             yield Trouble.of("catalog-unread", "No request is answered before the catalog has been read")
         if self._settings.admin.token and _split(self._settings):
             yield Trouble.of("catalog-split", _split(self._settings))
+
+    async def load(self) -> None:
+        """Import the endpoints in a thread if tokens open them, so that the first request need not wait for it."""
+        if self._settings.admin.open:
+            await self.app.load()
 
     async def start(self, start: Start, authenticator: Authenticator, stack: AsyncExitStack) -> None:
         """Read the catalog, if there may be one, and follow it until the stack is closed.
@@ -127,7 +132,7 @@ async def _may_have_catalog(settings: Settings) -> bool:
 
 def has_catalog(settings: Settings) -> bool:
     """Whether a catalog must be read: one is configured, can be written, or existed before."""
-    if settings.admin.token or settings.admin.read_token or not settings.database.sqlite:
+    if settings.admin.open or not settings.database.sqlite:
         return True
     file = _file_of(settings)
     return file.exists() or was_begun(file)

@@ -67,7 +67,7 @@ class AdminWorld:
         catalog.follow(self.live.use_catalog)
         parts = AdminParts(catalog, lambda: self.live.file, lambda: self.live.effective)
         self.app = AdminApp(Tokens(file.admin), parts)
-        self.app.api.state.rule_probe = None
+        self.app.state.rule_probe = None
         self.http: httpx.AsyncClient
 
     @classmethod

@@ -168,7 +168,7 @@ async def test_an_origin_that_is_away_leaves_it_open(world: AdminWorld) -> None:
             """Fail."""
             raise OriginUnavailable("refused")
 
-    world.app.api.state.rule_probe = RuleProbe(Away())  # type: ignore[arg-type]
+    world.app.state.rule_probe = RuleProbe(Away())  # type: ignore[arg-type]
     checked = await world.ask("POST", "/rules/check", 200, {"items": [{"match": "data/x/**"}, {"match": "data/x/y"}]})
     assert [item["verdict"] for item in checked["items"]] == ["unknown", "hidden", "unknown"]
     assert "cannot be reached" in checked["items"][0]["why"]

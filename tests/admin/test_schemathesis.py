@@ -56,7 +56,7 @@ def described() -> dict[str, Any]:
     for add in (add_datasets, add_jobs, add_importance, add_fleet):
         add(app, nobody)
     add_homes(app)
-    describe_all(app, admin.api)
+    describe_all(app, lambda: admin.api)
     return app.openapi()
 
 

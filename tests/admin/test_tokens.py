@@ -9,7 +9,8 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from gateway.admin.app import LARGEST_BODY, PREFIX, ROUTERS, AdminApp
+from gateway.admin.app import LARGEST_BODY, PREFIX, AdminApp
+from gateway.admin.endpoints import ROUTERS
 from gateway.admin.http.tokens import Tokens
 from gateway.config import load_settings
 from gateway.config_catalog import AdminSettings

