@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.random import Generator
 
-from gateway.policies.streams.tree import Stream
+from gateway.policies.streams.stream import Stream
 from gateway.sim.pooled import CachedBlock
 from gateway.sim.read_scenario import ORDERS_OF_READS, ClientSpec, PrefixSpec, StoredObject, traced
 

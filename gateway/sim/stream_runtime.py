@@ -12,6 +12,7 @@ from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.pools import STREAM, order_named, stream_pools
 from gateway.policies.space.plan import PoolOrder
 from gateway.policies.space.stream_space import StreamMemory, stream_orders
+from gateway.policies.streams.names import SiblingNames
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import (
     DEPTH,
@@ -26,7 +27,8 @@ from gateway.policies.streams.prefetch import (
     paths_below,
     whole_stream,
 )
-from gateway.policies.streams.tree import AccessStreamTree, Segment, Stream
+from gateway.policies.streams.stream import Segment, Stream
+from gateway.policies.streams.tree import AccessStreamTree
 from gateway.policies.streams.zone import PoolReport, ZoneStream, stream_report
 from gateway.sim.clock import Clock
 from gateway.sim.pooled import CachedBlock, PooledCache, SimulatedPool
@@ -54,6 +56,13 @@ class _Followed:
     loading: dict[CachedBlock, int] = field(default_factory=dict)
     unread: set[CachedBlock] = field(default_factory=set)
     next_item: int = 0
+
+    def names(self) -> SiblingNames:
+        """What a listing of the stream tells of its children."""
+        names = SiblingNames()
+        names.list_page(self.children)
+        names.end_listing()
+        return names
 
 
 class StreamRuntime:
@@ -184,7 +193,9 @@ class StreamRuntime:
             fits = int(pool.target / WHOLE_STREAM) * followed.items // max(1, followed.size)
             stream.listed = max(stream.listed, fits)
             return
-        stream.listed, stream.counted = followed.items, True
+        if not stream.counted:
+            stream.listed, stream.counted = followed.items, True
+            self.tree.siblings(stream.name, followed.names())
         while len(self._whole) < DEPTH:
             wanted = self._next_of(followed)
             size, coming = self._store.size_of(wanted), sum(followed.loading.values())

@@ -193,6 +193,15 @@ async def test_a_stream_is_counted_though_its_pool_is_full(training: Training) -
     assert training.fetched() == []
 
 
+async def test_the_listing_tells_positions(training: Training) -> None:
+    """Rule: once all of a stream is listed, its reads are judged by the names that there are, not by those that were read."""
+    await training.train(ORDER[:60])
+    stream = training.tree.named("b/train/")
+    assert stream is not None
+    assert stream.evidence is not None
+    assert (stream.evidence.listed, stream.evidence.count) == (True, len(NAMES))
+
+
 async def test_other_patterns_are_not_loaded_whole(training: Training) -> None:
     """Rule: what is skewed is not guessed."""
     training.rules = Rules([Caching(match="b/**", pattern="skewed")])

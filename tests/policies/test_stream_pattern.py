@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from gateway.policies.streams.names import SiblingNames
 from gateway.policies.streams.pattern import (
     Pattern,
     Recognition,
@@ -160,7 +161,9 @@ def test_what_was_generated_is_recognised(name, view):
     """Rule: 95 of 100 windows are believed right, through several clients, workers and gateways; 90 each on their own."""
     order, truth = ORDERS[name]
     items = 2000
-    listing = [f"{at:05d}" for at in range(items)]
+    listing = SiblingNames()
+    listing.list_page(f"{at:05d}" for at in range(items))
+    listing.end_listing()
     own = believed = windows = 0
     for reads in seen_by_gateways(order, np.random.default_rng(11), items, 6000, view):
         tree, looked = AccessStreamTree(), 0

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.policies.streams.names import SiblingNames
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.tree import MOST_LEVELS, MOST_TAILS, AccessStreamTree
 
@@ -25,6 +26,14 @@ def names(tree):
 def files(count, prefix="data/train/"):
     """Keys in listing order."""
     return [f"{prefix}{at:05d}.jpg" for at in range(count)]
+
+
+def listing(found):
+    """What a listing of these names tells."""
+    siblings = SiblingNames()
+    siblings.list_page(sorted(found))
+    siblings.end_listing()
+    return siblings
 
 
 def shuffled(keys, seed=1):
@@ -225,30 +234,60 @@ def test_a_scan_of_many_keys_is_bounded():
 
 def test_a_listing_gives_positions_and_number():
     """Rule: with a listing c is its length; without one the names seen so far stand in, and the evidence says so."""
-    tree = AccessStreamTree()
-    keys = shuffled(files(5000))
-    read(tree, keys[:150])
+    tree, draw = AccessStreamTree(), random.Random(3)
+    keys = files(600)
+    drawn = [draw.choice(keys) for _ in range(500)]
+    read(tree, drawn[:200])
     assert not tree.streams()[0].evidence.listed
-    tree.siblings("bucket/data/train/", [key.rpartition("/")[2] for key in keys])
-    read(tree, keys[150:400])
+    tree.siblings("bucket/data/train/", listing(key.rpartition("/")[2] for key in keys))
+    read(tree, drawn[200:], start=200.0)
     evidence = tree.streams()[0].evidence
-    assert (evidence.listed, evidence.count) == (True, 5000)
+    assert (evidence.listed, evidence.count) == (True, 600)
 
 
-def test_a_listing_of_prefixes_is_taken_without_slashes():
-    """Rule: common prefixes of a listing are the children that reads show."""
-    tree = AccessStreamTree()
-    read(tree, [f"log/{day:04d}/x" for day in range(150)])
-    tree.siblings("bucket/log/", [f"{day:04d}/" for day in range(300)])
-    read(tree, [f"log/{day:04d}/x" for day in range(150, 280)])
-    assert (tree.streams()[0].evidence.count, tree.streams()[0].pattern) == (300, Pattern.SEQUENTIAL)
+def test_a_listing_of_what_is_below_prefixes_counts_each_once():
+    """Rule: a listing names a child as often as there are objects below it; it is one sibling."""
+    tree, draw = AccessStreamTree(), random.Random(4)
+    days = [draw.randrange(300) for _ in range(500)]
+    read(tree, [f"log/{day:04d}/x" for day in days[:200]])
+    tree.siblings("bucket/log/", listing([f"{day:04d}" for day in range(300) for _ in range(3)]))
+    read(tree, [f"log/{day:04d}/x" for day in days[200:]], start=200.0)
+    assert (tree.streams()[0].evidence.count, tree.streams()[0].pattern) == (300, Pattern.RANDOM)
 
 
 def test_a_listing_of_what_has_gone_is_passed_over():
     """Rule: a listing may come when its stream has left the tree."""
     tree = AccessStreamTree()
-    tree.siblings("bucket/gone/", ["a"])
+    tree.siblings("bucket/gone/", listing(["a"]))
     assert tree.streams() == []
+
+
+def test_a_few_hot_objects_are_told_by_a_listing():
+    """Rule: reads of a few hot items look like random reads of a small prefix until a listing says how many there are."""
+    tree, draw = AccessStreamTree(), random.Random(2)
+    keys = files(5000)
+    hot = draw.sample(keys, 100)
+    read(tree, (draw.choice(hot if draw.random() < 0.9 else keys) for _ in range(300)))
+    assert tree.streams()[0].pattern is Pattern.RANDOM
+    tree.siblings("bucket/data/train/", listing(key.rpartition("/")[2] for key in keys))
+    read(tree, (draw.choice(hot if draw.random() < 0.9 else keys) for _ in range(1000)), start=1000.0)
+    assert tree.streams()[0].pattern is Pattern.SKEWED
+
+
+@pytest.mark.parametrize("part", [300, 3000])
+def test_random_reads_of_a_part_of_a_prefix_are_random(part):
+    """Rule: who reads the first half of a prefix once an epoch is judged within that half, in the first epoch as well; but for a
+    few windows where an epoch ends."""
+    tree, believed = AccessStreamTree(), []
+    keys = files(2 * part)
+    for epoch in range(3):
+        for at, key in enumerate(shuffled(keys[:part], epoch)):
+            read(tree, [key], start=10.0 * (part * epoch + at))
+            if tree.streams() and tree.streams()[0].listing is None:
+                tree.siblings("bucket/data/train/", listing(key.rpartition("/")[2] for key in keys))
+            believed += [stream.pattern for stream in tree.streams()]
+    assert believed.count(Pattern.RANDOM) >= 0.85 * len(believed)
+    assert len(believed) > 2.5 * part
 
 
 def test_a_million_siblings_are_sampled():
@@ -256,12 +295,12 @@ def test_a_million_siblings_are_sampled():
     tree = AccessStreamTree()
     keys = shuffled([f"{at:06d}" for at in range(200_000)])
     read(tree, keys[:150])
-    tree.siblings("bucket/", keys)
+    tree.siblings("bucket/", listing(keys))
     read(tree, keys[150:1150])
     (stream,) = tree.streams()
-    assert (stream.pattern, stream.evidence.count) == (Pattern.RANDOM, 200_000)
-    assert len(stream.names._sample) <= 1024
-    places = stream.names.positions(["050000", "150000"])
+    assert (stream.pattern, stream.listing.seen) == (Pattern.RANDOM, 200_000)
+    assert len(stream.listing._sample) <= 1024
+    places = stream.listing.positions(["050000", "150000"])
     assert places["050000"] == pytest.approx(50_000, rel=0.2)
     assert places["150000"] == pytest.approx(150_000, rel=0.2)
 

@@ -22,7 +22,8 @@ from gateway.policies.pools import STREAM, stream_bucket, stream_place
 from gateway.policies.rules import OFF, Rules
 from gateway.policies.streams.pattern import WINDOW, Pattern
 from gateway.policies.streams.prefetch import PoolRoom
-from gateway.policies.streams.tree import AccessStreamTree, Stream
+from gateway.policies.streams.stream import Stream
+from gateway.policies.streams.tree import AccessStreamTree
 from gateway.policies.streams.zone import MOST_STREAMS, NodeStreams, PoolReport, StreamReport, stream_report
 from gateway.store.accesses import ObservedReads
 from gateway.store.index.pool_rows import PoolRow

@@ -30,7 +30,8 @@ from gateway.policies.lane import LoadClass
 from gateway.policies.rules import OFF, Rules
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import DEPTH, PREDECESSORS, AheadOf, BlockRuns, paths_below
-from gateway.policies.streams.tree import AccessStreamTree, Segment, Stream, Tail, has_blocks, levels
+from gateway.policies.streams.stream import Segment, Stream
+from gateway.policies.streams.tree import AccessStreamTree, Tail, has_blocks, levels
 from gateway.policies.streams.zone import AheadReport
 from gateway.tasks import Tasks, for_each
 

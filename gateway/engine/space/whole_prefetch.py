@@ -29,9 +29,11 @@ from gateway.model.keys import ObjectKey, Principal
 from gateway.policies.lane import LoadClass
 from gateway.policies.pools import stream_bucket
 from gateway.policies.rules import OFF
+from gateway.policies.streams.names import SiblingNames
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import DEPTH, JUDGED, REST, PoolRoom, WholeLoad, read_whole, whole_stream
-from gateway.policies.streams.tree import AccessStreamTree, Stream
+from gateway.policies.streams.stream import Stream
+from gateway.policies.streams.tree import AccessStreamTree, levels
 from gateway.policies.streams.zone import AheadReport
 from gateway.tasks import Tasks
 
@@ -93,6 +95,7 @@ class _Whole:
         blocks: of these, and of those that are left to streams below it.
         counted: whether that is all.
         counted_at: reads of the stream before the last of them was counted.
+        names: of the stream's children among them.
         since: bytes that were loaded after its room was looked at.
         told: whether a failure was logged.
     """
@@ -105,6 +108,7 @@ class _Whole:
     counted: bool = False
     counted_at: int = 0
     walk: _Walk = field(default_factory=_Walk)
+    names: SiblingNames = field(default_factory=SiblingNames)
     since: int = 0
     running: bool = False
     told: bool = False
@@ -122,6 +126,7 @@ class _Whole:
     def count_anew(self) -> None:
         """Forget what was counted: the next walk counts."""
         self.items, self.size, self.blocks, self.counted, self.walk = 0, 0, 0, False, _Walk()
+        self.names = SiblingNames()
 
     def fail(self, why: object) -> None:
         """Count a failure, and log the first."""
@@ -272,6 +277,8 @@ class WholeStreams:
             walk.units.extend(own)
         else:
             whole.blocks += sum(-(-unit.size // self._links.block_size) for unit in listed)
+            if not stream.blocks:
+                whole.names.list_page(levels(unit.key.key)[stream.level - 1] for unit in listed)
             self._count(whole, walk, own)
         return True
 
@@ -286,6 +293,9 @@ class WholeStreams:
         whole.counted_at = whole.stream.draws
         whole.stream.listed = whole.blocks if walk.ended else max(whole.stream.listed, whole.blocks)
         whole.stream.counted = whole.stream.counted or walk.ended
+        if walk.ended:
+            whole.names.end_listing()
+            self._tree.siblings(whole.stream.name, whole.names)
         mean, draws = whole.size // max(1, whole.items), whole.stream.draws - whole.stream.early
         if not read_whole(whole.stream.bytes, draws, mean):
             whole.rest()

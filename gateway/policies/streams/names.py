@@ -9,7 +9,7 @@ sampling, Flajolet 1990).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from zlib import crc32
 
 from gateway.policies.streams.pattern import estimated_count
@@ -27,34 +27,42 @@ class SiblingNames:
         self._bits = 0
         self._sample: list[str] = []
         self._exact = 0
+        self._counted = 0
+        self._latest = ""
         self.listed = False
         """Whether all names are known from a listing."""
         for name in names:
             self.add(name)
 
-    def add(self, name: str) -> None:
-        """Note a name that was read; once a listing is known, a new name shows that the prefix has grown."""
+    def list_page(self, names: Iterable[str]) -> None:
+        """Take in the next page of a listing, which is in order; names may repeat beside each other."""
+        for name in names:
+            if name != self._latest:
+                self._latest = name
+                self._counted += 1
+                self.add(name)
+
+    def end_listing(self) -> None:
+        """All pages are taken in."""
+        self._exact, self.listed = self._counted, True
+
+    def add(self, name: str) -> int:
+        """Note a name that was read; once a listing is known, a new name shows that the prefix has grown.
+
+        Returns:
+            How many names it stands for that were known before: 0 if it is new, or not in the sample.
+        """
         if self._bits and _zeros(name) < self._bits:
-            return
+            return 0
         at = bisect_left(self._sample, name)
         if at < len(self._sample) and self._sample[at] == name:
-            return
+            return 1 << self._bits
         self._sample.insert(at, name)
         if self.listed:
             self._exact += 1 << self._bits
         if len(self._sample) > MOST_NAMES:
             self._thin()
-
-    def list_all(self, names: Collection[str]) -> None:
-        """Replace what is known by a complete listing without repeats."""
-        self._bits = 0
-        while len(names) >> self._bits > MOST_NAMES * 3 // 4:
-            self._bits += 1
-        self._sample = sorted(name for name in names if _zeros(name) >= self._bits)
-        self._exact = len(names)
-        self.listed = True
-        while len(self._sample) > MOST_NAMES:
-            self._thin()
+        return 0
 
     @property
     def seen(self) -> int:

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gateway.policies.streams.pattern import Pattern
-from gateway.policies.streams.tree import Segment, Tail
+from gateway.policies.streams.stream import Segment
+from gateway.policies.streams.tree import Tail
 
 DEPTH = 4
 """Siblings that are loaded ahead at first."""

@@ -17,33 +17,26 @@ What bounds it:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from gateway.policies.streams.lifetime import ReadGaps, gaps_of
-from gateway.policies.streams.names import DistinctItems, SiblingNames
+from gateway.policies.streams.lifetime import gaps_of
+from gateway.policies.streams.names import SiblingNames
 from gateway.policies.streams.pattern import (
     MOST_WINDOWS,
     WINDOW,
-    Evidence,
-    Pattern,
-    Recognition,
     Sighting,
     estimated_count,
     recognise,
 )
+from gateway.policies.streams.stream import Segment, Stream
 
-Segment = str | int
-"""A level of a path; the blocks of an object are numbers."""
 Tail = tuple[Segment, ...]
 """The segments below a child, relative to it; empty for a small object."""
 
 MOST_NODES = 10_000
 MOST_LEVELS = 32
 """Levels of a key that can be prefixes; what is below them is one name. A deep key would make each read of its path expensive."""
-REREAD = 1.5
-"""Reads of each client for each child from which on a scan counts as one that begins again and again."""
 MOST_TAILS = 256
 """Paths below a child that ``below`` tells, those that were read first."""
 LOOK_EVERY = 0.5
@@ -63,95 +56,6 @@ def has_blocks(key: str, blocks: int) -> bool:
     """Whether the blocks of an object are a level: of a large one, but for ``a/``, whose stream would be named like that of the
     prefix."""
     return blocks > 1 and not key.endswith("/")
-
-
-@dataclass(slots=True)
-class Stream:
-    """The reads below one prefix, or of the blocks of one object.
-
-    Attributes:
-        bucket, prefix: ``prefix`` ends in ``/``, or is the object's key if ``blocks`` is not 0.
-        level: segments of the path above the children, the bucket included.
-        blocks: of the object; 0 for a prefix.
-        recognition: the pattern with its hysteresis.
-        evidence: of the last window, which may speak for another pattern.
-        last_access: seconds, on the clock of the reads.
-        accesses, hits, bytes: of reads below it.
-        hit_seconds, miss_seconds: that readers waited, until hits and until misses were answered.
-        draws: accesses without those of a client that stays at one child; ``early`` of them came before it was a stream, and are
-            not among the accesses.
-        gaps: between its reads, of the last window.
-        names: of its children.
-        clients: that read it lately.
-        latest: the child that was read last.
-        next_look: ``draws`` at which the pattern is recognised anew, if that was not just done: at ``looked_at``, in seconds.
-        items: objects, and blocks of large ones, that were read below it.
-        population: how many there are, as far as repeats tell.
-        listed: how many a listing has found.
-        counted: whether these are all.
-    """
-
-    bucket: str
-    prefix: str
-    level: int
-    blocks: int
-    names: SiblingNames = field(default_factory=SiblingNames)
-    recognition: Recognition = field(default_factory=Recognition)
-    evidence: Evidence | None = None
-    last_access: float = 0.0
-    accesses: int = 0
-    hits: int = 0
-    bytes: int = 0
-    hit_seconds: float = 0.0
-    miss_seconds: float = 0.0
-    draws: int = 0
-    early: int = 0
-    clients: int = 1
-    latest: Segment = ""
-    next_look: int = 0
-    looked_at: float = 0.0
-    gaps: ReadGaps = field(default_factory=ReadGaps)
-    items: DistinctItems = field(default_factory=DistinctItems)
-    population: int = 0
-    listed: int = 0
-    counted: bool = False
-
-    @property
-    def name(self) -> str:
-        """Bucket and prefix, or bucket and key."""
-        return f"{self.bucket}/{self.prefix}"
-
-    @property
-    def pattern(self) -> Pattern | None:
-        """What is believed at present; a stream has a pattern from its first window on."""
-        return self.recognition.pattern
-
-    @property
-    def repeated(self) -> bool:
-        """Whether its clients read all of it more than once. A scan that begins again gains by what stays of it."""
-        return self.draws > REREAD * max(self.clients, 1) * (self.blocks or self.names.seen)
-
-    def count(self, item: str, hit: bool, size: int, time: float, waited: float) -> None:
-        """Count one read of ``size`` bytes of an item that was ``waited`` for; ``time`` is the latest that is known."""
-        self.items.add(item)
-        self.accesses += 1
-        self.hits += hit
-        self.bytes += size
-        self.last_access = time
-        if hit:
-            self.hit_seconds += waited
-        else:
-            self.miss_seconds += waited
-
-    @property
-    def misses(self) -> int:
-        """Accesses that were no hits."""
-        return self.accesses - self.hits
-
-    @property
-    def seen(self) -> int:
-        """How many objects and blocks were read below it."""
-        return max(self.items.seen, self.names.seen)
 
 
 class _Branch:
@@ -285,16 +189,16 @@ class AccessStreamTree:
             at += len(child.label)
             node = child
 
-    def siblings(self, name: str, names: Collection[str]) -> None:
-        """Take over a complete listing of a stream's children; a ``/`` at their end is left out.
+    def siblings(self, name: str, names: SiblingNames) -> None:
+        """Take over a complete listing of a stream's children.
 
         Args:
             name: of the stream. One that has gone is passed over.
-            names: of objects and common prefixes, relative to the stream's prefix.
+            names: of objects and prefixes, relative to the stream's prefix, without a ``/`` at their end.
         """
         stream = self._streams.get(name)
         if stream is not None and not stream.blocks:
-            stream.names.list_all({each.removesuffix("/") for each in names})
+            stream.listing = names
 
     def below(self, stream: Stream, children: int) -> list[list[Tail]]:
         """What was read below each of a stream's latest children, the last read first; small objects have one empty path."""
@@ -334,6 +238,7 @@ class AccessStreamTree:
         )
         # The window has the read that is counted after this, and lacks the first, which made no node.
         stream.draws = stream.early = len(node.window)
+        stream.again = max(0, stream.draws - names.seen)
         self._streams[stream.name] = stream
         self._mark(path)
         self._look(node, stream)
@@ -353,8 +258,12 @@ class AccessStreamTree:
     def _drawn(self, node: _Branch, stream: Stream, name: Segment, unknown: bool, time: float) -> None:
         stream.draws += 1
         stream.latest = name
-        if unknown and isinstance(name, str):
-            stream.names.add(name)
+        if not unknown:
+            stream.again += 1
+        elif isinstance(name, str):
+            stream.again += stream.names.add(name)
+            if stream.listing is not None:
+                stream.listing.add(name)
         if stream.draws >= stream.next_look and abs(time - stream.looked_at) >= LOOK_EVERY:
             stream.looked_at = time
             self._look(node, stream)
@@ -367,8 +276,10 @@ class AccessStreamTree:
             count, population = stream.blocks, None
             sightings = [Sighting(float(name), time, client) for name, time, client in reads]
         else:
-            count, population = stream.names.seen, stream.names.population(stream.draws)
-            places = stream.names.positions(str(name) for name, _, _ in reads)
+            stream.settle()
+            names = stream.reference
+            count, population = names.seen, names.population(stream.draws)
+            places = names.positions(str(name) for name, _, _ in reads)
             sightings = [Sighting(places[str(name)], time, client) for name, time, client in reads]
         seen, stream.evidence = recognise(sightings, count, population, self._window)
         stream.recognition = stream.recognition.after(seen)

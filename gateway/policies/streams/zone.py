@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 
 from gateway.policies.streams.lifetime import time_to_live
 from gateway.policies.streams.pattern import Evidence, Pattern
-from gateway.policies.streams.tree import Stream
+from gateway.policies.streams.stream import Stream
 
 MOST_STREAMS = 256
 """Streams that a node speaks of: those that were read last."""

@@ -1,0 +1,136 @@
+"""A stream: the reads below one prefix, or of the blocks of one object, and what they tell of it.
+
+The tree (``tree.py``) counts its reads and recognises its pattern. What else a stream tells follows from its counters: whether
+its clients read it more than once, and which names the positions of its children refer to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gateway.policies.streams.lifetime import ReadGaps
+from gateway.policies.streams.names import DistinctItems, SiblingNames
+from gateway.policies.streams.pattern import WINDOW, Evidence, Pattern, Recognition
+
+Segment = str | int
+"""A level of a path; the blocks of an object are numbers."""
+REREAD = 1.5
+"""Reads of each client for each child from which on a scan counts as one that begins again and again."""
+FEW = 0.02
+"""Share of reads that may be of new children where the same ones are read again and again, or of known ones where each is read
+once."""
+
+
+@dataclass(slots=True)
+class Stream:
+    """The reads below one prefix, or of the blocks of one object.
+
+    Attributes:
+        bucket, prefix: ``prefix`` ends in ``/``, or is the object's key if ``blocks`` is not 0.
+        level: segments of the path above the children, the bucket included.
+        blocks: of the object; 0 for a prefix.
+        recognition: the pattern with its hysteresis.
+        evidence: of the last window, which may speak for another pattern.
+        last_access: seconds, on the clock of the reads.
+        accesses, hits, bytes: of reads below it.
+        hit_seconds, miss_seconds: that readers waited, until hits and until misses were answered.
+        draws: accesses without those of a client that stays at one child; ``early`` of them came before it was a stream, and are
+            not among the accesses.
+        gaps: between its reads, of the last window.
+        names: of its children that were read.
+        listing: of all its children, once one is known.
+        again: draws of children that had been read before.
+        settled: whether next to no draw is of a new child, or of one that had been read; decided when draws, names and ``again``
+            were as in ``judged``.
+        clients: that read it lately.
+        latest: the child that was read last.
+        next_look: ``draws`` at which the pattern is recognised anew, if that was not just done: at ``looked_at``, in seconds.
+        items: objects, and blocks of large ones, that were read below it.
+        population: how many there are, as far as repeats tell.
+        listed: how many a listing has found.
+        counted: whether these are all.
+    """
+
+    bucket: str
+    prefix: str
+    level: int
+    blocks: int
+    names: SiblingNames = field(default_factory=SiblingNames)
+    recognition: Recognition = field(default_factory=Recognition)
+    evidence: Evidence | None = None
+    last_access: float = 0.0
+    accesses: int = 0
+    hits: int = 0
+    bytes: int = 0
+    hit_seconds: float = 0.0
+    miss_seconds: float = 0.0
+    draws: int = 0
+    early: int = 0
+    clients: int = 1
+    latest: Segment = ""
+    next_look: int = 0
+    looked_at: float = 0.0
+    gaps: ReadGaps = field(default_factory=ReadGaps)
+    items: DistinctItems = field(default_factory=DistinctItems)
+    population: int = 0
+    listed: int = 0
+    counted: bool = False
+    listing: SiblingNames | None = None
+    again: int = 0
+    settled: bool = False
+    judged: tuple[int, int, int] = (0, 0, 0)
+
+    @property
+    def name(self) -> str:
+        """Bucket and prefix, or bucket and key."""
+        return f"{self.bucket}/{self.prefix}"
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """What is believed at present; a stream has a pattern from its first window on."""
+        return self.recognition.pattern
+
+    @property
+    def repeated(self) -> bool:
+        """Whether its clients read all of it more than once. A scan that begins again gains by what stays of it."""
+        return self.draws > REREAD * max(self.clients, 1) * (self.blocks or self.names.seen)
+
+    @property
+    def reference(self) -> SiblingNames:
+        """The names that positions refer to.
+
+        Those of a listing tell what is not read, which the names that were read cannot: reads of a few hot items look like random
+        reads of a smaller prefix. But a client that reads a part of the prefix, each item of it once an epoch, is judged within
+        that part: nothing there is hotter than the rest.
+        """
+        return self.names if self.listing is None or self.settled else self.listing
+
+    def settle(self) -> None:
+        """Judge whether clients read all children that they know as often: those of an epoch once, and again in the next."""
+        draws, seen, again = self.judged
+        span = self.draws - draws
+        if span >= max(WINDOW, self.names.seen // 4):
+            self.settled = min(self.names.seen - seen, self.again - again) < FEW * span
+            self.judged = self.draws, self.names.seen, self.again
+
+    def count(self, item: str, hit: bool, size: int, time: float, waited: float) -> None:
+        """Count one read of ``size`` bytes of an item that was ``waited`` for; ``time`` is the latest that is known."""
+        self.items.add(item)
+        self.accesses += 1
+        self.hits += hit
+        self.bytes += size
+        self.last_access = time
+        if hit:
+            self.hit_seconds += waited
+        else:
+            self.miss_seconds += waited
+
+    @property
+    def misses(self) -> int:
+        """Accesses that were no hits."""
+        return self.accesses - self.hits
+
+    @property
+    def seen(self) -> int:
+        """How many objects and blocks were read below it."""
+        return max(self.items.seen, self.names.seen)
