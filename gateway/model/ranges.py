@@ -8,10 +8,11 @@ Source: RFC 9110, section 14.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import inf
 
-_MOST_DIGITS = 18
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII | re.IGNORECASE)
 """Positions with more digits are beyond 64 bits, where servers disagree; the origin decides."""
 
 
@@ -50,11 +51,11 @@ def parse_range(value: str | None) -> ByteRange | None:
     """The range of a header; ``None`` if there is none, or it is not a single well-formed byte range."""
     if value is None:
         return None
-    unit, equals, spec = value.strip().partition("=")
-    first, dash, last = spec.partition("-")
-    if unit.lower() != "bytes" or not equals or not dash or not (first or last):
+    spec = _RANGE.fullmatch(value.strip())
+    if spec is None:
         return None
-    if not all(part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS for part in (first, last) if part):
+    first, last = spec.groups()
+    if not (first or last):
         return None
     if first and last and int(last) < int(first):
         return None
