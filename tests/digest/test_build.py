@@ -307,6 +307,19 @@ def test_members_of_tars_are_items(store):
     assert pq.read_table(store.file)["member"].to_pylist() == [f"{n}.bin" for n in range(20)] * 2
 
 
+def test_samples_of_tars_are_items(store):
+    """Files of one name are one item; a build of members does not take them for its own, nor the other way round."""
+    contents = {f"{n}.{kind}": random.Random(n).randbytes(n * 70) for n in range(20) for kind in ("jpg", "cls")}
+    fill(store, {"a.tar": tar(contents)})
+    store.build(items="tar-members")
+    store.build(items="tar-samples")
+    assert store.reads() == {"a.tar": 1}
+    assert pq.read_table(store.file)["member"].to_pylist() == [str(n) for n in range(20)]
+    whole = memoryview(tar(contents))
+    for (_, offset, length), found in store.items().items():
+        assert sha256(whole[offset : offset + length]) == found
+
+
 def test_unchanged_tars_are_not_read_again(store):
     """Members are taken over from the earlier file, byte for byte."""
     fill(store, {"a.tar": tar({"1": b"1", "2": b""}), "b.tar": tar({"3": b"3"})})

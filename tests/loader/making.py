@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
+import tarfile
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterable
@@ -97,6 +99,23 @@ def draw_by_item(item: Item) -> tuple[int, tuple[float, float, float]]:
 def place_of(item: Item) -> tuple[str, int, str, bytes]:
     """Where an item of a mixture is from."""
     return item.dataset, item.index, item.key, bytes(item.data)
+
+
+def archive(contents: dict[str, bytes]) -> bytes:
+    """A TAR of these files."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, content in contents.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def pair_of(item: Item) -> tuple[int, bytes]:
+    """The class and the image of a sample with two members."""
+    members = item.members
+    return int(bytes(members["cls"])), bytes(members["jpg"])
 
 
 def process_of(item: Item) -> int:

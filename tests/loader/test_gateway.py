@@ -16,10 +16,11 @@ from torch.utils.data import DataLoader, DistributedSampler
 import larder
 from benchmarks.servers import BUCKET
 from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
+from larder import digest
 from larder.torch import CachedDataset, CachedMapDataset, merge_states, watch
 from tests.digests import Row, write
 from tests.gateways import Running, Settings, gateway, start
-from tests.loader.making import N, consume, loader_of, numbers, whole
+from tests.loader.making import N, archive, consume, loader_of, numbers, pair_of, whole
 from tests.loader.systems import system
 from tests.origins.processes import free_port
 
@@ -208,6 +209,20 @@ def test_without_a_gateway_the_origin_is_read(origin, file, tmp_path):
         came = numbers(islice(iterator, 4))
     assert Counter(came + numbers(iterator)) == whole()
     assert dataset.stats().fallback_reads == N - 32
+
+
+def test_members_of_a_sample_come_together(running, origin, tmp_path):
+    """WebDataset's shards: the files of a sample are one item, which is read, cached and delivered whole, and once."""
+    contents = {
+        f"{n:03}.{kind}": body_of(n) if kind == "jpg" else b"%d" % n for n in range(N) for kind in ("jpg", "cls")
+    }
+    origin.put("data", "shards/0.tar", archive(contents))
+    samples, store = tmp_path / "samples.parquet", larder.Credentials(ALICE.access_key_id, ALICE.secret_access_key)
+    digest.build("s3://data/shards/", samples, endpoint=origin.endpoint, credentials=store, items="tar-samples")
+    dataset = dataset_at(running, samples, transform=pair_of, collate=list)
+    for _ in range(2):
+        found = [tuple(sample) for batch in loader_of(dataset, 1) for sample in batch]
+        assert Counter(found) == Counter((number, body_of(number)) for number in range(N))
 
 
 def test_an_indexed_dataset_for_two_ranks(running, file):

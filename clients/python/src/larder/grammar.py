@@ -55,7 +55,7 @@ def _add_build(commands: Any) -> None:
         "size changed since are read. Unchanged input gives an equal file.",
         "examples:\n"
         "  larder digest build s3://photos/train/ -o train.digest --include '*.jpg'\n"
-        "  larder digest build s3://shards/ -o shards.digest --include '*.tar' --tar-members\n"
+        "  larder digest build s3://shards/ -o shards.digest --include '*.tar' --tar-samples\n"
         "  larder digest build s3://records/ -o records.digest --index mypackage.records:items\n\n"
         "The function of --index is items(bucket, key, size, read) and gives (offset, length) of each item in an object;\n"
         "read(offset, length) gives its bytes. Patterns match whole keys; * also crosses /.",
@@ -70,6 +70,9 @@ def _add_build(commands: Any) -> None:
     )
     inside = command.add_mutually_exclusive_group()
     inside.add_argument("--tar-members", action="store_true", help="the items are the files in TARs, not whole objects")
+    inside.add_argument(
+        "--tar-samples", action="store_true", help="the items are the samples in TARs: adjacent files a.jpg, a.cls, ..."
+    )
     inside.add_argument("--index", metavar="MODULE:FUNCTION", help="a function that locates the items of each object")
     command.add_argument("--fresh", action="store_true", help="read everything again")
     command.add_argument(

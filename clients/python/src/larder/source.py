@@ -23,6 +23,7 @@ from larder.results import GatewayResults, ResultStore
 from larder.retry import Retry
 from larder.s3 import S3
 from larder.stats import Stats
+from larder.tar import sample_members
 
 DatasetName = str | os.PathLike[str] | DatasetInfo
 OUTAGE = 120.0
@@ -200,6 +201,16 @@ class Item:
     def __repr__(self) -> str:
         place = "" if self.name is None else f", 's3://{self.name[0]}/{self.name[1]}'"
         return f"Item({self.index}, {len(self.data)} bytes{place})"
+
+    @property
+    def members(self) -> dict[str, memoryview]:
+        """The members of a sample in a TAR (``larder digest build --tar-samples``), by their names from the first dot on, such as
+        ``jpg`` and ``cls``; parts of ``data``.
+
+        Raises:
+            ValueError: the item is no sample.
+        """
+        return sample_members(self.data)
 
     @property
     def bucket(self) -> str:

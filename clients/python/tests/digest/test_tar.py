@@ -7,7 +7,9 @@ import tarfile
 
 import pytest
 
-from larder.digest.tar import BLOCK, TarError, members
+import larder
+from larder.digest.tar import members, samples
+from larder.tar import BLOCK, TarError, sample_members, split_name
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 CONTENTS = {"a.txt": b"alpha", "empty": b"", "d/block": b"x" * BLOCK, "d/long.bin": bytes(range(256)) * 17}
@@ -160,6 +162,75 @@ def test_an_absurd_extended_header_is_not_read():
     """A claim of gigabytes of attributes is refused before anything is held in memory."""
     with pytest.raises(TarError, match="claims"):
         scan(header(b"x", 1 << 31) + bytes(2 * BLOCK))
+
+
+PAIRS = {
+    "d/a.jpg": b"A" * 700,
+    "d/a.cls": b"1",
+    "d/a.seg.png": b"",
+    "d/b.jpg": b"B" * BLOCK,
+    "b.jpg": b"other folder",
+    "plain": b"no dot",
+}
+SAMPLES = [("d/a", ["jpg", "cls", "seg.png"]), ("d/b", ["jpg"]), ("b", ["jpg"]), ("plain", [""])]
+
+
+def scan_samples(data: bytes, piece: int = 1 << 20):
+    """The samples of an archive that arrives in pieces of at most so many bytes."""
+    stream = io.BytesIO(data)
+    return list(samples(lambda most: stream.read(min(most, piece))))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("piece", [1, 511, 513, 1 << 20])
+def test_samples_have_their_members(form, piece):
+    """Adjacent files with the same name up to the first dot are one item; its bytes are enough to find them, and the digest is
+    that of these bytes."""
+    contents = {f"{'long' * 30}/{name}": content for name, content in PAIRS.items()}
+    data = archive(contents, format=FORMATS[form])
+    found = scan_samples(data, piece)
+    assert [sample.name for sample in found] == [f"{'long' * 30}/{name}" for name, _ in SAMPLES]
+    came = {}
+    for sample, (_, names) in zip(found, SAMPLES, strict=True):
+        stretch = memoryview(data)[sample.offset : sample.offset + sample.length]
+        assert sample.digest == hashlib.sha256(stretch).digest()
+        inside = larder.Item(0, stretch).members
+        assert list(inside) == names
+        came |= {f"{sample.name}.{name}".rstrip("."): bytes(content) for name, content in inside.items()}
+    assert came == contents
+
+
+def test_what_lies_between_samples_belongs_to_none():
+    """Directories and hidden files, as macOS writes them, neither make samples nor part one."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name in ("d/", "d/._a.jpg", "d/a.jpg", "d/._a.cls", "d/a.cls", "d/.hidden", "d/b.jpg"):
+            entry = tarfile.TarInfo(name.rstrip("/"))
+            content = b"" if name.endswith("/") else name.encode() * 100
+            entry.type, entry.size = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE, len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    data = memoryview(stream.getvalue())
+    found = [
+        (each.name, sample_members(data[each.offset : each.offset + each.length])) for each in scan_samples(bytes(data))
+    ]
+    assert [name for name, _ in found] == ["d/a", "d/b"]
+    assert found[0][1]["cls"] == b"d/a.cls" * 100
+    assert list(found[1][1]) == ["jpg"]
+
+
+@pytest.mark.parametrize("item", [b"\x89PNG" * 1000, b"short", archive({"a.jpg": b"1" * 700})[:900]])
+def test_an_item_that_is_no_sample_says_so(item):
+    """Members of a plain item, or of a part of a sample, are an error."""
+    with pytest.raises(ValueError, match=r"no TAR header|ends inside of 'a.jpg'"):
+        _ = larder.Item(0, memoryview(item)).members
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("a/b.c/d.tar.gz", ("a/b.c/d", "tar.gz")), ("d", ("d", "")), ("x/.y", ("x/", "y"))]
+)
+def test_names_are_split_at_the_first_dot(name, parts):
+    """As WebDataset does."""
+    assert split_name(name) == parts
 
 
 def header(kind: bytes, length: int, *, name: bytes = b"name", size: bytes | None = None) -> bytes:

@@ -14,6 +14,7 @@ from larder.digest.building import build as build_digest_file
 from larder.digest.building import partial
 from larder.digest.comparing import Comparison, differences
 from larder.digest.file import read
+from larder.digest.items import OBJECTS, TAR_MEMBERS, TAR_SAMPLES
 from larder.digest.progress import Counts, Silent, Written, size
 from larder.digest.summary import summarize
 from larder.digest.verifying import sample
@@ -29,7 +30,7 @@ def build(arguments: Namespace) -> int:
             arguments.output,
             endpoint=_endpoint(arguments),
             credentials=CredentialSource(profile=arguments.profile),
-            items="tar-members" if arguments.tar_members else arguments.index or "objects",
+            items=_items(arguments),
             include=arguments.include,
             exclude=arguments.exclude,
             jobs=arguments.jobs,
@@ -57,6 +58,12 @@ def build(arguments: Namespace) -> int:
     }
     output.line(", ".join(done + [f"{count:,} {what}" for what, count in counted.items() if count]))
     return 0
+
+
+def _items(arguments: Namespace) -> str:
+    if arguments.tar_members or arguments.tar_samples:
+        return TAR_MEMBERS if arguments.tar_members else TAR_SAMPLES
+    return arguments.index or OBJECTS
 
 
 def show(arguments: Namespace) -> int:

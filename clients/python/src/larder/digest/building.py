@@ -121,8 +121,9 @@ def build(
         file: to write; an existing file is used, and replaced when the new one is complete.
         endpoint: of the store, or of a gateway; from the environment when left out.
         credentials: for it; from the usual places when left out.
-        items: ``"objects"``, ``"tar-members"``, ``"module:function"``, or a function ``items(bucket, key, size, read)`` that
-            gives offset and length of each item in an object; ``read(offset, length)`` gives the object's bytes.
+        items: ``"objects"``, ``"tar-members"``, ``"tar-samples"``, ``"module:function"``, or a function
+            ``items(bucket, key, size, read)`` that gives offset and length of each item in an object; ``read(offset, length)``
+            gives the object's bytes.
         include: patterns of keys to take (``*`` also crosses "/"); none takes all.
         exclude: patterns of keys to leave out.
         jobs: objects read at once.

@@ -1,4 +1,4 @@
-"""Kinds of items: whole objects, members of TARs, or ranges that a user's function returns."""
+"""Kinds of items: whole objects, members or samples of TARs, or ranges that a user's function returns."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ Index = Callable[[str, str, int, ReadRange], Iterable[tuple[int, int]]]
 
 OBJECTS = "objects"
 TAR_MEMBERS = "tar-members"
+TAR_SAMPLES = "tar-samples"
 
 
 class IndexFailed(LarderError):
@@ -35,14 +36,14 @@ class Items:
 
     @classmethod
     def of(cls, what: str | Index) -> Items:
-        """The kind for ``"objects"``, ``"tar-members"``, ``"module:function"``, or a function.
+        """The kind for ``"objects"``, ``"tar-members"``, ``"tar-samples"``, ``"module:function"``, or a function.
 
         Raises:
             IndexFailed: the function was not found.
         """
         if not isinstance(what, str):
             return cls(f"index {what.__module__}:{what.__qualname__}", what)
-        if what in (OBJECTS, TAR_MEMBERS):
+        if what in (OBJECTS, TAR_MEMBERS, TAR_SAMPLES):
             return cls(what)
         module, _, function = what.partition(":")
         try:

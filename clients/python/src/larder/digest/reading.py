@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable, Iterable
 from operator import index as whole_number
 from typing import NamedTuple
 
-from larder.digest.items import TAR_MEMBERS, Index, IndexFailed, Items
+from larder.digest.items import TAR_MEMBERS, TAR_SAMPLES, Index, IndexFailed, Items
 from larder.digest.journal import ItemDigest, Object
 from larder.digest.ranges import PIECE, Range, digests, runs
 from larder.digest.stream import Cancelled, Part, stream
-from larder.digest.tar import TarError, members
+from larder.digest.tar import Member, Read, members, samples
 from larder.errors import DigestFileError, LarderError, ObjectChanged
 from larder.s3 import S3
+from larder.tar import TarError
 
 _ATTEMPTS = 4
 """Reads of an object that is overwritten while it is read."""
 _MIN_LOOKUPS = 32
 """Lookups of supplied digests after which a store that supplies less than a quarter of them is not asked again."""
+
+_IN_TARS = {TAR_MEMBERS: members, TAR_SAMPLES: samples}
 
 
 class Task(NamedTuple):
@@ -93,8 +97,8 @@ class Reader:
     def _read(self, task: Task) -> Done:
         if self.items.index is not None:
             return Done(self._indexed(task, self.items.index))
-        if self.items.name == TAR_MEMBERS:
-            return Done(self._members(task))
+        if (find := _IN_TARS.get(self.items.name)) is not None:
+            return Done(self._in_tar(task, find))
         digest = self._supplied_digest(task)
         found = self._whole(task) if digest is None else digest
         return Done(_object(task, [ItemDigest(None, task.size, found)]), supplied=digest is not None)
@@ -106,10 +110,10 @@ class Reader:
                 hashed.update(piece)
         return hashed.digest()
 
-    def _members(self, task: Task) -> Object:
+    def _in_tar(self, task: Task, find: Callable[[Read], Iterable[Member]]) -> Object:
         with stream(self.s3, self._part(task), self._passed) as data:
             try:
-                found = [ItemDigest(one.offset, one.length, one.digest, one.name) for one in members(data.read)]
+                found = [ItemDigest(one.offset, one.length, one.digest, one.name) for one in find(data.read)]
             except TarError as error:
                 raise DigestFileError(f"{self.bucket}/{task.key!r} is not a TAR archive: {error}") from error
         return _object(task, found)

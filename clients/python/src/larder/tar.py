@@ -1,0 +1,183 @@
+"""The TAR format as far as it is read here: headers, and the members of a sample.
+
+A *sample* is a stretch of a TAR: adjacent files that share their name up to its first dot, as WebDataset writes them. It is one
+item, so that its members come together; its bytes have the members' headers between their contents.
+
+Formats: POSIX.1-2017 pax, "pax Interchange Format" (ustar headers and extended headers), and GNU tar, "Basic Tar Format"
+(long names, base-256 numbers).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+BLOCK = 512
+"""Bytes of a TAR block."""
+_LONGEST_EXTENSION = 1 << 20
+"""Bytes of names or attributes; no archiver writes a longer extension header."""
+_EXTENSIONS = frozenset("gxLK")
+_REGULAR = frozenset("\x0007")
+_LINKS_AND_DEVICES = frozenset("123456")
+
+
+class TarError(ValueError):
+    """The bytes are not a whole TAR, or hold members that cannot be addressed by offset and length."""
+
+
+class TarHeader(NamedTuple):
+    """One header; ``size`` counts the bytes of the content behind it."""
+
+    name: str
+    kind: str
+    size: int
+
+    @property
+    def extension(self) -> bool:
+        """Whether it is of a following header, and not of a file."""
+        return self.kind in _EXTENSIONS
+
+
+class TarEntry(NamedTuple):
+    """A file, link, device or directory; ``size`` counts the bytes of the content behind its header."""
+
+    name: str
+    size: int
+    regular: bool
+
+
+class Attributes:
+    """What extension headers say of the entry that follows, and of all."""
+
+    def __init__(self) -> None:
+        self._shared: dict[str, str] = {}
+        self._following: dict[str, str] = {}
+
+    def add(self, header: TarHeader, content: bytes, position: int) -> None:
+        """Take in an extension header; ``position`` is that of the byte behind it. Raises TarError."""
+        if header.kind == "g":
+            self._shared |= _records(content, position)
+        elif header.kind == "x":
+            self._following |= _records(content, position)
+        elif header.kind == "L":
+            self._following["path"] = content.rstrip(b"\0").decode("utf-8", "replace")
+
+    def entry(self, header: TarHeader, position: int) -> TarEntry:
+        """The entry of a header, with what was said of it; ``position`` is that of its content.
+
+        Raises:
+            TarError: it is stored sparsely, or its size is none.
+        """
+        said, self._following = self._shared | self._following, {}
+        name = said.get("path", header.name)
+        if header.kind == "S" or any(attribute.startswith("GNU.sparse.") for attribute in said):
+            raise TarError(
+                f"member {name!r} is stored sparsely, so no range of bytes is its content: archive it without --sparse"
+            )
+        if header.kind in _LINKS_AND_DEVICES:
+            return TarEntry(name, 0, False)
+        size = _decimal(said["size"], position) if "size" in said else header.size
+        # Old archivers mark a directory by its name only.
+        return TarEntry(name, size, header.kind in _REGULAR and not name.endswith("/"))
+
+
+def header_of(block: bytes, position: int) -> TarHeader | None:
+    """The header in a block that begins at ``position``; ``None`` for the end-of-archive marker.
+
+    Raises:
+        TarError: it is none, or claims an extension that no archiver writes.
+    """
+    if not block.strip(b"\0"):
+        return None
+    if _checksum(block) != _checksum_told(block):
+        raise TarError(f"{_what_it_is(block)} at byte {position}" if position else _what_it_is(block))
+    name = _text(block[:100])
+    if block[257:263] == b"ustar\0" and (prefix := _text(block[345:500])):
+        name = f"{prefix}/{name}"
+    header = TarHeader(name, chr(block[156]), _number(block[124:136], position))
+    if header.extension and header.size > _LONGEST_EXTENSION:
+        raise TarError(f"the extended header at byte {position} claims {header.size} bytes")
+    return header
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The name of the sample that a file belongs to, and the file's name in it: what is before and after the first dot."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, member = base.partition(".")
+    return folder + slash + stem, member
+
+
+def sample_members(sample: memoryview) -> dict[str, memoryview]:
+    """The members of a sample by their names in it, such as ``jpg`` and ``cls``; parts of its bytes.
+
+    Raises:
+        TarError: it is no sample.
+    """
+    found: dict[str, memoryview] = {}
+    attributes = Attributes()
+    position = 0
+    while position < len(sample):
+        header = header_of(bytes(sample[position : position + BLOCK]), position)
+        if header is None:
+            break
+        position += BLOCK
+        if header.extension:
+            attributes.add(header, bytes(sample[position : position + header.size]), position + header.size)
+            position += header.size + -header.size % BLOCK
+            continue
+        entry = attributes.entry(header, position)
+        if position + entry.size > len(sample):
+            raise TarError(f"the sample ends inside of {entry.name!r}")
+        if entry.regular:
+            found[split_name(entry.name)[1]] = sample[position : position + entry.size]
+        position += entry.size + -entry.size % BLOCK
+    return found
+
+
+def _records(data: bytes, position: int) -> dict[str, str]:
+    """The records of an extended header: ``"%d %s=%s\\n"``, the number counting the whole record."""
+    found: dict[str, str] = {}
+    while data.strip(b"\0"):
+        digits, space, _ = data.partition(b" ")
+        length = int(digits) if digits.isdigit() and len(digits) < 8 else 0
+        name, equals, value = data[len(digits) + 1 : length - 1].partition(b"=")
+        if not space or not equals or data[length - 1 : length] != b"\n":
+            raise TarError(f"the extended header before byte {position} is damaged")
+        found[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+        data = data[length:]
+    return found
+
+
+def _checksum(block: bytes) -> int:
+    return sum(block[:148]) + 8 * ord(" ") + sum(block[156:])
+
+
+def _checksum_told(block: bytes) -> int:
+    digits = block[148:156].strip(b" \0")
+    return int(digits, 8) if digits.isdigit() and not set(digits) & set(b"89") else -1
+
+
+def _what_it_is(block: bytes) -> str:
+    for magic, name in ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"\xfd7zXZ", "xz")):
+        if block.startswith(magic):
+            return f"it is compressed with {name}, and items inside compressed archives have no address: unpack it"
+    return "no TAR header"
+
+
+def _number(field: bytes, position: int) -> int:
+    """A size: octal digits, or base-256 when the first bit is set (GNU tar, "Basic Tar Format")."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    digits = field.strip(b" \0")
+    if not all(byte in b"01234567" for byte in digits):
+        raise TarError(f"the header at byte {position} has no size")
+    return int(digits or b"0", 8)
+
+
+def _decimal(value: str, position: int) -> int:
+    if not (value.isascii() and value.isdigit()):
+        raise TarError(f"the extended header before byte {position} gives the size {value!r}")
+    return int(value)
+
+
+def _text(field: bytes) -> str:
+    return field.partition(b"\0")[0].decode("utf-8", "replace")
