@@ -90,6 +90,17 @@ def test_shuffled_classes_are_a_random_stream_of_directories():
     assert [(one.name, one.pattern) for one in tree.streams()] == [("bucket/train/", Pattern.RANDOM)]
 
 
+@pytest.mark.parametrize(("order", "streams"), [(sorted, ["b/in/a/", "b/in/b/"]), (shuffled, ["b/in/a/"])])
+def test_beside_a_scan_few_reads_in_order_are_a_stream(order, streams):
+    """Rule: a directory beside one that was read in order is known after 16 files in order, not after 100."""
+    tree = AccessStreamTree()
+    read(tree, files(120, "in/a/"), bucket="b")
+    read(tree, order(files(20, "in/b/")), bucket="b", start=200.0)
+    read(tree, files(20, "out/"), bucket="b", start=300.0)
+    assert names(tree) == streams
+    assert {stream.pattern for stream in tree.streams()} == {Pattern.SEQUENTIAL}
+
+
 def test_the_deepest_stream_above_a_key_is_found():
     """Rule: a key belongs to the deepest stream above it; keys beside it to none."""
     tree = AccessStreamTree()

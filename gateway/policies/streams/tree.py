@@ -5,6 +5,9 @@ Every level of a path is a node, down to the blocks of large objects. A node wit
 window. Successive reads of one client below the same child are one read of that child: a scan of directories is sequential at the
 level of directories too.
 
+Directories beside each other are read alike. Beside one whose files are read in order, a node is a stream after 16 children
+already, if these were read in order too: a window of each directory would be lost otherwise.
+
 What bounds it:
 
 - Levels without branches are one node, whose label has several segments. A path read once is no node, but a tuple in its parent.
@@ -25,6 +28,7 @@ from gateway.policies.streams.names import SiblingNames
 from gateway.policies.streams.pattern import (
     MOST_WINDOWS,
     WINDOW,
+    Pattern,
     Sighting,
     estimated_count,
     recognise,
@@ -43,6 +47,10 @@ LOOK_EVERY = 0.5
 """Seconds between two recognitions of a stream's pattern, which takes up to a millisecond, at least."""
 _MOST_CLIENTS = 64
 """Clients of a node whose last child is remembered."""
+_FEW = 16
+"""Children of a node beside a sequential stream that show whether it is read in order too."""
+_MOST_PARENTS = 1024
+"""Parents of sequential streams that are remembered."""
 _LOOKED_AT = 8
 """Children that may be passed over because there are streams below them, when one must leave."""
 
@@ -101,6 +109,8 @@ class AccessStreamTree:
         self._window = window
         self._root = _Branch([])
         self._streams: dict[str, Stream] = {}
+        self._in_order: set[Tail] = set()
+        """Paths of nodes below one of whose children reads are in order."""
         self.nodes = 0
 
     def record(
@@ -214,6 +224,8 @@ class AccessStreamTree:
         """A child entered, the last segment of ``path``: the node may have become a stream, or have one child too many."""
         self.nodes += 1
         if len(node.children) <= self._window:
+            if len(node.children) == _FEW and tuple(path[:-2]) in self._in_order and _ordered(node):
+                node.stream = self._new_stream(path, blocks, node)
             return
         if node.stream is None and node is not self._root:
             node.stream = self._new_stream(path, blocks, node)
@@ -283,9 +295,20 @@ class AccessStreamTree:
             sightings = [Sighting(places[str(name)], time, client) for name, time, client in reads]
         seen, stream.evidence = recognise(sightings, count, population, self._window)
         stream.recognition = stream.recognition.after(seen)
+        self._note_order(stream)
         stream.clients = len(node.last)
         stream.population = stream.blocks or estimated_count(max(stream.accesses, stream.draws), stream.seen)
         stream.gaps = gaps_of((time for _, time, _ in node.window[-self._window - 1 :]), stream.gaps.longest)
+
+    def _note_order(self, stream: Stream) -> None:
+        """Remember whether the nodes beside a stream may be read in order as well."""
+        above = (stream.bucket, *levels(stream.prefix.removesuffix("/")))[:-1] if stream.prefix else ()
+        if stream.pattern is not Pattern.SEQUENTIAL:
+            self._in_order.discard(above)
+            return
+        if len(self._in_order) >= _MOST_PARENTS:
+            self._in_order.clear()
+        self._in_order.add(above)
 
     # --- the shape
 
@@ -335,6 +358,18 @@ class AccessStreamTree:
             if self.nodes <= self._bound * 9 // 10:
                 break
             self._drop(parent, name)
+
+
+def _ordered(node: _Branch) -> bool:
+    """Whether the few children of a node were read in order."""
+    ranks = {name: float(rank) for rank, name in enumerate(sorted(node.children, key=_in_listing))}
+    sightings = [Sighting(ranks[name], time, client) for name, time, client in node.window if name in ranks]
+    return recognise(sightings, len(ranks), len(ranks))[0] is Pattern.SEQUENTIAL
+
+
+def _in_listing(name: Segment) -> tuple[bool, Segment]:
+    """The key by which children are in listing order, blocks by their numbers."""
+    return isinstance(name, str), name
 
 
 def _shared(one: Sequence[Segment], other: Sequence[Segment]) -> int:
