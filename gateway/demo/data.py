@@ -6,25 +6,30 @@ import hashlib
 import io
 import random
 from collections.abc import Mapping
+from importlib.metadata import distribution
 
 import numpy
 from PIL import Image
-from sklearn.datasets import load_digits
 
 BUCKET = "demo"
 LARGE_KEY = "large/weights.bin"
 LARGE_SIZE = 64 * 1024**2
+SIDE = 8
+"""Pixels of a digit in a row, and rows."""
 PALETTE = 255 / 16
 
 
 def digits() -> dict[str, bytes]:
     """The 1,797 handwritten digits of scikit-learn, as PNG: ``digits/LABEL/NUMBER.png`` to bytes."""
-    images, labels = load_digits(return_X_y=True)
+    # Its file, because importing scikit-learn takes longer than all other imports of the demo together.
+    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    table = numpy.loadtxt(str(file), delimiter=",")
     objects = {}
-    for number, (pixels, label) in enumerate(zip(images.reshape(-1, 8, 8), labels, strict=True)):
+    for number, (*pixels, label) in enumerate(table):
+        image = numpy.reshape(pixels, (SIDE, SIDE)) * PALETTE
         buffer = io.BytesIO()
-        Image.fromarray((pixels * PALETTE).astype(numpy.uint8)).save(buffer, "PNG")
-        objects[f"digits/{label}/{number:04}.png"] = buffer.getvalue()
+        Image.fromarray(image.astype(numpy.uint8)).save(buffer, "PNG")
+        objects[f"digits/{label:.0f}/{number:04}.png"] = buffer.getvalue()
     return objects
 
 

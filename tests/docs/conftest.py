@@ -4,11 +4,11 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from gateway.demo import data
 from gateway.demo.clients import VISION
 from gateway.testing.origin import FakeOrigin, OriginThread
 from tests.gateways import Settings, gateway
@@ -27,8 +27,6 @@ class Stage:
 
 def put_images(origin: FakeOrigin, count: int) -> None:
     """Store the demo's first images."""
-    # Imported here: scikit-learn takes two seconds in each of the processes that collect the tests.
-    data = import_module("gateway.demo.data")
     for key, body in list(data.digits().items())[:count]:
         origin.put(data.BUCKET, key, body)
 
