@@ -56,10 +56,10 @@ class _Peer:
     """One node as the remote side of an exchange; ``result`` is the label of a failure."""
 
     bytes = metrics.PEER_BYTES
-    silence: float | None = SILENCE
 
-    def __init__(self, node: Node, peers: Peers) -> None:
+    def __init__(self, node: Node, peers: Peers, silence: float | None) -> None:
         self.node = node
+        self.silence = silence
         self.result = "unavailable"
         self._peers = peers
 
@@ -115,15 +115,7 @@ class Peers:
         Raises:
             PeerUnavailable: it did not answer, is not alive, or refused the call. It is now suspected.
         """
-        call = asyncio.get_running_loop().create_task(self._ask(node, method, path, headers, query, body, timeout))
-        try:
-            while not (await asyncio.wait([call], timeout=SILENCE))[0]:
-                await self.check(node)
-            return call.result()
-        except BaseException:
-            call.add_done_callback(_let_go)
-            call.cancel()
-            raise
+        return await self._ask(_Peer(node, self, SILENCE), method, path, headers, query, body, timeout)
 
     async def check(self, node: Node) -> None:
         """Check that a node is alive.
@@ -133,21 +125,21 @@ class Peers:
         """
         try:
             async with asyncio.timeout(SILENCE):  # includes the resolution of the name
-                (await self._ask(node, "GET", "/-/healthz", (), "", b"", _LONGEST)).abort()
+                (await self._ask(_Peer(node, self, None), "GET", "/-/healthz", (), "", b"", _LONGEST)).abort()
         except TimeoutError:
             self.members.suspect(node.id)
             raise PeerUnavailable(f"node {node.id} at {node.address} hangs") from None
 
     async def _ask(
-        self, node: Node, method: str, path: str, headers: Sequence[Header], query: str, body: bytes, within: float
+        self, peer: _Peer, method: str, path: str, headers: Sequence[Header], query: str, body: bytes, within: float
     ) -> StreamedResponse:
         """One request. All calls between nodes are idempotent, so one whose connection broke is repeated."""
+        node = peer.node
         address, target = ServerAddress.of(node.address), f"{path}?{query}" if query else path
         raw = [(name.lower().encode(), value.encode()) for name, value in headers]
         signed = self._signer.headers(WireRequest(method, path.encode(), query.encode(), raw), body, time.time())
         sent = (("Host", address.name), *headers, *signed, *OWN_HEADERS)
         began = time.perf_counter()
-        peer = _Peer(node, self)
         answer = await self._connections.ask(peer, method, address, target, sent, body, within=within, repeat=True)
         peer.result = "broken"
         metrics.PEER_LATENCY.observe(time.perf_counter() - began)
@@ -162,9 +154,3 @@ class Peers:
     async def close(self) -> None:
         """Close every connection; answers still coming break off."""
         await self._connections.close()
-
-
-def _let_go(call: asyncio.Task[StreamedResponse]) -> None:
-    """The caller has left; release an answer that came at the same moment."""
-    if not call.cancelled() and call.exception() is None:
-        call.result().abort()

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
 
 from prometheus_client import Counter
 
@@ -33,6 +33,7 @@ OWN_HEADERS: tuple[Header, ...] = (
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods whose requests carry no length if they have no body (RFC 9110, 8.6)."""
+T = TypeVar("T")
 _CLOSE: Header = ("Connection", "close")
 _MOST_PATIENCE = 4.0
 """Seconds; shorter limits make the search for overdue connections more frequent."""
@@ -41,7 +42,8 @@ _MOST_PATIENCE = 4.0
 class Remote(Protocol):
     """The other side of an exchange: the counter of its bytes, and the meaning of its failures.
 
-    ``silence`` is the seconds for which a body may pause before ``check`` is called; ``None`` for never.
+    ``silence`` is the seconds to wait for a connection, the head of an answer, or more of its body, until ``check`` is called;
+    ``None`` for never.
     """
 
     bytes: Counter
@@ -76,6 +78,18 @@ class StreamedResponse(IncomingAnswer):
         """The first value of a header, by case-insensitive name, or ``None``."""
         return self.fields.get(name.lower())
 
+    async def head(self) -> None:
+        """Wait for the head.
+
+        Raises:
+            ExchangeFailed: there is none.
+            LarderError: the other side is not alive.
+        """
+        if self._remote.silence is None:
+            await self.begun
+        else:
+            await _while_alive(self._remote, self.begun)
+
     async def next_chunk(self) -> bytes:
         """The bytes received since the last call, waiting for at least one; ``b""`` at the end of the body.
 
@@ -90,17 +104,13 @@ class StreamedResponse(IncomingAnswer):
                 self.abort()
                 raise self._remote.failed(f"broke off its answer: {self.failure}", self.failure) from self.failure
             self.waiter = self.loop.create_future()
-            await (self.waiter if self._remote.silence is None else self._while_alive(self.waiter))
+            await (self.waiter if self._remote.silence is None else _while_alive(self._remote, self.waiter))
         pieces, self.pieces, self.size = self.pieces, [], 0
         if self.connection is not None and self.connection.paused:
             self.connection.resume()
         chunk = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._remote.bytes.inc(len(chunk))
         return chunk
-
-    async def _while_alive(self, waiter: asyncio.Future[None]) -> None:
-        while not (await asyncio.wait([waiter], timeout=self._remote.silence))[0]:
-            await self._remote.check()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body, piece by piece as it arrives. Raises what ``next_chunk`` raises."""
@@ -193,11 +203,11 @@ class Connections:
         bodiless, last, kept = method == "HEAD", _CLOSE in headers, True
         try:
             while True:
-                connection = await self._take(address, kept=kept)
+                connection = await self._take(remote, address, kept=kept)
                 response = StreamedResponse(remote, self._loop)
                 try:
                     connection.send(response, request, bodiless=bodiless, last=last, within=within or math.inf)
-                    await response.begun
+                    await response.head()
                     return response
                 except ExchangeFailed as failure:
                     if not (failure.unanswered and kept and (repeat or method in _IDEMPOTENT)):
@@ -220,7 +230,7 @@ class Connections:
         """
         request = _encoded(method, target, [*headers, ("Content-Length", str(body.length))])
         try:
-            connection = await self._take(address, kept=True)
+            connection = await self._take(remote, address, kept=True)
             response = StreamedResponse(remote, self._loop)
             connection.send(response, request, bodiless=False, last=False, within=math.inf, streamed=True)
             response.sending = self._loop.create_task(body.send(connection))
@@ -234,11 +244,12 @@ class Connections:
         except ExchangeFailed as failure:
             raise remote.failed(f"gave no answer: {failure}", failure) from failure
 
-    async def _take(self, address: ServerAddress, *, kept: bool) -> ClientConnection:
+    async def _take(self, remote: Remote, address: ServerAddress, *, kept: bool) -> ClientConnection:
         """A connection for one exchange; ``kept``: it may have served others.
 
         Raises:
             ExchangeFailed: it could not be opened.
+            LarderError: the other side is not alive.
         """
         if self._places is not None:
             await self._places.acquire()
@@ -247,10 +258,9 @@ class Connections:
             connection = idle.pop()
             if not connection.transport.is_closing():
                 return connection
+        dialed = self._dialer.dial(address, lambda: ClientConnection(self, address, self._silence, self._buffer))
         try:
-            made = await self._dialer.dial(
-                address, lambda: ClientConnection(self, address, self._silence, self._buffer)
-            )
+            made = await (dialed if remote.silence is None else self._dialed_while_alive(remote, dialed))
         except BaseException:
             if self._places is not None:
                 self._places.release()
@@ -260,6 +270,17 @@ class Connections:
         if self._closed:
             made.abort()
         return made
+
+    async def _dialed_while_alive(
+        self, remote: Remote, dialed: Coroutine[Any, Any, ClientConnection]
+    ) -> ClientConnection:
+        attempt = self._loop.create_task(dialed)
+        try:
+            return await _while_alive(remote, attempt)
+        except BaseException:
+            attempt.add_done_callback(_abort_made)
+            attempt.cancel()
+            raise
 
     def ended(self, connection: ClientConnection, *, reusable: bool) -> None:
         """See ``ConnectionOwner``."""
@@ -283,6 +304,19 @@ class Connections:
         for connection in tuple(self._open):
             connection.abort()
         await asyncio.sleep(0)  # so that the transports are closed, too
+
+
+async def _while_alive(remote: Remote, waited: asyncio.Future[T]) -> T:
+    """The result of a future, as long as the other side confirms that it is alive."""
+    while not (await asyncio.wait([waited], timeout=remote.silence))[0]:
+        await remote.check()
+    return waited.result()
+
+
+def _abort_made(attempt: asyncio.Task[ClientConnection]) -> None:
+    """Close a connection that was made when nobody waited for it any more."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().transport.abort()
 
 
 class _Unkept:
