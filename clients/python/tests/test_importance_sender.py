@@ -12,6 +12,7 @@ import larder
 from larder.api import Busy
 from larder.heartbeat import HeartbeatThread
 from larder.importance import ImportanceReport, ImportanceSender
+from larder.importance_wire import coarse
 from larder.ring import Ring
 
 N = 200
@@ -28,8 +29,8 @@ def report(epoch=1, *, scored=range(N), listed=range(N), scale=1.0):
 
 
 def scores_in(found):
-    """The scores of a report, by item."""
-    return {item: float(score) for item, score in enumerate(found.scores) if not np.isnan(score)}
+    """The scores of a report as they are sent, by item."""
+    return {item: float(score) for item, score in enumerate(coarse(found.scores)) if not np.isnan(score)}
 
 
 def counts_in(found):

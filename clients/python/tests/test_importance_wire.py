@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from larder.importance_wire import HEADER, ImportancePart, encode
+from larder.importance_wire import HEADER, STEPS, ImportancePart, coarse, encode
 from larder.planner.draw import DrawRule, draw
 from larder.planner.scores import ItemScores, rank_scores
 
@@ -49,12 +49,26 @@ def report(items, batch, unseen):
     return scores.values, draw(scores.weights(1), items, DrawRule(unseen), 1.0, "budget").counts()
 
 
-@pytest.mark.parametrize("homes", [1, 3])
+@pytest.mark.parametrize("batch", [8, 256, 1000])
+def test_coarse_scores_keep_the_order(batch):
+    """Rule: what is sent is off by half a step at most, orders ranks that differ by more than 2 %, and leaves NaN."""
+    exact = rank_scores(np.arange(batch, dtype=np.float32))
+    sent = coarse(exact)
+    assert np.abs(sent.astype(np.float64) - exact).max() <= 0.5 / STEPS
+    assert (np.diff(sent.astype(np.float64)) >= 0).all()
+    ranks = np.exp(exact.astype(np.float64))
+    clear = ranks[None, :] > 1.02 * ranks[:, None]
+    assert (sent[None, :] > sent[:, None])[clear].all()
+    assert np.isnan(coarse(np.array([np.nan, 2.0], np.float16))).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("homes", [1, 8])
 @pytest.mark.parametrize(("batch", "unseen"), [(250, 0.0), (250, 0.25), (1000, None)])
 def test_a_million_items_fit_the_budget(batch, unseen, homes):
     """Budget: all scores and the list of a million items take at most 2 MB, also in parts for several homes."""
     items = 1_000_000
     scores, counts = report(items, batch, unseen)
+    scores = coarse(scores)
     home = np.random.default_rng(2).integers(0, homes, items)
     size = 0
     for number in range(homes):

@@ -22,7 +22,7 @@ from larder.dataset import DatasetInfo
 from larder.errors import LarderError, RequestRefused
 from larder.fleet import Fleet
 from larder.heartbeat import HeartbeatThread, answer_of
-from larder.importance_wire import MEDIA_TYPE, ImportancePart, encode
+from larder.importance_wire import MEDIA_TYPE, ImportancePart, coarse, encode
 from larder.signing import encode_query
 
 _HEADERS = {"Content-Type": MEDIA_TYPE}
@@ -99,6 +99,7 @@ class ImportanceSender:
 
     def _take(self, report: ImportanceReport) -> None:
         self._sequence = max(self._sequence + 1, time.time_ns() // 1_000_000)
+        report = report._replace(scores=coarse(report.scores))
         different = report.scores.view(np.uint16) != self._known.view(np.uint16)
         self._changed[different] = self._sequence
         self._known, self._report = report.scores, report
