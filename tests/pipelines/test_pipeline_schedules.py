@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import larder
@@ -21,9 +22,10 @@ from larder.source import Access
 from tests.digests import Row, write
 from tests.gateways import Running, Settings, finish, start
 from tests.origins.processes import free_port
-from tests.pipelines.steps import placed
+from tests.pipelines.steps import content, delivered, placed, prepared
 
 ITEMS, BATCH = 240, 4
+MARK = 2
 KEY = larder.Credentials("GWA", "gateway-secret-a")
 EVENTS = ("kill a worker", "scale", "restart the gateway", "resume", "kill a worker", "scale", "resume")
 
@@ -58,28 +60,40 @@ class TrainingRun:
         self.chance = random.Random(seed)
         self.settings, self.home, self.file = settings, home, file
         self.gateway: Running = start(settings, home)
-        self.events = self.chance.sample(EVENTS, len(EVENTS))
-        self.places = sorted(self.chance.sample(range(1, ITEMS // BATCH - 1), len(EVENTS)))
+        self.events: list[str] = []
         self.pipeline = self.pipeline_of(self.chance.randint(1, 3))
         self.came: list[int] = []
         self.processes: set[int] = set()
 
     def pipeline_of(self, workers: int) -> Pipeline:
         """The pipeline, with some workers or none."""
-        access = Access(credentials=KEY)
-        pipeline = larder.pipeline(self.file, endpoint=self.gateway.endpoint, access=access, workers=workers, seed=5)
-        return pipeline.map(placed).batch(BATCH)
+        return self.begun(workers).map(placed).batch(BATCH)
 
-    def epoch(self) -> None:
-        """One epoch, with all events."""
+    def begun(self, workers: int, **options: Any) -> Pipeline:
+        """A pipeline without stages."""
+        access = Access(credentials=KEY)
+        return larder.pipeline(
+            self.file, endpoint=self.gateway.endpoint, access=access, workers=workers, seed=5, **options
+        )
+
+    def take(self, batch: Any) -> None:
+        """Note what came."""
+        self.came += batch[0].tolist()
+        self.processes = set(batch[1].tolist())
+
+    def epoch(self) -> list[int]:
+        """One epoch, with all events; its elements."""
+        self.came, self.events = [], self.chance.sample(EVENTS, len(EVENTS))
+        places = sorted(self.chance.sample(range(1, ITEMS // BATCH - 1), len(EVENTS)))
         batches = iter(self.pipeline)
         while (batch := next(batches, None)) is not None:
-            self.came += batch[0].tolist()
-            self.processes = set(batch[1].tolist())
-            if self.places and len(self.came) >= BATCH * self.places[0]:
-                self.places.pop(0)
+            self.take(batch)
+            if places and len(self.came) >= BATCH * places[0]:
+                places.pop(0)
                 if self.happen(self.events.pop(0)):
                     batches = iter(self.pipeline)
+        assert self.events == []
+        return self.came
 
     def happen(self, event: str) -> bool:
         """Let an event happen; whether the trainer is another one now."""
@@ -106,16 +120,63 @@ class TrainingRun:
         finish(self.gateway)
 
 
+class CachingRun(TrainingRun):
+    """A training run that stores and reads the results of a mark."""
+
+    read = 0
+    """Elements that were read by trainers that have ended."""
+
+    def pipeline_of(self, workers: int) -> Pipeline:
+        """The pipeline, whose first function is before the mark and whose second after it."""
+        return self.begun(workers, cache=MARK).map(prepared).autocache().map(delivered).batch(BATCH)
+
+    def take(self, batch: Any) -> None:
+        """Note what came, which must be right."""
+        numbers = batch["number"].tolist()
+        assert np.array_equal(batch["array"], np.stack([content(number) for number in numbers]))
+        self.came += numbers
+        self.processes = set(batch["process"].tolist())
+
+    def happen(self, event: str) -> bool:
+        """As without caching."""
+        if event == "resume":
+            self.read += self.results()["read"]
+        return super().happen(event)
+
+    def results(self) -> dict[str, int]:
+        """What came of the mark's results since the trainer began."""
+        found: dict[str, int] = self.pipeline.stats()["results"]["stage 2, autocache()"]
+        return found
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_comes_twice_and_nothing_is_lost(origin: FakeOrigin, file: Path, tmp_path: Path, seed: int) -> None:
     """Workers are killed and scaled, the gateway is killed and started again, the trainer resumes: the epoch stays the same."""
     settings = Settings(origin.endpoint, tmp_path / "cache", server={"port": free_port()})
     run = TrainingRun(settings, tmp_path, file, seed)
     try:
-        run.epoch()
+        came = run.epoch()
         alone = [value for batch in run.pipeline_of(0) for value in batch[0].tolist()]
     finally:
         run.close()
-    assert run.events == []
-    assert run.came == alone
+    assert came == alone
     assert sorted(alone) == list(range(ITEMS))
+
+
+@pytest.mark.filterwarnings("ignore:some results:larder.LarderWarning")  # while the gateway is away, it stores none
+@pytest.mark.parametrize("seed", range(2))
+def test_marks_that_are_put_and_read_change_nothing(origin: FakeOrigin, file: Path, tmp_path: Path, seed: int) -> None:
+    """The same events while an epoch stores results, and while the next one reads them: the same elements in the same order as
+    without a mark, each with its own contents; and most of the second epoch was read."""
+    settings = Settings(origin.endpoint, tmp_path / "cache", server={"port": free_port()})
+    run = CachingRun(settings, tmp_path, file, seed)
+    try:
+        came = [run.epoch() for _ in range(2)]
+        read = run.read + run.results()["read"]
+        alone = run.begun(0).map(prepared).batch(BATCH)
+        expected = [[value for batch in alone for value in batch["number"].tolist()] for _ in range(2)]
+    finally:
+        run.close()
+    assert came == expected
+    assert [sorted(epoch) for epoch in came] == [list(range(ITEMS))] * 2
+    assert read > ITEMS // 2
