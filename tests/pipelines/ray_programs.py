@@ -26,6 +26,7 @@ import larder
 from larder.errors import StageFailed
 from larder.pipelines import Pipeline
 from larder.testing import MemorySource
+from tests.pipelines.result_steps import Noting
 
 STORE = 80 * 1024**2
 """Bytes of a node's object store; Ray wants 75 MiB at least."""
@@ -172,6 +173,37 @@ def resumed() -> dict[str, Any]:
     }
 
 
+def in_process(element: dict[str, Any]) -> dict[str, Any]:
+    """The element as a list, and the process that delivered it; slow enough for others to get a share."""
+    time.sleep(0.004)
+    return {"index": element["index"], "data": element["data"].tolist(), "process": os.getpid()}
+
+
+def stored(endpoint: str, dataset: str, file: str) -> dict[str, Any]:
+    """Three epochs through a mark: actors of one pipeline store results and read them, and one dies in each of the first two;
+    those of another pipeline read in the third. With the number of computations after each epoch."""
+    access = larder.Access(credentials=larder.Credentials("GWA", "gateway-secret-a"), timeout=20.0)
+    step = Noting(Path(file), seconds=0.004)
+    epochs, computed, results = [], [], []
+
+    def made() -> Pipeline:
+        options = {"endpoint": endpoint, "access": access, "workers": "ray:2", "cache": 2}
+        return larder.pipeline(dataset, **options).map(step).autocache().map(in_process)
+
+    for numbers in ((0, 1), (2,)):
+        with closing(made()) as pipeline:
+            for number in numbers:
+                epochs.append([])
+                for place, element in enumerate(pipeline):
+                    epochs[-1].append((element["index"], element["data"]))
+                    if place == 80 and number < 2:
+                        with suppress(ProcessLookupError):  # it may have ended since
+                            os.kill(element["process"], signal.SIGKILL)
+                computed.append(sum(step.computed().values()))
+            results.append(pipeline.stats()["results"]["stage 2, autocache()"])
+    return {"epochs": epochs, "computed": computed, "results": results}
+
+
 def failed() -> dict[str, Any]:
     """What functions that raise and hang are to the training loop."""
     said = []
@@ -209,7 +241,7 @@ def wait_for_end(processes: set[int]) -> None:
 
 
 SCENARIOS: dict[str, Callable[..., dict[str, Any]]] = {
-    each.__name__: each for each in (equal, elements, died, scaled, removed, resumed, failed, closed)
+    each.__name__: each for each in (equal, elements, died, scaled, removed, resumed, stored, failed, closed)
 }
 
 

@@ -17,8 +17,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from gateway.testing.origin import OriginThread
+from tests.batches import bytes_of, stock
 from tests.digest.test_ray import processes_of
+from tests.gateways import Settings, gateway
 
+STORED = 200
+"""Items of a dataset whose results are stored."""
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
     "RAY_AUTH_MODE": "disabled",
@@ -135,6 +140,23 @@ def test_a_state_resumes_with_another_number_of_actors(cluster: Cluster) -> None
     """The epoch is the one that one process gives."""
     found = cluster.run("resumed")
     assert found["came"] == found["alone"]
+
+
+def test_actors_store_results_and_read_them(cluster: Cluster, tmp_path: Path) -> None:
+    """Through a mark every element comes once per epoch with its own contents, also when an actor dies while results are put and
+    while they are read. After the first epoch nothing is computed, by this pipeline or by an equal one."""
+    with OriginThread() as origin, gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as running:
+        items = stock(origin, tmp_path / "files", "items", bytes_of(STORED, 300, "ray"))
+        items.register(running)
+        found = cluster.run("stored", running.endpoint, items.name, str(tmp_path / "computed"))
+    whole = [[index, list(body)] for index, body in enumerate(items.bodies)]
+    assert [sorted(epoch) for epoch in found["epochs"]] == [whole] * 3
+    first, *later = found["computed"]
+    assert first >= STORED
+    assert later == [first] * 2
+    results = found["results"]
+    assert results[0]["read"] >= STORED
+    assert results[1] == {"read": STORED, "computed": 0, "stored": 0, "refused": 0, "damaged": 0}
 
 
 def test_errors_name_element_and_stage(cluster: Cluster) -> None:
