@@ -5,6 +5,7 @@ from importlib import import_module
 
 NAMES = (
     "routes",
+    "start",
     "s3_reads",
     "object_ranges",
     "tail_latency",

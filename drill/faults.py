@@ -23,7 +23,7 @@ from drill.load import Act, batch, reads, writes
 from drill.world import World, usual_clients
 from gateway.store.threads import HUNG_AFTER
 from tests.origins.processes import wait_until
-from tests.scenarios.clients import children, get
+from tests.scenarios.clients import get, workers_of
 from tests.scenarios.mounts import filled, hung, locked_index
 from tests.scenarios.world import blob_path
 
@@ -242,7 +242,7 @@ def killed_worker(world: World) -> Iterator[None]:
         nonlocal killed
         while not over.wait(1.0):
             if gateway.log.read_text().count("Application startup complete") == world.settings[0].workers + killed:
-                os.kill(children(gateway.process.pid, "spawn_main")[0], signal.SIGKILL)
+                os.kill(workers_of(gateway)[0], signal.SIGKILL)
                 killed += 1
 
     thread = threading.Thread(target=kill)

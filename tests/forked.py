@@ -2,7 +2,7 @@
 
 The process is the fork server of multiprocessing, one for each worker of pytest. The first test that needs a gateway starts it.
 All that it forks has one hash seed. A gateway of several workers forks them from its supervisor. The gateways of tests/server,
-tests/cli and tests/docs are new interpreters, and so are their workers.
+tests/cli and tests/docs are new interpreters.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import uvicorn._subprocess
 from prometheus_client import REGISTRY, values
 from prometheus_client.metrics import MetricWrapperBase
 
+from gateway.server import run
 from gateway.store.datasets.registry import Registry
 from tests.near import convert_near
 
@@ -34,8 +34,6 @@ _FORKING = multiprocessing.get_context("forkserver")
 _AUTHORITY = os.environ.get("SSL_CERT_FILE")
 """Whom aiohttp, which reads it when it is imported, believes in the process that forks."""
 _FORKING.set_forkserver_preload([__name__, "tests.preloaded"])
-_OF_SUPERVISOR = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU)
-"""Signals that uvicorn's supervisor handles, and that a worker meets with the default handlers."""
 
 
 class Forked:
@@ -94,12 +92,10 @@ class Forked:
 
 
 class _Worker(ForkProcess):
-    """A worker that is forked, in the state in which uvicorn would have spawned it."""
+    """A worker whose metrics are as if they had been made after PROMETHEUS_MULTIPROC_DIR was set."""
 
     def run(self) -> None:
-        """Reset what the supervisor has changed, and serve."""
-        for number in _OF_SUPERVISOR:
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        """Share the metrics, and serve."""
         values.ValueClass = values.MultiProcessValue()
         for collector in list(REGISTRY._collector_to_names):
             if isinstance(collector, MetricWrapperBase):
@@ -139,7 +135,7 @@ def _become_gateway(
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, closefd=False)
     threading.Thread(target=_end_with_tests, daemon=True).start()
-    uvicorn._subprocess.spawn = SimpleNamespace(Process=_Worker)
+    run._FORKING = SimpleNamespace(Process=_Worker)  # type: ignore[assignment]
     if not isolated:
         Registry._convert = convert_near
     sys.argv[:] = ["gateway", *arguments]

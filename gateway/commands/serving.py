@@ -1,4 +1,8 @@
-"""``larder-gateway serve``."""
+"""``larder-gateway serve``: its arguments, its configuration and its directories.
+
+The gateway itself is imported when these are known (``gateway/commands/starting.py``): prometheus_client decides at its import
+whether values are shared between workers, and a wrong configuration needs no gateway to be refused.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
-from gateway import __version__
 from gateway.api.s3.access_log import AccessLog
 from gateway.commands.grammar import describe
 from gateway.config import load_settings, sections
 from gateway.config_environment import lookalikes
-from gateway.fleet.background import BackgroundRedis
+from gateway.imports import imported
 from gateway.logs import set_up
-from gateway.server.run import Launch, serve
 from gateway.store.threads import within
-from gateway.wiring.config_file import launch_environment
 
 log = logging.getLogger("larder.app")
 _METRICS = "larder-metrics-"
@@ -61,13 +62,10 @@ def _serve(options: Namespace) -> int:
     with ExitStack() as stack:
         run = stack.enter_context(_run_directory(Path(settings.cache.dir)))
         shared = stack.enter_context(_metrics_directory()) if settings.server.workers > 1 else None
-        url = settings.redis.url
-        if url == "embedded":
-            redis = BackgroundRedis(run)
-            stack.callback(redis.stop)
-            url = redis.start()
-        environment = launch_environment(options.config, flags, url, shared)
-        return serve(settings.server, Launch("gateway.app:create", environment, announce=_announce))
+        if shared is not None:
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(shared)
+        status: int = imported("gateway.commands.starting").start(settings, options.config, flags, run)
+        return status
 
 
 @contextmanager
@@ -108,7 +106,3 @@ def _metrics_directory() -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(prefix=f"{_METRICS}{os.getpid()}-", dir=place, ignore_cleanup_errors=True) as directory:
         yield Path(directory)
-
-
-def _announce(text: str) -> None:
-    print(f"larder-gateway {__version__} {text}", flush=True)

@@ -1,8 +1,11 @@
 """Runs the gateway's application: sockets, workers, signals.
 
-A single worker runs in this process. Several are started and replaced by uvicorn's supervisor and accept from one shared
-socket. It is bound here, so that an address in use is reported as a configuration error instead of one of a worker. With
+A single worker runs in this process. Several accept from shared sockets; the supervisor, uvicorn's, starts and replaces them. The
+sockets are bound here, so that an address in use is reported as a configuration error instead of one of a worker. With
 ``server.unix_socket`` they accept from a unix socket too (local.py).
+
+Workers are forked from a supervisor that has imported the application: its modules are imported once per node and share their
+memory, and a dead worker is replaced at once (docs/decisions/0027-workers-are-forked.md).
 
 Signals: SIGTERM and SIGINT stop accepting and let the requests in flight finish, for at most ``drain`` seconds; a
 further SIGINT does not wait. ``before_stop`` lets an application act first, and may keep accepting for a while after SIGTERM;
@@ -16,6 +19,7 @@ import asyncio
 import ctypes
 import logging
 import math
+import multiprocessing
 import os
 import resource
 import signal
@@ -24,17 +28,16 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
 from prometheus_client.multiprocess import mark_process_dead
-from uvicorn.config import Config
+from uvicorn.config import STARTUP_FAILURE, Config
 from uvicorn.server import Server
-from uvicorn.supervisors.multiprocess import Multiprocess, Process
+from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess, Process
 
 from gateway.config import ServerSettings
 from gateway.imports import imported
@@ -50,6 +53,10 @@ _LOOK = 0.1
 """Seconds between checks for signals while workers end."""
 _WITHHELD = {signal.SIGINT, signal.SIGHUP}
 """Signals blocked until a worker has handlers for them: by default SIGINT prints a traceback, and SIGHUP ends the process."""
+_PROTOCOL = "gateway.server.protocol"
+_OF_WORKERS = (_PROTOCOL, "uvicorn.lifespan.on", "uvicorn.loops.uvloop")
+"""Modules that uvicorn imports when a worker starts."""
+_FORKING = multiprocessing.get_context("fork")
 logger = logging.getLogger("gateway.server")
 
 
@@ -58,13 +65,15 @@ class Launch:
     """The application to run.
 
     ``factory`` names a function without arguments that creates the ASGI application, as ``"module:function"``; every
-    worker calls it. ``environ`` is added to the environment first. ``announce`` is called with the actual address.
+    worker calls it. ``environ`` is added to the environment first. ``announce`` is called with the actual address. ``modules``
+    are further modules that the application will import.
     """
 
     factory: str
     environ: Mapping[str, str] = field(default_factory=dict)
     announce: Callable[[str], None] = logger.info
     loop: str = "uvloop"
+    modules: tuple[str, ...] = ()
 
 
 def serve(settings: ServerSettings, launch: Launch) -> int:
@@ -92,12 +101,13 @@ def serve(settings: ServerSettings, launch: Launch) -> int:
         launch.announce(f"listening on {address}")
         if settings.unix_socket:
             launch.announce(f"listening on {settings.unix_socket}, for clients on this machine")
-        return _run(config, sockets)
+        return _run(config, launch, sockets)
 
 
-def _run(config: Config, sockets: list[socket.socket]) -> int:
+def _run(config: Config, launch: Launch, sockets: list[socket.socket]) -> int:
     try:
         if config.workers > 1:
+            _import_once(launch)
             _Supervisor(config, sockets=sockets).run()
         else:
             Server(config).run(sockets=sockets)
@@ -192,7 +202,7 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
         app=partial(_load, launch.factory, supervisor),
         factory=True,
         interface="asgi3",
-        http="gateway.server.protocol:GatewayProtocol",
+        http=f"{_PROTOCOL}:GatewayProtocol",
         ws="none",
         loop=launch.loop,
         lifespan="on",
@@ -210,6 +220,15 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
         ssl_certfile=settings.tls_cert or None,
         ssl_keyfile=settings.tls_key or None,
     )
+
+
+def _import_once(launch: Launch) -> None:
+    """Import in the supervisor what its workers need."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor, which passes it on, comes later
+    for name in (launch.factory.partition(":")[0], *launch.modules, *_OF_WORKERS):
+        imported(name)
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        mark_process_dead(os.getpid())  # type: ignore[no-untyped-call]  # the gauges of the supervisor, which has no values
 
 
 def _load(factory: str, supervisor: int) -> Any:
@@ -244,13 +263,35 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _withheld() -> Iterator[None]:
-    """Block signals in this process, and in those it starts until they unblock them."""
-    resource_tracker.ensure_running()  # start it now: its start unblocks SIGINT, and the first worker would trigger it
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _WITHHELD)
+    """Block signals in this process, and in those that it forks until they unblock them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Worker(Process):
+    """A worker, forked from the supervisor."""
+
+    def __init__(self, config: Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self.process = _FORKING.Process(target=self._begin, args=(sockets,))  # type: ignore[assignment]
+
+    def start(self) -> None:
+        """Fork it."""
+        with _withheld():
+            super().start()
+        # Close our copy, before the next worker inherits it; otherwise the check of a worker that has died blocks for 30 s.
+        self.child_conn.close()
+
+    def _begin(self, sockets: list[socket.socket]) -> None:
+        """Serve, with the handlers of signals of a new process."""
+        for number in SIGNALS:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*SIGNALS} - _WITHHELD)
+        with suppress(KeyboardInterrupt):  # raised anew by uvicorn after a stop by SIGINT
+            self.target(sockets)
 
 
 class _Supervisor(Multiprocess):
@@ -260,28 +301,42 @@ class _Supervisor(Multiprocess):
 
     def init_processes(self) -> None:
         """Start the workers."""
-        with _withheld():
-            super().init_processes()
-        self._hear_of_deaths()
+        self.processes += [self._started() for _ in range(self.processes_num)]
+
+    def _started(self) -> Process:
+        worker = _Worker(self.config, self.sockets)
+        worker.start()
+        return worker
 
     def keep_subprocess_alive(self) -> None:
         """Replace workers that have ended or hang, and remove dead ones from the metrics.
 
-        A worker that has never answered is not checked: on a busy machine it may take a minute to import its modules, and a
-        replacement would take as long.
+        A worker that has never answered is not checked: on a busy machine it may take a minute to start, and a replacement would
+        take as long.
         """
-        before = {process.pid for process in self.processes}
-        starting = [
-            process for process in self.processes if process.process.is_alive() and not self._has_answered(process)
-        ]
-        self.processes = [process for process in self.processes if process not in starting]
-        with _withheld():
-            super().keep_subprocess_alive()
-        self.processes += starting
-        for pid in before - {process.pid for process in self.processes}:
-            if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-                mark_process_dead(pid)  # type: ignore[no-untyped-call]
-        self._hear_of_deaths()
+        for place, worker in enumerate(self.processes):
+            if self.should_exit.is_set():
+                return
+            if worker.process.is_alive() and not self._has_answered(worker):
+                continue
+            if not worker.is_alive(timeout=self.config.timeout_worker_healthcheck):
+                self._replace(place, worker)
+
+    def _replace(self, place: int, worker: Process) -> None:
+        worker.kill()
+        worker.join()
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+            mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+        if worker.exitcode == STARTUP_FAILURE:
+            logger.error("worker %d cannot start; stopping", worker.pid)
+            self.should_exit.set()
+        elif not self.should_exit.is_set():
+            self.processes[place] = self._started()
+
+    def handle_ttin(self) -> None:
+        """Start one more worker."""
+        self.processes_num += 1
+        self.processes.append(self._started())
 
     def _has_answered(self, process: Process) -> bool:
         self._answered = {each: known for each, known in self._answered.items() if each in self.processes}
@@ -295,11 +350,6 @@ class _Supervisor(Multiprocess):
         except (OSError, EOFError):
             return True  # it has just ended
         return self._answered[process]
-
-    def _hear_of_deaths(self) -> None:
-        """Close our copies of the workers' pipe ends; otherwise the check of a worker that dies meanwhile blocks for 30 s."""
-        for process in self.processes:
-            process.child_conn.close()
 
     def handle_int(self) -> None:
         """Stop without notice, as a worker does that gets the signal directly."""

@@ -53,13 +53,7 @@ class ConfigFile:
         return (status.st_mtime_ns, status.st_size, status.st_ino)
 
 
-def launch_environment(
-    config: Path | None, flags: dict[str, Any], redis_url: str, shared: Path | None
-) -> dict[str, str]:
-    """The variables from which each worker builds the same application.
-
-    ``shared`` is an empty directory for the metrics of several workers; ``None`` for a single one.
-    """
+def launch_environment(config: Path | None, flags: dict[str, Any], redis_url: str) -> dict[str, str]:
+    """The variables from which each worker builds the same application."""
     launch = {"config": str(config) if config else "", "flags": flags, "redis": redis_url, "boot": new_boot()}
-    # prometheus_client reads its variable at import, so it applies only to processes started later.
-    return {LAUNCH: json.dumps(launch)} | ({"PROMETHEUS_MULTIPROC_DIR": str(shared)} if shared else {})
+    return {LAUNCH: json.dumps(launch)}

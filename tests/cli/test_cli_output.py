@@ -192,9 +192,10 @@ def test_a_command_that_asks_loads_no_server():
     assert ran.out == "True True\nset()\n"
 
 
-def test_the_command_that_starts_workers_loads_no_application():
-    """Rule: with several workers, the process that only starts and replaces them costs no import of what they serve with."""
-    code = "import sys, gateway.commands.serving; print({'gateway.app', 'fastapi', 'aiohttp'} & set(sys.modules))"
+def test_a_configuration_is_read_before_the_gateway_is_imported():
+    """Rule: a wrong configuration is refused without the gateway; prometheus_client, which decides at its import whether
+    workers share values, is imported when the number of workers is known."""
+    code = "import sys, gateway.commands.serving; print({'gateway.app', 'fastapi', 'prometheus_client'} & set(sys.modules))"
     assert run("-c", code, program=(OPERATOR[0],)).out == "set()\n"
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from gateway.testing.origin_auth import User
 from tests.gateways import Settings, s3_client
 from tests.origins.processes import wait_until
 
+BODY = b"body"
 HELP = """
 import sys
 from contextlib import suppress
@@ -34,7 +38,7 @@ def tell(*_):
     told.with_suffix(".new").write_text(json.dumps(sorted(sys.modules)))
     told.with_suffix(".new").rename(told)
 
-signal.signal(signal.SIGUSR1, tell)
+signal.signal(signal.SIGALRM, tell)
 from gateway.cli import main
 sys.exit(main(["serve", "--config", sys.argv[2]]))
 """
@@ -85,13 +89,41 @@ def test_the_client_imports_nothing_until_it_is_used() -> None:
 def origin() -> Iterator[FakeOrigin]:
     """An origin with one object."""
     with OriginThread([User("origin-key-a", "origin-secret-a")]) as running:
-        running.put("b", "k", b"body")
+        running.put("b", "k", BODY)
         yield running
 
 
+@dataclass
+class Serving:
+    """A gateway in a new process; ``told`` is the folder in which it lists its modules."""
+
+    process: subprocess.Popen[str]
+    endpoint: str
+    told: Path
+
+    def read(self) -> None:
+        """Read the object over a new connection."""
+        with closing(s3_client(self.endpoint, "GWA", "gateway-secret-a")) as client:
+            assert client.get_object(Bucket="b", Key="k")["Body"].read() == BODY
+
+    def modules(self) -> set[str]:
+        """What the process has imported; with several workers, the supervisor."""
+        answer = self.told / str(self.process.pid)
+        answer.unlink(missing_ok=True)
+        self.process.send_signal(signal.SIGALRM)
+        wait_until(answer.exists, 60, "the names of the modules")
+        return set(json.loads(answer.read_text()))
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's series."""
+        with urllib.request.urlopen(f"{self.endpoint}/-/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(rf"{name}[ {{]", line))
+
+
 @contextmanager
-def serving(settings: Settings, home: Path) -> Iterator[Callable[[], set[str]]]:
-    """A gateway in a new process that has answered a read; tells the modules that it has imported."""
+def serving(settings: Settings, home: Path) -> Iterator[Serving]:
+    """A gateway that has answered a read."""
     config, told = home / "larder.toml", home / "told"
     config.write_text(settings.toml())
     told.mkdir()
@@ -100,18 +132,9 @@ def serving(settings: Settings, home: Path) -> Iterator[Callable[[], set[str]]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
         assert process.stdout is not None
         try:
-            endpoint = process.stdout.readline().split("listening on ")[1].strip()
-            client = s3_client(endpoint, "GWA", "gateway-secret-a")
-            assert client.get_object(Bucket="b", Key="k")["Body"].read() == b"body"
-
-            def modules() -> set[str]:
-                answer = told / str(process.pid)
-                answer.unlink(missing_ok=True)
-                process.send_signal(signal.SIGUSR1)
-                wait_until(answer.exists, 60, "the names of the modules")
-                return set(json.loads(answer.read_text()))
-
-            yield modules
+            gateway = Serving(process, process.stdout.readline().split("listening on ")[1].strip(), told)
+            gateway.read()
+            yield gateway
         finally:
             process.terminate()
             assert process.wait(60) == 0
@@ -120,10 +143,21 @@ def serving(settings: Settings, home: Path) -> Iterator[Callable[[], set[str]]]:
 def test_a_gateway_imports_what_its_configuration_needs(origin: FakeOrigin, tmp_path: Path) -> None:
     """Rule: without a catalog, neither the admin API, migrations nor PostgreSQL's driver; no aiobotocore, as its origins have
     keys."""
-    with serving(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as modules:
-        found = modules()
+    with serving(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as gateway:
+        found = gateway.modules()
     assert "gateway.app" in found
     assert (NOT_WITHOUT_CATALOG | NOT_WITH_KEYS | NEVER) & found == set()
+
+
+def test_workers_are_forked_from_a_supervisor_that_has_imported_the_gateway(origin: FakeOrigin, tmp_path: Path) -> None:
+    """Rule: the supervisor of several workers imports what they serve with; each counts in files of its own, made after the fork,
+    and their sum is what the metrics show."""
+    with serving(Settings(origin.endpoint, tmp_path / "cache", workers=2), tmp_path) as gateway:
+        assert {"gateway.app", "gateway.server.protocol", "uvloop"} <= gateway.modules()
+        for _ in range(9):
+            gateway.read()
+        assert gateway.metric("larder_sent_bytes_total") == 10 * len(BODY)
+        assert gateway.metric("larder_requests_in_flight") == 0
 
 
 def test_a_gateway_with_an_existing_catalog_imports_no_migrations(origin: FakeOrigin, tmp_path: Path) -> None:
@@ -133,8 +167,8 @@ def test_a_gateway_with_an_existing_catalog_imports_no_migrations(origin: FakeOr
     for number, migrates in enumerate((True, False)):
         home = tmp_path / str(number)
         home.mkdir()
-        with serving(settings, home) as modules:
-            wait_until(lambda modules=modules: "gateway.admin.endpoints" in modules(), 60, "the admin API")
-            found = modules()
+        with serving(settings, home) as gateway:
+            wait_until(lambda gateway=gateway: "gateway.admin.endpoints" in gateway.modules(), 60, "the admin API")
+            found = gateway.modules()
         assert ("alembic" in found, "asyncpg" in found) == (migrates, False)
         assert (NEVER - {"pygments"} if migrates else NEVER) & found == set()

@@ -116,9 +116,9 @@ def children(pid: int, named: str) -> list[int]:
 
 
 def workers_of(running: Running) -> list[int]:
-    """The worker processes of a gateway that has several."""
-    servers = ("multiprocessing.forkserver", "multiprocessing.spawn")
-    return [child for named in servers for child in children(running.process.pid, named)]
+    """The worker processes of a gateway that has several: they are forked, so they have its command line."""
+    supervisor = running.process.pid
+    return [child for child in descendants(supervisor) if _command_line(child) == _command_line(supervisor)]
 
 
 def gone(pid: int) -> bool:

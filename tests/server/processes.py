@@ -13,15 +13,20 @@ from gateway.config import ServerSettings
 from gateway.server.run import Launch, serve
 from tests.server.conftest import body, head, with_lifespan
 
-if __name__ == "__mp_main__" and "STARTING" in os.environ:
-    # A worker that takes for ever to start.
+
+def stuck():
+    """The event loop of a worker that takes for ever to start."""
     Path(os.environ["STARTING"], str(os.getpid())).touch()
     while True:
         signal.pause()
 
 
+IMPORTED_BY = os.getpid()
+
+
 async def _answer(scope, receive, send):
-    text = f"{os.getpid()} {os.environ.get('FLAVOUR', '')}".encode()
+    said = IMPORTED_BY if scope["path"] == "/imported" else os.environ.get("FLAVOUR", "")
+    text = f"{os.getpid()} {said}".encode()
     await send(head(len(text) + 1))
     await send(body(text, True))
     if scope["path"] == "/wait":
@@ -40,5 +45,6 @@ if __name__ == "__main__":
     settings = ServerSettings(
         port=int(sys.argv[1]), workers=int(sys.argv[2]), drain=float(sys.argv[3]), unix_socket="".join(sys.argv[4:])
     )
-    launch = Launch("tests.server.processes:create", {"FLAVOUR": "plum"}, lambda line: print(line, flush=True))
+    loop = "tests.server.processes:stuck" if "STARTING" in os.environ else "uvloop"
+    launch = Launch("tests.server.processes:create", {"FLAVOUR": "plum"}, lambda line: print(line, flush=True), loop)
     sys.exit(serve(settings, launch))

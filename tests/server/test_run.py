@@ -14,11 +14,11 @@ from types import SimpleNamespace
 
 import pytest
 from uvicorn.config import Config
-from uvicorn.supervisors import multiprocess
 from uvicorn.supervisors.multiprocess import SIGNALS
 
 from gateway.config import ServerSettings
 from gateway.model.errors import ConfigError
+from gateway.server import run
 from gateway.server.run import Launch, _Supervisor, address_of, listen, serve
 from tests.server.conftest import read_response, wait_until
 
@@ -90,7 +90,7 @@ def test_signals_let_the_requests_in_flight_finish(launch, tmp_path, number, wor
 
 
 def test_ctrl_c_before_the_workers_have_started(launch, tmp_path):
-    """Rule: SIGINT, which a terminal sends to all of them, ends workers that still import their modules without a traceback."""
+    """Rule: SIGINT, which a terminal sends to all of them, ends workers that are still starting without a traceback."""
     process, _ = launch(2, STARTING=str(tmp_path))
     workers = wait_until(lambda: found if len(found := [int(path.name) for path in tmp_path.iterdir()]) == 2 else None)
     for pid in (*workers, process.pid):
@@ -132,6 +132,17 @@ def test_a_dead_worker_is_replaced(launch):
     assert dead not in _children(process.pid)
 
 
+def test_workers_share_what_the_supervisor_has_imported(launch):
+    """Rule: the application is imported once, by the supervisor; its workers, and the successors of dead ones, import nothing."""
+    process, port = launch(2)
+    first, importer = wait_until(lambda: _ask(port, "/imported"))
+    assert importer == f"{process.pid}."
+    assert first != process.pid
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: len(_children(process.pid) - {first}) == 2)
+    assert wait_until(lambda: _ask(port, "/imported"))[1] == importer
+
+
 class Spawning:
     """A worker process that is alive, and says nothing until it is told to."""
 
@@ -159,13 +170,13 @@ class Spawning:
 
 
 def test_a_worker_that_starts_slowly_is_left_alone(monkeypatch):
-    """Rule: a worker is replaced for its silence only after it has answered once; until then it is importing its modules."""
+    """Rule: a worker is replaced for its silence only after it has answered once; until then it is starting."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     supervisor = _Supervisor(Config("tests.server.processes:create"), [])
     for number, handler in before.items():
         signal.signal(number, handler)
     worker, successor = Spawning(), Spawning()
-    monkeypatch.setattr(multiprocess, "Process", lambda _config, _sockets: successor)
+    monkeypatch.setattr(run, "_Worker", lambda _config, _sockets: successor)
     supervisor.processes = [worker]
     for _ in range(3):
         supervisor.keep_subprocess_alive()
@@ -189,14 +200,9 @@ def test_workers_end_with_their_supervisor(launch):
 
 
 def _children(pid):
-    """The workers: children that run our program, not multiprocessing's resource tracker."""
-    found = set()
+    """The workers."""
     with open(f"/proc/{pid}/task/{pid}/children") as children:
-        for child in children.read().split():
-            with suppress(FileNotFoundError), open(f"/proc/{child}/cmdline") as command:
-                if "spawn_main" in command.read() and _alive(int(child)):
-                    found.add(int(child))
-    return found
+        return {int(child) for child in children.read().split() if _alive(int(child))}
 
 
 def test_an_address_in_use_is_named():
