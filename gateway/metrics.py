@@ -86,7 +86,7 @@ LATE_INVALIDATIONS = Counter(
 
 BATCHES = Counter(
     "larder_batches_total",
-    "Batch requests by mode, and by form of the answer: index, frames, tar, none",
+    "Batch requests by mode, and by form of the answer: index, descriptors, frames, tar, none",
     ["mode", "form"],
 )
 BATCH_LATENCY = Histogram(
@@ -102,6 +102,16 @@ BATCH_ITEMS = Counter(
 )
 BATCH_BYTES = Counter(
     "larder_batch_bytes_total", "Item bytes sent in batches, by result: hit, joined, fetched", ["result"]
+)
+DESCRIPTORS = Counter(
+    "larder_batch_descriptors_total",
+    "Items of batches that clients of this machine got as open files; they count as hits too",
+)
+DESCRIPTORS_REFUSED = Counter(
+    "larder_batch_descriptors_refused_total",
+    "Cached batches sent as bytes to clients that take open files, by reason: user (it runs as root or as the gateway's "
+    "user), many (more items than it takes), in-flight (earlier ones were not received), tcp",
+    ["reason"],
 )
 PEER_ITEMS = Counter(
     "larder_peer_items_total",
@@ -319,7 +329,8 @@ ALL = (
     AUTH_FAILURES,
     ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_BYTES, CHECKS, FILLS, SMALL_RANGES, ACTIVE_FILLS,
     FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
-    BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, PEER_ITEMS, MOVED_ITEMS, PREFETCHED, STREAM_PREFETCHED, REGISTRATIONS,
+    BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, DESCRIPTORS, DESCRIPTORS_REFUSED, PEER_ITEMS, MOVED_ITEMS, PREFETCHED,
+    STREAM_PREFETCHED, REGISTRATIONS,
     RESULTS, RESULT_BYTES,
     RELAYED, PEER_SERVED, PEER_REQUESTS, PEER_LATENCY, PEER_BYTES, PEER_REFUSED, SUSPECTS,
     FLEET_NODES, FLEET_CONFLICTS, RING_CHANGES,

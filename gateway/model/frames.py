@@ -21,6 +21,8 @@ FRAMES_MAGIC = b"LRDF"
 END_MAGIC = b"LEND"
 END_POSITION = 0xFFFFFFFF
 MEDIA_TYPE = "application/x-larder-batch"
+ATTACHED = 1
+"""Flag of the preamble: items are not in the answer but in open files that came with it."""
 
 PREAMBLE = struct.Struct("<4sHHII")
 ENTRY = struct.Struct("<IIQQIHH")
@@ -78,18 +80,22 @@ class FrameEntry:
     status: ItemStatus = ItemStatus.OK
 
 
-def index_head(entries: Iterable[FrameEntry]) -> tuple[bytes, bytes, int]:
-    """Preamble and entries; the end record; and the number of item bytes between them."""
+def index_head(entries: Iterable[FrameEntry], *, attached: bool = False) -> tuple[bytes, bytes, int]:
+    """Preamble and entries; the end record; and the number of item bytes between them.
+
+    ``attached``: there are none between them; every item is at the beginning of a file that comes with the answer.
+    """
     offset, missing, packed = 0, 0, []
     for entry in entries:
+        begin = 0 if attached else offset
         packed.append(
-            ENTRY.pack(entry.position, entry.index, offset, entry.length, entry.crc32, entry.status, entry.flags)
+            ENTRY.pack(entry.position, entry.index, begin, entry.length, entry.crc32, entry.status, entry.flags)
         )
         offset += entry.length
         missing += entry.status is not ItemStatus.OK
     block = b"".join(packed)
     end = END.pack(END_POSITION, END_MAGIC, offset, len(packed) - missing, missing, crc32(block), 0, 0)
-    return PREAMBLE.pack(INDEX_MAGIC, VERSION, 0, len(packed), 0) + block, end, offset
+    return PREAMBLE.pack(INDEX_MAGIC, VERSION, ATTACHED if attached else 0, len(packed), 0) + block, end, offset
 
 
 class FrameSequence:

@@ -27,11 +27,14 @@ from typing import cast
 
 from gateway.model.errors import BlobGone, ClientGone, DiskUnavailable
 from gateway.server.files import SEEN, in_memory, read_at_once, read_slowly
+from gateway.server.local import unreceived_bytes
 
 SMALL = 16 * 1024
 """Files up to this many bytes are read and sent together with the head."""
 TURN = 8 * 1024**2
 """Bytes sent in one go after which a fast connection lets the others run."""
+MOST_DESCRIPTORS = 253
+"""Descriptors of one message (SCM_MAX_FD, unix(7))."""
 _PIECE = 2 * 1024**2
 _UNSEEN = (0.0, 0, 0)
 _COLD = 1024**2
@@ -145,6 +148,48 @@ class Channel:
                     await self._wait_for_reader(out)
         except OSError as error:
             raise self._explained(error) from None
+
+    async def send_descriptors(self, data: bytes, descriptors: Sequence[int]) -> None:
+        """Send bytes with open files attached, over a unix socket; the caller may close them when this returns.
+
+        Args:
+            data: at least one byte for each ``MOST_DESCRIPTORS`` descriptors.
+            descriptors: of the files, in order.
+
+        Raises:
+            ClientGone: the connection was lost, now or before, or the kernel refuses more descriptors in flight.
+        """
+        if self.paused or self.lost or self.transport.is_closing():
+            await self.drain()
+        groups = [descriptors[at : at + MOST_DESCRIPTORS] for at in range(0, len(descriptors), MOST_DESCRIPTORS)]
+        left = memoryview(data)
+        try:
+            out = self._out or self._duplicate()
+            for number, group in enumerate(groups, 1):
+                # One byte is enough to carry a group; the last one carries the rest.
+                piece = left[:1] if number < len(groups) else left
+                left = left[await self._attach(out, piece, group) :]
+        except OSError as error:
+            raise self._explained(error) from None
+        if left:
+            self.transport.write(bytes(left))
+
+    async def _attach(self, out: socket.socket, piece: memoryview, group: Sequence[int]) -> int:
+        """Send a message with descriptors; returns how many of its bytes were sent."""
+        while True:
+            try:
+                return socket.send_fds(out, [piece], list(group))
+            except BlockingIOError:
+                await self._wait_for_reader(out)
+
+    def unreceived(self) -> bool:
+        """Whether the peer of a unix socket has not received everything yet."""
+        if self.paused or self.lost or self.transport.is_closing():
+            return not self.lost
+        try:
+            return unreceived_bytes((self._out or self._duplicate()).fileno()) > 0
+        except OSError:
+            return False
 
     def give_up_after(self, seconds: float) -> None:
         """End the connection if the peer accepts no byte for ``seconds``. The kernel does so for TCP, timers for unix sockets."""

@@ -33,6 +33,9 @@ PIECES = "larder.pieces"
 """Extension: a part of a response's body made of bytes and spans of files, in one message. See ``Cycle._send_pieces``."""
 CHANNEL = "larder.channel"
 """Extension: the sending side of the connection, which knows for how long it waited for the client."""
+DESCRIPTORS = "larder.descriptors"
+"""Extension: the rest of a response's body, and open files beside it, in one message. See ``Cycle._send_descriptors``. Its value
+in the scope is a function that says whether so many descriptors may be sent now."""
 HIGH_WATER = 256 * 1024
 """Bytes of a request body buffered for the application before reading pauses."""
 
@@ -192,6 +195,8 @@ class Cycle:
             await self._send_file(head, message, more)
         elif kind == PIECES and self._channel.zero_copy:
             await self._send_pieces(head, message["pieces"], more)
+        elif kind == DESCRIPTORS and DESCRIPTORS in self.scope["extensions"]:
+            await self._send_descriptors(head, message["body"], message["files"])
         else:
             raise RuntimeError(f"{kind} cannot be sent here")
         if not more:
@@ -286,6 +291,12 @@ class Cycle:
         if head.chunked:
             waiting.append(b"\r\n" if more else b"\r\n0\r\n\r\n")
         await self._write(b"".join(waiting))
+
+    async def _send_descriptors(self, head: Head, body: bytes, files: Sequence[int]) -> None:
+        """Send the whole body, which must have a content-length, with descriptors attached to its message."""
+        self._account(head, len(body))
+        data, self._held = self._held + body, b""
+        await self._channel.send_descriptors(data, files)
 
     async def _send_each(self, waiting: list[bytes], pieces: Sequence[Piece]) -> list[bytes]:
         """Send buffered bytes and the pieces; returns the rest if it is too small to be sent alone."""

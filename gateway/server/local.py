@@ -8,22 +8,37 @@ which tells it from one in use, and it is replaced. A gateway that stops removes
 
 The same path may lead to another gateway on another machine, or to an impostor. So the gateway tells its clients the inode's
 number and time of change beside the path (``LocalAddress``); nobody can set that time.
+
+Open files can be sent over the socket (SCM_RIGHTS, unix(7)): the peer reads blobs itself. A process that holds a descriptor can
+open its file anew by /proc/self/fd, for writing if the file's mode lets it. Blobs are writable for the gateway's user and root;
+so those two get bytes, and everybody else may get descriptors. What was sent and not received yet stays open in the kernel, on
+the gateway's account, so that is bounded.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import resource
 import socket
 import stat
-from typing import NamedTuple
+import struct
+import termios
+from typing import Any, NamedTuple, Protocol
 
 from gateway.model.errors import ConfigError
 
 LOCAL = "_LARDER_LOCAL"
 """The environment variable that passes the ``LocalAddress`` to every worker; empty if there is none."""
+IN_FLIGHT = 4096
+"""Descriptors that one worker may have sent without their having been received; at most a quarter of those it may open."""
 _EVERYBODY = 0o111
 """File mode creation mask of the socket: everyone may read and write, which is to connect."""
+_ROOT = 0
+"""User id."""
+_CREDENTIALS = struct.Struct("iII")
+"""Process, user and group of the peer (SO_PEERCRED, unix(7))."""
 
 
 class LocalAddress(NamedTuple):
@@ -118,3 +133,63 @@ def _clear(path: str) -> None:
 
 def _refusal(reason: str) -> ConfigError:
     return ConfigError(f"server.unix_socket: {reason}")
+
+
+def is_another_user(sock: socket.socket | None) -> bool:
+    """Whether the peer of a connection is a user who cannot write blobs; never over TCP."""
+    if sock is None or sock.family != socket.AF_UNIX:
+        return False
+    _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return user not in (_ROOT, os.geteuid())
+
+
+class Receiver(Protocol):
+    """A connection over which descriptors are sent."""
+
+    lost: bool
+
+    def unreceived(self) -> bool:
+        """Whether the peer has not received everything yet."""
+
+
+class DescriptorsInFlight:
+    """The descriptors that one worker's peers have not received yet.
+
+    Args:
+        limit: most of them.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._sent: dict[Receiver, int] = {}
+
+    def admit(self, receiver: Receiver, count: int) -> bool:
+        """Whether ``count`` descriptors may be sent; then they count until the peer has received everything."""
+        if receiver.unreceived():
+            return False
+        self._sent.pop(receiver, None)
+        if sum(self._sent.values()) + count > self._limit:
+            self._sent = {other: sent for other, sent in self._sent.items() if not other.lost and other.unreceived()}
+        if sum(self._sent.values()) + count > self._limit:
+            return False
+        self._sent[receiver] = count
+        return True
+
+
+def in_flight_of(server_state: Any) -> DescriptorsInFlight:
+    """The descriptors in flight of a connection's server; its connections share its state."""
+    found: DescriptorsInFlight | None = getattr(server_state, "descriptors", None)
+    if found is None:
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        found = server_state.descriptors = DescriptorsInFlight(min(IN_FLIGHT, files // 4))
+    return found
+
+
+def unreceived_bytes(descriptor: int) -> int:
+    """Bytes that a unix socket has sent and its peer has not received, with the kernel's overhead (SIOCOUTQ).
+
+    Raises:
+        OSError: the socket is closed.
+    """
+    answer = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
+    return int.from_bytes(answer, "little")

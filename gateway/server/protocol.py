@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -27,7 +28,8 @@ from uvicorn.server import ServerState
 from gateway import metrics
 from gateway.net.deadlines import NEVER, watch
 from gateway.server.channel import Channel
-from gateway.server.cycle import CHANNEL, FILES, PIECES, Cycle
+from gateway.server.cycle import CHANNEL, DESCRIPTORS, FILES, PIECES, Cycle
+from gateway.server.local import in_flight_of, is_another_user
 from gateway.server.parsing import BadRequest, RequestHead, RequestParser
 from gateway.server.refusals import Application, Scope, refusal, slow_down
 from gateway.server.strangers import AUTHENTICATED, strangers_of
@@ -98,6 +100,8 @@ class GatewayProtocol(asyncio.Protocol):
         self._server = (str(local[0]), int(local[1])) if isinstance(local, tuple) else None
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         self._extensions = {CHANNEL: self.channel, **(_ZERO_COPY if self.channel.zero_copy else {})}
+        if is_another_user(transport.get_extra_info("socket")):
+            self._extensions[DESCRIPTORS] = partial(in_flight_of(self._state).admit, self.channel)
         self._connections.add(self)
         metrics.OPENED_CONNECTIONS.inc()
         metrics.CONNECTIONS.inc()

@@ -56,6 +56,17 @@ def index_form(items: list[Item]) -> Answer:
     return Answer(body + end_record(items, crc32(entries)), whole_at)
 
 
+def attached_form(items: list[Item], offsets: list[int] | None = None) -> bytes:
+    """Preamble with the flag for files, entries with offsets in these, end record."""
+    entries = b""
+    for item, offset in zip(items, offsets or [0] * len(items), strict=True):
+        entries += struct.pack(
+            "<IIQQIHH",
+            item.position, item.index, offset, len(item.data), crc32(item.data), item.status, item.flags,
+        )  # fmt: skip
+    return struct.pack("<4sHHII", b"LRDI", 1, 1, len(items), 0) + entries + end_record(items, crc32(entries))
+
+
 def frames_form(items: list[Item], status: int = OK) -> Answer:
     """Preamble, a frame for each item, end record. A streamed item is whole with its trailer."""
     body, crc, whole_at = struct.pack("<4sHHII", b"LRDF", 1, 0, 0, 0), 0, {}

@@ -97,6 +97,16 @@ def test_items_by_node():
     assert not any(name.startswith("node/") for name in one.as_dict())
 
 
+def test_items_by_way():
+    """Rule: ways are counted by name, added up over workers, and part of everything that is shown."""
+    one, other = Stats(), Stats()
+    for stats in (one, other):
+        stats.add("way/files", 3)
+    other.add("way/socket/cold", 2)
+    one.merge(other)
+    assert one.by_way == one.as_dict()["by_way"] == {"files": 6, "socket/cold": 2}
+
+
 def test_only_counts_that_exist_can_be_added_to():
     """A misspelt count is an error, not a new attribute."""
     with pytest.raises(ValueError, match="no count is called 'hitz'"):

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.api.v1 import batch_tar
-from gateway.api.v1.batch_body import Framing, RawHeaders, headers_of, send_frames, send_resident
+from gateway.api.v1.batch_body import (
+    Framing,
+    RawHeaders,
+    headers_of,
+    send_attached,
+    send_frames,
+    send_resident,
+    why_bytes,
+)
 from gateway.edge.asgi import send_json
 from gateway.engine.items.answers import BatchAsk, Resident
 from gateway.engine.items.batch import Batches
@@ -33,6 +41,10 @@ from gateway.store.datasets.opened import Registration
 
 MOST_INDICES = 1_048_576
 _PARAMETERS = ("mode", "take", "ordered", "epoch", "job")
+_DESCRIPTORS = b"x-larder-descriptors"
+"""Header of a request: how many open files the client can take."""
+_BYTES = "x-larder-bytes"
+"""Header of the answer: why it has bytes instead."""
 _LONGEST_JOB = 128
 _TURN = 1000
 
@@ -207,9 +219,15 @@ class BatchEndpoint:
         headers = headers_of([("content-type", batch_tar.MEDIA_TYPE if as_tar else MEDIA_TYPE)])
         headers += self._directives(content, plan)
         form = "tar" if as_tar else "index" if isinstance(answer, Resident) else "frames"
+        if _DESCRIPTORS in fields and not as_tar:
+            reason = why_bytes(scope, fields[_DESCRIPTORS], answer)
+            headers += headers_of([(_BYTES, reason)]) if reason else []
+            form = form if reason else "descriptors"
         metrics.BATCHES.labels(ask.mode.value, form).inc()
         if as_tar:
             await batch_tar.send_tar(scope, send, ask, answer, self._batches.fetches, headers)
+        elif isinstance(answer, Resident) and form == "descriptors":
+            await send_attached(send, ask, answer, headers)  # the reading, which takes the time, is not seen here
         elif isinstance(answer, Resident):
             size = await send_resident(scope, send, ask, answer, headers)
             self._note_read(len(answer.positions), size, timer.seconds)

@@ -21,7 +21,7 @@ from gateway.engine.items.wanted import FailedItem, InMemoryItem, ItemStream, La
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.frames import FrameEntry, FrameSequence, ItemFlag, ItemStatus, index_head
 from gateway.server.channel import SMALL
-from gateway.server.cycle import Piece
+from gateway.server.cycle import DESCRIPTORS, Piece
 from gateway.server.files import read_exactly
 from gateway.server.refusals import Scope, Send
 from gateway.server.send import send_pieces
@@ -35,6 +35,8 @@ RESULTS = {
     ItemStatus.NOT_RESIDENT: "not-resident",
     ItemStatus.REFUSED: "refused",
 }
+_DIGITS = 9
+"""Digits of the largest number of descriptors that a client may say."""
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,16}\Z")
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -83,11 +85,7 @@ async def send_resident(
         BrokenBody: a file was truncated after it was opened; the connection must be broken.
     """
     try:
-        indices = ask.indices
-        entries = [
-            FrameEntry(position, int(indices[position]), file.size, file.crc32)
-            for position, file in zip(opened.positions, opened.files, strict=True)
-        ]
+        entries = _entries(ask, opened)
         head, end, size = index_head(entries)
         length = len(head) + size + len(end)
         start: dict[str, Any] = {"type": "http.response.start", "status": 200}
@@ -101,6 +99,56 @@ async def send_resident(
         raise BrokenBody(str(failure)) from failure
     finally:
         opened.close()
+
+
+async def send_attached(send: Send, ask: BatchAsk, opened: Resident, headers: RawHeaders) -> None:
+    """Send the index form with the open files beside it instead of their bytes, and close the files. See ``why_bytes``.
+
+    Raises:
+        ClientGone: the connection was lost; the kernel closes what was not received.
+    """
+    try:
+        entries = _entries(ask, opened)
+        head, end, size = index_head(entries, attached=True)
+        body = head + end
+        start: dict[str, Any] = {"type": "http.response.start", "status": 200}
+        start["headers"] = [*headers, (b"content-length", b"%d" % len(body))]
+        await send(start)
+        await send({"type": DESCRIPTORS, "body": body, "files": [file.fd for file in opened.files]})
+        metrics.DESCRIPTORS.inc(len(entries))
+        TO_CLIENTS.tally.delivered("hit", len(entries), size)
+    finally:
+        opened.close()
+
+
+def why_bytes(scope: Scope, wanted: bytes, answer: Resident | Arriving) -> str:
+    """Why a client that can take open files gets bytes; empty: the files may be sent now, and count as in flight from here on.
+
+    Args:
+        scope: of the request.
+        wanted: how many files the client can take, as its header says.
+        answer: to its request.
+    """
+    if not isinstance(answer, Resident):
+        return "cold"
+    admit = scope.get("extensions", {}).get(DESCRIPTORS)
+    if admit is None:
+        reason = "tcp" if scope.get("client") else "user"
+    elif not wanted.isdigit() or len(wanted) > _DIGITS or len(answer.files) > int(wanted):
+        reason = "many"
+    else:
+        reason = "" if admit(len(answer.files)) else "in-flight"
+    if reason:
+        metrics.DESCRIPTORS_REFUSED.labels(reason).inc()
+    return reason
+
+
+def _entries(ask: BatchAsk, opened: Resident) -> list[FrameEntry]:
+    indices = ask.indices
+    return [
+        FrameEntry(position, int(indices[position]), file.size, file.crc32)
+        for position, file in zip(opened.positions, opened.files, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

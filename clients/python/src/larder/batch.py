@@ -34,13 +34,14 @@ from larder.errors import (
 from larder.fallback import Origin, Probation, warn_once
 from larder.fleet import Fleet
 from larder.frames import LIMIT, MEDIA_TYPE, ORIGIN_ERROR, Decoder, Received
+from larder.local import LocalResponse, acceptable
 from larder.merging import MAX_ITEMS, Fetched, Merge
 from larder.options import refuse_unknown
 from larder.retry import Patience, Retry
 from larder.s3 import S3
 from larder.scatter import RequestOutcome, Scatter
 from larder.signing import encode_query
-from larder.stats import BY_NODE
+from larder.stats import BY_NODE, BY_WAY
 
 __all__ = ["BatchReader", "Counters", "Fetched", "Indices"]
 
@@ -48,12 +49,14 @@ Indices = NDArray[np.integer[Any]] | Sequence[int]
 T = TypeVar("T")
 _MAX_MOVES = 64
 """Requests of one batch that move to other nodes without progress before they count as a failed attempt."""
+_BYTES_FOR = 60.0
+"""Seconds for which bytes are requested after a request for open files failed: they may be the reason."""
 _INDICES_TYPE = "application/octet-stream"
 
 
 class Counters(Protocol):
     """Receives counts: ``requests``, ``retries``, ``truncated``, ``crc_errors``, ``fallback_reads``, ``split``, ``redirected``,
-    and ``node/`` followed by a node's id for the items that it sent."""
+    ``node/`` followed by a node's id for the items that it sent, and ``way/`` followed by a way (`Stats.by_way`)."""
 
     def add(self, name: str, value: int, /) -> object:
         """Add to a count."""
@@ -281,10 +284,14 @@ class BatchReader:
         Raises:
             RequestRefused: the gateway refused the request.
         """
-        outcome = RequestOutcome()
+        outcome, way = RequestOutcome(), ""
         sent = {**parameters, "take": str(wanted) if parameters["mode"] == "substitute" else ""}
         query = encode_query((name, value) for name, value in sent.items() if value)
         headers = {"Accept": MEDIA_TYPE, "Content-Type": _INDICES_TYPE}
+        connection = api.connection
+        files = connection.local is not None and time.monotonic() >= connection.bytes_until
+        if files:
+            headers["x-larder-descriptors"] = str(acceptable())
         try:
             with api.exchange(
                 "POST", self._path("batch"), query=query, headers=headers, body=indices.tobytes()
@@ -296,13 +303,21 @@ class BatchReader:
                     length=response.length,
                     limit=self._limit,
                     endpoint=api.endpoint,
+                    files=response.attached if isinstance(response, LocalResponse) else None,
                 )
                 outcome.received = decoder.received
+                way = _way(response, connection.by_tcp, files)
                 decoder.decode(response)
         # An invalid answer may be damaged, or a proxy's page while the gateway restarts: try again.
         except (TruncatedBatch, UnexpectedAnswer, Busy, *TRANSIENT) as error:
             outcome.error = error
             outcome.broken = int(isinstance(error, TruncatedBatch | HTTPException))
+        received = outcome.received
+        outcome.by_way = {"files": received.attached}
+        if way:
+            outcome.by_way[way] = len(received.positions) - received.attached
+        if files and (received.corrupt or not isinstance(outcome.error, Busy | None)):
+            connection.bytes_until = time.monotonic() + _BYTES_FOR
         return outcome
 
     def _gone(self, merge: Merge, attempts: int, outcome: RequestOutcome) -> LarderError:
@@ -332,6 +347,7 @@ class BatchReader:
             "split": int(bool(outcome.by_node)),
             "redirected": outcome.moved,
             **{f"{BY_NODE}{node}": items for node, items in outcome.by_node.items()},
+            **{f"{BY_WAY}{way}": items for way, items in outcome.by_way.items()},
         }
         for name, count in counts.items():
             if count:
@@ -430,3 +446,16 @@ class BatchReader:
             if np.any(ordered[1:] == ordered[:-1]):
                 raise ValueError("a candidate is listed twice")
         return wide.astype("<u4")
+
+
+def _way(response: HTTPResponse, by_tcp: str, files: bool) -> str:
+    """The way of the items that come as bytes, as in ``Stats.by_way``; empty if the gateway has no unix socket.
+
+    Args:
+        response: of the gateway.
+        by_tcp: why its address is used, as of its connection.
+        files: whether open files were requested.
+    """
+    if not isinstance(response, LocalResponse):
+        return f"tcp/{by_tcp}" if by_tcp else ""
+    return f"socket/{response.headers.get('x-larder-bytes', 'unknown') if files else 'failed'}"

@@ -83,6 +83,10 @@ class Connection:
         self._tls: ssl.SSLContext | None = None
         self.local: LocalSocket | None = None
         """The server's unix socket, used instead of its address; ``None`` again as soon as it cannot be reached."""
+        self.bytes_until = 0.0
+        """Until when, in monotonic seconds, no open files are requested: receiving some has failed."""
+        self.by_tcp = ""
+        """Why the address is used although the server has a unix socket: it is ``elsewhere``, or ``unreachable``."""
         weakref.finalize(self, _close_all, self._idle)
 
     def __getstate__(self) -> dict[str, object]:
@@ -91,6 +95,11 @@ class Connection:
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._start()
+
+    def use_socket(self, named: object) -> None:
+        """Use the unix socket that the server's fleet document names, if this machine has it."""
+        self.local = LocalSocket.named(named)
+        self.by_tcp = "elsewhere" if named and self.local is None else ""
 
     def close(self) -> None:
         """Close idle connections; later requests open new ones."""
@@ -138,6 +147,8 @@ class Connection:
             yield response
         finally:
             if response.isclosed() and connection.sock is not None:
+                if isinstance(connection, LocalConnection):
+                    connection.attached.close()
                 self._idle.append((connection, os.getpid()))
             else:
                 response.close()
@@ -170,7 +181,7 @@ class Connection:
             try:
                 near.connect()
             except OSError:
-                self.local = None
+                self.local, self.by_tcp = None, "unreachable"
             else:
                 return near
         if self._parts.scheme == "http":

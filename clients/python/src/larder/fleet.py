@@ -26,7 +26,6 @@ from larder.background import BackgroundThread
 from larder.connection import TRANSIENT
 from larder.dataset import DatasetInfo
 from larder.errors import LarderError, RequestRefused, UnexpectedAnswer
-from larder.local import LocalSocket
 from larder.ring import RING, Ring
 from larder.signing import encode_query
 
@@ -98,7 +97,7 @@ class Neighbours:
                 failure = error
                 continue
             if api is self._api:
-                api.connection.local = LocalSocket.named(document.get("unix_socket"))
+                api.connection.use_socket(document.get("unix_socket"))
             self._refuse_plain(nodes)
             self.reached = {node: reached for node, reached in self.reached.items() if node in nodes}
             return nodes
@@ -125,7 +124,8 @@ class Neighbours:
 
     def _find_socket(self, node: Node, api: Api, document: Mapping[str, Any] | None) -> None:
         """Use the node's socket if it is on this machine. After a restart of such a node it is looked for again."""
-        api.connection.local = LocalSocket.named(document.get("unix_socket")) if document else None
+        if document is not None:
+            api.connection.use_socket(document.get("unix_socket"))
         if api.connection.local is not None:
             self._near.add(node.id)
 

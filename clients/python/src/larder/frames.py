@@ -1,7 +1,8 @@
 """Streaming decoder of a batch's answer. The format is in docs/batch-protocol.md of the gateway.
 
 There are two forms. If all items are resident, an index comes first and the items' bytes follow contiguously: they are read
-into a few large buffers. Otherwise each item is a frame. Both end with a record of the totals; an answer without it is
+into a few large buffers. Over a unix socket, open files may come beside the index instead of the bytes, and are read in the same
+way. Otherwise each item is a frame. Both end with a record of the totals; an answer without it is
 truncated, whatever the transport reports.
 
 Rule of this module: `Received` holds exactly the complete items with a correct CRC at requested positions, none twice, whatever
@@ -12,6 +13,7 @@ item, and nothing here allocates more than the answer can hold.
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +33,8 @@ LIMIT = 16 << 30
 """Default maximum of bytes in one answer; a larger one is refused."""
 
 _VERSION = 1
+_ATTACHED = 1
+"""Flag of the preamble: the items are in open files that come with the answer."""
 _PREAMBLE = struct.Struct("<4sHHII")
 _FRAME = struct.Struct("<IIQIHH")
 _TRAILER = struct.Struct("<IHH")
@@ -85,6 +89,7 @@ class Received:
         flags: flags of each item, aligned with ``positions``.
         failures: items that the gateway could not deliver, by position in the request; only after a complete answer.
         corrupt: items with a wrong CRC, which count as not received.
+        attached: items that were read from open files.
         status: of the end record; ``ORIGIN_ERROR``: some items were not tried.
     """
 
@@ -93,7 +98,15 @@ class Received:
     flags: list[int] = field(default_factory=list)
     failures: dict[int, ItemFailure] = field(default_factory=dict)
     corrupt: int = 0
+    attached: int = 0
     status: int = OK
+
+
+class OpenFiles(Protocol):
+    """The open files that have come with an answer."""
+
+    def take(self) -> list[int]:
+        """Their descriptors, in the order of the items; the caller closes them."""
 
 
 class Decoder:
@@ -103,8 +116,9 @@ class Decoder:
         request: the requested item indices.
         take: maximum number of delivered items; by default all.
         length: bytes of the answer, if the transport knows it.
-        limit: maximum bytes of the answer.
+        limit: maximum bytes of the answer, or of its items.
         endpoint: for messages.
+        files: that come with the answer, if the transport can bring any.
     """
 
     def __init__(
@@ -115,8 +129,11 @@ class Decoder:
         length: int | None = None,
         limit: int = LIMIT,
         endpoint: str = "the gateway",
+        files: OpenFiles | None = None,
     ) -> None:
         self.received = Received()
+        self._limit = limit
+        self._files = files
         self._request = request
         self._take = len(request) if take is None else take
         self._length = length
@@ -138,10 +155,11 @@ class Decoder:
             UnexpectedAnswer: not a batch, or not the requested one.
         """
         magic, version, flags, count, _ = _PREAMBLE.unpack(self._read(source, _PREAMBLE.size, "its preamble"))
-        if magic not in (b"LRDI", b"LRDF") or version != _VERSION or flags:
+        attached = (magic, flags) == (b"LRDI", _ATTACHED) and self._files is not None
+        if magic not in (b"LRDI", b"LRDF") or version != _VERSION or (flags and not attached):
             raise self._invalid(f"no batch of version {_VERSION}, it begins with {magic!r}")
         if magic == b"LRDI":
-            self._index_form(source, count)
+            self._index_form(source, count, attached)
         else:
             self._frames_form(source)
         try:
@@ -152,7 +170,7 @@ class Decoder:
             raise self._broken("there are bytes after the end record")
         return self.received
 
-    def _index_form(self, source: ByteSource, count: int) -> None:
+    def _index_form(self, source: ByteSource, count: int, attached: bool) -> None:
         room = self._budget - _PREAMBLE.size - _END.size - count * _ENTRY.itemsize
         if count > len(self._request) or room < 0:
             raise self._invalid(
@@ -160,16 +178,22 @@ class Decoder:
             )
         block = self._read(source, count * _ENTRY.itemsize, "its index")
         entries = np.frombuffer(block, dtype=_ENTRY)
-        self._check_entries(entries, room)
+        self._check_entries(entries, self._limit if attached else room)
+        if not attached:
+            self._check_contiguous(entries, room)
         self._crc = crc32(block)
         self._missing = int(np.count_nonzero(entries["status"]))
         self._delivered = count - self._missing
         self._bytes = int(entries["length"][entries["status"] == OK].sum())
-        self._bodies(source, entries)
-        self._end(source)
+        if attached:
+            self._end(source)
+            self._read_files(entries)
+        else:
+            self._bodies(source, entries)
+            self._end(source)
 
     def _check_entries(self, entries: NDArray[np.void], room: int) -> None:
-        """Check that positions are requested and distinct, and that bodies are contiguous and fill the answer."""
+        """Check that positions are requested and distinct, and that no item is larger than the room for all."""
         positions, lengths = entries["position"], entries["length"]
         if len(entries) and int(positions.max()) >= len(self._request):
             raise self._invalid(f"position {positions.max()} was not requested")
@@ -180,11 +204,17 @@ class Decoder:
         if np.count_nonzero(entries["status"] == OK) > self._take:
             raise self._invalid(f"more than {self._take} items")
         if len(entries) and int(lengths.max()) > room:
-            raise self._invalid(f"an item of {lengths.max()} bytes in an answer of at most {self._budget}")
+            raise self._invalid(f"an item of {lengths.max()} bytes in an answer of at most {room}")
         # At most 2^20 lengths of at most 2^34: the sum cannot overflow.
+        if int(lengths.sum(dtype=np.uint64)) > room:
+            raise self._invalid("the lengths of the items do not add up to that of the answer")
+
+    def _check_contiguous(self, entries: NDArray[np.void], room: int) -> None:
+        """Check that bodies are contiguous and fill the answer."""
+        lengths = entries["length"]
         ends = np.cumsum(lengths, dtype=np.uint64)
         total = int(ends[-1]) if len(entries) else 0
-        if total > room or (self._length is not None and total != room):
+        if self._length is not None and total != room:
             raise self._invalid("the lengths of the items do not add up to that of the answer")
         if np.any(ends - lengths != entries["offset"]):
             raise self._invalid("the items are not contiguous")
@@ -203,6 +233,32 @@ class Decoder:
                     if offset - start + length > filled:
                         raise self._broken("it ended inside an item's bytes")
                     self._item(position, index, buffer[offset - start : offset - start + length], crc, status, flags)
+
+    def _read_files(self, entries: NDArray[np.void]) -> None:
+        """Read the items from the files that came with the answer, into shared buffers. What a file lacks is not received."""
+        assert self._files is not None
+        files = self._files.take()
+        try:
+            if len(files) != len(entries):
+                raise self._broken(f"{len(files)} of {len(entries)} open files came with it")
+            ends = np.cumsum(entries["length"], dtype=np.uint64)
+            starts = (ends - entries["length"]).tolist()
+            rows = [(row[0], row[1], start, *row[3:]) for row, start in zip(entries.tolist(), starts, strict=True)]
+            sources = zip(files, entries["offset"].tolist(), strict=True)
+            for stretch in _stretches(rows, _BUFFER):
+                first = stretch[0][2]
+                buffer = self._buffer(stretch[-1][2] + stretch[-1][3] - first)
+                for position, index, start, length, crc, status, flags in stretch:
+                    file, offset = next(sources)
+                    body = buffer[start - first : start - first + length]
+                    if _filled(file, offset, body):
+                        self._item(position, index, body, crc, status, flags)
+                    else:
+                        self.received.corrupt += 1
+            self.received.attached = len(self.received.positions)
+        finally:
+            for file in files:
+                os.close(file)
 
     def _frames_form(self, source: ByteSource) -> None:
         while True:
@@ -340,6 +396,20 @@ def _fill(source: ByteSource, view: memoryview) -> int:
             break
         filled += count
     return filled
+
+
+def _filled(file: int, offset: int, view: memoryview) -> bool:
+    """Fill a view from an open file; whether the file had all of its bytes and could be read."""
+    filled = 0
+    try:
+        while filled < len(view):
+            count = os.preadv(file, [view[filled:]], offset + filled)
+            if not count:
+                return False
+            filled += count
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def _failure(index: int, status: int, body: bytes) -> ItemFailure:

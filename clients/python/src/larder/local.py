@@ -3,6 +3,9 @@
 A path alone proves nothing: here it may lead to another gateway or to an impostor, and after a restart to a new socket. So the
 gateway names the inode of its socket and when that changed, which nobody can set, and the socket is used only while the path
 leads to it.
+
+The gateway can attach open files to an answer (SCM_RIGHTS, unix(7)). They come with the bytes that are read into a buffer, so the
+connection's socket collects them, and the reader of the answer takes them from there.
 """
 
 from __future__ import annotations
@@ -10,8 +13,21 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from http.client import HTTPConnection
-from typing import NamedTuple
+from array import array
+from http.client import HTTPConnection, HTTPResponse
+from typing import Any, NamedTuple
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+SUPPORTED = hasattr(socket, "MSG_CMSG_CLOEXEC")
+"""Whether this system passes descriptors, and closes them when a program starts another one."""
+_SPACE = socket.CMSG_SPACE(253 * array("i").itemsize) if SUPPORTED else 0
+"""Bytes for the descriptors of one message (SCM_MAX_FD, unix(7))."""
+_SHARE = 4
+"""An answer may take one part in so many of the descriptors that this process may open."""
 
 
 class LocalSocket(NamedTuple):
@@ -40,6 +56,60 @@ class LocalSocket(NamedTuple):
         return cls(path, status.st_ino, status.st_ctime_ns) if stat.S_ISSOCK(status.st_mode) else None
 
 
+def acceptable() -> int:
+    """Descriptors that one answer may bring; 0 if this system cannot pass them."""
+    if not SUPPORTED or resource is None:
+        return 0
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE
+
+
+class Attached:
+    """The open files that came over a connection, in order, and have not been taken."""
+
+    def __init__(self) -> None:
+        self._descriptors: list[int] = []
+
+    def add(self, ancillary: list[tuple[int, int, bytes]]) -> None:
+        """Keep the descriptors of a message."""
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                numbers = array("i")
+                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+                self._descriptors += numbers
+
+    def take(self) -> list[int]:
+        """All of them; the caller closes them."""
+        taken, self._descriptors = self._descriptors, []
+        return taken
+
+    def close(self) -> None:
+        """Close them."""
+        for descriptor in self.take():
+            os.close(descriptor)
+
+
+class _AttachingSocket(socket.socket):
+    """A unix socket that keeps the open files which come with the bytes."""
+
+    attached: Attached
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """As of any socket."""
+        view = memoryview(buffer)[: nbytes or None]
+        count, ancillary, _, _ = self.recvmsg_into([view], _SPACE, flags | socket.MSG_CMSG_CLOEXEC)
+        if ancillary:
+            self.attached.add(ancillary)
+        return count
+
+
+class LocalResponse(HTTPResponse):
+    """An answer over a unix socket; ``attached`` are the open files that have come with it so far."""
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        self.attached: Attached = getattr(sock, "attached", Attached())
+        super().__init__(sock, *arguments, **options)
+
+
 class LocalConnection(HTTPConnection):
     """A connection over a unix socket.
 
@@ -50,8 +120,11 @@ class LocalConnection(HTTPConnection):
         blocksize: bytes that an upload reads from its file at a time.
     """
 
+    response_class = LocalResponse
+
     def __init__(self, local: LocalSocket, host: str, *, timeout: float, blocksize: int) -> None:
         super().__init__(host, timeout=timeout, blocksize=blocksize)
+        self.attached = Attached()
         self._local = local
 
     def connect(self) -> None:
@@ -61,7 +134,9 @@ class LocalConnection(HTTPConnection):
             OSError: nobody listens there, or the path leads to another socket.
         """
         path = self._local.path
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock = (_AttachingSocket if SUPPORTED else socket.socket)(socket.AF_UNIX, socket.SOCK_STREAM)
+        if isinstance(sock, _AttachingSocket):
+            sock.attached = self.attached
         try:
             sock.settimeout(self.timeout)
             sock.connect(path)
@@ -71,3 +146,8 @@ class LocalConnection(HTTPConnection):
             sock.close()
             raise
         self.sock = sock
+
+    def close(self) -> None:
+        """Close the connection, and the files that came over it and were not taken."""
+        super().close()
+        self.attached.close()

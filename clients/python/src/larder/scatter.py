@@ -39,6 +39,7 @@ class RequestOutcome:
         broken: number of answers that broke off.
         moved: requests whose node did not answer; their items go to other nodes.
         by_node: received items by sending node.
+        by_way: received items of a gateway on this machine by the way that they came, as in ``Stats.by_way``.
     """
 
     received: Received = field(default_factory=Received)
@@ -48,6 +49,7 @@ class RequestOutcome:
     broken: int = 0
     moved: int = 0
     by_node: dict[str, int] = field(default_factory=dict)
+    by_way: dict[str, int] = field(default_factory=dict)
 
     @property
     def cause(self) -> str:
@@ -171,6 +173,8 @@ class Scatter:
         into.corrupt += received.corrupt
         into.status = received.status if received.status != OK else into.status
         whole.broken += result.broken
+        for way, items in result.by_way.items():
+            whole.by_way[way] = whole.by_way.get(way, 0) + items
         whole.by_node[part.node] = len(received.positions)
         whole.directives = _newer(whole.directives, result.directives)
         if result.error is None:

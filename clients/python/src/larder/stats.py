@@ -19,6 +19,8 @@ _RANGE = 1 << 32
 """Number of values of the hash."""
 BY_NODE = "node/"
 """Prefix of the names of counts by node."""
+BY_WAY = "way/"
+"""Prefix of the names of counts by way."""
 
 
 @dataclass(slots=True)
@@ -133,6 +135,8 @@ class Stats:
         computed: time of the consumer between batches.
         transforming: time in the transform.
         by_node: items by the id of the sending node, for split batches.
+        by_way: items of a gateway with a unix socket, by the way that they came: ``files`` that it opened; ``socket/`` and why
+            they came as bytes; ``tcp/`` and why the socket was not used.
     """
 
     batches: int = 0
@@ -159,17 +163,19 @@ class Stats:
     transforming: float = 0.0
     order: OrderQuality = field(default_factory=OrderQuality, repr=False)
     by_node: dict[str, int] = field(default_factory=dict)
+    by_way: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, value: float = 1) -> None:
-        """Add to a count; ``node/`` followed by an id counts in ``by_node``.
+        """Add to a count; ``node/`` followed by an id counts in ``by_node``, ``way/`` in ``by_way``.
 
         Raises:
             ValueError: unknown count.
         """
-        if name.startswith(BY_NODE):
-            node = name.removeprefix(BY_NODE)
-            self.by_node[node] = self.by_node.get(node, 0) + int(value)
-            return
+        for prefix, counts in ((BY_NODE, self.by_node), (BY_WAY, self.by_way)):
+            if name.startswith(prefix):
+                of = name.removeprefix(prefix)
+                counts[of] = counts.get(of, 0) + int(value)
+                return
         if name not in _COUNTS:
             raise ValueError(f"no count is called {name!r}; there are {', '.join(_COUNTS)}")
         setattr(self, name, getattr(self, name) + value)
@@ -183,7 +189,8 @@ class Stats:
     def counts(self) -> dict[str, float]:
         """Counts by name, as ``add`` takes them, without derived values and the order."""
         nodes = {f"{BY_NODE}{node}": items for node, items in self.by_node.items()}
-        return {**{name: getattr(self, name) for name in _COUNTS}, **nodes}
+        ways = {f"{BY_WAY}{way}": items for way, items in self.by_way.items()}
+        return {**{name: getattr(self, name) for name in _COUNTS}, **nodes, **ways}
 
     @property
     def hit_ratio(self) -> float | None:
@@ -205,6 +212,7 @@ class Stats:
         return {
             **{name: getattr(self, name) for name in _COUNTS},
             "by_node": dict(self.by_node),
+            "by_way": dict(self.by_way),
             "hit_ratio": self.hit_ratio,
             "rank_correlation": self.rank_correlation,
             "hit_position": self.hit_position,
@@ -229,7 +237,7 @@ class Stats:
         return " ".join(said)
 
 
-_COUNTS = tuple(each.name for each in fields(Stats) if each.name not in ("order", "by_node"))
+_COUNTS = tuple(each.name for each in fields(Stats) if each.name not in ("order", "by_node", "by_way"))
 _TROUBLES = {
     "fallback_reads": "reads past the gateway",
     "retries": "retries",

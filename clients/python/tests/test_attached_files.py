@@ -1,0 +1,248 @@
+"""Open files that come with answers over a unix socket."""
+
+import io
+import os
+import resource
+import socket
+import threading
+from contextlib import closing, contextmanager
+
+import numpy as np
+import pytest
+from batch_wire import Item, attached_form
+
+import larder
+from larder.connection import Connection
+from larder.credentials import Credentials
+from larder.errors import TruncatedBatch, UnexpectedAnswer
+from larder.frames import Decoder
+from larder.local import LocalSocket, acceptable
+
+KEY = Credentials("key", "secret")
+ITEMS = [Item(1, 11, b"eleven"), Item(4, 10, b"ten"), Item(0, 10, b"ten"), Item(3, 13, b"")]
+REQUEST = [10, 11, 12, 13, 10]
+
+
+class Files:
+    """Open files as they come with an answer."""
+
+    def __init__(self, folder, contents):
+        self.paths = []
+        self.open = []
+        for number, content in enumerate(contents):
+            path = folder / f"item-{number}"
+            path.write_bytes(content)
+            self.paths.append(path)
+            self.open.append(os.open(path, os.O_RDONLY))
+
+    def take(self):
+        """All."""
+        return self.open
+
+    def closed(self):
+        """Whether each descriptor is closed."""
+        return all(not os.path.exists(f"/proc/self/fd/{file}") for file in self.open)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The items' files."""
+    return Files(tmp_path, [item.data for item in ITEMS])
+
+
+def decoder(files, **options):
+    """A decoder of an answer with files."""
+    return Decoder(np.array(REQUEST, "<u4"), length=len(attached_form(ITEMS)), files=files, **options)
+
+
+def test_items_are_read_from_files(files):
+    """Rule: each item comes from its own file, in the order of the entries; nothing stays open."""
+    received = decoder(files).decode(io.BytesIO(attached_form(ITEMS)))
+    assert received.positions == [1, 4, 0, 3]
+    assert [bytes(data) for data in received.data] == [b"eleven", b"ten", b"ten", b""]
+    assert (received.attached, received.corrupt) == (4, 0)
+    assert files.closed()
+
+
+def test_an_item_within_a_file(tmp_path):
+    """Rule: an entry's offset says where in its file the item begins."""
+    files = Files(tmp_path, [b"before" + item.data + b"after" for item in ITEMS])
+    received = decoder(files).decode(io.BytesIO(attached_form(ITEMS, [6] * 4)))
+    assert [bytes(data) for data in received.data] == [item.data for item in ITEMS]
+
+
+@pytest.mark.parametrize("damage", ["short", "other", "far", "beyond"])
+def test_a_file_that_lacks_its_item(files, damage):
+    """Rule: a truncated or changed file, or an offset that no file has, costs this item only; it is not received."""
+    if damage == "short":
+        os.truncate(files.paths[0], 5)
+    if damage == "other":
+        files.paths[0].write_bytes(b"Eleven")
+    offsets = [{"far": 1 << 40, "beyond": (1 << 64) - 1}.get(damage, 0), 0, 0, 0]
+    received = decoder(files).decode(io.BytesIO(attached_form(ITEMS, offsets)))
+    assert received.positions == [4, 0, 3]
+    assert received.corrupt == 1
+    assert files.closed()
+
+
+def test_an_evicted_item_stays_readable(files):
+    """Rule: a file that was removed is there as long as it is open."""
+    for path in files.paths:
+        path.unlink()
+    assert decoder(files).decode(io.BytesIO(attached_form(ITEMS))).attached == 4
+
+
+@pytest.mark.parametrize("number", [0, 3, 5])
+def test_another_number_of_files_than_items(tmp_path, number):
+    """Rule: files that were lost on the way cannot be told apart, so none is read, and all are closed."""
+    files = Files(tmp_path, [b"ten"] * number)
+    decoding = decoder(files)
+    with pytest.raises(TruncatedBatch, match=f"{number} of 4 open files"):
+        decoding.decode(io.BytesIO(attached_form(ITEMS)))
+    assert decoding.received.positions == []
+    assert files.closed()
+
+
+def test_every_cut(files):
+    """Rule: an answer that is cut anywhere gives nothing; its files wait for the connection's end."""
+    body = attached_form(ITEMS)
+    for size in range(len(body)):
+        decoding = decoder(files)
+        with pytest.raises(TruncatedBatch):
+            decoding.decode(io.BytesIO(body[:size]))
+        assert decoding.received.positions == []
+    assert decoder(files).decode(io.BytesIO(body)).attached == 4
+
+
+def test_every_flipped_byte(tmp_path):
+    """Rule: whatever byte is wrong, what is received has its right bytes and was requested there."""
+    body = attached_form(ITEMS)
+    for at in range(len(body)):
+        files = Files(tmp_path, [item.data for item in ITEMS])
+        decoding = decoder(files)
+        damaged = bytearray(body)
+        damaged[at] ^= 1
+        try:
+            decoding.decode(io.BytesIO(damaged))
+        except (TruncatedBatch, UnexpectedAnswer):
+            assert decoding.received.positions == []
+        for position, data in zip(decoding.received.positions, decoding.received.data, strict=True):
+            assert bytes(data) == {1: b"eleven", 4: b"ten", 0: b"ten", 3: b""}[position]
+        for file in files.open:
+            if os.path.exists(f"/proc/self/fd/{file}"):
+                os.close(file)
+
+
+def test_files_nobody_can_bring():
+    """Rule: over TCP, an answer that claims to have files is not one of ours."""
+    with pytest.raises(UnexpectedAnswer):
+        decoder(None).decode(io.BytesIO(attached_form(ITEMS)))
+
+
+def test_more_than_the_limit(files):
+    """Rule: the limit of an answer is one of its items, wherever their bytes are."""
+    with pytest.raises(UnexpectedAnswer):
+        decoder(files, limit=11).decode(io.BytesIO(attached_form(ITEMS)))
+
+
+# --- connections
+
+
+@contextmanager
+def listening(path, answer):
+    """A server on a unix socket: ``answer`` gets each connection after a whole head was read. Yields the heads."""
+    heads = []
+
+    def serve():
+        while True:
+            sock, _ = listener.accept()
+            with sock:
+                data = b""
+                while b"\r\n\r\n" not in data:
+                    piece = sock.recv(1 << 16)
+                    if not piece:
+                        break
+                    data += piece
+                if data == b"":
+                    return
+                heads.append(data.decode().lower())
+                answer(sock)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield heads
+        finally:
+            with socket.socket(socket.AF_UNIX) as last:
+                last.connect(str(path))
+                last.shutdown(socket.SHUT_WR)
+                thread.join()
+
+
+def attaching(files):
+    """Sends some files with the head, and some within the body."""
+
+    def answer(sock):
+        socket.send_fds(sock, [b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nh"], files[:2])
+        socket.send_fds(sock, [b"el"], files[2:3])
+        socket.send_fds(sock, [b"lo"], files[3:])
+
+    return answer
+
+
+def near(path):
+    """A connection that uses a socket; the address leads nowhere."""
+    connection = Connection("http://127.0.0.1:1", credentials=KEY, timeout=20)
+    connection.local = LocalSocket.at(str(path))
+    return connection
+
+
+def test_files_come_in_order(tmp_path, files):
+    """Rule: files that come with the head or with any part of the body are collected, in order."""
+    with listening(tmp_path / "s", attaching(files.open)), closing(near(tmp_path / "s")) as connection:
+        with connection.exchange("GET", "/") as response:
+            assert response.read() == b"hello"
+            taken = response.attached.take()
+        assert [os.pread(file, 10, 0) for file in taken] == [item.data for item in ITEMS]
+        assert not any(os.get_inheritable(file) for file in taken)
+        assert response.attached.take() == []
+    for file in [*taken, *files.open]:
+        os.close(file)
+
+
+def test_files_that_nobody_takes_are_closed(tmp_path, files):
+    """Rule: what came with an answer and was not taken is closed before the connection's next request, and at its end."""
+    before = len(os.listdir("/proc/self/fd"))
+    with listening(tmp_path / "s", attaching(files.open)):
+        connection = near(tmp_path / "s")
+        with connection.exchange("GET", "/") as response:
+            assert response.read() == b"hello"
+            held = response.attached
+        assert held.take() == []
+        with connection.exchange("GET", "/") as response:
+            assert response.read(1) == b"h"
+        connection.close()
+        assert response.attached.take() == []
+    assert len(os.listdir("/proc/self/fd")) == before
+    for file in files.open:
+        os.close(file)
+
+
+def test_bytes_are_requested_after_a_failure(tmp_path):
+    """Rule: files may be why a request failed, as when the kernel refuses more of them; the next one asks for none."""
+    dataset = larder.DatasetInfo("d", "0" * 64, 10)
+    retry = larder.Retry(attempts=2, base=0)
+    with listening(tmp_path / "s", lambda sock: None) as heads:
+        reader = larder.BatchReader("http://127.0.0.1:1", dataset, credentials=KEY, retry=retry)
+        reader._api.connection.local = LocalSocket.at(str(tmp_path / "s"))
+        with pytest.raises(larder.GatewayUnavailable):
+            reader.fetch([1])
+    assert [f"x-larder-descriptors: {acceptable()}" in head for head in heads] == [True, False]
+
+
+def test_an_answer_leaves_descriptors_for_others():
+    """Rule: what a process accepts at once is a part of what it may open."""
+    assert 0 < acceptable() < resource.getrlimit(resource.RLIMIT_NOFILE)[0]
