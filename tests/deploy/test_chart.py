@@ -43,6 +43,7 @@ VALUES: dict[str, Mapping[str, Any]] = {
     "a directory of each machine": {"secrets": SECRETS, "cache": {"storage": {"kind": "hostPath"}}},
     "gone with the pod": {"secrets": SECRETS, "cache": {"storage": {"kind": "emptyDir"}}},
     "TLS": {"secrets": SECRETS, "tls": {"secretName": "larder-tls"}, "serviceMonitor": {"enabled": True}},
+    "a socket for the machine's pods": {"secrets": SECRETS, "server": {"socketHostPath": "/run/larder"}},
     "migrations": {"secrets": SECRETS, "migrate": True},
     "policies": {"secrets": SECRETS, "networkPolicy": {"clients": CLIENTS, "egress": EGRESS}},
     "no policy": {"secrets": SECRETS, "networkPolicy": {"enabled": False}},
@@ -123,6 +124,9 @@ def test_each_node_accepts_its_configuration(rendered: Rendered, tmp_path: Path)
     assert rendered.gateway["ports"] == [{"name": "s3", "containerPort": settings.server.port}]
     grace = rendered.pod["spec"]["terminationGracePeriodSeconds"]
     assert grace >= settings.server.drain_notice + settings.server.drain + 10
+    if settings.server.unix_socket:
+        (folder,) = (each["mountPath"] for each in rendered.gateway["volumeMounts"] if each["name"] == "socket")
+        assert settings.server.unix_socket == f"{folder}/larder-1.sock"
     probe = rendered.gateway["readinessProbe"]
     assert settings.server.drain_notice > probe["periodSeconds"] * probe["failureThreshold"]
 

@@ -150,3 +150,22 @@ def test_nginx_accepts_its_configuration(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "[warn]" not in done.stderr
+
+
+def test_training_shares_the_socket_of_a_gateway():
+    """Rule: deploy/docker/training.yml is accepted beside it; the socket's folder is the gateway user's, has one path in
+    both containers, and training is neither root nor that user.
+    """
+    files = ["-f", "docker-compose.yml", "-f", "deploy/docker/training.yml"]
+    done = subprocess.run([*installed(), *files, "config", "-q"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+    more = yaml.safe_load((ROOT / "deploy/docker/training.yml").read_text())
+    gateway, training = more["services"]["gateway-1"], more["services"]["training"]
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    environment = environment_of(compose["services"]["gateway-1"]) | gateway["environment"]
+    folder = str(Path(load_settings(ROOT / "deploy/docker/larder.toml", environment).server.unix_socket).parent)
+    assert gateway["volumes"] == [f"socket-1:{folder}"]
+    assert training["volumes"] == [f"socket-1:{folder}:ro"]
+    dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text()
+    assert f"install -d -o larder -m 755 {folder}\n" in dockerfile
+    assert training["user"].partition(":")[0] not in ("0", re.findall(r"--uid (\d+)", dockerfile)[0])

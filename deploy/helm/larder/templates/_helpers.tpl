@@ -51,6 +51,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   value: {{ printf "%ds" (int .Values.server.drainNoticeSeconds) }}
 - name: LARDER_SERVER__DRAIN
   value: {{ printf "%ds" (int .Values.server.drainSeconds) }}
+{{- if .Values.server.socketHostPath }}
+- name: LARDER_SERVER__UNIX_SOCKET
+  value: /run/larder/$(POD_NAME).sock
+{{- end }}
 - name: LARDER_CACHE__DIR
   value: /var/cache/larder/node
 - name: LARDER_CACHE__CAPACITY
@@ -96,6 +100,9 @@ yes
 - {name: cache, mountPath: /var/cache/larder}
 - {name: config, mountPath: /etc/larder, readOnly: true}
 - {name: tmp, mountPath: /tmp}
+{{- if .Values.server.socketHostPath }}
+- {name: socket, mountPath: /run/larder}
+{{- end }}
 {{- if .Values.tls.secretName }}
 - {name: tls, mountPath: /etc/larder-tls, readOnly: true}
 {{- end }}
