@@ -43,6 +43,7 @@ COMMANDS = (
     Command("nodes", "gateway.commands.nodes", "the nodes of the fleet; drain and undrain", "list"),
     Command("tenants", "gateway.commands.tenants", "owners of access keys", "list"),
     Command("credentials", "gateway.commands.credentials", "access keys: list, create, rotate, revoke", "list"),
+    Command("tokens", "gateway.commands.tokens", "admin tokens with names and roles: list, create, revoke", "list"),
     Command("origins", "gateway.commands.origins", "the object stores behind the fleet", "list"),
     Command("rules", "gateway.commands.rules", "how objects are cached, and which rule applies to one", "list"),
     Command("datasets", "gateway.commands.datasets", "datasets and their space; pin one, or deny it space", "list"),

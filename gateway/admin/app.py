@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from starlette.datastructures import State
 
 from gateway.admin.http.requests import AdminParts
+from gateway.admin.http.roles import PREFIX
 from gateway.admin.http.tokens import ACTOR, Tokens
 from gateway.edge.asgi import Edge, Headers
 from gateway.imports import imported
@@ -28,11 +29,10 @@ from gateway.server.received import too_large, whole_body
 from gateway.server.refusals import Message, Receive, Scope, Send
 from gateway.server.strangers import authenticated
 
-PREFIX = "/admin"
 ENDPOINTS = "gateway.admin.endpoints"
 STALE = b"x-larder-stale"
 """Header of an answer that may be stale; its value names the unreachable service, the catalog or Redis."""
-_OF_CATALOG = (["tenants"], ["credentials"], ["origins"], ["rules"])
+_OF_CATALOG = (["tenants"], ["credentials"], ["origins"], ["rules"], ["tokens"])
 LARGEST_BODY = 1024 * 1024
 """Most bytes of a request's body."""
 
@@ -54,6 +54,8 @@ class AdminApp(Edge):
         self.state = State()
         """What the endpoints depend on; complete before the first request."""
         self.state.parts = parts
+        if parts is not None:
+            parts.catalog.follow(tokens.use_catalog)
         self._api: FastAPI | None = None
         self._loading = Lock()
 

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import State
 
 from gateway import __version__
-from gateway.admin.configuration import audit, credentials, origins, rules, rules_check, tenants
+from gateway.admin.configuration import audit, credentials, origins, rules, rules_check, tenants, tokens
 from gateway.admin.fleet import datasets, jobs, nodes, overview, pipelines, results, streams
 from gateway.admin.http.documents import PROBLEMS
 from gateway.admin.operations import explain, profile_endpoints, purge, verifications, warmup_endpoints
@@ -24,6 +24,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     origins.ORIGINS.router,
     rules.router,
     rules_check.router,
+    tokens.TOKENS.router,
     audit.router,
     overview.router,
     nodes.router,

@@ -16,10 +16,10 @@ Document = dict[str, Any]
 ABOUT = """\
 The HTTP API of this gateway, except S3 itself.
 
-Addresses under `/-/admin` take the header `Authorization: Bearer TOKEN` with `admin.token`, or for GET also `admin.read_token`:
-press *Authorize* and give the token to try them here. Those under `/-/v1` take requests signed like S3's (Signature Version 4,
-service `s3`) with an access key of the gateway, which the Python client does; a page cannot. Health, metrics and this document
-take neither.
+Addresses under `/-/admin` take the header `Authorization: Bearer TOKEN` with `admin.token`, for GET also `admin.read_token`,
+or a named token: press *Authorize* and give the token to try them here. Those under `/-/v1` take requests signed like S3's
+(Signature Version 4, service `s3`) with an access key of the gateway, which the Python client does; a page cannot. Health,
+metrics and this document take neither.
 
 Errors are problem documents (RFC 9457) with a `code` for programs and a `detail` for people."""
 
@@ -28,6 +28,7 @@ _TAGS = {
     "admin: overview": "The data of the dashboard",
     "admin: tenants": "Owners of access keys",
     "admin: credentials": "Access keys: created, rotated, revoked at once on every gateway",
+    "admin: tokens": "Admin tokens with names and roles: created, revoked at once on every gateway",
     "admin: origins": "The object stores behind the gateway",
     "admin: rules": "What is cached, for how long, and for whom",
     "admin: nodes": "The machines of the fleet; drain them",

@@ -28,7 +28,7 @@ PATIENCE = 60.0
 """Seconds to wait for an answer; a purge asks every node before it answers."""
 _PAGE = 1000
 """Items of a page."""
-_ONCE = re.compile(r"(tenants|credentials|origins|warmups|verifications|credentials/[^/]+/rotate)")
+_ONCE = re.compile(r"(tenants|credentials|origins|tokens|warmups|verifications|credentials/[^/]+/rotate)")
 """Addresses whose POST may be repeated, protected by its Idempotency-Key."""
 _ENDPOINT = re.compile(r"https?://[^\s/?#@]+/?")
 _TOKEN = re.compile(r"[!-~]+")
@@ -38,7 +38,7 @@ _OTHER_NAME = frozenset({62, 64})
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _UNAUTHORIZED = (
     "the gateway requires its admin token: name a file with it by --token-file, or set LARDER_ADMIN_TOKEN "
-    "(admin.token of its configuration; admin.read_token is enough for reading)"
+    "(admin.token of its configuration, or a named token; admin.read_token is enough for reading)"
 )
 
 

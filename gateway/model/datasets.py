@@ -37,6 +37,7 @@ API_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
         "NotFound": (404, "Unknown address"),
         "NotResident": (404, "The blob is not in the cache"),
         "ReadOnlyToken": (403, "This token allows reading only"),
+        "RoleRequired": (403, "The role of this token does not allow this"),
         "ServiceUnavailable": (503, "A required service is unavailable"),
         "TooLarge": (413, "The request is too large"),
         "Unauthorized": (401, "The request needs a valid token"),

@@ -66,7 +66,7 @@ class AdminWorld:
         self.live = Live(file, changing)
         catalog.follow(self.live.use_catalog)
         parts = AdminParts(catalog, lambda: self.live.file, lambda: self.live.effective)
-        self.app = AdminApp(Tokens(file.admin), parts)
+        self.app = AdminApp(Tokens(file.admin, clock), parts)
         self.app.state.rule_probe = None
         self.http: httpx.AsyncClient
 

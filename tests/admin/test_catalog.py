@@ -20,6 +20,7 @@ from gateway.admin.catalog import database, migrating
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import Actor, Changes
 from gateway.admin.catalog.following import PAUSE, Follower
+from gateway.admin.catalog.roles import TokenRole
 from gateway.admin.catalog.schema import REVISION, audit, credentials, meta, metadata, revocations, tenants
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.catalog.upgrading import SCRIPTS
@@ -27,7 +28,7 @@ from gateway.model.errors import CatalogUnavailable, ConfigError
 from tests.admin.admin_world import KEY, AdminWorld, Clock
 from tests.admin.postgres_server import PostgresServer
 
-ACTOR = Actor("admin", "192.0.2.7", "request-1")
+ACTOR = Actor("admin", "192.0.2.7", "request-1", TokenRole.ADMIN)
 TENANT = {"name": "vision", "description": "", "enabled": True, "created_at": 0.0}
 
 

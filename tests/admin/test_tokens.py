@@ -9,8 +9,9 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from gateway.admin.app import LARGEST_BODY, PREFIX, AdminApp
+from gateway.admin.app import LARGEST_BODY, AdminApp
 from gateway.admin.endpoints import ROUTERS
+from gateway.admin.http.roles import PREFIX
 from gateway.admin.http.tokens import Tokens
 from gateway.config import load_settings
 from gateway.config_catalog import AdminSettings

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway import metrics
 from gateway.admin.catalog.database import CatalogDatabase
+from gateway.admin.catalog.roles import TokenRole
 from gateway.admin.catalog.schema import audit, meta
 from gateway.admin.catalog.snapshot import Noted, mark_of, read_noted
 from gateway.admin.catalog.withdrawals import Withdrawal
@@ -33,23 +34,14 @@ ChangeListener = Callable[[Sequence[Withdrawal]], Awaitable[None]]
 class Actor:
     """An authorized caller.
 
-    ``name`` is the token's: ``admin`` or ``read``; ``address`` is the peer of the socket; ``request_id`` is in the
-    header ``x-larder-request-id`` of the answer too.
+    ``name`` is the token's: ``admin`` and ``read`` are those of the configuration; ``address`` is the peer of the socket;
+    ``request_id`` and ``role`` are in headers of the answer too.
     """
 
     name: str
     address: str
     request_id: str
-
-    @property
-    def role(self) -> str:
-        """The role of the token, as the header ``x-larder-role`` of the answer names it: viewer or admin."""
-        return "admin" if self.may_change else "viewer"
-
-    @property
-    def may_change(self) -> bool:
-        """Whether the token allows changes."""
-        return self.name == "admin"
+    role: TokenRole
 
 
 class CatalogChange:

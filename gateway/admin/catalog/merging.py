@@ -26,11 +26,13 @@ class View:
 
     @cached_property
     def filed(self) -> Mapping[str, Mapping[str, Any]]:
-        """Records of the file by kind and name. Tenants exist in the file only as names in credentials."""
+        """Records of the file by kind and name. Tenants exist in the file only as names in credentials; its tokens have
+        no records."""
         return {
             "tenants": dict.fromkeys(map(tenant_of, self.file.credentials)),
             "credentials": {credential.access_key_id: credential for credential in self.file.credentials},
             "origins": {origin.name: origin for origin in self.file.origins},
+            "tokens": {},
         }
 
     def has(self, kind: str, name: str) -> bool:

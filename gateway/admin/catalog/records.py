@@ -1,4 +1,4 @@
-"""Tenants, credentials and origins: the records that operators manage, with every field declared once.
+"""Tenants, credentials, origins and admin tokens: the records that operators manage, with every field declared once.
 
 The documents that create, change and show a record, its audit entry and its table follow from the declaration. A field is part of
 all of them unless its annotation has another ``Role``.
@@ -13,9 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property
-from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
+from hashlib import sha256
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, Strict, TypeAdapter, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    Strict,
+    TypeAdapter,
+    create_model,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from sqlalchemy import BigInteger, Boolean, Column, Double, MetaData, Table
@@ -300,11 +311,68 @@ class CredentialRecord(Record):
         _ = self.credential
 
     def ended(self, now: float) -> bool:
-        """Whether it has expired at ``now``, in seconds since the epoch; a time without a zone is UTC."""
-        if not self.expires:
-            return False
-        end = datetime.fromisoformat(self.expires)
-        return (end if end.tzinfo else end.replace(tzinfo=UTC)).timestamp() <= now
+        """Whether it has expired at ``now``, in seconds since the epoch."""
+        return ended(self.expires, now)
+
+
+def ended(expires: str, now: float) -> bool:
+    """Whether a time in ISO 8601 has passed at ``now``, in seconds since the epoch. Without a zone it is UTC; empty: never.
+
+    Raises:
+        ValueError: it is no time.
+    """
+    if not expires:
+        return False
+    end = datetime.fromisoformat(expires)
+    return (end if end.tzinfo else end.replace(tzinfo=UTC)).timestamp() <= now
+
+
+_TOKEN = "larder-"  # noqa: S105  # not a whole one
+"""How tokens begin, so that scanners for secrets recognise them."""
+
+
+def new_token() -> SecretStr:
+    """An admin token."""
+    return SecretStr(f"{_TOKEN}{secrets.token_urlsafe(32)}")
+
+
+def _a_time(text: str) -> str:
+    ended(text, 0.0)
+    return text
+
+
+class TokenRecord(Record):
+    """An admin token. ``token`` is whole while the record is created; rows have its digest, which is enough to recognise it."""
+
+    singular, plural, key = "token", "tokens", "name"
+
+    name: Annotated[Name, KEY] = Field(description="as in the audit log", examples=["ci"])
+    description: Text = Field("", examples=["deployments; ask ops@example.com"])
+    role: Literal["viewer", "operator", "admin"] = Field(
+        "viewer",
+        description="viewer: reads; operator: changes nodes, space, warm-ups and purges too; admin: everything",
+        examples=["operator"],
+    )
+    expires: Annotated[Text, AfterValidator(_a_time)] = Field(
+        "",
+        description="ISO 8601 time after which the token is refused; empty: never",
+        examples=["2030-01-31T12:00:00Z"],
+    )
+    token: Annotated[SecretStr, KEPT_SECRET] = Field(default_factory=new_token)
+
+    def ended(self, now: float) -> bool:
+        """Whether it has expired at ``now``, in seconds since the epoch."""
+        return ended(self.expires, now)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the token. A fast digest protects it, because the token is random."""
+        token = self.token.get_secret_value()
+        return sha256(token.encode()).digest() if token.startswith(_TOKEN) else bytes.fromhex(token)
+
+    def row(self, vault: Vault) -> dict[str, Any]:
+        """The columns, with the digest in place of the token."""
+        return super(TokenRecord, self.changed(token=SecretStr(self.digest.hex()))).row(vault)
 
 
 Seconds = Annotated[float, Field(ge=0, le=86_400)]

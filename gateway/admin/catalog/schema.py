@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Double, Index, Integer, LargeBinary, MetaData, Table, Text
 
-from gateway.admin.catalog.records import CredentialRecord, OriginRecord, TenantRecord
+from gateway.admin.catalog.records import CredentialRecord, OriginRecord, TenantRecord, TokenRecord
 
-REVISION = "0003"
+REVISION = "0004"
 """Revision of these tables, that of the last script in ``migrations``."""
 metadata = MetaData()
 
@@ -32,6 +32,8 @@ meta = Table("meta", metadata, Column("name", Text, primary_key=True), Column("v
 tenants = TenantRecord.table(metadata)
 
 credentials = CredentialRecord.table(metadata)
+
+tokens = TokenRecord.table(metadata)
 
 purges = Table(
     "purges",

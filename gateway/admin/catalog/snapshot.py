@@ -11,8 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.profiles import read_recordings
-from gateway.admin.catalog.records import CredentialRecord, OriginRecord, Record, TenantRecord
-from gateway.admin.catalog.schema import credentials, meta, origins, revocations, rules, tenants
+from gateway.admin.catalog.records import CredentialRecord, OriginRecord, Record, TenantRecord, TokenRecord
+from gateway.admin.catalog.schema import credentials, meta, origins, revocations, rules, tenants, tokens
 from gateway.admin.catalog.vault import Vault
 from gateway.config import Rule
 from gateway.model.errors import ConfigError
@@ -48,6 +48,7 @@ class Snapshot:
     mark: str = ""
     purge: str = ""
     recordings: tuple[ProfileRecording, ...] = ()
+    tokens: Mapping[str, TokenRecord] = field(default_factory=dict)
 
 
 EMPTY = Snapshot(0)
@@ -82,7 +83,7 @@ async def read_snapshot(connection: AsyncConnection, noted: Noted, vault: Vault,
         ConfigError: this version of Larder, or this key, cannot read it.
     """
     rows = {}
-    for table in (tenants, credentials, revocations, origins, rules):
+    for table in (tenants, credentials, revocations, origins, rules, tokens):
         rows[table.name] = [dict(row) for row in (await connection.execute(select(table))).mappings()]
     try:
         return Snapshot(
@@ -98,6 +99,7 @@ async def read_snapshot(connection: AsyncConnection, noted: Noted, vault: Vault,
             ),
             rules_revision=int(noted.get("rules", 0)),
             recordings=await read_recordings(connection),
+            tokens=_records(TokenRecord, rows, vault, last.tokens),
         )
     except (ValidationError, ValueError) as error:
         raise ConfigError(f"the catalog cannot be read by this version of Larder: {type(error).__name__}") from None

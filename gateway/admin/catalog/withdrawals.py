@@ -1,10 +1,10 @@
 """Withdrawn rights, announced through Redis to gateways that cannot reach the catalog.
 
-A change that revokes a key or disables a tenant is in the catalog like any other. It is also kept in Redis for a day, so that a
-gateway without a connection to the database refuses the key at once. A withdrawal can only take rights away: the key is refused
-until the catalog has been read at the version of the change or a later one; from then on the catalog decides. So neither losing
-nor writing data in Redis can make a key valid. In a fleet, withdrawals are signed with ``fleet.secret`` for one zone: write
-access to Redis is not enough to lock clients out.
+A change that revokes a key or a token, or disables a tenant, is in the catalog like any other. It is also kept in Redis for a
+day, so that a gateway without a connection to the database refuses the key at once. A withdrawal can only take rights away:
+the key is refused until the catalog has been read at the version of the change or a later one; from then on the catalog
+decides. So neither losing nor writing data in Redis can make a key valid. In a fleet, withdrawals are signed with
+``fleet.secret`` for one zone: write access to Redis is not enough to lock clients out.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from gateway.model.peer_auth import proof
 
 KEY = "key"
 TENANT = "tenant"
+TOKEN = "token"  # noqa: S105  # a kind
 _KIND = "withdrawal"
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """The withdrawal of a key, or of a tenant with all of its keys.
+    """The withdrawal of a key, of a tenant with all of its keys, or of an admin token.
 
     Args:
-        what: ``KEY`` or ``TENANT``.
-        name: the access key's, or the tenant's.
+        what: ``KEY``, ``TENANT`` or ``TOKEN``.
+        name: the access key's, the tenant's, or the token's.
         version: of the catalog after the change.
         at: time of the change, in seconds since the epoch.
     """
@@ -60,7 +61,7 @@ class Withdrawal:
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
-        return found if right and found.what in (KEY, TENANT) else None
+        return found if right and found.what in (KEY, TENANT, TOKEN) else None
 
 
 class Withdrawn:
@@ -84,16 +85,19 @@ class Withdrawn:
         later = [each for each in self._held.values() if each.version > snapshot.version]
         if not later:
             return snapshot
-        revocations, tenants = dict(snapshot.revocations), dict(snapshot.tenants)
+        revocations, tenants, tokens = dict(snapshot.revocations), dict(snapshot.tenants), dict(snapshot.tokens)
         for each in later:
             if each.what == KEY:
                 revocations.setdefault(each.name, RevocationRow(each.at, each.version))
+                continue
+            if each.what == TOKEN:
+                tokens.pop(each.name, None)
                 continue
             known = tenants.get(each.name) or TenantRecord.model_construct(
                 name=each.name, created_at=each.at, revision=each.version
             )
             tenants[each.name] = known.changed(enabled=False)
-        return replace(snapshot, revocations=revocations, tenants=tenants)
+        return replace(snapshot, revocations=revocations, tenants=tenants, tokens=tokens)
 
     def settle(self, version: int) -> None:
         """Forget withdrawals that a catalog of this version includes."""

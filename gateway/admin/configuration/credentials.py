@@ -24,7 +24,7 @@ from gateway.admin.catalog.withdrawals import KEY, Withdrawal
 from gateway.admin.http.documents import RequestModel, ResponseModel, Source, moment
 from gateway.admin.http.requests import AdminParts, Idempotent, IfMatch, Parts, change_once, etag_of
 from gateway.admin.http.resources import Resource, view_in
-from gateway.admin.http.tokens import Admin
+from gateway.admin.http.tokens import Changer
 from gateway.model.datasets import ApiError
 
 
@@ -135,7 +135,7 @@ _ONE = "/credentials/{access_key_id"
 @CREDENTIALS.router.post(f"{_ONE}}}/rotate", summary="Rotate a secret", response_model=CREDENTIALS.created)
 async def rotate_credential(
     access_key_id: str,
-    caller: Admin,
+    caller: Changer,
     parts: Parts,
     once: Idempotent,
     response: Response,
@@ -158,7 +158,7 @@ async def rotate_credential(
 
 
 @CREDENTIALS.router.post(f"{_ONE}:path}}/revoke", summary="Revoke a credential", response_model=CREDENTIALS.answer)
-async def revoke_credential(access_key_id: str, caller: Admin, parts: Parts, response: Response) -> Any:
+async def revoke_credential(access_key_id: str, caller: Changer, parts: Parts, response: Response) -> Any:
     """Refuse a key everywhere, permanently, including one of the configuration file. Idempotent."""
     async with parts.catalog.changes.change(caller, "credentials.revoke", access_key_id) as change:
         view = await view_in(parts, change)

@@ -19,7 +19,7 @@ from gateway.admin.catalog.schema import rules as table
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.http.documents import RequestModel, ResponseModel, Source, Text
 from gateway.admin.http.requests import IfMatch, Parts, check_if_match, etag_of
-from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.http.tokens import Changer, Reader
 from gateway.config import Rule as Configured
 from gateway.config import Settings
 from gateway.policies.covering import hidden_by
@@ -110,7 +110,7 @@ async def list_rules(_caller: Reader, parts: Parts, response: Response) -> RuleL
 
 @router.put("/rules", summary="Replace the catalog's rules")
 async def replace_rules(
-    caller: Admin, parts: Parts, asked: NewRules, response: Response, if_match: IfMatch = None
+    caller: Changer, parts: Parts, asked: NewRules, response: Response, if_match: IfMatch = None
 ) -> RuleList:
     """Replace the catalog's rules, in this order; the file's follow. In force everywhere within a second."""
     async with parts.catalog.changes.change(caller, "rules.replace", "rules") as change:

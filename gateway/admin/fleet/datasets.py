@@ -25,7 +25,7 @@ from gateway.admin.fleet.view import (
 )
 from gateway.admin.http.documents import RequestModel, ResponseModel
 from gateway.admin.http.requests import Cursor, IfMatch, Limit, Page, Parts, etag_of, paged
-from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.http.tokens import Changer, Reader
 from gateway.admin.operations.parts import Ops
 from gateway.fleet.announcer import DOWN
 from gateway.model.datasets import ApiError
@@ -126,7 +126,7 @@ async def show_dataset(
 @router.put("/datasets/{dataset}/override", summary="Override the plan for a dataset")
 async def override_dataset(
     dataset: DatasetId,
-    caller: Admin,
+    caller: Changer,
     operations: Ops,
     parts: Parts,
     asked: Override,

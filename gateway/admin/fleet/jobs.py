@@ -11,7 +11,7 @@ from gateway.admin.fleet.documents import JobDocument
 from gateway.admin.fleet.view import jobs_of
 from gateway.admin.http.documents import ResponseModel
 from gateway.admin.http.requests import Cursor, Limit, Page, Parts, paged
-from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.http.tokens import Changer, Reader
 from gateway.admin.operations.parts import Ops, through_redis
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import dataset_pool
@@ -66,7 +66,7 @@ async def list_jobs(_caller: Reader, operations: Ops, limit: Limit = 100, cursor
 
 
 @router.delete("/jobs/{tenant:path}/{job}", summary="Remove a job", tags=["jobs"], status_code=204)
-async def remove_job(tenant: str, job: str, caller: Admin, operations: Ops, parts: Parts) -> None:
+async def remove_job(tenant: str, job: str, caller: Changer, operations: Ops, parts: Parts) -> None:
     """Forget a job, as if it had timed out. A running job registers again with its next heartbeat."""
     fleet = operations.fleet
     async with parts.catalog.changes.change(caller, "jobs.remove", f"{tenant}/{job}"[:300]) as change:

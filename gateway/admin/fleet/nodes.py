@@ -11,7 +11,7 @@ from gateway.admin.fleet.documents import NodeDocument
 from gateway.admin.fleet.view import nodes_of
 from gateway.admin.http.documents import RequestModel
 from gateway.admin.http.requests import Cursor, Limit, Page, Parts, paged
-from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.http.tokens import Changer, Reader
 from gateway.admin.operations.parts import Operations, Ops, through_redis
 from gateway.model.datasets import ApiError
 from gateway.model.fleet import Node, NodeState
@@ -38,7 +38,7 @@ async def list_nodes(
 
 
 @router.post("/nodes/{node}/drain", summary="Take a node out of the ring")
-async def drain(node: str, caller: Admin, operations: Ops, parts: Parts, asked: Drain | None = None) -> NodeDocument:
+async def drain(node: str, caller: Changer, operations: Ops, parts: Parts, asked: Drain | None = None) -> NodeDocument:
     """Take a node out of the ring: it owns no keys, but keeps serving. It is LEAVING until it is undrained or restarted.
 
     Other nodes take over its objects, from its cache while it is up. The last READY node is drained only with `force`.
@@ -54,7 +54,7 @@ async def drain(node: str, caller: Admin, operations: Ops, parts: Parts, asked: 
 
 
 @router.post("/nodes/{node}/undrain", summary="Bring a node back into the ring")
-async def undrain(node: str, caller: Admin, operations: Ops, parts: Parts) -> NodeDocument:
+async def undrain(node: str, caller: Changer, operations: Ops, parts: Parts) -> NodeDocument:
     """The node owns its share again within a heartbeat, and uses what it has cached; the rest comes from the other nodes."""
     wanted = _found(operations, node)
     async with parts.catalog.changes.change(caller, "nodes.undrain", node) as change:
@@ -64,7 +64,7 @@ async def undrain(node: str, caller: Admin, operations: Ops, parts: Parts) -> No
 
 
 @router.delete("/nodes/{node}", summary="Dismiss a lost node", status_code=204)
-async def dismiss(node: str, caller: Admin, operations: Ops, parts: Parts) -> None:
+async def dismiss(node: str, caller: Changer, operations: Ops, parts: Parts) -> None:
     """Stop listing a lost node and reporting it as missing, unless it comes back. Its counts stay in the totals."""
     reading = await operations.fleet.look()
     if node in reading.nodes:

@@ -11,7 +11,7 @@ from gateway.admin.fleet.overrides import Decision, decision_of, replace_overrid
 from gateway.admin.fleet.reading import FleetReader, FleetReading
 from gateway.admin.http.documents import RequestModel, ResponseModel
 from gateway.admin.http.requests import Cursor, IfMatch, Limit, Page, Parts, etag_of, paged
-from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.http.tokens import Changer, Reader
 from gateway.admin.operations.parts import Ops
 from gateway.edge.pipelines import PipelineDocument, pipeline_document
 from gateway.fleet.caching import override_name
@@ -78,7 +78,7 @@ async def show_pipeline(
 async def override_pipeline(
     tenant: str,
     job: str,
-    caller: Admin,
+    caller: Changer,
     operations: Ops,
     parts: Parts,
     asked: PipelineOverride,

@@ -17,7 +17,7 @@ from gateway.admin.fleet.overrides import Decision, decision_of, replace_overrid
 from gateway.admin.fleet.reading import FleetReader, FleetReading
 from gateway.admin.http.documents import RequestModel
 from gateway.admin.http.requests import Cursor, IfMatch, Limit, Page, Parts, paged
-from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.http.tokens import Changer, Reader
 from gateway.admin.operations.parts import Ops
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import RESULTS
@@ -99,7 +99,7 @@ async def show_results(
 @router.put("/results/{pool}/override", summary="Override the plan for results of pipelines")
 async def override_results(
     pool: PoolName,
-    caller: Admin,
+    caller: Changer,
     operations: Ops,
     parts: Parts,
     asked: ResultsOverride,

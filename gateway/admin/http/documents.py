@@ -29,7 +29,7 @@ PROBLEMS = refusals(
     {
         400: "InvalidRequest",
         401: "Unauthorized",
-        403: "AdminDisabled, ReadOnlyToken, CrossSite",
+        403: "AdminDisabled, ReadOnlyToken, RoleRequired, CrossSite",
         404: "NotFound",
         409: "Conflict",
         412: "PreconditionFailed",

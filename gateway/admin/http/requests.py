@@ -29,7 +29,7 @@ from sqlalchemy import delete, insert, select
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import Actor, CatalogChange
 from gateway.admin.catalog.schema import idempotency
-from gateway.admin.http.tokens import Admin
+from gateway.admin.http.tokens import Changer
 from gateway.config import Settings
 from gateway.model.datasets import ApiError
 
@@ -157,7 +157,7 @@ class IdempotencyKey:
 
 async def _once(
     request: Request,
-    actor: Admin,
+    actor: Changer,
     key: Annotated[
         str | None,
         Header(alias="Idempotency-Key", min_length=1, max_length=200, description="repeat it when retrying a request"),

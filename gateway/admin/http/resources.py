@@ -33,7 +33,7 @@ from gateway.admin.http.requests import (
     located,
     paged,
 )
-from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.http.tokens import Changer, Reader
 from gateway.edge.problems import invalid_request
 from gateway.model.datasets import ApiError
 
@@ -201,7 +201,7 @@ class Resource(ABC, Generic[R]):
         kind = self.kind
 
         async def create(
-            caller: Admin,
+            caller: Changer,
             parts: Parts,
             asked: RequestModel,
             once: Idempotent,
@@ -212,7 +212,7 @@ class Resource(ABC, Generic[R]):
             return document
 
         async def change(
-            name: str, caller: Admin, parts: Parts, asked: RequestModel, response: Response, if_match: IfMatch = None
+            name: str, caller: Changer, parts: Parts, asked: RequestModel, response: Response, if_match: IfMatch = None
         ) -> Any:
             async with parts.catalog.changes.change(caller, f"{kind.plural}.change", name) as change:
                 before, view = await self.editable(name, parts, change, if_match)
@@ -221,7 +221,7 @@ class Resource(ABC, Generic[R]):
             response.headers["ETag"] = _etag(document)
             return document
 
-        async def remove(name: str, caller: Admin, parts: Parts, if_match: IfMatch = None) -> None:
+        async def remove(name: str, caller: Changer, parts: Parts, if_match: IfMatch = None) -> None:
             async with parts.catalog.changes.change(caller, f"{kind.plural}.{self.removal}", name) as change:
                 record, view = await self.editable(name, parts, change, if_match)
                 self.check_removal(record, view)

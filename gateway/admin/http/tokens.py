@@ -1,8 +1,9 @@
 """Authorization of the admin endpoints by bearer tokens, never by credentials that a browser sends on its own.
 
-``admin.token`` may do everything. ``admin.read_token`` may read: GET, and POSTs that change nothing. There are no cookies
-and no stored passwords, so pages of other sites have nothing to abuse. Cross-site requests are refused all the same, in case a
-proxy adds the token. The head of a request is checked before its body is read.
+``admin.token`` has the role admin, ``admin.read_token`` that of a viewer. Tokens of the catalog have names and roles of their
+own. ``http/roles.py`` says what each request needs. There are no cookies and no stored passwords, so pages of other sites have
+nothing to abuse. Cross-site requests are refused all the same, in case a proxy adds the token. The head of a request is
+checked before its body is read.
 
 Sources: RFC 6750 (bearer tokens); "Fetch Metadata Request Headers" (W3C) and RFC 6454 for how a browser names its origin.
 """
@@ -10,8 +11,9 @@ Sources: RFC 6750 (bearer tokens); "Fetch Metadata Request Headers" (W3C) and RF
 from __future__ import annotations
 
 import hmac
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -19,38 +21,47 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 
 from gateway.admin.catalog.changes import Actor
+from gateway.admin.catalog.records import TokenRecord
+from gateway.admin.catalog.roles import TokenRole
+from gateway.admin.catalog.snapshot import Snapshot
+from gateway.admin.http.roles import role_needed
 from gateway.config_catalog import AdminSettings
 from gateway.model.datasets import ApiError
 
 ACTOR = "larder.actor"
 """Key of the ``Actor`` in a request's scope."""
+CONFIGURED = ("admin", "read")
+"""Names of the configuration's tokens in the audit log."""
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="larder admin"'}
-_SAFE = frozenset({"GET", "HEAD"})
-_ASKING = frozenset({"/admin/rules/check"})
-"""POST endpoints that only query, because their input is too long for a URL."""
 
 
 class Tokens:
-    """Checks the heads of requests against the configured tokens."""
+    """Checks the heads of requests against the tokens of the configuration and of the catalog.
 
-    def __init__(self, settings: AdminSettings) -> None:
-        named = (("admin", settings.token), ("read", settings.read_token))
+    Args:
+        settings: have the configuration's tokens.
+        now: seconds since the epoch.
+    """
+
+    def __init__(self, settings: AdminSettings, now: Callable[[], float] = time.time) -> None:
+        given = zip(CONFIGURED, (settings.token, settings.read_token), (TokenRole.ADMIN, TokenRole.VIEWER), strict=True)
         # Compare digests: their fixed length hides the length of the token.
-        self._digests = tuple((name, sha256(token.encode()).digest()) for name, token in named if token)
+        self._digests = tuple((name, sha256(token.encode()).digest(), role) for name, token, role in given if token)
+        self._now = now
+        self._named: Mapping[bytes, TokenRecord] = {}
 
-    @property
-    def open(self) -> bool:
-        """Whether any token is configured."""
-        return bool(self._digests)
+    async def use_catalog(self, snapshot: Snapshot) -> None:
+        """Accept the tokens of a snapshot of the catalog, and no others of it."""
+        self._named = {record.digest: record for record in snapshot.tokens.values()}
 
     def admit(self, scope: Mapping[str, Any]) -> Actor:
         """The caller of a request.
 
         Raises:
-            ApiError: AdminDisabled if no token is configured; CrossSite for a request of another site; Unauthorized if the
-                token is missing or wrong; ReadOnlyToken if it does not allow changes.
+            ApiError: AdminDisabled if there is no token at all; CrossSite for a request of another site; Unauthorized if the
+                token is missing, wrong or expired; ReadOnlyToken and RoleRequired if its role does not allow the request.
         """
-        if not self._digests:
+        if not self._digests and not self._named:
             raise ApiError(
                 "AdminDisabled",
                 "Set admin.token, or admin.read_token, in the configuration (LARDER_ADMIN__TOKEN in the environment) and "
@@ -58,27 +69,48 @@ class Tokens:
             )
         headers = _headers(scope)
         _refuse_other_sites(headers)
-        actor = Actor(self._name_of(headers.get(b"authorization", b"")), _address(scope), uuid.uuid4().hex)
-        asks = scope["method"] in _SAFE or (scope["method"] == "POST" and scope["path"] in _ASKING)
-        if not asks and not actor.may_change:
-            raise ApiError("ReadOnlyToken", "admin.read_token may only read; changes need admin.token.")
+        name, role = self._find(headers.get(b"authorization", b""))
+        actor = Actor(name, _address(scope), uuid.uuid4().hex, role)
+        check_role(actor, scope["method"], scope["path"])
         return actor
 
-    def _name_of(self, authorization: bytes) -> str:
+    def _find(self, authorization: bytes) -> tuple[str, TokenRole]:
+        """Name and role of the token."""
         scheme, _, token = authorization.partition(b" ")
         if scheme.lower() != b"bearer" or not token.strip():
             raise ApiError(
                 "Unauthorized", 'Send the header "Authorization: Bearer TOKEN" with admin.token.', headers=_CHALLENGE
             )
         given = sha256(token.strip()).digest()
-        found = [name for name, digest in self._digests if hmac.compare_digest(digest, given)]
-        if not found:
+        for name, digest, role in self._digests:
+            if hmac.compare_digest(digest, given):
+                return name, role
+        # A look-up by a digest tells a guesser nothing: he cannot choose the digest.
+        record = self._named.get(given)
+        if record is None or record.ended(self._now()):
+            why = "Unknown token; compare it with admin.token in the configuration of this gateway."
             raise ApiError(
                 "Unauthorized",
-                "Unknown token; compare it with admin.token in the configuration of this gateway.",
+                why if record is None else "The token has expired; ask an admin for another.",
                 headers={"WWW-Authenticate": f'{_CHALLENGE["WWW-Authenticate"]}, error="invalid_token"'},
             )
-        return found[0]
+        return record.name, TokenRole(record.role)
+
+
+def check_role(actor: Actor, method: str, path: str) -> None:
+    """Refuse a request that the caller's role does not allow.
+
+    Raises:
+        ApiError: ReadOnlyToken for a viewer, RoleRequired for others.
+    """
+    needed = role_needed(method, path)
+    if actor.role.allows(needed):
+        return
+    if actor.role is TokenRole.VIEWER:
+        raise ApiError("ReadOnlyToken", f"This token may only read; this change needs the role {needed.value}.")
+    raise ApiError(
+        "RoleRequired", f"This token has the role {actor.role.value}; this change needs the role {needed.value}."
+    )
 
 
 def _headers(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
@@ -106,7 +138,9 @@ def _address(scope: Mapping[str, Any]) -> str:
     return str(client[0]) if client else ""
 
 
-_bearer = HTTPBearer(auto_error=False, scheme_name="token", description="admin.token, or admin.read_token for GET")
+_bearer = HTTPBearer(
+    auto_error=False, scheme_name="token", description="admin.token, admin.read_token for GET, or a named token"
+)
 
 
 async def _actor(request: Request, _described: Annotated[Any, Depends(_bearer)]) -> Actor:
@@ -118,12 +152,11 @@ Reader = Annotated[Actor, Depends(_actor)]
 """The caller of an endpoint that changes nothing."""
 
 
-async def _changer(actor: Reader) -> Actor:
-    # Defence in depth: the gate refuses by method, this also covers a changing endpoint under GET.
-    if not actor.may_change:
-        raise ApiError("ReadOnlyToken")
+async def _changer(actor: Reader, request: Request) -> Actor:
+    # Defence in depth: the gate decides by method, this also covers a changing endpoint under GET.
+    check_role(actor, "POST" if request.method in ("GET", "HEAD") else request.method, request.scope["path"])
     return actor
 
 
-Admin = Annotated[Actor, Depends(_changer)]
-"""The caller of an endpoint that changes something."""
+Changer = Annotated[Actor, Depends(_changer)]
+"""The caller of an endpoint that changes something; ``http/roles.py`` says which role that needs."""

@@ -24,7 +24,7 @@ from gateway.admin.http.requests import (
     paged,
     sliced,
 )
-from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.http.tokens import Changer, Reader
 from gateway.admin.operations.parts import Operations, Ops, principal_of
 from gateway.admin.operations.profiles import ProfileRequest
 from gateway.model.datasets import ApiError
@@ -65,7 +65,7 @@ class ProfileReadDocument(ResponseModel):
 
 @router.post("/profiles", summary="Record a profile", status_code=201)
 async def record(
-    asked: ProfileRequest, caller: Admin, operations: Ops, parts: Parts, once: Idempotent, response: Response
+    asked: ProfileRequest, caller: Changer, operations: Ops, parts: Parts, once: Idempotent, response: Response
 ) -> ProfileDocument:
     """Every gateway of this catalog records the reads of the access key below the prefix, starting within a second:
     the first read of each block, in order. Recording ends by itself; at most 100,000 reads are kept.
@@ -115,7 +115,7 @@ async def list_reads(
 
 @router.post("/profiles/{profile}/stop", summary="End a recording")
 async def stop(
-    profile: ProfileName, caller: Admin, operations: Ops, parts: Parts, if_match: IfMatch = None
+    profile: ProfileName, caller: Changer, operations: Ops, parts: Parts, if_match: IfMatch = None
 ) -> ProfileDocument:
     """Stop recording. Reads of the last second may still be added."""
     async with parts.catalog.changes.change(caller, "profiles.stop", profile) as change:
@@ -123,7 +123,9 @@ async def stop(
 
 
 @router.delete("/profiles/{profile}", summary="Delete a profile", status_code=204)
-async def remove(profile: ProfileName, caller: Admin, operations: Ops, parts: Parts, if_match: IfMatch = None) -> None:
+async def remove(
+    profile: ProfileName, caller: Changer, operations: Ops, parts: Parts, if_match: IfMatch = None
+) -> None:
     """Delete the profile; its objects stay in the cache. A warm-up that replays it continues with the reads it has loaded."""
     async with parts.catalog.changes.change(caller, "profiles.delete", profile) as change:
         await operations.profiles.delete(change, profile, if_match)

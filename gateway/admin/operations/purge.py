@@ -10,7 +10,7 @@ from pydantic import Field
 from gateway.admin.catalog.purges import remember
 from gateway.admin.http.documents import Bucket, Prefix, RequestModel, ResponseModel
 from gateway.admin.http.requests import AdminParts, Parts
-from gateway.admin.http.tokens import Admin
+from gateway.admin.http.tokens import Changer
 from gateway.admin.operations.parts import Operations, Ops
 from gateway.engine.operations.purge import Purge, Purged
 
@@ -58,7 +58,7 @@ class PurgeDone(ResponseModel):
 
 
 @router.post("/purge", summary="Purge a prefix")
-async def purge(asked: PurgeRequest, caller: Admin, operations: Ops, parts: Parts) -> PurgeDone:
+async def purge(asked: PurgeRequest, caller: Changer, operations: Ops, parts: Parts) -> PurgeDone:
     """Every node drops the objects and discards fills in progress; the next reads ask the origin.
 
     Use it for objects that were changed at the origin directly. Items of datasets stay, since their digest identifies them. The

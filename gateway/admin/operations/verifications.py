@@ -20,7 +20,7 @@ from gateway.admin.http.requests import (
     located,
     sliced,
 )
-from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.http.tokens import Changer, Reader
 from gateway.admin.operations.parts import Operations, Ops, through_redis
 from gateway.fleet.verifications import Verification
 from gateway.model.datasets import ApiError
@@ -68,7 +68,7 @@ class VerificationDocument(ResponseModel):
 
 @router.post("/verifications", summary="Verify caches", status_code=202)
 async def verify(
-    caller: Admin,
+    caller: Changer,
     operations: Ops,
     parts: Parts,
     once: Idempotent,

@@ -27,7 +27,7 @@ from gateway.admin.http.requests import (
     located,
     place_of,
 )
-from gateway.admin.http.tokens import Admin, Reader
+from gateway.admin.http.tokens import Changer, Reader
 from gateway.admin.operations.parts import Ops, principal_of
 from gateway.admin.operations.warmups import Warmup, WarmupRequest
 
@@ -76,7 +76,7 @@ class WarmupDocument(ResponseModel):
 
 @router.post("/warmups", summary="Start a warm-up", status_code=202)
 async def start(
-    asked: WarmupRequest, caller: Admin, operations: Ops, parts: Parts, once: Idempotent, response: Response
+    asked: WarmupRequest, caller: Changer, operations: Ops, parts: Parts, once: Idempotent, response: Response
 ) -> WarmupDocument:
     """Load a prefix, a dataset or a profile into the caches of the fleet, at a lower priority than reads. One gateway runs it
     (`node`); if that gateway dies, another one continues. A warm-up larger than all caches together is refused: a dataset or a
@@ -123,7 +123,7 @@ async def show(warmup: WarmupId, _caller: Reader, operations: Ops, response: Res
 
 @router.post("/warmups/{warmup}/cancel", summary="Cancel a warm-up")
 async def cancel(
-    warmup: WarmupId, caller: Admin, operations: Ops, parts: Parts, if_match: IfMatch = None
+    warmup: WarmupId, caller: Changer, operations: Ops, parts: Parts, if_match: IfMatch = None
 ) -> WarmupDocument:
     """The warm-up ends within two seconds. Loaded objects stay, and it can be resumed."""
     async with parts.catalog.changes.change(caller, "warmups.cancel", warmup) as change:
@@ -132,7 +132,7 @@ async def cancel(
 
 @router.post("/warmups/{warmup}/resume", summary="Resume a warm-up")
 async def resume(
-    warmup: WarmupId, caller: Admin, operations: Ops, parts: Parts, if_match: IfMatch = None
+    warmup: WarmupId, caller: Changer, operations: Ops, parts: Parts, if_match: IfMatch = None
 ) -> WarmupDocument:
     """A cancelled or failed warm-up continues where it stopped; a finished one checks everything again."""
     async with parts.catalog.changes.change(caller, "warmups.resume", warmup) as change:

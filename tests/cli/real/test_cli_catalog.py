@@ -66,6 +66,23 @@ def test_the_token_that_may_only_look(operator):
     assert "ReadOnlyToken" in refused.err
 
 
+def test_a_named_token_from_its_creation_to_its_revocation(operator):
+    """Rule: the printed line is a token with the role that was asked for; the audit log has its name; revoked, it is refused."""
+    made = operator("tokens", "create", "deployer", "--role", "operator").out
+    token = made.strip().removeprefix("LARDER_ADMIN_TOKEN=")
+    assert "RoleRequired" in operator("tenants", "create", "x", status=1, LARDER_ADMIN_TOKEN=token).err
+    operator("tokens", "change", "deployer", "--role", "admin")
+    operator("tenants", "create", "by-name", LARDER_ADMIN_TOKEN=token)
+    assert "deployer" in operator("audit", "--target", "by-name").out
+    listed = operator("tokens", "list").out
+    assert "deployer" in listed
+    assert token not in listed
+    assert "give --role" in operator("tokens", "change", "deployer", status=2).err
+    operator("tokens", "revoke", "deployer")
+    assert "Unknown token" in operator("status", status=2, LARDER_ADMIN_TOKEN=token).err
+    operator("tenants", "remove", "by-name")
+
+
 def test_names_that_are_none(operator):
     """Rule: a name that the gateway does not take is refused by the field, and nothing is made."""
     refused = operator("tenants", "create", "<script>", status=1)

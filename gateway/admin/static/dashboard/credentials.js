@@ -96,6 +96,7 @@ export const credentials = new ListView({
   about: "Access keys of the gateway. Those of the configuration file are changed there; here they can be revoked.",
   empty: "There is no access key yet.",
   path: address("credentials"),
+  role: "admin",
   key: (key) => key.access_key_id,
   columns: [
     { label: "Access key", show: (key) => key.access_key_id, under: (key) => key.description },

@@ -1,7 +1,7 @@
 // A page with one list of the admin API: a heading, buttons for the whole list, and a table whose rows have buttons of their own.
 //
-// Its declaration is data: path, columns, and actions. An action has a word, which is the command line's too, the role that it
-// needs, and `run`.
+// Its declaration is data: path, columns, actions, and the role that these need. An action has a word, which is the command line's too,
+// and `run`.
 
 import { may, read } from "./api.js";
 import { perform } from "./dialog.js";
@@ -12,11 +12,10 @@ import { meter } from "./meter.js";
 const FIRST = 100;
 const MOST = 1000; // items that one answer has at most
 
-const role = (action) => action.role ?? "operator";
-
-// Buttons for actions, in their place; those that the token's role does not allow are left out.
-export function showActions(place, actions, name = "") {
-  const allowed = actions.filter((action) => may(role(action)));
+// Buttons for actions, in their place; those that the token's role does not allow are left out. `role` is the one that an action needs
+// unless it names another.
+export function showActions(place, actions, name = "", role = "operator") {
+  const allowed = actions.filter((action) => may(action.role ?? role));
   keep(place, allowed, (action) => action.word, createButton, (button, action) => {
     button.run = () => perform(name ? `${action.word} ${name}` : action.word, action.run);
     setText(button, action.word);
@@ -104,7 +103,7 @@ export class ListView {
   show(document) {
     const { declared, parts } = this;
     const { items } = document;
-    showActions(parts.tools, declared.actions?.(document) ?? []);
+    showActions(parts.tools, declared.actions?.(document) ?? [], "", declared.role);
     parts.empty.hidden = items.length > 0;
     parts.table.hidden = items.length === 0;
     keep(parts.body, items, declared.key, () => this.createRow(), (row, item) => this.updateRow(row, item, document));
@@ -141,6 +140,6 @@ export class ListView {
       const mood = column.mood?.(item) ?? "";
       for (const each of ["good", "fair", "bad"]) cells[place].classList.toggle(each, each === mood);
     });
-    if (actions) showActions(actions, rowActions(item, document), first.show(item));
+    if (actions) showActions(actions, rowActions(item, document), first.show(item), this.declared.role);
   }
 }

@@ -132,6 +132,7 @@ export const rules = new ListView({
   about: "How objects are cached: the first rule that matches applies. The catalog's come before those of the configuration file.",
   empty: "There is no rule: objects are cached, and checked with the origin after 10 minutes.",
   path: address("rules"),
+  role: "admin",
   whole: true,
   key: (rule) => `${rule.position} ${rule.match}`,
   columns: [

@@ -67,6 +67,7 @@ export const tenants = new ListView({
   about: "Owners of credentials. Those that only the configuration file names are changed there.",
   empty: "There is no tenant yet; a key without one is its own tenant.",
   path: address("tenants"),
+  role: "admin",
   key: (tenant) => tenant.name,
   columns: [
     { label: "Tenant", show: (tenant) => tenant.name, under: (tenant) => tenant.description },

@@ -5,9 +5,10 @@ import { credentials } from "./credentials.js";
 import { byId, element } from "./dom.js";
 import { rules } from "./rules.js";
 import { tenants } from "./tenants.js";
+import { tokens } from "./tokens.js";
 import { warmups } from "./warmups.js";
 
-const VIEWS = [credentials, tenants, rules, warmups, audit];
+const VIEWS = [credentials, tenants, rules, warmups, tokens, audit];
 export const OVERVIEW = "overview";
 
 // Any other fragment, such as that of the skip link, leaves the page as it is.
