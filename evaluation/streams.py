@@ -32,7 +32,7 @@ from gateway.sim.transparent import SAMPLE, ReadRunResult, simulate_reads
 
 ITEMS = 10_000
 WINDOWS = 100
-"""Windows of one view; each of the other views has a third."""
+"""Windows that each view is judged by."""
 VIEWS = [FleetView(clients, gateways, workers) for clients in (1, 8) for gateways in (1, 3) for workers in (1, 2, 4)]
 ORDERS: dict[str, tuple[ReadOrder, Pattern]] = {
     name: (order, truth)
@@ -78,7 +78,9 @@ def _intro() -> str:
         "What the gateway does for clients that only read plain objects, after *Efficient Unified Caching for Accelerating "
         "Heterogeneous AI Workloads* (IGTCache, 2025). Recognition and cost are measured on the gateway's own tree "
         "(`gateway/policies/streams`). Everything below Cost is the simulator: the same tree, the same decisions on pools and "
-        "loads with the same parameters, a modelled store, and reads that are generated from fixed seeds."
+        "loads with the same parameters, a modelled store, and reads that are generated from fixed seeds. One thing is more "
+        "generous: what follows a sequential read is loaded at once, while a worker of a gateway has sixteen such loads under "
+        "way at most, and four beside readers that miss."
     )
 
 
@@ -270,22 +272,33 @@ def _table3() -> str:
     named = {result.run.name: result for result in results}
     streams, stride = named["streams"], named["LRU with stride"]
     hits, times = streams.hit_ratio() / stride.hit_ratio() - 1, streams.mean_seconds() / stride.mean_seconds() - 1
+    bound = _without_waiting(scenario) / stride.mean_seconds() - 1
     return "\n\n".join(
         [
             " ".join(scenario.text.split()),
             table(*runs_table(results)),
             f"Against LRU with stride prefetch, streams have {hits:+.1%} hits and {times:+.1%} mean completion time. The paper "
-            f"reports +55.6 % and -52.2 %. LRU has {stride.hit_ratio():.0%} here, so more than {1 / stride.hit_ratio() - 1:+.0%} "
-            "hits is impossible. The gain in time is bounded by computation, which the runs share, and by the first 100 reads of "
-            "every prefix, before which nothing is known; with a thousandth of the files these are a larger part. More origin "
-            "bytes than with LRU are the price of the currency: space goes to small files, whose misses cost most waiting per "
-            "byte, and is taken from blocks of 4 MB.",
+            f"reports +55.6 % and -52.2 %. LRU has {stride.hit_ratio():.0%} here, so more than "
+            f"{1 / stride.hit_ratio() - 1:+.0%} hits is impossible; with a store that answers at once the mean time would "
+            f"change by {bound:+.1%}, as the rest is computation. Both goals are out of reach with these jobs. What is missing "
+            "to the bounds: the first 100 reads of every prefix, before which nothing is known, are a larger part of a "
+            "thousandth of the files; training loads at most four objects ahead at once, 27 a second from such a store; and "
+            "skewed jobs have less than all space. More origin bytes than with LRU are the price of the currency: space goes "
+            "to small files, whose misses cost most waiting per byte, and is taken from blocks of 4 MB.",
             table(*clients_table(streams)),
-            "AudioMNIST's folders are streams of their own, each known after 100 of 150 files. Checkpoints of 125 blocks are "
-            "read ahead by runs of blocks; reads without pauses find each block on its way. Wiki's ten objects of 40 blocks are "
-            "no streams and share `default`.",
+            "AudioMNIST's folders are streams of their own, the first known after 100 of 150 files, the others after 16. "
+            "Checkpoints of 125 blocks are read ahead by runs of blocks; reads without pauses find each block on its way. "
+            "Wiki's ten objects of 40 blocks are no streams and share `default`.",
         ]
     )
+
+
+def _without_waiting(scenario: ReadScenario) -> float:
+    """Mean seconds of the clients with a store that answers at once."""
+    at_once = OriginSpec(bandwidth="1TB")  # type: ignore[arg-type]
+    alone = scenario.model_copy(update={"origin": at_once, "runs": (ReadRunSpec(name="none", mode="none"),)})
+    (found,) = simulate_reads(alone)
+    return found.mean_seconds()
 
 
 def _simulated(

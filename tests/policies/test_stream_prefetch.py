@@ -156,6 +156,21 @@ def test_no_more_is_loaded_than_was_read():
     assert whole.allowance(300, 100, PoolRoom(1000, 600)) == 0
 
 
+def test_loads_that_are_read_are_sped_up():
+    """Rule: once half of the loads that should have been read were, twice as many bytes are loaded, then four times; after a bad
+    judgement as many as are read again."""
+    whole, paces = WholeLoad(), []
+    loaded(whole, 1000)
+    for draw in range(1, 6 * JUDGED):
+        whole.advance(draw, 1000)
+        if draw < 4 * JUDGED:
+            whole.read(hit=True)
+        paces.append((whole.allowance(2000, 10**6, PoolRoom(10**6)) + 1000) // 2000)
+    assert sorted(set(paces[: 4 * JUDGED])) == [1, 2, 4]
+    whole.advance(6 * JUDGED + REST, 1000)
+    assert whole.allowance(2000, 10**6, PoolRoom(10**6)) == 1000
+
+
 def test_nothing_is_looked_up_while_readers_hit():
     """Rule: four look-ups for each read that missed; a stream of which everything is cached costs none."""
     whole = WholeLoad()

@@ -92,6 +92,7 @@ class _Whole:
 
     Attributes:
         items, size: objects or blocks of it, and their bytes, as far as they are counted.
+        before: items of the last count that found all.
         blocks: of these, and of those that are left to streams below it.
         counted: whether that is all.
         counted_at: reads of the stream before the last of them was counted.
@@ -103,6 +104,7 @@ class _Whole:
     stream: Stream
     policy: WholeLoad = field(default_factory=WholeLoad)
     items: int = 0
+    before: int = 0
     size: int = 0
     blocks: int = 0
     counted: bool = False
@@ -112,6 +114,11 @@ class _Whole:
     since: int = 0
     running: bool = False
     told: bool = False
+
+    @property
+    def population(self) -> int:
+        """Items that clients choose from, as of the last count until the next one comes so far."""
+        return max(self.items, self.before)
 
     def begin(self) -> None:
         """Walk through all of it next, to load it."""
@@ -125,6 +132,7 @@ class _Whole:
 
     def count_anew(self) -> None:
         """Forget what was counted: the next walk counts."""
+        self.before = self.items if self.counted else self.before
         self.items, self.size, self.blocks, self.counted, self.walk = 0, 0, 0, False, _Walk()
         self.names = SiblingNames()
 
@@ -184,7 +192,7 @@ class WholeStreams:
             whole = self._streams.get(name)
             if whole is None or whole.stream is not stream:
                 whole = self._streams[name] = _Whole(stream)
-            whole.policy.advance(stream.draws, whole.items)
+            whole.policy.advance(stream.draws, whole.population)
             if not whole.running and self._outdated(whole):
                 whole.count_anew()
             if not whole.running and self._allowance(whole) > 0:
@@ -196,7 +204,7 @@ class WholeStreams:
         while self._unread:
             whole, _, draws = next(iter(self._unread.values()))
             gone = self._streams.get(whole.stream.name) is not whole
-            late = whole.stream.draws > draws + EPOCHS * max(whole.items, JUDGED)
+            late = whole.stream.draws > draws + EPOCHS * max(whole.population, JUDGED)
             if not gone and not late and len(self._unread) <= MOST_UNREAD:
                 break
             _, (whole, size, _) = self._unread.popitem(last=False)

@@ -2,9 +2,9 @@
 
 - *Sequential*: the next siblings, 4 at first and more while they are used. Below a sibling only the paths that were read below
   at least 0.8 of its predecessors (Figure 7): a job that reads one place of every month does not load the other places.
-- *Random*: the whole stream, if its pool may hold half of it. At most as many bytes are loaded as clients have read, and at most
-  four objects are looked up for each read that missed. So a few random reads of a large prefix load little, and nothing is
-  looked up while readers hit.
+- *Random*: the whole stream, if its pool may hold half of it. At first at most as many bytes are loaded as clients have read, up
+  to four times as many once what was loaded is read; and at most four objects are looked up for each read that missed. So a few
+  random reads of a large prefix load little, and nothing is looked up while readers hit.
 - *Skewed*: nothing.
 - Objects that are no streams yet: 4 blocks after 4 consecutive ones, as JuiceFS does.
 
@@ -45,6 +45,8 @@ PATIENCE = 32
 """Reads of a stream, for each sibling of depth, after which what was loaded before them counts as wasted."""
 REST = 1000
 """Reads of a stream for which nothing is loaded after a bad judgement."""
+MOST_PACE = 4
+"""Bytes of a random stream that are loaded for each that clients have read, at most, once what was loaded is read."""
 MOST_FAILURES = 8
 """Loads of a random stream that fail before it rests, none between them having brought anything: its prefix was deleted, or its
 reader's rights withdrawn."""
@@ -141,6 +143,7 @@ class WholeLoad:
         self._rests_until = 0
         self._expected = 0.0
         self._good = 0
+        self._pace = 1
 
     @property
     def unread(self) -> int:
@@ -160,6 +163,8 @@ class WholeLoad:
         if self._expected >= JUDGED:
             if self._good < LEAST_ACCURACY * self._expected:
                 self.rest()
+            elif self._good >= 2 * LEAST_ACCURACY * self._expected:
+                self._pace = min(MOST_PACE, 2 * self._pace)
             self._expected, self._good = 0.0, 0
 
     def allowance(self, read: int, missed: int, room: PoolRoom) -> int:
@@ -170,7 +175,7 @@ class WholeLoad:
             missed: their reads that the cache did not have.
             room: of the stream's pool.
         """
-        return max(0, min(room.target - room.held, read - self._bytes)) if self.may_look(missed) else 0
+        return max(0, min(room.target - room.held, self._pace * read - self._bytes)) if self.may_look(missed) else 0
 
     def may_look(self, missed: int) -> bool:
         """Whether a page may be listed, or a child be looked up; ``missed``: reads that the cache did not have."""
@@ -206,6 +211,7 @@ class WholeLoad:
 
     def rest(self) -> None:
         """Load nothing for the next reads: all was looked up, or it does not help."""
+        self._pace = 1
         self._rests_until = self._draws + REST
 
 
