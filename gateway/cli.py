@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 
 from gateway import __version__
-from gateway.commands.grammar import Help
+from gateway.commands.grammar import Help, Parser
 from gateway.imports import imported
 from gateway.model.errors import ConfigError, LarderError
 
@@ -59,6 +59,7 @@ COMMANDS = (
     Command("explain", "gateway.commands.explain", "why a read is a hit or not, and what to change"),
     Command("audit", "gateway.commands.audit", "changes: caller, time, values before and after"),
     Command("simulate", "gateway.sim.command", "run jobs and a fleet under a virtual clock"),
+    Command("completion", "gateway.commands.completion", "the script by which a shell completes commands"),
     Command("demo", "gateway.commands.demo", "start a store and a gateway, and show what the cache does"),
 )
 
@@ -111,7 +112,7 @@ def completed(words: Sequence[str]) -> Sequence[str]:
 
 def parser(*named: str) -> ArgumentParser:
     """The grammar: all commands, with the arguments of those that are ``named``."""
-    top = ArgumentParser(
+    top = Parser(
         "larder-gateway",
         description="S3-compatible object-cache gateway: run, observe and manage it.",
         epilog=_EPILOG,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from gateway.model.units import parse_duration, parse_size
 
 Run = Callable[[Namespace], int]
+_WRONG = re.compile(r"argument (?P<what>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)$")
+"""How argparse reports a word that is none of the choices."""
 
 
 class Help(RawDescriptionHelpFormatter):
@@ -17,6 +21,22 @@ class Help(RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
+
+
+class Parser(ArgumentParser):
+    """A parser that proposes what a mistyped command or choice was meant to be; so do the parsers of its subcommands."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and message, and exit with status 2."""
+        wrong = _WRONG.search(message)
+        if wrong is not None:
+            choices = [choice.strip(" '") for choice in wrong["choices"].split(",")]
+            meant = get_close_matches(wrong["given"], choices, 1)
+            kind = "command" if wrong["what"] == "COMMAND" else f"value of {wrong['what']}"
+            message = f"{wrong['given']!r} is no {kind}; " + (
+                f"did you mean {meant[0]!r}?" if meant else f"there are {', '.join(choices)}"
+            )
+        super().error(message)
 
 
 def describe(command: ArgumentParser, run: Run, description: str, *examples: str) -> ArgumentParser:
