@@ -53,7 +53,7 @@ def _show(overview: Mapping[str, Any]) -> None:
     heading(f"zone {overview.get('zone')}, Larder {overview.get('version')}")
     table(nodes.COLUMNS, overview.get("nodes", []), "no nodes")
     line()
-    _traffic(overview.get("now", {}), overview.get("total", {}))
+    _traffic(overview.get("now", {}), overview.get("total", {}), overview.get("answers", {}))
     if overview.get("jobs"):
         line()
         table(jobs.COLUMNS, overview["jobs"])
@@ -64,13 +64,14 @@ def _show(overview: Mapping[str, Any]) -> None:
     _problems(overview.get("problems", []))
 
 
-def _traffic(now: Mapping[str, Any], total: Mapping[str, Any]) -> None:
+def _traffic(now: Mapping[str, Any], total: Mapping[str, Any], answers: Mapping[str, Any]) -> None:
     facts(
         (
             ("requests", f"{_rate(now, 'requests_per_second')}, {number(total.get('requests'))} in all"),
             ("batch items", f"{_rate(now, 'batch_items_per_second')}, {number(total.get('batch_items'))} in all"),
             ("from the cache", _from_the_cache(now)),
             ("from the origin", _from_the_origin(now)),
+            ("answers", _answers(answers)),
             ("saved", f"{size(total.get('saved_bytes'))} of {size(total.get('sent_bytes'))} sent"),
         )
     )
@@ -78,6 +79,14 @@ def _traffic(now: Mapping[str, Any], total: Mapping[str, Any]) -> None:
 
 def _rate(now: Mapping[str, Any], name: str) -> str:
     return f"{number(now.get(name), 1)}/s"
+
+
+def _answers(answers: Mapping[str, Any]) -> str | None:
+    """Statuses per second, and percentiles of all requests."""
+    statuses = [f"{name} {number(count, 1)}/s" for name, count in answers.get("statuses", {}).items() if count]
+    of_all: Mapping[str, Any] = next(iter(answers.get("latency", [])), {})
+    percentiles = [f"{name} {1000 * of_all[name]:.1f} ms" for name in ("p50", "p95", "p99") if of_all.get(name)]
+    return ", ".join([*statuses, *percentiles]) or None
 
 
 def _from_the_cache(now: Mapping[str, Any]) -> str:

@@ -60,6 +60,23 @@ def test_totals_are_the_metrics_and_the_same_from_every_gateway(world: Zone) -> 
         assert len(past["points"]) * past["step_seconds"] == 3600
 
 
+def test_answers_have_statuses_and_percentiles(world: Zone) -> None:
+    """Rule: every gateway says the same of the last minute: answers by status, and seconds by what the cache did."""
+    world.origin.put("/bucket/answered", content(1000, "answered"))
+    for _ in range(3):
+        world.read(0, "/bucket/answered")
+    for node in world.nodes:
+        answers = eventually(
+            lambda node=node: get(node, "/overview")["answers"],
+            lambda found: {"", "HIT", "MISS"} <= {each["outcome"] for each in found["latency"]},
+            "percentiles of hits and misses",
+        )
+        assert answers["statuses"]["2xx"] > 0
+        for each in answers["latency"]:
+            assert each["requests_per_second"] > 0
+            assert 0 < each["p50"] <= each["p95"] <= each["p99"]
+
+
 def test_what_a_job_reads_in_batches_is_shown(world: Zone, tmp_path: Path) -> None:
     """Rule: items of batches have a rate beside the one of requests, now and in the history."""
     made = stock(world.origin.s3, tmp_path, "trained", bytes_of(50, 500, "trained"))

@@ -76,6 +76,8 @@ def empty() -> dict[str, Any]:
     overview["streams"] = []
     overview["now"] = dict.fromkeys(overview["now"], 0) | {"hit_ratio": None}
     overview["total"] = dict.fromkeys(overview["total"], 0)
+    none = {"outcome": "", "requests_per_second": 0, "p50": None, "p95": None, "p99": None}
+    overview["answers"] = {"statuses": {}, "latency": [none]}
     return overview
 
 

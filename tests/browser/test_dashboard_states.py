@@ -239,6 +239,37 @@ def test_before_the_first_gateway_nothing_is_shown(window: Any) -> None:
     expect(page.locator("#rate-chart tbody tr").last).to_contain_text("14:10")
 
 
+def test_the_charts_of_a_young_fleet_begin_with_it(window: Any) -> None:
+    """Rule: charts do not reach further back than the fleet, or its history, does; they span ten minutes at least."""
+    page = window().page
+    page.clock.set_fixed_time(figures.NOW)
+    overview = deepcopy(figures.AT_WORK)
+    for node in overview["nodes"]:
+        node["uptime_seconds"] = 1800
+    played = Played(page, overview)
+    past = figures.history(6)
+    played.history = lambda hours: past | {"points": past["points"][-30:]}
+    page.goto("/-/")
+    expect(page.locator("#ratio-chart .tick").filter(has_text=re.compile(r"^\d\d:\d\d$")).first).to_have_text("14:00")
+    for node in overview["nodes"]:
+        node["uptime_seconds"] = 60
+    played.history = lambda hours: past | {"points": past["points"][-1:]}
+    page.reload()
+    expect(page.locator("#ratio-chart .tick").filter(has_text=re.compile(r"^\d\d:\d\d$")).first).to_have_text("14:20")
+
+
+def test_answers_say_how_fast_and_with_which_status(window: Any) -> None:
+    """Rule: statuses that occurred, and percentiles of all requests and of each outcome, with readable units."""
+    page = window().page
+    shown(page)
+    expect(page.locator("#statuses")).to_have_text("2xx 409\u00a0/s · 3xx 0.2\u00a0/s · 4xx 3.1\u00a0/s")
+    rows = page.locator("#answers tbody tr")
+    expect(rows).to_have_count(4)
+    expect(rows.nth(0).get_by_role("rowheader")).to_have_text("All requests")
+    expect(rows.nth(1).get_by_role("rowheader")).to_have_text("From the cacheHIT")
+    assert rows.nth(0).locator("td").all_inner_texts() == ["412\u00a0/s", "2.10\u00a0ms", "31.2\u00a0ms", "114\u00a0ms"]
+
+
 def test_the_hours_are_chosen(window: Any) -> None:
     """Rule: another span of time is asked for at once, and named at the figures that depend on it."""
     page = window().page
@@ -299,7 +330,7 @@ def test_an_empty_fleet_says_so(window: Any) -> None:
     played.history = lambda hours: {"step_seconds": 60, "points": [], "chunks": {}}
     page.goto("/-/")
     expect(page.locator("#verdict")).to_have_text("No gateway has reported yet.")
-    for part in ("no-jobs", "no-datasets", "no-nodes", "no-history", "no-problems"):
+    for part in ("no-jobs", "no-datasets", "no-nodes", "no-history", "no-problems", "no-answers"):
         expect(page.locator(f"#{part}")).to_be_visible()
     expect(page.locator("#jobs")).to_be_hidden()
     expect(page.locator("#nodes")).to_be_hidden()

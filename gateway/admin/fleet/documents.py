@@ -55,6 +55,25 @@ class Now(ResponseModel):
     origin_requests_per_second: float = Field(examples=[31.2])
 
 
+class Latency(ResponseModel):
+    """Seconds from the head of a request to the end of its answer."""
+
+    outcome: str = Field(description="of the cache, such as HIT; empty: of all requests", examples=["HIT"])
+    requests_per_second: float = Field(examples=[388.1])
+    p50: float | None = Field(description="half took no longer; null without requests", examples=[0.0021])
+    p95: float | None = Field(examples=[0.0087])
+    p99: float | None = Field(examples=[0.031])
+
+
+class AnswersDocument(ResponseModel):
+    """Answers to S3 requests of the whole zone, over about the last minute."""
+
+    statuses: dict[str, float] = Field(
+        description="answers per second by class of the status", examples=[{"2xx": 409.2, "4xx": 3.2, "5xx": 0.0}]
+    )
+    latency: list[Latency] = Field(description="of all requests, then by outcome, the most frequent first")
+
+
 class Total(ResponseModel):
     """Sums since Redis first knew the zone, including nodes that were restarted, stopped or are gone."""
 
@@ -257,6 +276,7 @@ class Overview(ResponseModel):
     version: str = Field(description="of the gateway that answers", examples=["0.1.0"])
     nodes: list[NodeDocument] = Field(description="by id")
     now: Now
+    answers: AnswersDocument
     total: Total
     jobs: list[JobDocument] = Field(description="by tenant and name; at most 500, GET /-/admin/jobs has all")
     pipelines: list[PipelineDocument] = Field(

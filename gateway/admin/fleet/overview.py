@@ -16,6 +16,7 @@ from gateway.admin.fleet.results import results_of
 from gateway.admin.fleet.streams import streams_of
 from gateway.admin.fleet.view import (
     SHORT,
+    answers_of,
     datasets_of,
     held_documents,
     jobs_of,
@@ -52,6 +53,7 @@ async def overview(_caller: Reader, operations: Ops) -> Overview:
         version=__version__,
         nodes=nodes_of(reading),
         now=now_of(reading),
+        answers=answers_of(reading),
         total=total_of(reading),
         jobs=jobs_of(reading)[:MOST_ROWS],
         pipelines=pipelines_of(reading)[:MOST_ROWS],

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gateway.admin.fleet.documents import (
+    AnswersDocument,
     ChunkHeld,
     ChunksDocument,
     DatasetSummary,
@@ -14,6 +15,7 @@ from gateway.admin.fleet.documents import (
     ImportanceDocument,
     ImportanceTenth,
     JobDocument,
+    Latency,
     NodeDocument,
     Now,
     State,
@@ -24,6 +26,7 @@ from gateway.admin.http.documents import moment
 from gateway.fleet.jobs import KnownJob
 from gateway.fleet.samples import HeldChunk
 from gateway.model.units import format_size
+from gateway.policies.answers import Answers, Buckets, percentile, together
 from gateway.policies.datasets import USABLE, CachingMode, decide
 from gateway.policies.rates import Point, rates, ratio
 from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, PoolOrder
@@ -75,6 +78,32 @@ def now_of(reading: FleetReading) -> Now:
         origin_bytes_per_second=round(found.origin_bytes, 1),
         origin_requests_per_second=round(found.origin_requests, 3),
     )
+
+
+def answers_of(reading: FleetReading) -> AnswersDocument:
+    """Statuses and latencies of the zone: counts of all nodes, each per second of the time that it reports."""
+    everything, per_second = Answers(), Answers()
+    for name in reading.nodes:
+        told = reading.told[name].document.get("answers", {}) if name in reading.told else {}
+        seconds = float(told.get("for", 0.0))
+        if seconds > 0:
+            found = Answers.from_json(told)
+            everything, per_second = everything.plus(found), per_second.plus(found.times(1 / seconds))
+    outcomes = sorted(per_second.seconds, key=lambda name: (-_requests(per_second.seconds[name]), name))
+    latency = [_latency(name, everything.seconds[name], per_second.seconds[name]) for name in outcomes]
+    of_all = _latency("", together(everything.seconds.values()), together(per_second.seconds.values()))
+    statuses = {name: round(count, 3) for name, count in sorted(per_second.statuses.items())}
+    return AnswersDocument(statuses=statuses, latency=[of_all, *(each for each in latency if each.p50 is not None)])
+
+
+def _latency(outcome: str, buckets: Buckets, per_second: Buckets) -> Latency:
+    p50, p95, p99 = (percentile(buckets, share) for share in (0.5, 0.95, 0.99))
+    rate = round(_requests(per_second), 3)
+    return Latency(outcome=outcome, requests_per_second=rate, p50=p50, p95=p95, p99=p99)
+
+
+def _requests(buckets: Buckets) -> float:
+    return max(buckets.values(), default=0.0)
 
 
 def total_of(reading: FleetReading) -> Total:

@@ -17,11 +17,12 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from gateway import metrics
 from gateway.model.counters import Counters
 from gateway.model.outcomes import Outcome
+from gateway.policies.answers import Answers
 
 _CACHED = (Outcome.HIT.value, Outcome.STALE.value)
 _DELIVERED = ("hit", "joined", "fetched")
 _READ = (
-    metrics.REQUESTS, metrics.SENT_BYTES, metrics.ORIGIN_REQUESTS, metrics.ORIGIN_BYTES, metrics.BATCH_ITEMS,
+    metrics.REQUESTS, metrics.LATENCY, metrics.SENT_BYTES, metrics.ORIGIN_REQUESTS, metrics.ORIGIN_BYTES, metrics.BATCH_ITEMS,
     metrics.BATCH_BYTES, metrics.EVICTED_BYTES, metrics.CORRUPT_BLOBS, metrics.DISK_STATE, metrics.CHANNEL_HEALTHY,
     metrics.CONFIG_RELOADS,
 )  # fmt: skip
@@ -60,6 +61,17 @@ class Counted:
             evicted_bytes=self.sum("larder_evicted_bytes_total"),
             corrupt_blobs=self.sum("larder_corrupt_blobs_total"),
         )
+
+    @property
+    def answers(self) -> Answers:
+        """Answers to S3 requests by class of their status, and their seconds by outcome."""
+        statuses: dict[str, float] = defaultdict(float)
+        for labels, value in self._samples["larder_requests_total"]:
+            statuses[labels["status"]] += value
+        seconds: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
+        for labels, value in self._samples["larder_request_seconds_bucket"]:
+            seconds[labels["outcome"]][float(labels["le"])] += value
+        return Answers(dict(statuses), {outcome: dict(buckets) for outcome, buckets in seconds.items()})
 
     @property
     def reasons(self) -> dict[str, float]:

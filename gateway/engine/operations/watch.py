@@ -19,6 +19,7 @@ from gateway.engine.operations.counting import Counted, counted
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.samples import EVERY, FINE, Samples
 from gateway.model.counters import Counters, Sample
+from gateway.policies.answers import Answers
 from gateway.policies.datasets import CachingMode
 from gateway.policies.rates import lately
 from gateway.policies.space.plan import Plan
@@ -29,6 +30,8 @@ from gateway.tasks import repeat
 
 _MINUTE = 60.0
 _SOON = 1.0
+_OF_A_MINUTE = 1 + int(_MINUTE / EVERY)
+"""Readings that span a minute."""
 _MOST_DATASETS = 500
 
 
@@ -91,6 +94,7 @@ class NodeWatch:
         self._skew = 0.0
         self._since: dict[str, float] = {}
         self._counted: Sequence[Trouble] = ()
+        self._answers: deque[tuple[float, Answers]] = deque(maxlen=_OF_A_MINUTE)
 
     def problems(self) -> list[Trouble]:
         """The problems of this node, errors first; those derived from counters are a few seconds old."""
@@ -156,11 +160,13 @@ class NodeWatch:
             self._since = {str(each["kind"]): float(each["since"]) for each in known if "kind" in each}
         before = await self._samples.recent([self._me.node])
         self.recent.clear()
+        self._answers.clear()
         self.recent.extend(before[self._me.node])
 
     def _note(self, at: float, found: Counted) -> None:
         self.recent.append(Sample(at, self._me.boot, found.counters))
         status, seen = self._seen.store.status(), self._seen
+        self._answers.append((at, found.answers))
         self._counted = troubles(self._facts(at, found.counters))
         problems = self.problems()
         self._since = {each.kind: self._since.get(each.kind, at) for each in problems}
@@ -178,9 +184,15 @@ class NodeWatch:
             "redis": seen.redis(),
             "skew": round(self._skew, 3),
             "reasons": found.reasons,
+            "answers": self._lately_answered(),
             "datasets": self._datasets(),
             "problems": [self._told(each) for each in problems],
         }
+
+    def _lately_answered(self) -> dict[str, Any]:
+        """Answers of about the last minute, and how many seconds that was."""
+        (begun, before), (ended, after) = self._answers[0], self._answers[-1]
+        return {"for": round(ended - begun, 3), **after.since(before).to_json()}
 
     def _told(self, trouble: Trouble) -> dict[str, Any]:
         return {**trouble.to_json(), "since": round(self._since[trouble.kind], 3)}

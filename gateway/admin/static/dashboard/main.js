@@ -4,6 +4,7 @@
 // and with their age, and polling continues. The token lives in sessionStorage: in this tab, until it is closed. A page without a
 // token tries once without: only the gateway knows whether it needs one.
 
+import { showAnswers } from "./answers.js";
 import { Closed, Unauthorized, Unavailable, address, canBeToken, hasToken, read, useToken } from "./api.js";
 import { showDatasets } from "./datasets.js";
 import { connectDialog } from "./dialog.js";
@@ -64,6 +65,7 @@ async function refreshList(list, turn) {
 function show(shown) {
   showSummary(shown);
   showProblems(shown.problems);
+  showAnswers(shown.answers);
   showJobs(shown.jobs);
   showPipelines(shown.pipelines);
   showResults(shown.results);

@@ -33,14 +33,17 @@ export function hoursChosen() {
   return Number(document.querySelector("#hours input:checked").value);
 }
 
+const LEAST = 10; // steps that a chart spans at least
+
 // `at`: the gateway's time of the answer; `since`: when its history begins; both in milliseconds.
 export function showHistory(history, hours, at, since) {
   const points = history.points.map((point) => ({ ...point, time: Date.parse(point.at) }));
-  const from = at - hours * 3_600_000;
   const step = history.step_seconds * 1000;
   // A step that has just begun has no rates yet; drawing it would show a drop.
   // Steps before any gateway ran are unknown, not idle, unless an earlier gateway counted something.
   const first = Math.min(since, points.find(busy)?.time ?? at);
+  // The charts begin there, so that a young fleet does not draw into a corner.
+  const from = Math.max(at - hours * 3_600_000, Math.min(first - step, at - LEAST * step));
   const known = points.filter((point) => point.time + step > first && (point.time + step <= at || busy(point)));
   const note = byId("no-history");
   const any = points.some(busy);
