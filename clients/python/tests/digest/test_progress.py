@@ -2,6 +2,9 @@
 
 import io
 
+import pytest
+
+from larder.digest import building
 from larder.digest.progress import Counts, Written, describe, duration, size
 
 
@@ -73,6 +76,30 @@ def test_a_log_gets_a_line_now_and_then():
     shown.finish(HALF)
     assert stream.getvalue().count("\n") == 3
     assert "\r" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("progress", "terminal", "term", "written"),
+    [
+        (None, True, "xterm", "\r"),
+        (None, True, "dumb", ""),
+        (None, False, "xterm", ""),
+        (True, True, "xterm", "\r"),
+        (True, False, "xterm", "\n"),
+        (False, True, "xterm", ""),
+    ],
+)
+def test_a_build_shows_a_bar_where_somebody_watches(monkeypatch, progress, terminal, term, written):
+    """Rule: a bar in a terminal without asking, nothing in a log unless asked for, and nothing if refused."""
+    stream, clock = Terminal() if terminal else io.StringIO(), Clock()
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(Written.__init__, "__defaults__", (clock,))
+    shown = building.progress_of(progress)
+    clock.now += 40
+    shown.update(HALF)
+    assert stream.getvalue().strip(" \r\n") == (describe(HALF, 40.0) if written else "")
+    assert written in stream.getvalue()
 
 
 def test_a_shorter_line_hides_the_longer_one_before():

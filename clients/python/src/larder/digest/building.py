@@ -20,7 +20,7 @@ from larder.digest.items import Index, Items
 from larder.digest.journal import Journal
 from larder.digest.pool import Outcome, ahead, concurrently
 from larder.digest.previous import previous_objects
-from larder.digest.progress import BuildProgress, Counts, Silent, Written, shown
+from larder.digest.progress import BuildProgress, Counts, Silent, Written, is_terminal, shown
 from larder.digest.reading import Done, Reader, Task, quoted
 from larder.digest.writer import Row, write
 from larder.errors import LarderError, ObjectMissing
@@ -95,7 +95,7 @@ class Options:
     exclude: Sequence[str] = ()
     fresh: bool = False
     supplied: bool = True
-    progress: BuildProgress | bool = False
+    progress: BuildProgress | bool | None = None
 
 
 def build(
@@ -110,7 +110,7 @@ def build(
     jobs: int = 16,
     fresh: bool = False,
     supplied: bool = True,
-    progress: BuildProgress | bool = False,
+    progress: BuildProgress | bool | None = None,
 ) -> Report:
     """Write the digest file of all objects below a prefix, ordered by key and offset.
 
@@ -129,7 +129,8 @@ def build(
         jobs: objects read at once.
         fresh: read everything again, whatever is known.
         supplied: take a full-object SHA-256 that the store has for the object's digest, instead of reading the object.
-        progress: ``True`` shows it on standard error.
+        progress: by default a bar on standard error if that is a terminal. ``True``: also a line every half minute elsewhere.
+            ``False``: nothing.
 
     Raises:
         ValueError: the source or the endpoint is no address, or ``jobs`` is not positive.
@@ -156,7 +157,7 @@ def build_with(run: Run, s3: S3, source: str, path: Path, options: Options) -> R
             if not journal.filled:
                 journal.fill(() if options.fresh else known)
             work = _Build(journal, reader, options, Report(str(path)))
-            with shown(_progress(options.progress), work.counts, lambda: reader.bytes):
+            with shown(progress_of(options.progress), work.counts, lambda: reader.bytes):
                 work.read(lambda: s3.list(bucket, prefix), run)
             return work.write(path)
     finally:
@@ -278,7 +279,9 @@ class _Build:
         )
 
 
-def _progress(given: BuildProgress | bool) -> BuildProgress:
-    if isinstance(given, bool):
-        return Written(sys.stderr) if given else Silent()
+def progress_of(given: BuildProgress | bool | None) -> BuildProgress:
+    """What shows the progress of a build; see ``build``."""
+    if given is None or isinstance(given, bool):
+        shows = is_terminal(sys.stderr) if given is None else given
+        return Written(sys.stderr) if shows else Silent()
     return given

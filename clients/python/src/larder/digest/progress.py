@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -74,7 +75,7 @@ class Written:
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
-        self._terminal = stream.isatty()
+        self._terminal = is_terminal(stream)
         self._began = self._shown = clock()
         self._width = 0
 
@@ -101,6 +102,11 @@ class Written:
         else:
             self._stream.write(line + "\n")
         self._stream.flush()
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether somebody watches a stream that can be redrawn."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 @contextmanager

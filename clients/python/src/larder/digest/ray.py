@@ -58,7 +58,7 @@ def build(
     jobs: int = 16,
     fresh: bool = False,
     supplied: bool = True,
-    progress: BuildProgress | bool = False,
+    progress: BuildProgress | bool | None = None,
 ) -> Report:
     """Write the digest file of all objects below a prefix, read by the tasks of a Ray cluster.
 
