@@ -19,6 +19,7 @@ from typing import Any
 
 from gateway.api.s3.access_log import AccessLog
 from gateway.commands.grammar import describe
+from gateway.commands.quick_start import is_quick, prepare
 from gateway.config import load_settings, sections
 from gateway.config_environment import lookalikes
 from gateway.imports import imported
@@ -37,24 +38,38 @@ def add(command: ArgumentParser) -> None:
         command,
         _serve,
         "Run a gateway. SIGTERM stops it after the requests in flight. docs/operations.md lists the changes that it picks up\n"
-        "while it runs.",
+        "while it runs.\n\n"
+        "Without a configuration it reads the origin of --origin or of the AWS settings, with the keys of the AWS credential\n"
+        "chain, caches in ./larder-cache, makes a key for clients at its first start, and prints what they export.",
+        "larder-gateway serve --origin https://s3.eu-west-1.amazonaws.com",
+        "AWS_PROFILE=research larder-gateway serve",
         "larder-gateway serve --config /etc/larder/larder.toml",
         "LARDER_CACHE__CAPACITY=500GB larder-gateway serve --config larder.toml --port 9000",
     )
     command.add_argument("--config", metavar="FILE", type=Path, help="TOML file; see docs/configuration.md")
+    command.add_argument("--origin", metavar="URL", help="address of the object store (origins.0.endpoint)")
     command.add_argument("--host", metavar="HOST", help="address to listen on (server.host)")
     command.add_argument("--port", metavar="PORT", type=int, help="port to listen on (server.port); 0 picks a free one")
     command.add_argument("--workers", metavar="N", type=int, help="worker processes (server.workers)")
 
 
 def _flags(options: Namespace) -> dict[str, Any]:
-    named = {"server.host": options.host, "server.port": options.port, "server.workers": options.workers}
+    named = {
+        "server.host": options.host,
+        "server.port": options.port,
+        "server.workers": options.workers,
+        "origins.0.endpoint": options.origin,
+    }
     return {name: value for name, value in named.items() if value is not None}
 
 
 def _serve(options: Namespace) -> int:
-    flags = _flags(options)
-    settings = load_settings(options.config, os.environ, flags)
+    config, flags = options.config, _flags(options)
+    quick = prepare(options.origin or "", os.environ, flags) if is_quick(config, os.environ) else None
+    if quick is not None:
+        config, flags, settings = quick.file, quick.flags, quick.settings
+    else:
+        settings = load_settings(config, os.environ, flags)
     set_up(settings.log.level, settings.log.format)
     for warning in lookalikes(os.environ, sections()):
         log.warning("%s", warning)
@@ -64,7 +79,7 @@ def _serve(options: Namespace) -> int:
         shared = stack.enter_context(_metrics_directory()) if settings.server.workers > 1 else None
         if shared is not None:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(shared)
-        status: int = imported("gateway.commands.starting").start(settings, options.config, flags, run)
+        status: int = imported("gateway.commands.starting").start(settings, config, flags, run, quick)
         return status
 
 

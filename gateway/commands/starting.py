@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gateway import __version__
 from gateway.admin.app import ENDPOINTS
+from gateway.commands.quick_start import QuickStart, exports
 from gateway.config import Settings
 from gateway.fleet.background import BackgroundRedis
+from gateway.model.errors import ConfigError, OriginUnavailable
 from gateway.origin.client import CHAIN
 from gateway.origin.credentials import is_chained
-from gateway.server.run import Launch, serve
+from gateway.origin.trial import KeysRefused, try_keys
+from gateway.server.run import LISTENING, Launch, serve
 from gateway.wiring.config_file import launch_environment
 
+log = logging.getLogger("larder.app")
 
-def start(settings: Settings, config: Path | None, flags: dict[str, Any], run: Path) -> int:
+
+def start(
+    settings: Settings, config: Path | None, flags: dict[str, Any], run: Path, quick: QuickStart | None = None
+) -> int:
     """Serve until told to stop; returns the exit status.
 
     Args:
@@ -25,10 +36,17 @@ def start(settings: Settings, config: Path | None, flags: dict[str, Any], run: P
         config: the file that they are from, which workers read again.
         flags: the settings of the command line.
         run: directory for sockets.
+        quick: a start without a configuration.
 
     Raises:
-        ConfigError: Redis does not start, or the address cannot be bound.
+        ConfigError: Redis does not start, or the address cannot be bound; or the origin of a quick start refuses its keys, or
+            does not answer at the first one.
     """
+    announce = _announce
+    if quick is not None:
+        _try_origin(quick)
+        settings = quick.keep(os.environ)
+        announce = partial(_announce_quick, settings, quick)
     with ExitStack() as stack:
         url = settings.redis.url
         if url == "embedded":
@@ -36,8 +54,23 @@ def start(settings: Settings, config: Path | None, flags: dict[str, Any], run: P
             stack.callback(redis.stop)
             url = redis.start()
         environment = launch_environment(config, flags, url)
-        launch = Launch("gateway.app:create", environment, announce=_announce, modules=tuple(_modules(settings)))
+        launch = Launch("gateway.app:create", environment, announce=announce, modules=tuple(_modules(settings)))
         return serve(settings.server, launch)
+
+
+def _try_origin(quick: QuickStart) -> None:
+    """Tell a person at once what would fail later. A gateway that has cached something starts without its origin."""
+    try:
+        if not asyncio.run(try_keys(quick.settings.origins[0])):
+            log.warning(
+                "no AWS credentials were found: the origin is asked without a signature, which public buckets allow"
+            )
+    except KeysRefused as error:
+        raise ConfigError(str(error)) from None
+    except OriginUnavailable as error:
+        if quick.first:
+            raise ConfigError(f"{quick.origin.named_by}: {error}") from None
+        log.warning("%s", error)
 
 
 def _modules(settings: Settings) -> Iterator[str]:
@@ -50,3 +83,10 @@ def _modules(settings: Settings) -> Iterator[str]:
 
 def _announce(text: str) -> None:
     print(f"larder-gateway {__version__} {text}", flush=True)
+
+
+def _announce_quick(settings: Settings, quick: QuickStart, text: str) -> None:
+    _announce(text)
+    address = os.environ[LISTENING]
+    if text.endswith(address):  # not the unix socket, which is announced next
+        print(exports(settings, address, quick, os.environ), flush=True)

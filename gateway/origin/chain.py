@@ -14,7 +14,7 @@ from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError, ClientError
 
 from gateway.flight import SingleFlight
-from gateway.model.errors import OriginUnavailable
+from gateway.model.errors import ConfigError, OriginUnavailable
 from gateway.origin.credentials import Keys
 
 _TRUSTED_FOR = 60.0
@@ -72,3 +72,16 @@ class CredentialChain:
             return None
         frozen = await self._source.get_frozen_credentials()
         return Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
+
+
+def profile() -> tuple[str, str]:
+    """Address and region of the AWS profile, the one of AWS_PROFILE or the default; each is empty if the profile has none.
+
+    Raises:
+        ConfigError: there is no such profile, or the files cannot be read.
+    """
+    try:
+        found = AioSession().get_scoped_config()
+    except BotoCoreError as error:
+        raise ConfigError(f"AWS_PROFILE: {error}") from None
+    return found.get("endpoint_url", ""), found.get("region", "")

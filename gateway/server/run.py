@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import logging
 import math
 import multiprocessing
@@ -131,6 +132,8 @@ def listen(settings: ServerSettings) -> socket.socket:
     except (OSError, UnicodeError) as error:
         listener.close()
         reason = error.strerror if isinstance(error, OSError) else "not a host name"
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            reason = f"{reason}; --port names another"
         raise ConfigError(
             f"server.host, server.port: cannot listen on {settings.host}:{settings.port}: {reason}"
         ) from None

@@ -210,7 +210,8 @@ def test_an_address_in_use_is_named():
     with listen(ServerSettings(port=0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            ConfigError, match=rf"server\.port: cannot listen on 127\.0\.0\.1:{port}: Address already in use"
+            ConfigError,
+            match=rf"server\.port: cannot listen on 127\.0\.0\.1:{port}: Address already in use; --port names",
         ):
             listen(ServerSettings(port=port))
 

@@ -1,0 +1,211 @@
+"""``larder-gateway serve`` without a configuration: where the origin is, a key for clients, and what they export.
+
+The origin is the address of ``--origin``, else that of the AWS settings: AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL, then Amazon's
+endpoint of AWS_REGION or AWS_DEFAULT_REGION, then address and region of the profile. Its keys come from the AWS credential chain.
+
+The first start writes ``{cache.dir}/larder.toml`` with a key and an admin token; later starts read it. Every start compares what
+it would use with what it has printed before, because both are in the variables of one shell: the gateway's own address is not its
+origin, and its own key is none of the origin's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from gateway.config import Settings, load_settings
+from gateway.config_environment import settings_in
+from gateway.imports import imported
+from gateway.model.errors import ConfigError
+
+FILE = "larder.toml"
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE")
+_IN_HOST = re.compile(r"(?:^|\.)s3[.-](?:dualstack\.)?([a-z]{2,}(?:-[a-z]+)+-[0-9]+)\.")
+"""The region in the name of an S3 endpoint, as Amazon and most others build it."""
+_USUAL_REGION = "us-east-1"
+_HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::")  # noqa: S104  # nothing is bound here
+_HEADER = """\
+# Written by the first `larder-gateway serve` without --config, which uses it again. Add what docs/configuration.md lists. With an
+# [[origins]] table it is a whole configuration: larder-gateway serve --config larder.toml
+"""
+
+
+class NamedOrigin(NamedTuple):
+    """An object store: its address, the region of signatures, and which setting named it."""
+
+    endpoint: str
+    region: str
+    named_by: str
+
+
+@dataclass(frozen=True)
+class QuickStart:
+    """A start without a configuration.
+
+    ``file`` has the key, or will have it after a first start; ``flags`` are the settings beside it. ``settings`` are those of
+    both, without a key before a first start has made one.
+    """
+
+    file: Path
+    flags: dict[str, Any]
+    origin: NamedOrigin
+    settings: Settings
+    first: bool
+
+    def keep(self, environ: Mapping[str, str]) -> Settings:
+        """Write the file if this is the first start; returns the settings with a key.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        if self.first:
+            _write(self.file)
+        return load_settings(self.file, environ, self.flags)
+
+
+def is_quick(config: Path | None, environ: Mapping[str, str]) -> bool:
+    """Whether neither a file nor the environment configures origins or credentials."""
+    tables = {parts[0] for _, parts, _ in settings_in(environ)}
+    return config is None and not tables & {"origins", "credentials"}
+
+
+def prepare(origin: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -> QuickStart:
+    """Find the origin, and the key of an earlier start.
+
+    Args:
+        origin: the address of ``--origin``; may be empty.
+        environ: the variables.
+        flags: the settings of the command line, by dotted names.
+
+    Raises:
+        ConfigError: there is no origin, or it is this gateway; or the file of the key cannot be used, or its key is in the
+            variables of the origin's key.
+    """
+    place = origin_of(origin, environ)
+    flags = {"log.format": "text"} | {**flags, "origins.0.endpoint": place.endpoint, "origins.0.region": place.region}
+    settings = load_settings(None, environ, flags)
+    if _is_own(place, settings):
+        raise ConfigError(
+            f"{place.named_by}: {place.endpoint} is this gateway's own address; name the object store behind it with --origin"
+        )
+    file = Path(settings.cache.dir, FILE).absolute()
+    if not file.exists():
+        return QuickStart(file, flags, place, settings, first=True)
+    settings = load_settings(file, environ, flags)
+    keys = [credential.access_key_id for credential in settings.credentials]
+    if not keys:
+        raise ConfigError(f"{file}: has no [[credentials]]; remove the file, and the next start writes a new one")
+    if environ.get("AWS_ACCESS_KEY_ID") in keys:
+        raise ConfigError(
+            "AWS_ACCESS_KEY_ID: is a key of this gateway, which the origin does not know; unset it, or set a key of the origin"
+        )
+    return QuickStart(file, flags, place, settings, first=False)
+
+
+def origin_of(given: str, environ: Mapping[str, str]) -> NamedOrigin:
+    """The origin that a command line and the AWS settings name.
+
+    Raises:
+        ConfigError: they name none.
+    """
+    region = next((environ[name] for name in _REGIONS if environ.get(name)), "")
+    for name, endpoint in (("--origin", given), *((each, environ.get(each, "")) for each in _ENDPOINTS)):
+        if endpoint:
+            found = _IN_HOST.search(urlsplit(endpoint).hostname or "")
+            return NamedOrigin(endpoint, found[1] if found else region or _USUAL_REGION, name)
+    if region:
+        return _amazon(region, next(name for name in _REGIONS if environ.get(name)))
+    endpoint, region = imported("gateway.origin.chain").profile()
+    if endpoint:
+        return NamedOrigin(endpoint, region or _USUAL_REGION, "endpoint_url of the AWS profile")
+    if region:
+        return _amazon(region, "region of the AWS profile")
+    if named := next((name for name in _KEYS if environ.get(name)), ""):
+        return _amazon(_USUAL_REGION, f"{named} without AWS_REGION")
+    raise ConfigError(
+        "no origin: name the object store with --origin URL, with AWS settings (AWS_ENDPOINT_URL, AWS_REGION or an AWS profile), "
+        "or in a file with --config; larder-gateway help serve has examples"
+    )
+
+
+def exports(settings: Settings, address: str, quick: QuickStart, environ: Mapping[str, str]) -> str:
+    """What a person needs next, with lines for a shell.
+
+    Args:
+        settings: of the gateway.
+        address: where it listens.
+        quick: how it was started.
+        environ: the variables of the shell that started it.
+    """
+    own, url = settings.credentials[0], _from_here(address)
+    lines = {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": own.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": own.secret_access_key,
+    }
+    if not any(environ.get(name) for name in _REGIONS):
+        lines["AWS_DEFAULT_REGION"] = quick.origin.region
+    set_before = [name for name in (_ENDPOINTS[0], "AWS_SESSION_TOKEN") if environ.get(name)]
+    return "\n".join(
+        [
+            f"origin:    {quick.origin.endpoint} ({quick.origin.named_by})",
+            f"cache:     {quick.file.parent}, at most {settings.cache.capacity / 1000**3:g} GB",
+            f"key:       kept in {quick.file}",
+            f"dashboard: {url}/-/ with the admin token",
+            "",
+            "For S3 clients, and for larder-gateway status:",
+            "",
+            *(f"unset {name}" for name in set_before),
+            *(f"export {name}={value}" for name, value in lines.items()),
+            f"export LARDER_ENDPOINT={url} LARDER_ADMIN_TOKEN={settings.admin.token}",
+            "",
+        ]
+    )
+
+
+def _amazon(region: str, named_by: str) -> NamedOrigin:
+    suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    return NamedOrigin(f"https://s3.{region}.{suffix}", region, named_by)
+
+
+def _is_own(place: NamedOrigin, settings: Settings) -> bool:
+    parts, server = urlsplit(place.endpoint), settings.server
+    return parts.port == server.port != 0 and parts.hostname in (*_HERE, server.host)
+
+
+def _from_here(address: str) -> str:
+    """The address for clients on this machine, of a gateway that may listen on all addresses."""
+    return address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def _write(file: Path) -> None:
+    """Write the file with a new key, unless another start has just written it."""
+    records = imported("gateway.admin.catalog.records")
+    key = {"access_key_id": records.new_key(), "secret_access_key": records.new_secret().get_secret_value()}
+    tables = {"[[credentials]]": key, "[admin]": {"token": secrets.token_hex(32)}}
+    text = _HEADER
+    for title, table in tables.items():
+        text += f"\n{title}\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in table.items())
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{FILE}-") as new:  # mode 0600
+            new.write(text)
+            new.flush()
+            os.fsync(new.fileno())
+            os.link(new.name, file)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise ConfigError(
+            f"{file}: the gateway's key cannot be written: {error.strerror}; LARDER_CACHE__DIR names another folder"
+        ) from None

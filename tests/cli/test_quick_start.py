@@ -1,0 +1,180 @@
+"""``larder-gateway serve`` in an empty directory, without a configuration."""
+
+from __future__ import annotations
+
+import re
+import signal
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.commands.quick_start import FILE, NamedOrigin, is_quick, origin_of, prepare
+from gateway.model.errors import ConfigError
+from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin_auth import User
+from gateway.testing.origin_faults import DieBeforeHeaders
+from tests.cli.commands import environment
+from tests.forked import Forked
+from tests.gateways import s3_client
+
+OWN = {"AWS_ACCESS_KEY_ID": "OK", "AWS_SECRET_ACCESS_KEY": "origin-secret"}
+NONE = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/nowhere", "AWS_SHARED_CREDENTIALS_FILE": "/nowhere"}
+_S3, _REGION = "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION"
+IN_IRELAND = "https://s3.eu-west-1.amazonaws.com"
+
+
+@pytest.fixture
+def origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeOrigin]:
+    """A store with one object; the working directory is empty, and AWS settings are those that a test makes."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in NONE.items():
+        monkeypatch.setenv(name, value)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    with OriginThread([User("OK", "origin-secret")]) as running:
+        running.put("b", "k", b"body")
+        yield running
+
+
+def serve(log: Path, *options: str, **variables: str) -> Forked:
+    """Start the command on a free port."""
+    return Forked(["serve", "--port", "0", *options], environment(**NONE, **variables), log)
+
+
+@contextmanager
+def serving(log: Path, *options: str, **variables: str) -> Iterator[dict[str, str]]:
+    """A running gateway; the variables that it says to export."""
+    process = serve(log, *options, **variables)
+    try:
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if "LARDER_ADMIN_TOKEN" in line:
+                break
+        yield dict(re.findall(r"(\w+)=(\S+)", "".join(line for line in said if line.startswith("export "))))
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        process.stdout.close()
+
+
+def read(exported: Mapping[str, str]) -> tuple[bytes, str]:
+    """The object, read by a client with these variables, and what the cache said."""
+    names = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    with closing(s3_client(*(exported[name] for name in names))) as client:
+        answer = client.get_object(Bucket="b", Key="k")
+        return answer["Body"].read(), answer["ResponseMetadata"]["HTTPHeaders"]["x-larder-cache"]
+
+
+def refused(log: Path, *options: str, **variables: str) -> str:
+    """The error of a start that fails."""
+    process = serve(log, *options, **variables)
+    assert process.wait(60) == 2
+    process.stdout.close()
+    return log.read_text()
+
+
+def test_an_origin_is_all_that_a_start_needs(origin: FakeOrigin, tmp_path: Path) -> None:
+    """Rule: the first start makes a key that only its owner can read and says what to export; a second one has the same key, and
+    serves what is cached though its origin is away."""
+    with serving(tmp_path / "log", "--origin", origin.endpoint, **OWN) as first:
+        assert read(first) == (b"body", "MISS; reason=cold")
+    file = Path("larder-cache", FILE)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    origin.inject(DieBeforeHeaders(times=1000))
+    with serving(tmp_path / "log", "--origin", origin.endpoint, **OWN) as second:
+        assert read(second) == (b"body", "HIT")
+    kept = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "LARDER_ADMIN_TOKEN")
+    assert [first[name] for name in kept] == [second[name] for name in kept]
+    assert first["AWS_DEFAULT_REGION"] == "us-east-1"
+
+
+def test_the_settings_of_aws_are_enough(origin: FakeOrigin, tmp_path: Path) -> None:
+    """Rule: AWS_ENDPOINT_URL names the origin; without keys the start says that only public buckets can be read."""
+    with serving(tmp_path / "log", AWS_ENDPOINT_URL=origin.endpoint) as exported:
+        assert exported["AWS_ENDPOINT_URL"] != origin.endpoint
+    assert "no AWS credentials were found" in (tmp_path / "log").read_text()
+
+
+def test_a_start_that_cannot_work_says_why(origin: FakeOrigin, tmp_path: Path) -> None:
+    """Rule: an origin that does not answer or refuses the keys is an error before a key is made."""
+    wrong = {"AWS_ACCESS_KEY_ID": "OK", "AWS_SECRET_ACCESS_KEY": "wrong"}
+    assert "--origin: the origin http://127.0.0.1:9 gave no answer" in refused(
+        tmp_path / "1", "--origin", "http://127.0.0.1:9", **OWN
+    )
+    assert "the origin refuses the key OK: SignatureDoesNotMatch" in refused(
+        tmp_path / "2", "--origin", origin.endpoint, **wrong
+    )
+    assert not Path("larder-cache", FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "found"),
+    [
+        ("http://10.0.0.1:9000", {"AWS_ENDPOINT_URL": "http://x"}, ("http://10.0.0.1:9000", "us-east-1", "--origin")),
+        (IN_IRELAND, {"AWS_REGION": "us-west-2"}, (IN_IRELAND, "eu-west-1", "--origin")),
+        ("http://minio:9000", {"AWS_REGION": "home-1"}, ("http://minio:9000", "home-1", "--origin")),
+        ("", {_S3: "http://s", "AWS_ENDPOINT_URL": "http://x"}, ("http://s", "us-east-1", _S3)),
+        ("", {"AWS_REGION": "eu-west-1"}, (IN_IRELAND, "eu-west-1", "AWS_REGION")),
+        ("", {_REGION: "cn-north-1"}, ("https://s3.cn-north-1.amazonaws.com.cn", "cn-north-1", _REGION)),
+        ("", OWN, ("https://s3.us-east-1.amazonaws.com", "us-east-1", "AWS_ACCESS_KEY_ID without AWS_REGION")),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("origin")
+def test_the_origin_that_is_named(given: str, environ: Mapping[str, str], found: tuple[str, str, str]) -> None:
+    """Rule: the command line, then the AWS settings in the order of the SDKs; the region is that of the address if it has one."""
+    assert origin_of(given, environ) == NamedOrigin(*found)
+
+
+@pytest.mark.usefixtures("origin")
+def test_a_profile_names_the_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: address and region of the AWS profile count where the variables have neither; a missing profile is an error."""
+    (tmp_path / "config").write_text(
+        "[default]\nregion = eu-west-1\n[profile store]\nendpoint_url = http://store:9000\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    assert origin_of("", {}) == NamedOrigin(IN_IRELAND, "eu-west-1", "region of the AWS profile")
+    monkeypatch.setenv("AWS_PROFILE", "store")
+    assert origin_of("", {}) == NamedOrigin("http://store:9000", "us-east-1", "endpoint_url of the AWS profile")
+    monkeypatch.setenv("AWS_PROFILE", "missing")
+    with pytest.raises(ConfigError, match=r"AWS_PROFILE: .*missing"):
+        origin_of("", {})
+
+
+@pytest.mark.usefixtures("origin")
+def test_without_an_origin_a_start_says_how_to_name_one() -> None:
+    """Rule: the error names the option, the variables and the file."""
+    with pytest.raises(ConfigError, match=r"--origin URL.*AWS_ENDPOINT_URL.*--config"):
+        prepare("", {}, {})
+
+
+@pytest.mark.usefixtures("origin")
+def test_what_a_start_has_printed_is_not_taken_for_the_origin() -> None:
+    """Rule: in the shell in which its lines were exported, a gateway neither reads itself nor sends its own key to the origin."""
+    with pytest.raises(ConfigError, match=r"AWS_ENDPOINT_URL: .* is this gateway's own address"):
+        prepare("", {"AWS_ENDPOINT_URL": "http://localhost:9000"}, {})
+    started = prepare(IN_IRELAND, {}, {})
+    [own] = started.keep({}).credentials
+    with pytest.raises(ConfigError, match="AWS_ACCESS_KEY_ID: is a key of this gateway"):
+        prepare(IN_IRELAND, {"AWS_ACCESS_KEY_ID": own.access_key_id}, {})
+
+
+@pytest.mark.parametrize(
+    ("config", "environ", "quick"),
+    [
+        (None, {"LARDER_CACHE__CAPACITY": "1GB"}, True),
+        (Path("larder.toml"), {}, False),
+        (None, {"LARDER_ORIGINS__0__ENDPOINT": "http://x"}, False),
+        (None, {"LARDER_CREDENTIALS__0__ACCESS_KEY_ID": "k"}, False),
+    ],
+)
+def test_a_configuration_gets_no_key_that_nobody_asked_for(
+    config: Path | None, environ: Mapping[str, str], quick: bool
+) -> None:
+    """Rule: a file, or origins or credentials in the environment, are the whole configuration."""
+    assert is_quick(config, environ) == quick
