@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gateway import metrics
+from gateway import metrics, tracing
 from gateway.admin.app import AdminApp
 from gateway.admin.configuration.rule_probe import RuleProbe
 from gateway.admin.openapi import describe_all
@@ -78,6 +78,7 @@ from gateway.store.failures import DiskFault
 from gateway.store.leases import FillLeases
 from gateway.store.store import Store
 from gateway.tasks import keep_running, repeat
+from gateway.tracing import Traced
 from gateway.wiring.admin import Administration
 from gateway.wiring.config_file import LAUNCH, ConfigFile
 from gateway.wiring.datasets import others_of, share
@@ -113,6 +114,10 @@ class Larder(Router):
         self._exchange: ScoreExchange
         self._results: Results
         self._heard: Callable[[Sequence[ObjectKey]], Awaitable[None]]
+
+    def at_exit(self, work: Callable[[], None]) -> None:
+        """Do ``work`` when everything is closed."""
+        self._stack.callback(work)
 
     def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve paths under "/-", unless the host names a bucket: there, "/-/x" is the object "-/x"."""
@@ -412,8 +417,12 @@ async def _swept(registry: Registry) -> None:
         await registry.work.chore(registry.sweep)
 
 
-def create() -> Larder:
-    """Build the application of one worker from the environment prepared by ``larder-gateway serve``."""
+def create() -> Application:
+    """Build the application of one worker from the environment prepared by ``larder-gateway serve``.
+
+    Raises:
+        ConfigError: it cannot trace.
+    """
     launch = json.loads(os.environ[LAUNCH])
     path = Path(launch["config"]) if launch["config"] else None
     environ = {name: value for name, value in os.environ.items() if name != LAUNCH}
@@ -426,4 +435,8 @@ def create() -> Larder:
     set_up(settings.log.level, settings.log.format)
     local = LocalAddress.parse(os.environ[LOCAL])
     start = Start(launch["redis"], launch["boot"], os.environ[LISTENING], local)
-    return Larder(settings, start, file)
+    larder = Larder(settings, start, file)
+    if not settings.tracing.enabled:
+        return larder
+    larder.at_exit(tracing.start())
+    return Traced(larder)

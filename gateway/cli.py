@@ -119,6 +119,7 @@ def parser(*named: str) -> ArgumentParser:
         formatter_class=Help,
     )
     top.add_argument("--version", action="version", version=f"larder-gateway {__version__}")
+    top.set_defaults(whole_grammar=whole)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         own = commands.add_parser(command.name, help=command.summary, formatter_class=Help)
@@ -126,6 +127,11 @@ def parser(*named: str) -> ArgumentParser:
             imported(command.module).add(own)
     commands.add_parser("help", help="explain a command: help warm")
     return top
+
+
+def whole() -> ArgumentParser:
+    """The grammar of all commands; imports them all."""
+    return parser(*(command.name for command in COMMANDS))
 
 
 def _complain(message: str, status: int) -> int:

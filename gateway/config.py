@@ -232,6 +232,12 @@ class LogSettings(Section):
     access: str = Field("", description='S3 access log: a file, "-" for standard output, empty for none')
 
 
+class TracingSettings(Section):
+    """Traces of requests by OpenTelemetry; its OTEL_* variables say where they go, and which are kept."""
+
+    enabled: bool = Field(False, description="trace requests; needs larder-gateway[tracing]")
+
+
 class Origin(Section):
     """A real object store."""
 
@@ -347,6 +353,7 @@ class Settings(Section):
     database: DatabaseSettings = DatabaseSettings()
     admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
     origins: tuple[Origin, ...] = Field((), description="object stores behind the gateway")
     credentials: tuple[Credential, ...] = Field((), description="access keys of the gateway")
     rules: tuple[Rule, ...] = Field((), description="caching rules, the first match applies")

@@ -12,13 +12,14 @@ import time
 from typing import Literal
 
 from gateway.model.redaction import redact_text
+from gateway.tracing import trace_id
 
 FIELDS = ("request_id", "bucket", "status", "seconds", "state", "reason", "error")
 """Names accepted as ``extra``; other attributes of a record are not logged."""
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time (UTC), level, logger, message, the known fields, and the traceback if there is one."""
+    """One JSON object per line: time (UTC), level, logger, message; trace, known fields and traceback if there are any."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record."""
@@ -29,6 +30,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if (trace := trace_id()) is not None:
+            line["trace_id"] = trace
         line.update({name: value for name in FIELDS if (value := getattr(record, name, None)) is not None})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

@@ -22,10 +22,7 @@ def add(command: ArgumentParser) -> None:
 
 
 def _run(options: Namespace) -> int:
-    # The grammar of all commands, which imports them all.
     import shtab
 
-    from gateway.cli import COMMANDS, parser
-
-    print(shtab.complete(parser(*(command.name for command in COMMANDS)), shell=options.shell))
+    print(shtab.complete(options.whole_grammar(), shell=options.shell))
     return 0

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from prometheus_client import Counter
 
-from gateway import __version__
+from gateway import __version__, tracing
 from gateway.model.errors import LarderError
 from gateway.model.objects import Header
 from gateway.net.connection import ClientConnection, IncomingAnswer
@@ -197,6 +197,23 @@ class Connections:
         Raises:
             LarderError: ``Remote.failed``.
         """
+        with tracing.sending(method, target, address.name, headers) as (sent, answered):
+            response = await self._ask(remote, method, address, target, sent, body, within=within, repeat=repeat)
+            answered(response.status)
+            return response
+
+    async def _ask(
+        self,
+        remote: Remote,
+        method: str,
+        address: ServerAddress,
+        target: str,
+        headers: Sequence[Header],
+        body: bytes,
+        *,
+        within: float | None,
+        repeat: bool,
+    ) -> StreamedResponse:
         if body or method not in _WITHOUT_BODY:
             headers = [*headers, ("Content-Length", str(len(body)))]
         request = _encoded(method, target, headers) + body
@@ -228,6 +245,14 @@ class Connections:
             LarderError: ``Remote.failed``.
             Exception: what the body raised.
         """
+        with tracing.sending(method, target, address.name, headers) as (sent, answered):
+            response = await self._upload(remote, method, address, target, sent, body)
+            answered(response.status)
+            return response
+
+    async def _upload(
+        self, remote: Remote, method: str, address: ServerAddress, target: str, headers: Sequence[Header], body: Upload
+    ) -> StreamedResponse:
         request = _encoded(method, target, [*headers, ("Content-Length", str(body.length))])
         try:
             connection = await self._take(remote, address, kept=True)

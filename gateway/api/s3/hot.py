@@ -33,7 +33,7 @@ _HARMLESS = frozenset(
     {
         b"host", b"authorization", b"x-amz-date", b"x-amz-content-sha256", b"x-amz-security-token", b"user-agent", b"accept",
         b"accept-encoding", b"accept-language", b"connection", b"content-length", b"content-type", b"amz-sdk-invocation-id",
-        b"amz-sdk-request", b"x-amz-user-agent", b"x-amz-api-version", b"x-amz-checksum-mode",
+        b"amz-sdk-request", b"x-amz-user-agent", b"x-amz-api-version", b"x-amz-checksum-mode", b"traceparent", b"tracestate",
     }
 )  # fmt: skip
 """What a plain read of a whole object may carry: nothing here asks for anything else, or forbids to answer from the cache."""
