@@ -181,6 +181,23 @@ def test_results_pipelines_and_jobs_are_decided(window: Any, running: Running) -
     ]  # fmt: skip
 
 
+def test_a_read_is_explained(window: Any, running: Running, origin: Origin) -> None:
+    """Rule: reasons for misses are counted with what to do; one object is explained, also to a token that may only read."""
+    origin.put("/data/explained/a", b"x")
+    running.client().get_object(Bucket="data", Key="explained/a")["Body"].read()
+    page = console(window, "explain", READ_TOKEN).page
+    expect(row(page, "cold")).to_contain_text("Read it once, or warm up its prefix before it is needed.")
+    press(page, "Explain")
+    field(page, "Bucket").fill("data")
+    field(page, "Key").fill("explained/a")
+    field(page, "Access key").fill("nobody")
+    confirm(page, "Explain")
+    expect(page.locator("#field-access_key_id-error")).to_contain_text("is not a valid key of this gateway")
+    field(page, "Access key").fill("GWA")
+    confirm(page, "Explain")
+    expect(page.locator("#action-result")).to_contain_text("The next read of data/explained/a is expected to be HIT.")
+
+
 def test_a_viewer_sees_figures_and_no_buttons(window: Any, running: Running) -> None:
     """Rule: on the overview, too, a token that may only read is offered no change."""
     page = console(window, "overview", READ_TOKEN).page

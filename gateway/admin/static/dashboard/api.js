@@ -20,11 +20,11 @@ export class Closed extends Error {
   }
 }
 
-// The gateway refuses a change; the message is the detail of its problem document.
-export class Refused extends Error {}
-
 // The gateway is unreachable, or cannot answer now.
 export class Unavailable extends Error {}
+
+// The gateway answers that this cannot be done; the message is the detail of its problem document.
+export class Refused extends Unavailable {}
 
 export function useToken(token) {
   session.token = token;
@@ -58,9 +58,8 @@ async function request(path, options, patience) {
   const detail = document?.detail ?? document?.title ?? `The gateway answered ${response.status}.`;
   if (response.status === 401) throw new Unauthorized(detail);
   if (response.status >= 500) throw new Unavailable(detail);
-  if (options.method !== "GET") throw new Refused(detail);
-  if (response.status === 403) throw new Closed(document?.code ?? "", detail);
-  throw new Unavailable(detail);
+  if (options.method === "GET" && response.status === 403) throw new Closed(document?.code ?? "", detail);
+  throw new Refused(detail);
 }
 
 export function read(path) {

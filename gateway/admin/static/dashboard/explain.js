@@ -1,0 +1,54 @@
+// Explain: why answers were not hits, by reason, and why one object is a hit or not.
+
+import { address, read } from "./api.js";
+import { openAction } from "./dialog.js";
+import { bytes, count, when } from "./format.js";
+import { ListView } from "./listview.js";
+
+function sentences(found) {
+  const { rule } = found;
+  const until = found.fresh_until ? `, fresh until ${when(found.fresh_until)}` : "";
+  const known = found.known ? `${found.resident_blocks} of ${found.blocks} blocks of ${bytes(found.size)} are cached${until}` : "its index does not have the object";
+  return [
+    `The next read of ${found.bucket}/${found.key} is expected to be ${found.outcome}${found.reason ? `, ${found.reason}` : ""}.`,
+    found.explanation,
+    found.change,
+    `Node ${found.home} owns it: ${known}. It is in the pool ${found.pool}, and the rule ${rule.match} applies.`,
+    found.unreachable && `The owner could not be asked: ${found.unreachable}. ${found.asked} answered.`,
+  ].filter(Boolean);
+}
+
+function ask() {
+  openAction({
+    title: "Explain an object",
+    affects: ["Whether a read of the object would be a hit now, and if not, why and what to change. No origin is asked."],
+    fields: [
+      { name: "bucket", label: "Bucket", required: true },
+      { name: "key", label: "Key", kind: "exact", required: true },
+      { name: "access_key_id", label: "Access key", required: true, hint: "Of the reader." },
+    ],
+    button: "Explain",
+    send: (values) => read(`${address("explain")}?${new URLSearchParams(values)}`),
+    said: (found) => `${found.outcome}. ${found.explanation}`,
+    done: (found) => ({ sentences: sentences(found) }),
+  });
+}
+
+export const explain = new ListView({
+  name: "explain",
+  label: "Explain",
+  about: "Answers that were not plain hits, since each node started, the most frequent first, and how to get fewer of them.",
+  empty: "Every answer was a hit so far, or nothing was read yet.",
+  path: address("explain", "misses"),
+  whole: true,
+  role: "viewer",
+  key: (one) => `${one.node} ${one.outcome} ${one.reason}`,
+  columns: [
+    { label: "Reason", fixed: true, show: (one) => one.reason || one.outcome, under: (one) => one.node },
+    { label: "Outcome", fixed: true, show: (one) => one.outcome },
+    { label: "Answers", number: true, show: (one) => count(one.count) },
+    { label: "Meaning", wide: true, show: (one) => one.meaning || "–" },
+    { label: "To get fewer", wide: true, show: (one) => one.change || "–" },
+  ],
+  actions: () => [{ word: "Explain", main: true, run: ask }],
+});
