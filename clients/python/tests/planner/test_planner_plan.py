@@ -316,6 +316,7 @@ def test_it_is_pure():
         "functools",
         "hashlib",
         "itertools",
+        "re",
     }
     allowed |= {"math", "numpy", "numpy.typing", "larder.errors", "typing", "zlib"}
     imported = set()

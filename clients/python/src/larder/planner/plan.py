@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from larder.errors import StateError
-from larder.options import refuse_unknown
 from larder.planner.layout import Shard
 from larder.planner.numbers import GrowingSet
 from larder.planner.order import EpochOrder
@@ -118,7 +117,6 @@ class EpochPlan:
     """
 
     def __init__(self, order: EpochOrder, shard: Shard, **options: Unpack[PlanOptions]) -> None:
-        refuse_unknown(options, *PlanOptions.__annotations__)
         settings = _PlanSettings(**options)
         _check(shard)
         dataset = settings.dataset
