@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import larder
-from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
 from larder.credentials import Credentials
 from larder.errors import LarderWarning, StageFailed
 from larder.pipelines import Pipeline
@@ -207,6 +208,27 @@ def test_a_gateway_that_is_killed_costs_computations_only(origin: FakeOrigin, tm
             again = pipeline(second, made, step)
             assert values(again) == expected(made)
             assert again.stats()["results"]["stage 2, autocache()"]["read"] == ITEMS
+
+
+def test_without_a_gateway_everything_is_computed(origin: FakeOrigin, tmp_path: Path) -> None:
+    """Rule: when it is gone for good, items come from the store, and marks are computed: whole epochs, with one warning."""
+    made = stock(origin, tmp_path / "files", "gone", bytes_of(ITEMS, SIZE, "gone"))
+    step = Noting(tmp_path / "computed")
+    store = larder.S3(origin.endpoint, credentials=Credentials(ALICE.access_key_id, ALICE.secret_access_key))
+    outage = {"fallback": store, "digest_file": made.file, "retry": larder.Retry(attempts=1)}
+    with gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as going:
+        made.register(going)
+        epoch = pipeline(going, made, step, access=replace(access(), **outage))
+        elements = iter(epoch)
+        came = list(islice(elements, 20))
+    with pytest.warns(LarderWarning) as said:
+        epochs = [values(chain(came, elements)), values(epoch)]
+    assert epochs == [expected(made)] * 2
+    assert step.computed() == WHOLE + WHOLE
+    texts = [
+        str(each.message) for each in said if "read from their origin" not in str(each.message)
+    ]  # once per process
+    assert texts == ["some results of stage 2, autocache() are computed in every epoch: the gateway did not take them"]
 
 
 def test_a_gateway_that_stores_nothing_is_said_once(origin: FakeOrigin, tmp_path: Path) -> None:
