@@ -35,6 +35,8 @@ TURN = 8 * 1024**2
 """Bytes sent in one go after which a fast connection lets the others run."""
 MOST_DESCRIPTORS = 253
 """Descriptors of one message (SCM_MAX_FD, unix(7))."""
+PROMPT = 0.01
+"""Seconds within which a peer that reads takes some of what fills its socket: that is transfer; what is beyond, its delay."""
 _PIECE = 2 * 1024**2
 _UNSEEN = (0.0, 0, 0)
 _COLD = 1024**2
@@ -77,7 +79,7 @@ class Channel:
         self.paused = False
         self.lost = False
         self.waited = 0.0
-        """Seconds for which there was something to send, and the peer took nothing."""
+        """Seconds for which there was something to send and the peer took nothing, without the first ``PROMPT`` of each wait."""
         self._loop = loop
         self._waits_since = 0.0
         self._writable: asyncio.Future[None] | None = None
@@ -112,7 +114,7 @@ class Channel:
             self._writable = self._loop.create_future()
             since = self._loop.time()
             await self._writable
-            self.waited += self._loop.time() - since
+            self._note_wait(since)
         if self.lost or self.transport.is_closing():
             raise ClientGone("the client is gone")
 
@@ -283,7 +285,7 @@ class Channel:
         done = self._done
         if done is None or done.done():
             return
-        self.waited += self._loop.time() - self._waits_since
+        self._note_wait(self._waits_since)
         self._expect_progress()
         try:
             if self._push() or self._cold:
@@ -308,6 +310,9 @@ class Channel:
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
+
+    def _note_wait(self, since: float) -> None:
+        self.waited += max(0.0, self._loop.time() - since - PROMPT)
 
     def _explained(self, error: OSError) -> Exception:
         if isinstance(error, ClientGone):

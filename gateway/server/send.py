@@ -14,7 +14,7 @@ PIECE = 256 * 1024
 
 
 class SendTimer:
-    """Times a response from here on, without the time for which the client took nothing of it.
+    """Times a response from here on: transfer counts, and delays of the client do not.
 
     Args:
         scope: of the request. Under another server than ours all of the time counts.
