@@ -13,6 +13,11 @@ from gateway.commands.resources import add_list, answering, listing
 from gateway.model.errors import LarderError
 
 
+def _override_of(pipeline: Mapping[str, Any]) -> str:
+    mode, mark = pipeline.get("override") or "", pipeline.get("pinned")
+    return mode if mark is None else f"{mode}, stage {mark}"
+
+
 def _of_mark(pipeline: Mapping[str, Any]) -> str:
     return "-" if pipeline.get("cache") is None else f"stage {pipeline['cache']}"
 
@@ -23,7 +28,7 @@ COLUMNS = (
     Column("mode"),
     Column("mark", _of_mark),
     Column("why", "reason"),
-    Column("override", lambda each: each.get("override") or "-"),
+    Column("override", lambda each: _override_of(each) or "-"),
     Column("workers", number=True),
     Column("target", shown=size),
 )
@@ -48,7 +53,8 @@ def add(command: ArgumentParser) -> None:
     commands = subcommands(
         command,
         "Input pipelines of jobs: what their stages cost, where they cache and why, and their workers over time. pin stores\n"
-        "results whatever that saves, never stores none, auto lets the fleet decide. docs/pipelines.md explains the reasons.",
+        "results whatever that saves, at the cheapest mark or at --mark; never stores none, auto lets the fleet decide.\n"
+        "docs/pipelines.md explains the reasons.",
         "larder-gateway pipelines list",
         "larder-gateway pipelines show vision/resnet50-17",
         "larder-gateway pipelines never vision/resnet50-17",
@@ -71,6 +77,9 @@ def add(command: ArgumentParser) -> None:
             ("auto", "let the fleet decide again", None),
         )
     ]
+    decided[0].add_argument(
+        "--mark", metavar="STAGE", type=int, help="the stage of the mark; default: the cheapest mark"
+    )
     for one in (shown, *decided):
         one.add_argument("job", metavar="[TENANT/]JOB", help="the tenant is optional if only one has such a job")
 
@@ -93,7 +102,9 @@ def _address(admin: Admin, wanted: str) -> str:
 
 def _override(mode: str | None, word: str) -> Run:
     def ask(admin: Admin, options: Namespace) -> Any:
-        return admin.ask("PUT", f"{_address(admin, options.job)}/override", {"mode": mode})
+        mark = getattr(options, "mark", None)
+        body = {"mode": mode} if mark is None else {"mode": mode, "mark": mark}
+        return admin.ask("PUT", f"{_address(admin, options.job)}/override", body)
 
     def tell(options: Namespace, _answer: object) -> None:
         line(f"{printable(options.job)}: {word}, from the next epoch on")
@@ -118,7 +129,7 @@ def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
             ("mode", found.get("mode")),
             ("mark", _of_mark(found)),
             ("why", found.get("reason")),
-            ("override", found.get("override") or "none: the fleet decides"),
+            ("override", _override_of(found) or "none: the fleet decides"),
             ("workers", number(found.get("workers"))),
             ("pool", found.get("pool")),
             ("target", size(found.get("target"))),

@@ -12,7 +12,7 @@ from gateway.fleet.caching import KnownPipeline
 from gateway.fleet.jobs import JobRecord
 from gateway.fleet.scaling import WorkersChange
 from gateway.policies.space.autocache import COMPUTE, CacheReason, Projection
-from gateway.policies.space.cache_mode import CacheDecision, PipelineProfile
+from gateway.policies.space.cache_mode import NEVER, PIN, CacheDecision, PipelineProfile, pinned_mark
 
 _AT = "2026-03-01T09:30:00Z"
 Workers = Mapping[int, Sequence[WorkersChange]]
@@ -68,6 +68,7 @@ class PipelineDocument(BaseModel):
     cache: int | None = Field(description="the mark in force from the next epoch on; null: none", examples=[2])
     reason: CacheReason = Field(examples=["fastest"])
     override: Literal["pin", "never"] | None = Field(description="an operator's; null: the fleet decides")
+    pinned: int | None = Field(description="the mark that an operator named; null: none", examples=[2])
     workers: int | None = Field(description="input workers of all ranks; null: not reported", examples=[8])
     pool: str | None = Field(description="of the results; null: none", examples=["results:9f2c"])
     target: int | None = Field(description="bytes that the plan gives the pool; null: no pool yet", examples=[10**9])
@@ -98,7 +99,8 @@ def pipeline_document(
         mode=_mode(decision),
         cache=decision.stage or None,
         reason=decision.reason,
-        override="pin" if override == "pin" else "never" if override == "never" else None,
+        override="pin" if override.startswith(PIN) else "never" if override == NEVER else None,
+        pinned=pinned_mark(override),
         workers=sum(now) if now else None,
         pool=pool,
         target=None if pool is None else targets.get(pool),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -28,6 +29,8 @@ from gateway.policies.streams.zone import NodeStreams
 HISTORY = 100
 """Number of changes that are kept."""
 OVERRIDES = ("pin", "never")
+_OVERRIDE = re.compile(r"pin(:[1-9][0-9]{0,5})?|never")
+"""Of a pipeline, a pin may name the stage of a mark."""
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
@@ -159,7 +162,7 @@ class Plans:
         """Operators' overrides by dataset, and by the name of a job's pipeline (gateway/fleet/caching.py)."""
         found = await self._redis.hgetall(f"{self._prefix}overrides")
         known = {text_of(dataset): text_of(decision) for dataset, decision in found.items()}
-        return {dataset: decision for dataset, decision in known.items() if decision in OVERRIDES}
+        return {dataset: decision for dataset, decision in known.items() if _OVERRIDE.fullmatch(decision)}
 
     async def override(self, dataset: str, decision: str) -> None:
         """Pin a dataset, deny it space, or, with an empty decision, let the manager decide again.
@@ -169,7 +172,7 @@ class Plans:
         """
         if not decision:
             await self._redis.hdel(f"{self._prefix}overrides", dataset)
-        elif decision in OVERRIDES:
+        elif _OVERRIDE.fullmatch(decision):
             await self._redis.hset(f"{self._prefix}overrides", dataset, decision)
         else:
             raise ValueError(f"an override must be {' or '.join(OVERRIDES)}, or empty, not {decision!r}")

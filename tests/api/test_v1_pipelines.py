@@ -187,6 +187,16 @@ def test_pipelines_are_shown_with_their_numbers(running: Running, job: Job) -> N
     assert ask_admin(running, "GET", f"/pipelines/{shown['tenant']}/none")[0] == 404
 
 
+def wait_for_override(running: Running, address: str, *expected: Any) -> None:
+    """Wait until operators see this override: mode and mark."""
+
+    def shown() -> bool:
+        found = ask_admin(running, "GET", address.removesuffix("/override"))[1]
+        return (found["override"], found["pinned"]) == expected
+
+    wait_until(shown, SOON, "the override")
+
+
 def test_an_operators_override_wins(running: Running, job: Job) -> None:
     """Rule: never, and pin, are followed with the next profile; null lets the fleet decide again."""
     register(running, job)
@@ -195,12 +205,14 @@ def test_an_operators_override_wins(running: Running, job: Job) -> None:
     address = f"/pipelines/{tenant}/{job.name}/override"
     told: list[Any] = []
     wait_until(lambda: ask_admin(running, "GET", address.removesuffix("/override"))[0] == 200, SOON, "the pipeline")
-    for mode in ("pin", "never", None):
-        status, document = ask_admin(running, "PUT", address, {"mode": mode})
-        assert (status, document["mode"]) == (200, mode)
+    for mode, mark in (("pin", None), ("pin", 2), ("never", None), (None, None)):
+        status, document = ask_admin(running, "PUT", address, {"mode": mode, "mark": mark})
+        assert (status, document["mode"], document["mark"]) == (200, mode, mark)
         told.append(heartbeat(running, job, profile=profile(100, 1e-9)).json["pipeline"])
-    assert [(one["cache"], one["reason"]) for one in told[:2]] == [(2, "override"), (None, "override")]
-    assert told[2]["reason"] != "override"
-    assert ask_admin(running, "PUT", address, {"mode": "sometimes"})[0] == 400
+        wait_for_override(running, address, mode, mark)
+    assert [(one["cache"], one["reason"]) for one in told[:3]] == [(2, "override"), (2, "override"), (None, "override")]
+    assert told[3]["reason"] != "override"
+    for wrong in ({"mode": "sometimes"}, {"mode": "never", "mark": 2}, {"mode": "pin", "mark": 0}):
+        assert ask_admin(running, "PUT", address, wrong)[0] == 400
     datasets = ask_admin(running, "GET", "/datasets")[1]["items"]
     assert [one["names"] for one in datasets] == [["data"]]

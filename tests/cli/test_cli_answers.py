@@ -298,4 +298,8 @@ def test_a_pipeline_is_shown_with_its_decisions(admin, operator):
         assert part in shown
     assert operator("pipelines", "never", "a/run").out.splitlines() == ["a/run: never, from the next epoch on"]
     assert admin.asked[-1].body == {"mode": "never"}
+    operator("pipelines", "pin", "run", "--mark", "2")
+    assert admin.asked[-1].body == {"mode": "pin", "mark": 2}
+    admin.answers["GET pipelines/a/run"] = {**known, "override": "pin", "pinned": 2}
+    assert "pin, stage 2" in operator("pipelines", "show", "run").out
     assert "unknown pipeline" in operator("pipelines", "show", "none").err

@@ -193,6 +193,17 @@ def test_an_override_wins_at_once(override, stage):
         assert decided(found, profile(), FACTS, SETTINGS).reason is CacheReason.FASTEST
 
 
+def test_a_pin_may_name_a_mark():
+    """Rule: its mark is stored whatever is cheapest; one that the pipeline does not have counts as none."""
+    named = replace(FACTS, override="pin:2")
+    found = decided(DECIDED, profile(), named, SETTINGS)
+    assert (found.stage, found.reason) == (2, CacheReason.OVERRIDE)
+    assert decided(found, profile(epoch=7), named, SETTINGS) is found
+    assert decided(found, profile(), replace(FACTS, override="pin:4"), SETTINGS).stage == 4
+    assert decided(found, profile(), replace(FACTS, override="pin:3"), SETTINGS) is found
+    assert decided(None, profile(), replace(FACTS, override="pin:3"), SETTINGS).stage == 4
+
+
 def test_a_pinned_pipeline_without_reads_stores_its_last_mark():
     """Rule: without projections the last mark saves most."""
     assert decided(None, profile(), CacheFacts(None, 0.0, override=PIN), SETTINGS).stage == 4

@@ -28,8 +28,8 @@ _LOOK = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An override. ``mode`` is pin, never, or ``None``; ``quota`` is the most bytes that the dataset may take, ``None`` for no
-    limit; ``changed_at`` is in seconds since the epoch."""
+    """An override. ``mode`` is pin, never, or ``None``, and of a pipeline also ``pin:`` with the stage of a mark; ``quota`` is
+    the most bytes that the dataset may take, ``None`` for no limit; ``changed_at`` is in seconds since the epoch."""
 
     mode: str | None = None
     quota: int | None = None
@@ -39,7 +39,8 @@ class Decision:
     @property
     def known_mode(self) -> Literal["pin", "never"] | None:
         """The mode, typed for documents."""
-        return "pin" if self.mode == "pin" else "never" if self.mode == "never" else None
+        mode = (self.mode or "").partition(":")[0]
+        return "pin" if mode == "pin" else "never" if mode == "never" else None
 
     @property
     def changed(self) -> str | None:

@@ -16,6 +16,7 @@ from gateway.admin.operations.parts import Ops
 from gateway.edge.pipelines import PipelineDocument, pipeline_document
 from gateway.fleet.caching import override_name
 from gateway.model.datasets import ApiError
+from gateway.policies.space.cache_mode import PIN, pinned_mark
 
 router = APIRouter(tags=["pipelines"])
 
@@ -26,14 +27,22 @@ class PipelineOverride(RequestModel):
     mode: Literal["pin", "never"] | None = Field(
         description="pin: results are stored at the cheapest mark, whatever that saves; never: nothing is stored; null: the "
         "fleet decides",
-        examples=["never"],
+        examples=["pin"],
+    )
+    mark: int | None = Field(
+        default=None,
+        ge=1,
+        le=999_999,
+        description="with pin: the stage of the mark that is stored, if the pipeline has it; null: the cheapest",
+        examples=[2],
     )
 
 
 class PipelineOverrideDocument(ResponseModel):
     """An override in force."""
 
-    mode: Literal["pin", "never"] | None = Field(description="null: the fleet decides", examples=["never"])
+    mode: Literal["pin", "never"] | None = Field(description="null: the fleet decides", examples=["pin"])
+    mark: int | None = Field(description="the stage of a mark that is pinned; null: none is named", examples=[2])
     changed_at: str | None = Field(description="ISO 8601; null: never", examples=["2026-03-01T09:30:00.000Z"])
     etag: str = Field(description="for If-Match", examples=['"17"'])
 
@@ -87,12 +96,19 @@ async def override_pipeline(
 ) -> PipelineOverrideDocument:
     """Store the results of a pipeline whatever that saves, or never; ranks follow with their next profile, from their next epoch
     on. `{"mode": null}` lets the fleet decide again."""
+    if asked.mark is not None and asked.mode != PIN:
+        raise ApiError("InvalidRequest", "mark: only a pin names a mark; leave it out, or send the mode pin.")
     found = await _one(operations.fleet, tenant, job)
     name = override_name(f"{found.tenant}/{found.job}")
-    decision = Decision(asked.mode)
+    decision = Decision(asked.mode if asked.mark is None else f"{PIN}:{asked.mark}")
     after = await replace_override(caller, operations, parts, "pipelines.override", name, decision, if_match)
     operations.fleet.stale()
-    document = PipelineOverrideDocument(mode=after.known_mode, changed_at=after.changed, etag=etag_of(after.revision))
+    document = PipelineOverrideDocument(
+        mode=after.known_mode,
+        mark=pinned_mark(after.mode or ""),
+        changed_at=after.changed,
+        etag=etag_of(after.revision),
+    )
     response.headers["ETag"] = document.etag
     return document
 

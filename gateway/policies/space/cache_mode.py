@@ -39,7 +39,7 @@ from gateway.policies.space.autocache import (
 NEVER = "never"
 """An operator forbids that results are stored."""
 PIN = "pin"
-"""An operator has results stored at the cheapest mark, whatever that saves."""
+"""An operator has results stored at the cheapest mark, whatever that saves; ``pin:4``: at that of stage 4, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class CacheFacts:
         reads: time of reads from the cache.
         room: bytes that the results may take.
         stored: pools into which a job has stored results, with its decision.
-        override: of an operator: ``never``, ``pin``, or empty.
+        override: of an operator: ``never``, ``pin``, ``pin:`` and a stage, or empty.
     """
 
     reads: ReadModel | None
@@ -152,6 +152,12 @@ class CacheDecision:
         return "put" if writes else "get"
 
 
+def pinned_mark(override: str) -> int | None:
+    """The stage of the mark that an operator named; ``None`` without one."""
+    mode, _, stage = override.partition(":")
+    return int(stage) if mode == PIN and stage.isdecimal() else None
+
+
 def decided(
     now: CacheDecision | None, profile: PipelineProfile, facts: CacheFacts, settings: MarkSettings
 ) -> CacheDecision:
@@ -177,12 +183,14 @@ def _shareable(profile: PipelineProfile) -> list[StageProfile]:
 def _overridden(now: CacheDecision | None, profile: PipelineProfile, facts: CacheFacts) -> CacheDecision:
     choice = _choice((profile.end, *_shareable(profile)), facts)
     marked = [one for one in choice.projections if one.stage != COMPUTE]
-    stage = COMPUTE
-    if facts.override == PIN:
+    stage, named = COMPUTE, pinned_mark(facts.override)
+    if named is not None and named in profile.pools:
+        stage = named
+    elif facts.override != NEVER:
         last = max((mark.stage for mark in _shareable(profile)), default=COMPUTE)
         stage = min(marked, key=lambda one: (one.seconds, one.stage)).stage if marked else last
     if now is not None and now.reason is CacheReason.OVERRIDE and now.pools == profile.pools:
-        pinned = facts.override == PIN and now.stage != COMPUTE
+        pinned = facts.override != NEVER and named not in profile.pools and now.stage != COMPUTE
         if pinned or now.stage == stage:
             return now
     return _made(stage, CacheReason.OVERRIDE, profile, facts, choice)

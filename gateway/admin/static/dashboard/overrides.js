@@ -34,7 +34,7 @@ export function resultsSpace(name, place) {
 }
 
 // Pipelines have no quota: what they store has one.
-export function pipelineMode({ tenant, job, override }) {
+export function pipelineMode({ tenant, job, override, pinned }) {
   const name = `${tenant}/${job}`;
   const options = [["", "auto: the fleet decides"], ["pin", "pin: store results, whatever that saves"], ["never", "never: store no results"]];
   openAction({
@@ -42,7 +42,8 @@ export function pipelineMode({ tenant, job, override }) {
     affects: ["The ranks follow from their next epoch on."],
     fields: [{ name: "mode", label: "Store", kind: "choice", options, value: override }],
     button: "Change",
-    send: ({ mode }) => change("PUT", `${address("pipelines", tenant, job)}/override`, { body: { mode: mode || null } }),
+    send: ({ mode }) =>
+      change("PUT", `${address("pipelines", tenant, job)}/override`, { body: { mode: mode || null, mark: mode === "pin" ? pinned : null } }),
     said: () => `${name} is changed, from its next epoch on.`,
   });
 }
