@@ -36,14 +36,14 @@ export function resultsSpace(name, place) {
 // Pipelines have no quota: what they store has one.
 export function pipelineMode({ tenant, job, override, pinned }) {
   const name = `${tenant}/${job}`;
+  const mark = pinned && { mark: pinned };
   const options = [["", "auto: the fleet decides"], ["pin", "pin: store results, whatever that saves"], ["never", "never: store no results"]];
   openAction({
     title: `Results of ${name}`,
     affects: ["The ranks follow from their next epoch on."],
     fields: [{ name: "mode", label: "Store", kind: "choice", options, value: override }],
     button: "Change",
-    send: ({ mode }) =>
-      change("PUT", `${address("pipelines", tenant, job)}/override`, { body: { mode: mode || null, mark: mode === "pin" ? pinned : null } }),
+    send: ({ mode }) => change("PUT", `${address("pipelines", tenant, job)}/override`, { body: { mode: mode || null, ...(mode === "pin" && mark) } }),
     said: () => `${name} is changed, from its next epoch on.`,
   });
 }
