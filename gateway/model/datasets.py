@@ -35,6 +35,7 @@ API_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
         "LengthRequired": (411, "The request needs a Content-Length"),
         "MethodNotAllowed": (405, "The method is not allowed for this address"),
         "NotFound": (404, "Unknown address"),
+        "NotImplemented": (501, "This gateway lacks a part that the request needs"),
         "NotResident": (404, "The blob is not in the cache"),
         "ReadOnlyToken": (403, "This token allows reading only"),
         "RoleRequired": (403, "The role of this token does not allow this"),

@@ -8,13 +8,17 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.origin_auth import User
@@ -22,6 +26,7 @@ from tests.gateways import Settings, s3_client
 from tests.origins.processes import wait_until
 
 BODY = b"body"
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 HELP = """
 import sys
 from contextlib import suppress
@@ -67,6 +72,24 @@ def imports(program: str) -> set[str]:
 def foreign(modules: set[str]) -> set[str]:
     """The packages among them that are not Python's own."""
     return {name.partition(".")[0] for name in modules} - sys.stdlib_module_names
+
+
+def by_extras(modules: set[str]) -> set[str]:
+    """The distributions among them that `pip install larder-gateway` does not install."""
+    wanted = [(Requirement(each), "") for each in tomllib.loads(PROJECT.read_text())["project"]["dependencies"]]
+    installed: set[tuple[str, str]] = set()
+    while wanted:
+        requirement, asked = wanted.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": asked}):
+            continue
+        name = canonicalize_name(requirement.name)
+        for extra in {"", *requirement.extras} - {known for each, known in installed if each == name}:
+            installed.add((name, extra))
+            with suppress(PackageNotFoundError):  # a package of another platform, or an older Python
+                wanted += [(Requirement(each), extra) for each in requires(name) or ()]
+    owners = packages_distributions()
+    used = {canonicalize_name(owner) for module in foreign(modules) for owner in owners.get(module, ())}
+    return used - {name for name, _ in installed} - {"larder-gateway"}
 
 
 def test_help_imports_the_commands_names_only() -> None:
@@ -142,10 +165,11 @@ def serving(settings: Settings, home: Path) -> Iterator[Serving]:
 
 def test_a_gateway_imports_what_its_configuration_needs(origin: FakeOrigin, tmp_path: Path) -> None:
     """Rule: without a catalog, neither the admin API, migrations nor PostgreSQL's driver; no aiobotocore, as its origins have
-    keys."""
+    keys. A gateway that serves S3 needs no extra: no pyarrow, which is as large as all else together."""
     with serving(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as gateway:
         found = gateway.modules()
     assert "gateway.app" in found
+    assert by_extras(found) == set()
     assert (NOT_WITHOUT_CATALOG | NOT_WITH_KEYS | NEVER) & found == set()
 
 

@@ -89,6 +89,20 @@ def test_the_constraints_are_what_is_required() -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("folder", ["", "clients/python"])
+def test_a_distribution_has_its_licence_and_its_page(folder: str) -> None:
+    """Rule: what a package index shows comes with the package: licence, page, classifiers that fit the versions it runs on."""
+    project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    [licence] = project["license-files"]
+    assert (ROOT / folder / licence).read_text() == (ROOT / "LICENSE").read_text()
+    assert (ROOT / folder / project["readme"]).is_file()
+    oldest = project["requires-python"].removeprefix(">=")
+    assert f"Programming Language :: Python :: {oldest}" in project["classifiers"]
+    assert not any(
+        each.startswith("License ::") for each in project["classifiers"]
+    )  # refused beside an SPDX licence (PEP 639)
+
+
 def _extras(project: dict[str, dict[str, list[str]]]) -> list[str]:
     return [each for extra in project["optional-dependencies"].values() for each in extra]
 

@@ -354,6 +354,14 @@ async def test_too_little_time(read_apart: Convert, tmp_path: Path) -> None:
     assert time.monotonic() - began < 60
 
 
+async def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rule: a gateway that was installed for S3 only says which extra reads digest files."""
+    monkeypatch.setattr("gateway.store.datasets.conversion.find_spec", lambda _name: None)
+    with pytest.raises(ApiError, match=r"larder-gateway\[datasets\]") as refusal:
+        await convert(tmp_path / "f", tmp_path, Limits(), Grant(), ())
+    assert (refusal.value.code, refusal.value.status) == ("NotImplemented", 501)
+
+
 async def test_conversions_wait_for_one_another(tmp_path: Path) -> None:
     """Rule: conversions that need the same lock wait for one another, and each of them gets its turn."""
     paths = [write(tmp_path / f"f{number}", rows_of(1000, seed=number)) for number in range(3)]

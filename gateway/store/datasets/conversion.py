@@ -10,6 +10,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +88,15 @@ async def convert(parquet: Path, draft: Path, limits: Limits, grant: Grant, turn
         turns: locks: first the tenant's only one, then the node's, any one of which is needed.
 
     Raises:
-        ApiError: InvalidDigestFile, TooLarge, AccessDenied; SlowDown if others are still in progress.
+        ApiError: InvalidDigestFile, TooLarge, AccessDenied; SlowDown if others are still in progress; NotImplemented without
+            pyarrow.
         GrantExceeded: the result exceeds the grant.
         DiskFault: the disk has no room for the result.
     """
+    if not _can_read():
+        raise ApiError(
+            "NotImplemented", "This gateway cannot read digest files: pip install 'larder-gateway[datasets]' there."
+        )
     job = {**asdict(grant), "memory": limits.memory, "reserve": limits.reserve, "turns": [str(turn) for turn in turns]}
     async with asyncio.timeout(HUNG_AFTER), aiofiles.open(draft / "job.json", "w", executor=once) as file:
         await file.write(json.dumps(job))
@@ -105,6 +111,11 @@ async def convert(parquet: Path, draft: Path, limits: Limits, grant: Grant, turn
             process.kill()
             await process.wait()
     return _judge(process.returncode or 0, answer, errors, limits)
+
+
+def _can_read() -> bool:
+    """Whether pyarrow, which this process never imports, is installed."""
+    return find_spec("pyarrow") is not None
 
 
 async def _answer(process: Process, seconds: float) -> tuple[bytes, bytes]:
