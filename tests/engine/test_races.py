@@ -18,7 +18,7 @@ from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.store.leases import FillLeases
 from gateway.testing.origin_faults import DieAfter, DieBeforeHeaders, Gate, Hang
-from tests.engine.conftest import BLOCK, Bench
+from tests.engine.conftest import BLOCK, Bench, take
 
 LARGE = os.urandom(20 * BLOCK + 123)
 
@@ -147,6 +147,24 @@ async def test_what_a_sibling_stored_is_found_by_who_knew_only_the_header(shared
     shared.engine._entries.put(entry)
     assert await shared.read("k") == b"x" * 5000
     assert shared.origin.count("GET") == 1
+
+
+async def test_a_fill_ends_before_a_block_that_a_sibling_has_stored(shared: Bench) -> None:
+    """A sibling loads ahead what a client of this worker is about to read: the fill that comes to it does not read it again."""
+    body, theirs = os.urandom(3 * BLOCK), b"s" * BLOCK
+    shared.origin.put("b", "k", body)
+    gate = shared.origin.inject(Hang(after=10)).gate
+    reading = await shared.open("k")
+    entry = reading.entry
+    writer = await shared.store.create(BLOCK)
+    stored = {1: await writer.commit(theirs)}
+    meta, generation = entry.record.meta, entry.generation
+    assert await shared.store.record(entry.key, meta, BLOCK, stored, generation=generation, confirmed_at=shared.now[0])
+    gate.open()
+    assert await take(reading) == body[:BLOCK] + theirs + body[2 * BLOCK :]
+    await shared.settle()
+    asked = [seen.header("range") for seen in shared.origin.seen if seen.method == "GET"]
+    assert asked == ["", f"bytes={2 * BLOCK}-{3 * BLOCK - 1}"]
 
 
 class _FormerHome:

@@ -13,7 +13,8 @@ Rules
 5. A reader who wants a block far ahead of where the fill is does not wait: the fill is cut short at that block and
    another takes over from there.
 6. Of the workers of a node, the one that holds the lease of a block fills it (gateway/store/leases.py). A fill takes the next
-   block's lease before it gives up the current one, so siblings that wait stay behind it.
+   block's lease before it gives up the current one, so siblings that wait stay behind it. It ends before a block that a sibling
+   has stored meanwhile.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class Fill:
                     stream.release()
                     self._owner.fill_received(self)
                 await self._keep(block)
-                if not self._goes_on():
+                if not await self._goes_on():
                     break
                 self.current += 1
                 block = self.blocks[self.current]
@@ -159,17 +160,31 @@ class Fill:
             self._response.abort()
         self._end_rest(failure)
 
-    def _goes_on(self) -> bool:
+    async def _goes_on(self) -> bool:
         """Whether to fill the next block too; if so, its lease is taken, and that of the current one given up."""
-        if self.current >= self.last:
+        following, entry = self.current + 1, self.entry
+        if following > self.last:
             return False
-        start, stop = self._span_from((self.current + 1) * self.entry.record.block_size)
+        start, stop = self._span_from(following * entry.record.block_size)
         if self.readers == 0 and stop - start > LINGER:
             return False
-        if not self._leases.acquire(self.entry.key, self.current + 1, self.entry.generation):
+        if not self._leases.acquire(entry.key, following, entry.generation):
             return False
-        self._leases.release(self.entry.key, self.current, self.entry.generation)
-        return True
+        goes_on = False
+        try:
+            goes_on = not await self._is_stored(following) and following <= self.last
+        finally:
+            self._leases.release(entry.key, self.current if goes_on else following, entry.generation)
+        return goes_on
+
+    async def _is_stored(self, number: int) -> bool:
+        """Whether another worker, which may load ahead what a client of this one reads, has stored a block by now."""
+        entry = self.entry
+        if not self._leases.shared:
+            return False
+        stored = await self._store.blocks(entry.record.row_id, number, number)
+        entry.blobs.update(stored)
+        return bool(stored)
 
     def _span_from(self, position: int) -> tuple[int, int]:
         record = self.entry.record
