@@ -5,6 +5,7 @@ import os
 import pickle
 import socket
 import ssl
+import sys
 import threading
 import warnings
 from contextlib import suppress
@@ -273,3 +274,16 @@ def test_a_connection_that_is_reset_while_it_is_opened(monkeypatch):
     opened = Connection("http://127.0.0.1:9", credentials=KEY)
     with pytest.raises(ConnectionResetError), opened.exchange("GET", "/"):
         pass
+
+
+def test_a_trace_goes_on_at_the_gateway(server, monkeypatch):
+    """A program that has loaded OpenTelemetry passes its current trace on; the client never loads it."""
+
+    class Propagate:
+        inject = staticmethod(lambda carrier: carrier.update(traceparent="00-1-2-01"))
+
+    connection = Connection(server.endpoint, credentials=KEY)
+    _get(connection)
+    monkeypatch.setitem(sys.modules, "opentelemetry.propagate", Propagate)
+    _get(connection)
+    assert [asked.headers.get("traceparent") for asked in server.asked] == [None, "00-1-2-01"]

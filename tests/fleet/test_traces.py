@@ -1,0 +1,116 @@
+"""Traces: one request through two nodes to the origin is one trace, exported as operators would collect it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from gateway import tracing
+from gateway.model.errors import ConfigError
+from gateway.policies.ring import Ring, path_key
+from tests.gateways import fleet
+from tests.scenarios.clients import get
+from tests.scenarios.redis_server import RedisServer
+from tests.scenarios.world import Origin, content, eventually
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+class Collector(ThreadingHTTPServer):
+    """What OpenTelemetry's collector is to an exporter: takes spans by OTLP over HTTP."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Taking)
+        self.spans: list[Span] = []
+
+    @property
+    def endpoint(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def of(self, trace: str) -> list[Span]:
+        """The spans of one trace, in the order of their beginning."""
+        own = [span for span in self.spans if span.trace_id.hex() == trace]
+        return sorted(own, key=lambda span: span.start_time_unix_nano)
+
+
+class _Taking(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            import gzip
+
+            body = gzip.decompress(body)
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            for scope in resource.scope_spans:
+                self.server.spans += scope.spans
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    """A collector."""
+    with Collector() as collector:
+        thread = threading.Thread(target=collector.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield collector
+        finally:
+            collector.shutdown()
+            thread.join()
+
+
+def _told(span: Span) -> dict[str, Any]:
+    return {each.key: each.value.string_value or each.value.int_value for each in span.attributes}
+
+
+def test_a_read_through_two_nodes_is_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: the client's trace goes on at the node that it asked, at the home, and at the origin; a hit ends at the home."""
+    with collecting() as collector, Origin() as origin, RedisServer() as redis:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+        extra = "[tracing]\nenabled = true\n"
+        with fleet(origin.endpoint, redis.url, 2, tmp_path, extra=extra, fleet={"expire": "60s"}) as (asked, _):
+            ring = Ring({"node-0": 1, "node-1": 1})
+            path = next(
+                f"/bucket/{serial}" for serial in range(100) if ring.home(path_key("bucket", f"{serial}")) == "node-1"
+            )
+            body = origin.put(path, content(1000, path))
+            for trace in (TRACE, TRACE[::-1]):
+                got = get(asked, path, traceparent=f"00-{trace}-{PARENT}-01")
+                assert got.body == body
+            cold = eventually(lambda: collector.of(TRACE), lambda spans: len(spans) >= 4, "the spans of a cold read")
+            hit = eventually(lambda: collector.of(TRACE[::-1]), lambda spans: len(spans) >= 3, "the spans of a hit")
+    for spans in (cold, hit):
+        assert [span.parent_span_id.hex() for span in spans] == [PARENT, *(span.span_id.hex() for span in spans[:-1])]
+        assert [_told(span)["http.response.status_code"] for span in spans] == [200] * len(spans)
+    kinds = [Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CLIENT] * 2
+    assert [span.kind for span in cold] == kinds
+    assert [span.kind for span in hit] == kinds[:3]
+    assert (_told(cold[0])["larder.cache"], _told(hit[0])["larder.cache"]) == ("MISS; reason=cold", "HIT")
+    assert _told(cold[0])["url.path"] == path
+    assert cold[3].span_id.hex() in dict(origin.s3.seen[-1].headers)["traceparent"]
+
+
+def test_without_opentelemetry_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: the message names the setting and what to install."""
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    with pytest.raises(ConfigError, match=r"tracing.enabled.*larder-gateway\[tracing\]"):
+        tracing.start()
+    assert tracing.trace_id() is None
