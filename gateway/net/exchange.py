@@ -286,6 +286,8 @@ class Connections:
         dialed = self._dialer.dial(address, lambda: ClientConnection(self, address, self._silence, self._buffer))
         try:
             made = await (dialed if remote.silence is None else self._dialed_while_alive(remote, dialed))
+            if made.transport.is_closing():  # by the other side, before this task went on
+                raise ExchangeFailed("broken", "the connection was closed at once", unanswered=True)
         except BaseException:
             if self._places is not None:
                 self._places.release()

@@ -9,8 +9,10 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 from prometheus_client import Counter
 
 from gateway.model.errors import LarderError, OriginUnavailable
@@ -356,3 +358,29 @@ async def test_a_connection_attempt_has_a_limit() -> None:
 def test_addresses(url: str, address: tuple[str, int, bool, str]) -> None:
     """Rule: Host names the port unless it is the scheme's own (RFC 9110, section 7.2)."""
     assert ServerAddress.of(url) == address
+
+
+def test_a_connection_that_is_closed_before_it_is_used_fails_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: what was dialled while its life was watched, and lost before the request, is a failure of the other side, on uvloop
+    too, whose transports refuse to write once they are closed."""
+    dial = Dialer.dial
+
+    async def lost(self: Dialer, *how: Any) -> Any:
+        made = await dial(self, *how)
+        made.transport.abort()
+        return made
+
+    monkeypatch.setattr(Dialer, "dial", lost)
+    monkeypatch.setattr(Origin, "silence", 30.0)
+
+    async def talk() -> None:
+        async with RawServer([[EMPTY]]) as server:
+            each = Asking(server.endpoint)
+            for _ in range(2):
+                with pytest.raises(OriginUnavailable):
+                    await each.ask()
+            assert each.origin.kinds == ["broken"] * 2
+            await each.connections.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(talk())
