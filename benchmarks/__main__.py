@@ -19,6 +19,7 @@ NAMES = (
     "slow_readers",
     "index_million",
     "batches",
+    "short_circuit",
     "closed_forms",
     "cold_epoch",
     "accuracy",

@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY
 
+_NOBODY = 65534
 Steps = Iterator[tuple[int, int]]
 """Items and bytes of each step, without end."""
 
@@ -67,6 +68,45 @@ def fetch(setting: Setting, name: str, batch: int) -> Steps:
     reader = BatchReader(setting.endpoint, info, credentials=credentials)
     for indices in _random_batches(info.items, batch):
         fetched = reader.fetch(indices)
+        yield len(fetched.data), sum(map(len, fetched.data))
+
+
+def tcp(setting: Setting, name: str, batch: int) -> Steps:
+    """``BatchReader.fetch`` by TCP, from a gateway that has a unix socket."""
+    yield from _one_way(setting, name, batch, "")
+
+
+def socket_bytes(setting: Setting, name: str, batch: int) -> Steps:
+    """The same over the unix socket, as root, who gets bytes."""
+    yield from _one_way(setting, name, batch, "socket/user")
+
+
+def socket_files(setting: Setting, name: str, batch: int) -> Steps:
+    """The same as another user, who gets open files."""
+    if os.geteuid() != _NOBODY:
+        next(tcp(setting, name, batch))  # imports everything: the other user may not be able to read it
+        os.setgroups([])
+        os.setgid(_NOBODY)
+        os.setuid(_NOBODY)
+    yield from _one_way(setting, name, batch, "files")
+
+
+def _one_way(setting: Setting, name: str, batch: int, way: str) -> Steps:
+    """Batches that must come in one way, by its name in ``Stats.by_way``; empty: TCP."""
+    from larder import BatchReader, Client, Credentials, Stats
+
+    credentials = Credentials(setting.access_key, setting.secret_key)
+    info = Client(setting.endpoint, credentials=credentials).dataset(name)
+    stats = Stats()
+    reader = BatchReader(setting.endpoint, info, credentials=credentials, split=bool(way), stats=stats)
+    if reader.fleet is not None:
+        reader.fleet.refresh()
+    delivered = 0
+    for indices in _random_batches(info.items, batch):
+        fetched = reader.fetch(indices)
+        delivered += len(fetched.data)
+        if stats.by_way != ({way: delivered} if way else {}):
+            raise RuntimeError(f"not all items came in the way {way or 'tcp'!r}: {stats.by_way}")
         yield len(fetched.data), sum(map(len, fetched.data))
 
 
@@ -173,6 +213,9 @@ READERS: dict[str, Reader] = {
     reader.__name__: reader
     for reader in (
         fetch,
+        tcp,
+        socket_bytes,
+        socket_files,
         loader,
         cached_dataset,
         boto3,

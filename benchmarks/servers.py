@@ -58,6 +58,7 @@ _GATEWAY = """
 [server]
 port = {port}
 workers = {workers}
+{server}
 [cache]
 dir = "{dir}/cache"
 capacity = "{capacity}"
@@ -221,6 +222,7 @@ def gateway(
     extra: str = "",
     program: Path = PROGRAM,
     workers: int = 1,
+    unix_socket: str = "",
 ) -> Iterator[Running]:
     """Larder in front of the same origin, verifying SigV4; with an existing cache if one is given.
 
@@ -232,6 +234,7 @@ def gateway(
         extra: further tables of it.
         program: the gateway, which may be that of another checkout.
         workers: its processes.
+        unix_socket: where it listens too; empty: nowhere.
     """
     port = free_port()
     home = directory / "gateway"
@@ -248,6 +251,7 @@ def gateway(
             workers=workers,
             access_key=ACCESS_KEY,
             secret_key=SECRET_KEY,
+            server=f'unix_socket = "{unix_socket}"' if unix_socket else "",
         )
         + extra
     )
