@@ -173,19 +173,20 @@ class ItemBlobs:
         content: Content, indices: Sequence[int], files: list[ItemFile | None], opened: Iterable[tuple[int, int]]
     ) -> None:
         """Store each open file that is still the verified one; close the others."""
-        flags, stamps, crcs = content.states.flags, content.states.stamp, content.states.crc32
+        flags, fstat = content.states.flags, os.fstat
+        # One look at each array for all items: a look for every item costs a quarter of this loop.
+        stamps, crcs = content.states.stamp[indices].tolist(), content.states.crc32[indices].tolist()
         for place, fd in opened:
-            index = indices[place]
             if fd == _MISSING:
-                flags[index] = NOT_KNOWN
+                flags[indices[place]] = NOT_KNOWN
             if fd < 0:
                 continue
-            status = os.fstat(fd)
-            if stamp_of(status.st_mtime_ns) == stamps[index]:
-                files[place] = ItemFile(fd, status.st_size, int(crcs[index]))
+            status = fstat(fd)
+            if stamp_of(status.st_mtime_ns) == stamps[place]:
+                files[place] = ItemFile(fd, status.st_size, crcs[place])
             else:
                 closer.close_files([fd])
-                flags[index] = RESIDENT
+                flags[indices[place]] = RESIDENT
 
     async def look(self, content: Content, index: int) -> ItemFile | None:
         """``open_all`` for one item, falling back to the index; the file is verified if that was not done since the start."""

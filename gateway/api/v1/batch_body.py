@@ -144,10 +144,10 @@ def why_bytes(scope: Scope, wanted: bytes, answer: Resident | Arriving) -> str:
 
 
 def _entries(ask: BatchAsk, opened: Resident) -> list[FrameEntry]:
-    indices = ask.indices
+    indices = ask.indices[opened.positions].tolist()
     return [
-        FrameEntry(position, int(indices[position]), file.size, file.crc32)
-        for position, file in zip(opened.positions, opened.files, strict=True)
+        FrameEntry(position, index, file.size, file.crc32)
+        for position, index, file in zip(opened.positions, indices, opened.files, strict=True)
     ]
 
 
