@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
 
 VERSION = 1
 INDEX_MAGIC = b"LRDI"
@@ -26,6 +29,18 @@ ATTACHED = 1
 
 PREAMBLE = struct.Struct("<4sHHII")
 ENTRY = struct.Struct("<IIQQIHH")
+_ENTRIES = np.dtype(
+    [
+        ("position", "<u4"),
+        ("index", "<u4"),
+        ("offset", "<u8"),
+        ("length", "<u8"),
+        ("crc32", "<u4"),
+        ("status", "<u2"),
+        ("flags", "<u2"),
+    ]
+)
+"""The same, for many entries."""
 FRAME = struct.Struct("<IIQIHH")
 TRAILER = struct.Struct("<IHH")
 END = struct.Struct("<I4sQIIIHH")
@@ -80,22 +95,50 @@ class FrameEntry:
     status: ItemStatus = ItemStatus.OK
 
 
-def index_head(entries: Iterable[FrameEntry], *, attached: bool = False) -> tuple[bytes, bytes, int]:
-    """Preamble and entries; the end record; and the number of item bytes between them.
-
-    ``attached``: there are none between them; every item is at the beginning of a file that comes with the answer.
-    """
+def index_head(entries: Iterable[FrameEntry]) -> tuple[bytes, bytes, int]:
+    """Preamble and entries; the end record; and the number of item bytes between them."""
     offset, missing, packed = 0, 0, []
     for entry in entries:
-        begin = 0 if attached else offset
         packed.append(
-            ENTRY.pack(entry.position, entry.index, begin, entry.length, entry.crc32, entry.status, entry.flags)
+            ENTRY.pack(entry.position, entry.index, offset, entry.length, entry.crc32, entry.status, entry.flags)
         )
         offset += entry.length
         missing += entry.status is not ItemStatus.OK
-    block = b"".join(packed)
-    end = END.pack(END_POSITION, END_MAGIC, offset, len(packed) - missing, missing, crc32(block), 0, 0)
-    return PREAMBLE.pack(INDEX_MAGIC, VERSION, ATTACHED if attached else 0, len(packed), 0) + block, end, offset
+    head, end = _around(b"".join(packed), len(packed), missing, offset, 0)
+    return head, end, offset
+
+
+def resident_head(
+    positions: Sequence[int],
+    indices: NDArray[np.uint32],
+    lengths: Sequence[int],
+    crcs: Sequence[int],
+    *,
+    attached: bool = False,
+) -> tuple[bytes, bytes, int]:
+    """``index_head`` for items of the cache, by column: of a batch's answer, objects for its items are the largest part.
+
+    Args:
+        positions: in the request.
+        indices: of the items.
+        lengths: in bytes.
+        crcs: CRC-32 of the bytes.
+        attached: every item is at the beginning of a file that comes with the answer, and no bytes follow.
+    """
+    rows = np.zeros(len(positions), _ENTRIES)
+    rows["position"], rows["index"], rows["length"], rows["crc32"] = positions, indices, lengths, crcs
+    rows["flags"] = ItemFlag.HIT
+    ends = np.cumsum(rows["length"])
+    if not attached:
+        rows["offset"] = ends - rows["length"]
+    size = int(ends[-1]) if len(rows) else 0
+    head, end = _around(rows.tobytes(), len(rows), 0, size, ATTACHED if attached else 0)
+    return head, end, size
+
+
+def _around(block: bytes, count: int, missing: int, size: int, flags: int) -> tuple[bytes, bytes]:
+    end = END.pack(END_POSITION, END_MAGIC, size, count - missing, missing, crc32(block), 0, 0)
+    return PREAMBLE.pack(INDEX_MAGIC, VERSION, flags, count, 0) + block, end
 
 
 class FrameSequence:

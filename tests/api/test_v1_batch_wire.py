@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gateway.model.frames import (
+    ATTACHED,
     END,
     END_POSITION,
     ENTRY,
@@ -20,6 +23,7 @@ from gateway.model.frames import (
     ItemFlag,
     ItemStatus,
     index_head,
+    resident_head,
 )
 
 WIRE = Path(__file__).parents[2] / "clients" / "python" / "tests" / "wire"
@@ -47,6 +51,20 @@ def test_the_index_form_is_that_of_the_golden_vector() -> None:
     )
     assert head + b"".join(bodies) + end == expected
     assert size == sum(map(len, bodies))
+
+
+@pytest.mark.parametrize("rows", [[], [(0, 7, 5, 1), (2, 9, 0, 2**32 - 1), (1, 2**32 - 2, 2**33, 3)]])
+def test_an_index_by_columns_is_the_same(rows: list[tuple[int, int, int, int]]) -> None:
+    """Rule: items of the cache have the index that their entries make; with open files, all offsets are 0 and a flag says so."""
+    positions, indices, lengths, crcs = ([row[at] for row in rows] for at in range(4))
+    columns = positions, np.array(indices, np.uint32), lengths, crcs
+    head, end, size = resident_head(*columns)
+    assert (head, end, size) == index_head(starmap(FrameEntry, rows))
+    attached, attached_end, attached_size = resident_head(*columns, attached=True)
+    assert PREAMBLE.unpack_from(attached)[2] == ATTACHED
+    offsets = [ENTRY.unpack_from(attached, PREAMBLE.size + ENTRY.size * number)[2] for number in range(len(rows))]
+    assert offsets == [0] * len(rows)
+    assert (len(attached), len(attached_end), attached_size) == (len(head), len(end), size)
 
 
 def test_frames_are_those_of_the_golden_vector() -> None:

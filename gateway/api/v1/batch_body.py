@@ -19,7 +19,7 @@ from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident
 from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.wanted import FailedItem, InMemoryItem, ItemStream, LargeItem, Outcome, StoredItem, Wanted
 from gateway.model.errors import BrokenBody, LarderError
-from gateway.model.frames import FrameEntry, FrameSequence, ItemFlag, ItemStatus, index_head
+from gateway.model.frames import FrameEntry, FrameSequence, ItemFlag, ItemStatus, resident_head
 from gateway.server.channel import SMALL
 from gateway.server.cycle import DESCRIPTORS, Piece
 from gateway.server.files import read_exactly
@@ -85,15 +85,14 @@ async def send_resident(
         BrokenBody: a file was truncated after it was opened; the connection must be broken.
     """
     try:
-        entries = _entries(ask, opened)
-        head, end, size = index_head(entries)
+        head, end, size = _head(ask, opened)
         length = len(head) + size + len(end)
         start: dict[str, Any] = {"type": "http.response.start", "status": 200}
         start["headers"] = [*headers, (b"content-length", b"%d" % length)]
         await send(start)
         pieces: list[Piece] = [head, *[(file.fd, 0, file.size) for file in opened.files], end]
         await send_pieces(scope, send, pieces)
-        options.tally.delivered("hit", len(entries), size)
+        options.tally.delivered("hit", len(opened.files), size)
         return size
     except LarderError as failure:
         raise BrokenBody(str(failure)) from failure
@@ -108,15 +107,14 @@ async def send_attached(send: Send, ask: BatchAsk, opened: Resident, headers: Ra
         ClientGone: the connection was lost; the kernel closes what was not received.
     """
     try:
-        entries = _entries(ask, opened)
-        head, end, size = index_head(entries, attached=True)
+        head, end, size = _head(ask, opened, attached=True)
         body = head + end
         start: dict[str, Any] = {"type": "http.response.start", "status": 200}
         start["headers"] = [*headers, (b"content-length", b"%d" % len(body))]
         await send(start)
         await send({"type": DESCRIPTORS, "body": body, "files": [file.fd for file in opened.files]})
-        metrics.DESCRIPTORS.inc(len(entries))
-        TO_CLIENTS.tally.delivered("hit", len(entries), size)
+        metrics.DESCRIPTORS.inc(len(opened.files))
+        TO_CLIENTS.tally.delivered("hit", len(opened.files), size)
     finally:
         opened.close()
 
@@ -143,12 +141,10 @@ def why_bytes(scope: Scope, wanted: bytes, answer: Resident | Arriving) -> str:
     return reason
 
 
-def _entries(ask: BatchAsk, opened: Resident) -> list[FrameEntry]:
-    indices = ask.indices[opened.positions].tolist()
-    return [
-        FrameEntry(position, index, file.size, file.crc32)
-        for position, index, file in zip(opened.positions, indices, opened.files, strict=True)
-    ]
+def _head(ask: BatchAsk, opened: Resident, *, attached: bool = False) -> tuple[bytes, bytes, int]:
+    """Index, end record, and the items' bytes."""
+    _, sizes, crcs = zip(*opened.files, strict=True) if opened.files else ((), (), ())
+    return resident_head(opened.positions, ask.indices[opened.positions], sizes, crcs, attached=attached)
 
 
 @dataclass(frozen=True, slots=True)
