@@ -119,7 +119,7 @@ def _problems() -> str:
     rows = ["| kind | what to do |", "|---|---|"]
     for name, kind in KINDS.items():
         notes = [kind.severity, *(["`readyz` answers 503"] if kind.unready else [])]
-        rows.append(f"| `{name}` ({', '.join(notes)}) | {_cell(kind.remedy)} |")
+        rows.append(f"| [`{name}`](#{kind.runbook}) ({', '.join(notes)}) | {_cell(kind.remedy)} |")
     return "\n".join(rows)
 
 

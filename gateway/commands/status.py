@@ -108,3 +108,5 @@ def _problems(problems: Iterable[Mapping[str, Any]]) -> None:
         heading(f"{severity}{node}{when}: {problem.get('what')}", STYLES.get(severity, ""))
         if problem.get("remedy"):
             line(f"  {printable(str(problem['remedy']))}")
+        if problem.get("runbook"):
+            line(f"  see {printable(str(problem['runbook']))}")

@@ -42,54 +42,77 @@ class Kind:
     Attributes:
         severity: as a rule; a single one may be worse or milder.
         remedy: what an operator does about it.
+        runbook: the heading of docs/operations.md that says more, as in a link to it.
         unready: whether ``/-/readyz`` of the node answers 503 while it lasts, so that balancers send requests elsewhere.
     """
 
     severity: Severity
     remedy: str
+    runbook: str
     unready: bool = False
 
 
 KINDS: Mapping[str, Kind] = {
     # Of one node, by what it counts.
-    "disk-down": Kind("error", "Check the disk and its file system. The node retries by itself."),
-    "disk-unstable": Kind("warning", "Check the kernel's log and the disk's SMART values."),
-    "disk-space": Kind("warning", "Free space on the file system, or lower cache.capacity."),
+    "disk-down": Kind("error", "Check the disk and its file system. The node retries by itself.", "larderdisk"),
+    "disk-unstable": Kind("warning", "Check the kernel's log and the disk's SMART values.", "larderdisk"),
+    "disk-space": Kind("warning", "Free space on the file system, or lower cache.capacity.", "larderspacetaken"),
     "origin": Kind(
-        "warning", "Check the origin and the network to it. Cached objects are served within stale_if_error."
+        "warning",
+        "Check the origin and the network to it. Cached objects are served within stale_if_error.",
+        "larderoriginfailing",
     ),
-    "corrupt": Kind("warning", "Run a verification. If it finds more, replace the disk."),
-    "churn": Kind("warning", "Raise cache.capacity, add nodes, or exclude data that is read once by a rule."),
-    "clock": Kind("warning", "Synchronise the clocks of all machines by NTP."),
+    "corrupt": Kind("warning", "Run a verification. If it finds more, replace the disk.", "lardercorruptblobs"),
+    "churn": Kind(
+        "warning", "Raise cache.capacity, add nodes, or exclude data that is read once by a rule.", "larderthrashing"
+    ),
+    "clock": Kind("warning", "Synchronise the clocks of all machines by NTP.", "larderrefusals"),
     # Of one node, by what its parts say.
-    "origin-lost": Kind("error", "Check the origin, and the network between it and this node."),
-    "redis": Kind("warning", "Check the Redis of redis.url, and the network to it."),
-    "fleet": Kind("error", "Do what the message says, and watch /-/readyz of this node."),
+    "origin-lost": Kind("error", "Check the origin, and the network between it and this node.", "larderoriginfailing"),
+    "redis": Kind("warning", "Check the Redis of redis.url, and the network to it.", "larderredislost"),
+    "fleet": Kind("error", "Do what the message says, and watch /-/readyz of this node.", "larderfleetconflict"),
     "no-secret": Kind(
         "warning",
         "Give all gateways the same fleet.secret to make them one cache. Give a gateway that is meant to be alone its own "
         "Redis or fleet.zone.",
+        "several-gateways-as-one-cache",
     ),
-    "catalog": Kind("error", "Check the database of database.url, and the network to it."),
+    "catalog": Kind("error", "Check the database of database.url, and the network to it.", "lardercatalogunreachable"),
     "catalog-tables": Kind(
         "error",
         "If the tables were lost, restore the backup first: revocations are only there. Then run larder-gateway migrate as "
         "a user that owns the tables.",
+        "lardercatalogunreachable",
     ),
-    "catalog-unread": Kind("error", "Repair the catalog. Without it a revoked key would be valid again.", unready=True),
-    "catalog-split": Kind("warning", "Give all nodes of the fleet one PostgreSQL as database.url."),
-    "reload": Kind("error", "Correct the configuration file. The last valid one stays in force until then."),
+    "catalog-unread": Kind(
+        "error", "Repair the catalog. Without it a revoked key would be valid again.", "lardernotready", unready=True
+    ),
+    "catalog-split": Kind(
+        "warning", "Give all nodes of the fleet one PostgreSQL as database.url.", "lardercatalogsdiffer"
+    ),
+    "reload": Kind(
+        "error",
+        "Correct the configuration file. The last valid one stays in force until then.",
+        "larderconfigurationrefused",
+    ),
     # Of the whole zone.
-    "silent": Kind("warning", "Check its log and the load of its machine."),
-    "gone": Kind("error", "Start it again. If it will not come back, run larder-gateway nodes dismiss with its id."),
+    "silent": Kind("warning", "Check its log and the load of its machine.", "larderdown"),
+    "gone": Kind(
+        "error", "Start it again. If it will not come back, run larder-gateway nodes dismiss with its id.", "larderdown"
+    ),
     "job": Kind(
         "warning",
         "Nothing, if its GPUs are busy. Else check what the job does besides reading: decoding, augmentation, workers.",
+        "day-to-day",
     ),
     "not-whole": Kind(
-        "warning", "Add nodes or cache.capacity, or raise the dataset's quota. The rest is read from the origin."
+        "warning",
+        "Add nodes or cache.capacity, or raise the dataset's quota. The rest is read from the origin.",
+        "capacity-planning",
     ),
-    "too-large": Kind("warning", "Add nodes or cache.capacity. The dataset is read from the origin until then."),
+    "too-large": Kind(
+        "warning", "Add nodes or cache.capacity. The dataset is read from the origin until then.", "capacity-planning"
+    ),
 }
 """By the name that documents and alerts know a kind by; it stays the same from version to version."""
 COUNTED = frozenset({"origin", "corrupt", "churn", "clock"})

@@ -51,6 +51,7 @@ def in_trouble() -> dict[str, Any]:
             "since": stamp(NOW - timedelta(minutes=6)),
             "what": "The cache disk is down: 5 of the last 5 writes failed with EIO.",
             "remedy": "Look at the kernel's log for the device of cache.dir and replace it; reads go to the origin meanwhile.",
+            "runbook": "docs/operations.md#larderdisk",
             "node": "gw-2",
         },
         {
@@ -59,6 +60,7 @@ def in_trouble() -> dict[str, Any]:
             "since": stamp(NOW - timedelta(hours=19)),
             "what": "Redis is not reachable.",
             "remedy": "Start it, or mend the way to redis.internal:6379; cached objects are checked with the origin until then.",
+            "runbook": "docs/operations.md#larderredislost",
             "node": "gw-3",
         },
     ]

@@ -108,12 +108,17 @@ def test_a_viewer_may_check_an_object(window: Any, running: Running) -> None:
 
 def test_the_audit_log_shows_who_changed_what(window: Any, running: Running) -> None:
     """Rule: the newest change is first, with its token, action, target and values before and after; filters narrow it."""
+    admin(running, "POST", "credentials", {"access_key_id": "audited", "allow": ["data/**", "more/**"]})
+    admin(running, "PUT", "rules", {"items": []})
+    admin(running, "PUT", "rules", {"items": [{"match": "data/**"}, {"match": "more/**"}]})
     admin(running, "POST", "tenants", {"name": "audited"})
     admin(running, "PATCH", "tenants/audited", {"enabled": False})
     page = console(window, "audit").page
     newest = page.get_by_role("row").nth(1)
     for text in ("tenants.change", "audited", "admin, 127.0.0.1", "enabled: true → false"):
         expect(newest).to_contain_text(text)
+    expect(page.get_by_role("row").nth(3)).to_contain_text("items: – → data/**, more/**")
+    expect(page.get_by_role("row").nth(5)).to_contain_text("allow: data/**, more/**")
     page.get_by_label("Action").fill("tenants.create")
     page.get_by_label("Target").fill("audited")
     page.keyboard.press("Enter")

@@ -175,6 +175,9 @@ class ProblemSeen(ResponseModel):
     since: str = Field(description="ISO 8601", examples=[_AT])
     what: str = Field(examples=["12 of 80 requests to the origin failed within the last minute."])
     remedy: str = Field(examples=["Check the origin and the network to it."])
+    runbook: str = Field(
+        description="where the documentation says more", examples=["docs/operations.md#larderoriginfailing"]
+    )
     node: str = Field(description="the affected node; empty: the whole zone", examples=["gw-2"])
 
 

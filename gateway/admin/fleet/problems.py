@@ -13,7 +13,7 @@ from gateway.model.units import format_size
 from gateway.policies.datasets import USABLE, CachingMode
 from gateway.policies.space.plan import Phase, WhyCaching
 from gateway.policies.space.probing import LEAST_BENEFIT
-from gateway.policies.troubles import Trouble
+from gateway.policies.troubles import KINDS, Trouble
 
 _SILENT = 20.0
 """Seconds after which a node counts as silent; it reports every five."""
@@ -44,6 +44,7 @@ def _problem(trouble: Trouble, since: float, node: str = "") -> ProblemSeen:
         since=moment(since),
         what=trouble.what,
         remedy=trouble.remedy,
+        runbook=f"docs/operations.md#{KINDS[trouble.kind].runbook if trouble.kind in KINDS else 'problems'}",
         node=node,
     )
 

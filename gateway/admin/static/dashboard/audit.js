@@ -7,7 +7,7 @@ import { moment } from "./format.js";
 // Of rules, the objects that they match say which they are.
 function shown(value) {
   if (value === null || value === undefined || value === "") return "–";
-  if (Array.isArray(value)) return value.map((each) => each?.match ?? shown(each)).join(", ") || "–";
+  if (Array.isArray(value)) return value.map((each) => (typeof each === "object" && each?.match) || shown(each)).join(", ") || "–";
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 

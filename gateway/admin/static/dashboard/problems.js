@@ -25,8 +25,10 @@ function create() {
     what: element("span", { class: "what" }),
     remedy: element("p", { class: "remedy" }),
     place: element("span", { class: "place" }),
+    runbook: element("code"),
   };
-  const node = element("li", { class: "problem" }, element("p", {}, parts.severity, " ", parts.what, " ", parts.place), parts.remedy);
+  parts.more = element("p", { class: "runbook" }, "Runbook: ", parts.runbook);
+  const node = element("li", { class: "problem" }, element("p", {}, parts.severity, " ", parts.what, " ", parts.place), parts.remedy, parts.more);
   node.parts = parts;
   return node;
 }
@@ -38,6 +40,8 @@ function update(node, problem) {
   setText(what, problem.what);
   setText(remedy, problem.remedy ?? "");
   remedy.hidden = !problem.remedy;
+  setText(node.parts.runbook, problem.runbook ?? "");
+  node.parts.more.hidden = !problem.runbook;
   setText(place, [problem.node, problem.since && `since ${when(problem.since)}`].filter(Boolean).join(", "));
 }
 
