@@ -75,7 +75,7 @@ def foreign(modules: set[str]) -> set[str]:
 
 
 def by_extras(modules: set[str]) -> set[str]:
-    """The distributions among them that `pip install larder-gateway` does not install."""
+    """The packages among them that `pip install larder-gateway` does not install."""
     wanted = [(Requirement(each), "") for each in tomllib.loads(PROJECT.read_text())["project"]["dependencies"]]
     installed: set[tuple[str, str]] = set()
     while wanted:
@@ -87,9 +87,9 @@ def by_extras(modules: set[str]) -> set[str]:
             installed.add((name, extra))
             with suppress(PackageNotFoundError):  # a package of another platform, or an older Python
                 wanted += [(Requirement(each), extra) for each in requires(name) or ()]
-    owners = packages_distributions()
-    used = {canonicalize_name(owner) for module in foreign(modules) for owner in owners.get(module, ())}
-    return used - {name for name, _ in installed} - {"larder-gateway"}
+    own = {"larder-gateway", *(name for name, _ in installed)}
+    owners = {module: {*map(canonicalize_name, names)} for module, names in packages_distributions().items()}
+    return {module for module in foreign(modules) if module in owners and not owners[module] & own}
 
 
 def test_help_imports_the_commands_names_only() -> None:
