@@ -14,6 +14,20 @@ NOW = datetime.fromisoformat(AT_WORK["at"])
 HOSTILE = """<img src=x onerror="window.executed=true"><script>window.executed=true</script>' " & &lt; {{7*7}}"""
 
 
+_KEY: dict[str, Any] = {
+    "access_key_id": "vision", "description": "nightly training", "tenant": "vision", "origin": "default",
+    "allow": ["datasets/imagenet/**"], "read_only": True, "expires": "", "revoked": False, "source": "catalog", "problem": "",
+    "etag": '"17"',
+}  # fmt: skip
+KEYS: list[dict[str, Any]] = [
+    {**_KEY, "access_key_id": "laptop", "description": "", "tenant": "ops", "allow": [], "read_only": False, "source": "file"},
+    {**_KEY, "access_key_id": "notebook-03", "description": "a former colleague", "tenant": "speech", "revoked": True},
+    {**_KEY, "access_key_id": "speech", "tenant": "speech", "allow": ["datasets/speech/**"], "expires": "2027-01-31T12:00:00Z"},
+    _KEY,
+]  # fmt: skip
+"""Access keys of the figures' fleet."""
+
+
 def stamp(moment: datetime) -> str:
     """A time as the API writes it."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -32,6 +32,19 @@ def dashboard(
     context.close()
 
 
+def console(browser: Browser, home: str, to: Path) -> None:
+    """One picture of a list, with the dialog of a change."""
+    context = browser.new_context(base_url=home, viewport={"width": 1180, "height": 620}, timezone_id="UTC")
+    page = context.new_page()
+    page.clock.set_fixed_time(figures.NOW)
+    page.route("**/-/admin/credentials*", lambda route: route.fulfill(json={"items": figures.KEYS, "next": None}))
+    page.goto("/-/#/credentials")
+    page.get_by_role("button", name="Rotate vision").click()
+    page.get_by_role("dialog").wait_for()
+    page.screenshot(path=to)
+    context.close()
+
+
 def api_page(browser: Browser, home: str, to: Path) -> None:
     """One picture of the API page."""
     context = browser.new_context(base_url=home, viewport=DESK)
@@ -54,6 +67,7 @@ def make(folder: Path) -> None:
             trouble = figures.in_trouble()
             dashboard(browser, at, folder / "dashboard-trouble-dark.png", trouble, viewport=DESK, color_scheme="dark")
             dashboard(browser, at, folder / "dashboard-phone.png", figures.AT_WORK, full=False, viewport=PHONE)
+            console(browser, at, folder / "dashboard-credentials.png")
             api_page(browser, at, folder / "api.png")
 
 

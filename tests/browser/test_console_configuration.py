@@ -131,7 +131,8 @@ def test_every_list_suits_everyone(window: Any, running: Running) -> None:
     admin(running, "POST", "tenants", {"name": "a-tenant-with-a-long-name-that-has-to-be-broken-somewhere"})
     admin(running, "PUT", "rules", {"items": [{"match": "data/**"}, {"match": "data/covered/**"}]})
     page = console(window, "tenants", viewport={"width": 360, "height": 740}).page
-    for name in ("Tenants", "Rules", "Audit"):
+    admin(running, "POST", "tokens", {"name": "looks", "description": "a-text-without-any-place-to-break-it" * 4})
+    for name in ("Tenants", "Rules", "Tokens", "Audit"):
         page.get_by_role("link", name=name, exact=True).click()
         expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
         expect(page.get_by_role("rowheader").first).to_be_visible()
