@@ -285,7 +285,7 @@ class Loader:
         if self._latest is not None:
             return self._latest.state_dict()
         epoch, state = self._start
-        return self.start(epoch, ALONE.rank, ALONE.world).to_json() if state is None else state
+        return self.start(epoch, ALONE.rank, ALONE.world).to_json() if state is None else dict(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a saved state with the next iteration, which delivers the rest of its epoch.
