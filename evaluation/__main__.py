@@ -16,6 +16,7 @@ NAMES = (
     "importance_real",
     "pipelines",
     "pipelines_real",
+    "pipelines_marks",
 )
 
 for name in sys.argv[1:] or NAMES:
