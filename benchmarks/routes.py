@@ -287,7 +287,8 @@ def measure() -> dict[str, Route]:
         (directory / "cache" / "run").mkdir(parents=True)
         redis = BackgroundRedis(directory / "cache" / "run")
         stack.callback(redis.stop)
-        launch = Launch("benchmarks.routes:traced", launch_environment(config, {}, redis.start(), None))
+        launch = Launch("benchmarks.routes:traced", launch_environment(config, {}, redis.start()))
+        redis.wait()
 
         def drive() -> None:
             try:

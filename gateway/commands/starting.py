@@ -42,7 +42,7 @@ def start(
         ConfigError: Redis does not start, or the address cannot be bound; or the origin of a quick start refuses its keys, or
             does not answer at the first one.
     """
-    announce = _announce
+    announce, ready = _announce, None
     if quick is not None:
         _try_origin(quick)
         settings = quick.keep(os.environ)
@@ -53,8 +53,10 @@ def start(
             redis = BackgroundRedis(run)
             stack.callback(redis.stop)
             url = redis.start()
+            ready = redis.wait
         environment = launch_environment(config, flags, url)
-        launch = Launch("gateway.app:create", environment, announce=announce, modules=tuple(_modules(settings)))
+        modules = tuple(_modules(settings))
+        launch = Launch("gateway.app:create", environment, announce=announce, modules=modules, ready=ready)
         return serve(settings.server, launch)
 
 

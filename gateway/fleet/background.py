@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 from gateway.fleet.embedded import EmbeddedRedis
@@ -22,22 +23,28 @@ class BackgroundRedis:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="embedded-redis", daemon=True)
         self._redis: EmbeddedRedis | None = None
+        self._starting: Future[None]
 
     def start(self) -> str:
-        """Start the server; returns its URL.
+        """Begin to start the server; returns its URL."""
+        self._thread.start()
+        self._redis = EmbeddedRedis(self._run_dir)
+        self._starting = asyncio.run_coroutine_threadsafe(self._redis.start(), self._loop)
+        return self._redis.url
+
+    def wait(self) -> None:
+        """Return once the server answers.
 
         Raises:
             ConfigError: there is no redis-server, or it does not start.
             OSError: the directory cannot be written.
         """
-        self._thread.start()
-        self._redis = EmbeddedRedis(self._run_dir)
-        asyncio.run_coroutine_threadsafe(self._redis.start(), self._loop).result()
-        return self._redis.url
+        self._starting.result()
 
     def stop(self) -> None:
         """Stop the server and the thread."""
         if self._redis is not None:
+            wait((self._starting,), _STOP_WITHIN)  # stopped while it starts, it would start after it
             asyncio.run_coroutine_threadsafe(self._redis.stop(), self._loop).result(_STOP_WITHIN)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_WITHIN)

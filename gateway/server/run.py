@@ -67,7 +67,8 @@ class Launch:
 
     ``factory`` names a function without arguments that creates the ASGI application, as ``"module:function"``; every
     worker calls it. ``environ`` is added to the environment first. ``announce`` is called with the actual address. ``modules``
-    are further modules that the application will import.
+    are further modules that the application will import. ``ready`` is called when they are imported; it returns when the
+    application can start.
     """
 
     factory: str
@@ -75,13 +76,14 @@ class Launch:
     announce: Callable[[str], None] = logger.info
     loop: str = "uvloop"
     modules: tuple[str, ...] = ()
+    ready: Callable[[], None] | None = None
 
 
 def serve(settings: ServerSettings, launch: Launch) -> int:
     """Serve until told to stop; returns the exit status of the process (0 after a requested stop).
 
     Raises:
-        ConfigError: an address cannot be bound, or the TLS files cannot be read.
+        ConfigError: an address cannot be bound, the TLS files cannot be read, or ``launch.ready`` raised it.
     """
     os.environ.update(launch.environ)
     _raise_file_limit()
@@ -107,8 +109,10 @@ def serve(settings: ServerSettings, launch: Launch) -> int:
 
 def _run(config: Config, launch: Launch, sockets: list[socket.socket]) -> int:
     try:
+        _import(launch)
+        if launch.ready is not None:
+            launch.ready()
         if config.workers > 1:
-            _import_once(launch)
             _Supervisor(config, sockets=sockets).run()
         else:
             Server(config).run(sockets=sockets)
@@ -225,8 +229,8 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
     )
 
 
-def _import_once(launch: Launch) -> None:
-    """Import in the supervisor what its workers need."""
+def _import(launch: Launch) -> None:
+    """Import what the application needs, once for all workers."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor, which passes it on, comes later
     for name in (launch.factory.partition(":")[0], *launch.modules, *_OF_WORKERS):
         imported(name)

@@ -19,7 +19,8 @@ from uvicorn.supervisors.multiprocess import SIGNALS
 from gateway.config import ServerSettings
 from gateway.model.errors import ConfigError
 from gateway.server import run
-from gateway.server.run import Launch, _Supervisor, address_of, listen, serve
+from gateway.server.local import LOCAL
+from gateway.server.run import LISTENING, Launch, _Supervisor, address_of, listen, serve
 from tests.server.conftest import read_response, wait_until
 
 
@@ -221,6 +222,28 @@ def test_tls_files_that_cannot_be_read_are_named(tmp_path):
     settings = ServerSettings(port=0, tls_cert=str(tmp_path / "none.pem"), tls_key=str(tmp_path / "none.key"))
     with pytest.raises(ConfigError, match=r"server\.tls_cert: .*none\.pem cannot be read"):
         serve(settings, Launch("tests.server.processes:create"))
+
+
+def test_what_the_application_waits_for_may_fail(monkeypatch):
+    """Rule: an error of that, such as of a Redis that does not start, ends the start before the application is made, and the
+    address is free again."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    for name in (LISTENING, LOCAL):
+        monkeypatch.setenv(name, "")
+    announced = []
+
+    def fail():
+        assert "tests.server.processes" in sys.modules
+        raise ConfigError("there is no Redis")
+
+    launch = Launch("tests.server.processes:not_there", announce=announced.append, ready=fail)
+    try:
+        with pytest.raises(ConfigError, match="there is no Redis"):
+            serve(ServerSettings(port=0), launch)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    listen(ServerSettings(port=int(announced[0].rpartition(":")[2]))).close()
 
 
 def test_addresses_of_ipv6_are_bracketed():
