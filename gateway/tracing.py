@@ -14,17 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gateway import __version__
 from gateway.model.errors import ConfigError
 from gateway.model.objects import Header
 from gateway.model.redaction import redact_path
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span, Tracer
+    from gateway.telemetry import Telemetry
 
 _CACHE = b"x-larder-cache"
-_SERVICE = "larder-gateway"
-_tracer: Tracer | None = None
+_telemetry: Telemetry | None = None
 
 
 def start() -> Callable[[], None]:
@@ -36,37 +34,26 @@ def start() -> Callable[[], None]:
     Raises:
         ConfigError: OpenTelemetry is not installed.
     """
-    global _tracer
+    global _telemetry
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from gateway.telemetry import Telemetry
     except ImportError:
         raise ConfigError(
             "tracing.enabled: OpenTelemetry is not installed; install larder-gateway[tracing], or set it to false"
         ) from None
-    own = Resource({SERVICE_NAME: _SERVICE, SERVICE_VERSION: __version__})
-    provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    _tracer = provider.get_tracer("gateway", __version__)
+    started = _telemetry = Telemetry()
 
     def end() -> None:
-        global _tracer
-        _tracer = None
-        provider.shutdown()
+        global _telemetry
+        _telemetry = None
+        started.close()
 
     return end
 
 
 def trace_id() -> str | None:
     """The id of the current trace in hex, for a log line."""
-    if _tracer is None:
-        return None
-    from opentelemetry.trace import get_current_span
-
-    context = get_current_span().get_span_context()
-    return f"{context.trace_id:032x}" if context.is_valid else None
+    return None if _telemetry is None else _telemetry.trace_id()
 
 
 @contextmanager
@@ -78,17 +65,11 @@ def sending(
     Yields:
         The request's headers, with ``traceparent`` if it is traced; and a function that is told the status of the answer.
     """
-    if _tracer is None:
+    if _telemetry is None:
         yield headers, _untold
         return
-    from opentelemetry.propagate import inject
-    from opentelemetry.trace import SpanKind
-
-    about = {"http.request.method": method, "url.path": _path(target), "server.address": address}
-    with _tracer.start_as_current_span(method, kind=SpanKind.CLIENT, attributes=about) as span:
-        added: dict[str, str] = {}
-        inject(added)
-        yield [*headers, *added.items()], lambda status: _answered(span, status)
+    with _telemetry.sent(method, _path(target), address) as (added, answered):
+        yield [*headers, *added.items()], lambda status: answered(status, "")
 
 
 class Traced:
@@ -99,25 +80,16 @@ class Traced:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request within a span of its own."""
-        if _tracer is None or scope["type"] != "http":
+        if _telemetry is None or scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        from opentelemetry.propagate import extract
-        from opentelemetry.trace import SpanKind
-
         told = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        about = {
-            "http.request.method": scope["method"],
-            "url.path": _path(scope["raw_path"].decode("ascii", "replace")),
-        }
-        with _tracer.start_as_current_span(
-            scope["method"], context=extract(told), kind=SpanKind.SERVER, attributes=about
-        ) as span:
+        path = _path(scope["raw_path"].decode("ascii", "replace"))
+        with _telemetry.received(scope["method"], path, told) as answered:
 
             async def watched(message: Any) -> None:
                 if "status" in message:
-                    _answered(span, message["status"])
-                    span.set_attribute("larder.cache", _cache_of(message))
+                    answered(message["status"], _cache_of(message))
                 await send(message)
 
             await self._application(scope, receive, watched)
@@ -132,14 +104,6 @@ def _cache_of(message: Any) -> str:
 
 def _path(target: str) -> str:
     return redact_path(target.partition("?")[0])
-
-
-def _answered(span: Span, status: int) -> None:
-    from opentelemetry.trace import StatusCode
-
-    span.set_attribute("http.response.status_code", status)
-    if status >= 500:
-        span.set_status(StatusCode.ERROR)
 
 
 def _untold(_status: int) -> None:

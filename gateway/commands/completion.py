@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from gateway.commands.grammar import describe
+from gateway.imports import imported
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -22,7 +23,5 @@ def add(command: ArgumentParser) -> None:
 
 
 def _run(options: Namespace) -> int:
-    import shtab
-
-    print(shtab.complete(options.whole_grammar(), shell=options.shell))
+    print(imported("shtab").complete(options.whole_grammar(), shell=options.shell))
     return 0

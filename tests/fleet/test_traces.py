@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 import threading
 from collections.abc import Iterator
@@ -49,8 +50,6 @@ class _Taking(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers.get("Content-Encoding") == "gzip":
-            import gzip
-
             body = gzip.decompress(body)
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             for scope in resource.scope_spans:
@@ -110,6 +109,7 @@ def test_a_read_through_two_nodes_is_one_trace(tmp_path: Path, monkeypatch: pyte
 
 def test_without_opentelemetry_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: the message names the setting and what to install."""
+    monkeypatch.delitem(sys.modules, "gateway.telemetry", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ConfigError, match=r"tracing.enabled.*larder-gateway\[tracing\]"):
         tracing.start()
