@@ -72,6 +72,8 @@ test-client: $(VENV)/.dev-installed ## Test the Python client alone, in a clean 
 
 .PHONY: test-gateway
 test-gateway: $(VENV)/.dev-installed system-packages ## Test the gateway, against real parts
+	@# Once, and not in each of the processes that begin together.
+	$(BIN)/python -m compileall -q gateway clients/python/src
 	@# Folders in their order, so that short modules come last and all processes end together.
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests
 
