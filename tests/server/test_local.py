@@ -20,6 +20,7 @@ from gateway.server.channel import Channel
 from gateway.server.local import LocalAddress, LocalListener
 from gateway.server.protocol import GatewayProtocol
 from gateway.server.run import Launch, serve
+from tests.other_user import as_another_user, open_folder
 from tests.server.conftest import body, head, wait_until
 
 MIB = 1024**2
@@ -164,6 +165,23 @@ def test_a_folder_for_everyone_is_refused(tmp_path, path):
     assert not os.path.exists(path)
     tmp_path.chmod(0o1777)
     LocalListener(path, 1).close()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_socket_that_may_not_be_replaced():
+    """Rule: a stale socket of another user, in a folder like /tmp, is an error of the configuration that says why."""
+    with open_folder() as folder:
+        folder.chmod(0o1777)
+        left = LocalListener(str(folder / "s"), 1)
+        left.socket.close()
+
+        def listen():
+            with pytest.raises(ConfigError, match=r"cannot listen on .*/s: Operation not permitted"):
+                LocalListener(left.address.path, 1)
+
+        as_another_user(listen)
+        assert LocalAddress.at(left.address.path) == left.address
+        left.close()
 
 
 def test_a_missing_folder_is_named(tmp_path):

@@ -74,7 +74,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_problem(404, "UnknownAddress")
         elif path == "/-/v1/fleet":
             nodes = [{"id": id, "address": at, "capacity": 1, "state": "READY"} for id, at in server.fleet.items()]
-            self.send_json({"zone": "default", "ring": server.ring, "version": 1, "nodes": nodes})
+            named = {"unix_socket": server.unix_socket}
+            self.send_json({"zone": "default", "ring": server.ring, "version": 1, "nodes": nodes, **named})
         elif server.keys is not None:
             server.keys(self, Asked("GET", path, query, {}, b"", 0))
         else:
@@ -169,6 +170,7 @@ class FakeBatchGateway(ThreadingHTTPServer):
         self.asked: list[Asked] = []
         self.resets: set[socket.socket] = set()
         self.fleet: dict[str, str] = {}
+        self.unix_socket: dict[str, object] | None = None
         self.ring = 1
         self.keys: Fault | None = None
         self.looks = 0

@@ -88,6 +88,15 @@ def test_each_node_is_asked_for_what_it_is_home_of(nodes):
     assert (stats.requests, stats.split, stats.redirected) == (3, 1, 0)
 
 
+def test_ways_are_added_up_over_nodes(nodes):
+    """Rule: the parts of a batch count by their way; here two gateways have sockets on machines of their own."""
+    for server in nodes[:2]:
+        server.unix_socket = {"path": "/elsewhere", "inode": 1, "changed_ns": 1}
+    stats = larder.Stats()
+    check(reader_at(nodes[0], stats=stats).fetch(EVERYTHING), EVERYTHING)
+    assert stats.by_way == {"tcp/elsewhere": stats.by_node[NAMES[0]] + stats.by_node[NAMES[1]]}
+
+
 def test_in_the_order_of_the_request(nodes):
     """Rule: parts that come from several nodes are put into the order that was asked for, repetitions too."""
     request = [*reversed(EVERYTHING), 5, 5, 17]
