@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.test_demo import DEADLINE, LITTLE_DATA, processes_below, run_until
+from tests.house.test_demo import DEADLINE, SOME, little_data, processes_below, run_until
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "gateway.demo.fleet", "--nginx", str(ROOT / "deploy/nginx"))
 LITTLE = f"""\
-{LITTLE_DATA}
+{little_data(SOME)}
 import sys
 from gateway.demo.fleet.__main__ import main
 
