@@ -99,7 +99,8 @@ def test_ctrl_c_says_how_to_go_on(filled):
     assert "the same command goes on from there" in said
     assert "Traceback" not in said
     filled.s3.heal()
-    assert filled.build(supplied=False).unchanged == 29
+    # Of the 16 reads at once, those beside the one that is held back may be under way, too.
+    assert 29 - 15 <= filled.build(supplied=False).unchanged <= 29
 
 
 def test_two_builds_of_one_file_at_once_are_refused(filled):

@@ -144,18 +144,19 @@ def test_a_state_resumes_with_another_number_of_actors(cluster: Cluster) -> None
 
 def test_actors_store_results_and_read_them(cluster: Cluster, tmp_path: Path) -> None:
     """Through a mark every element comes once per epoch with its own contents, also when an actor dies while results are put and
-    while they are read. After the first epoch nothing is computed, by this pipeline or by an equal one."""
+    while they are read. The second epoch computes at most what the dead actor had not put, and then nothing is computed, by this
+    pipeline or by an equal one."""
     with OriginThread() as origin, gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as running:
         items = stock(origin, tmp_path / "files", "items", bytes_of(STORED, 300, "ray"))
         items.register(running)
         found = cluster.run("stored", running.endpoint, items.name, str(tmp_path / "computed"))
     whole = [[index, list(body)] for index, body in enumerate(items.bodies)]
     assert [sorted(epoch) for epoch in found["epochs"]] == [whole] * 3
-    first, *later = found["computed"]
-    assert first >= STORED
-    assert later == [first] * 2
+    first, second, third = found["computed"]
+    assert STORED <= first <= second < first + STORED // 4
+    assert third == second
     results = found["results"]
-    assert results[0]["read"] >= STORED
+    assert results[0]["read"] >= STORED - (second - first)
     assert results[1] == {"read": STORED, "computed": 0, "stored": 0, "refused": 0, "damaged": 0}
 
 
