@@ -144,8 +144,7 @@ def test_a_state_resumes_with_another_number_of_actors(cluster: Cluster) -> None
 
 def test_actors_store_results_and_read_them(cluster: Cluster, tmp_path: Path) -> None:
     """Through a mark every element comes once per epoch with its own contents, also when an actor dies while results are put and
-    while they are read. The second epoch computes at most what the dead actor had not put, and then nothing is computed, by this
-    pipeline or by an equal one."""
+    while they are read. Later epochs, of this pipeline or of an equal one, compute at most what dead actors had not put."""
     with OriginThread() as origin, gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as running:
         items = stock(origin, tmp_path / "files", "items", bytes_of(STORED, 300, "ray"))
         items.register(running)
@@ -153,11 +152,11 @@ def test_actors_store_results_and_read_them(cluster: Cluster, tmp_path: Path) ->
     whole = [[index, list(body)] for index, body in enumerate(items.bodies)]
     assert [sorted(epoch) for epoch in found["epochs"]] == [whole] * 3
     first, second, third = found["computed"]
-    assert STORED <= first <= second < first + STORED // 4
-    assert third == second
+    assert STORED <= first <= second <= third < first + STORED // 4
     results = found["results"]
-    assert results[0]["read"] >= STORED - (second - first)
-    assert results[1] == {"read": STORED, "computed": 0, "stored": 0, "refused": 0, "damaged": 0}
+    assert results[0]["read"] >= STORED // 2
+    lost = third - second
+    assert results[1] == {"read": STORED - lost, "computed": lost, "stored": lost, "refused": 0, "damaged": 0}
 
 
 def test_errors_name_element_and_stage(cluster: Cluster) -> None:
