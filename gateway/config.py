@@ -233,7 +233,7 @@ class LogSettings(Section):
 
 
 class TracingSettings(Section):
-    """Traces of requests by OpenTelemetry; its OTEL_* variables say where they go, and which are kept."""
+    """Traces of requests by OpenTelemetry, whose OTEL_* variables set the exporter and the sampling."""
 
     enabled: bool = Field(False, description="trace requests; needs larder-gateway[tracing]")
 

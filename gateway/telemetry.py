@@ -15,7 +15,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, get_current_span
 from gateway import __version__
 
 Answered = Callable[[int, str], None]
-"""Is told the status of an answer, and what the cache did, if that is known."""
+"""Records the status of an answer, and its cache status if known."""
 _SERVICE = "larder-gateway"
 
 

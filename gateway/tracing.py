@@ -4,8 +4,8 @@ W3C Trace Context (https://www.w3.org/TR/trace-context/) connects them: the span
 ``traceparent``, the spans of what the gateway sends are its children, and their ``traceparent`` goes to the other node or the
 origin. So one trace shows a read from the training loop through the fleet to the store.
 
-Without ``tracing.enabled`` nothing of OpenTelemetry is imported, and a request pays for one comparison. Where spans go, and which
-are kept, is said by OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_TRACES_SAMPLER.
+Without ``tracing.enabled``, the gateway imports nothing of OpenTelemetry for it. OpenTelemetry's own variables, such as
+OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_TRACES_SAMPLER, set the exporter and the sampling.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def sending(
     """The span of a request to an origin or a node, until the head of its answer.
 
     Yields:
-        The request's headers, with ``traceparent`` if it is traced; and a function that is told the status of the answer.
+        The request's headers, with ``traceparent`` if it is traced; and a function to call with the status of the answer.
     """
     if _telemetry is None:
         yield headers, _untold
