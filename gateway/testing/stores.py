@@ -45,8 +45,12 @@ def meta_of(content: bytes, etag: str = '"e1"') -> ObjectMeta:
 async def write_blob(store: Store, content: bytes) -> BlobRef:
     """Write and commit one blob."""
     writer = store.begin(len(content))
-    await writer.write(content)
-    return await writer.commit()
+    try:
+        await writer.write(content)
+        return await writer.commit()
+    except BaseException:
+        writer.abort()
+        raise
 
 
 async def put(
