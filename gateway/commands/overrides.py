@@ -16,7 +16,7 @@ from gateway.commands.resources import answering
 
 @dataclass(frozen=True, slots=True)
 class Overridden:
-    """What an override is for.
+    """The subject of an override.
 
     Args:
         command: that has the subcommands.

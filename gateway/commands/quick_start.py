@@ -139,7 +139,7 @@ def origin_of(given: str, environ: Mapping[str, str]) -> NamedOrigin:
 
 
 def exports(settings: Settings, address: str, quick: QuickStart, environ: Mapping[str, str]) -> str:
-    """What a person needs next, with lines for a shell.
+    """The next steps for a person, with lines for a shell.
 
     Args:
         settings: of the gateway.

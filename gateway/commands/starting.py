@@ -76,7 +76,7 @@ def _try_origin(quick: QuickStart) -> None:
 
 
 def _modules(settings: Settings) -> Iterator[str]:
-    """What the workers of this configuration import beside the application."""
+    """The modules that the workers of this configuration import beside the application."""
     if is_chained(settings.origins):
         yield CHAIN
     if settings.admin.open:

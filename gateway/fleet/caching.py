@@ -24,7 +24,7 @@ from gateway.policies.space.autocache import CacheReason, Projection, fit_reads
 from gateway.policies.space.cache_mode import CacheDecision, CacheFacts, MarkSettings, PipelineProfile, decided
 
 PIPELINE = "pipeline:"
-"""What the name of a job's pipeline begins with among the operators' overrides."""
+"""The prefix of a job's pipeline among the operators' overrides."""
 MOST_PAST = 32
 """Decisions of a job that are kept."""
 STORED_FOR = 7 * 86_400_000
@@ -147,7 +147,7 @@ class PipelineDecisions:
         return _DECISION.read(await self._redis.hget(self._name(job), "decision"))
 
     async def of(self, jobs: Collection[str]) -> dict[str, KnownPipeline]:
-        """What is known of the pipelines of these jobs, by job; jobs without one are left out."""
+        """The pipelines of these jobs, by job; jobs without one are left out."""
         found: dict[str, KnownPipeline] = {}
         names = sorted(jobs)
         for start in range(0, len(names), _AT_ONCE):

@@ -236,7 +236,7 @@ class StreamReports(NodeReports[NodeStreams]):
 
 
 class ScoreReports(NodeReports[dict[str, ScoreReport]]):
-    """What the nodes of a zone say of the importance of items, by dataset."""
+    """The reports of a zone's nodes on the importance of items, by dataset."""
 
     def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
         super().__init__(redis, f"{prefix}scores", silence, _SCORES)

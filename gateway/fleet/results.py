@@ -32,7 +32,7 @@ _HELD = Document[dict[str, PoolReport]](dict[str, PoolReport])
 
 
 class HeldResults(NodeReports[dict[str, PoolReport]]):
-    """What the nodes of a zone hold of results, by the pools' names."""
+    """The results held by the nodes of a zone, by the pools' names."""
 
     def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
         super().__init__(redis, f"{prefix}results:held", silence, _HELD)

@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Outcome(StrEnum):
-    """What the cache did for one request."""
+    """The cache's outcome for one request."""
 
     HIT = "HIT"
     MISS = "MISS"

@@ -34,7 +34,7 @@ _OWNER = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class PutResult(StrEnum):
-    """What became of one element of a PUT."""
+    """The outcome of one element of a PUT."""
 
     STORED = "stored"
     KNOWN = "known"
@@ -77,7 +77,7 @@ class Collection:
 
     @property
     def name(self) -> str:
-        """What no other tenant, registration or fingerprint has: the pool's hash, ``/`` and 64 bits in hex."""
+        """A name that is unique to the tenant, registration and fingerprint: the pool's hash, ``/`` and 64 bits in hex."""
         return f"{pool_of(self.tenant, self.dataset, self.fingerprint)}/{_hash(self.content)[:16]}"
 
 

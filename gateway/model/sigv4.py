@@ -212,7 +212,7 @@ def signing_time(headers: Mapping[bytes, bytes]) -> tuple[str, float]:
 
 
 class Prepared(NamedTuple):
-    """What the requests of one signer have in common that carry the same headers; made by ``prepare``.
+    """The shared part of one signer's requests with the same headers; made by ``prepare``.
 
     ``rest`` is what follows the query in their canonical requests, ``head`` what precedes the signature in their Authorization
     header.

@@ -40,7 +40,7 @@ def refusal(meta: ObjectMeta, rule: Caching, capacity: int) -> Reason | None:
 
 
 def forbidden(headers: Iterable[Header]) -> Reason | None:
-    """What among an answer's headers forbids to keep it, or ``None``."""
+    """The reason why an answer's headers forbid to keep it, or ``None``."""
     for name, value in headers:
         lower = name.lower()
         if lower == "cache-control":

@@ -25,7 +25,7 @@ class Answers:
     seconds: Mapping[str, Buckets] = field(default_factory=dict)
 
     def since(self, earlier: Answers) -> Answers:
-        """What was counted after ``earlier``."""
+        """The counts since ``earlier``."""
         return Answers(
             _less(self.statuses, earlier.statuses),
             {name: _less(buckets, earlier.seconds.get(name, {})) for name, buckets in self.seconds.items()},

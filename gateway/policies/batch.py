@@ -19,7 +19,7 @@ Positions = NDArray[np.int64]
 
 
 class BatchMode(StrEnum):
-    """What the client wants of its candidates."""
+    """How the client wants its candidates answered."""
 
     SUBSTITUTE = "substitute"
     """Some of them, whichever are cheapest."""

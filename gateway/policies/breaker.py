@@ -30,7 +30,7 @@ class BreakerState(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """What went wrong with the disk."""
+    """A kind of disk failure."""
 
     NO_SPACE = "no-space"
     READ_ONLY = "read-only"
@@ -50,7 +50,7 @@ class FailureKind(StrEnum):
 
 
 class Step(StrEnum):
-    """What to do with the next call."""
+    """The decision on the next call."""
 
     USE = "use"
     BYPASS = "bypass"
@@ -118,7 +118,7 @@ class Breaker:
         self._probing = False
 
     def decide(self, now: float) -> Step:
-        """What to do with the next call. PROBE is answered once; the next one is due after a ``Probed`` event."""
+        """Decide on the next call. PROBE is answered once; the next one is due after a ``Probed`` event."""
         if self.state is not BreakerState.DOWN:
             return Step.USE
         if self._probing or now < self._probe_at:

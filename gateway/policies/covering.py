@@ -33,5 +33,5 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def fixed_part(glob: str) -> str:
-    """What every path that matches begins with: all before the first wildcard."""
+    """The part of a glob before its first wildcard; every matching path begins with it."""
     return glob[: next((place for place, letter in enumerate(glob) if letter in _WILD), len(glob))]

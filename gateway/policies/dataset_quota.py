@@ -16,7 +16,7 @@ FLOOR = 64 * 1024**2
 
 
 class Limit(StrEnum):
-    """What a registration may exceed, by the setting that says so."""
+    """The limits of a registration, by their settings."""
 
     REGISTRATIONS = "datasets.tenant_registrations"
     ITEMS = "datasets.tenant_items"
@@ -26,7 +26,7 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What one tenant may have on a node, and ``all_bytes``, what all tenants may have together."""
+    """The limits of one tenant on a node; ``all_bytes`` is the limit of all tenants together."""
 
     registrations: int
     items: int
@@ -36,7 +36,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one tenant has on a node, and ``all_bytes``, what all tenants have together."""
+    """The use by one tenant on a node; ``all_bytes`` is the use by all tenants together."""
 
     registrations: int = 0
     items: int = 0
@@ -46,7 +46,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What one more registration may have, and by which limit its bytes are bound."""
+    """The size that one more registration may have, and the limit that binds its bytes."""
 
     items: int
     bytes: int
@@ -59,7 +59,7 @@ def quota_of(registrations: int, items: int, size: int, capacity: int) -> Quota:
 
 
 def allowance(quota: Quota, used: Usage) -> Allowance:
-    """What one more registration may have beside those that ``used`` counts."""
+    """The size that one more registration may have beside those that ``used`` counts."""
     own, common = quota.bytes - used.bytes, quota.all_bytes - used.all_bytes
     return Allowance(
         max(0, quota.items - used.items), max(0, min(own, common)), Limit.BYTES if own <= common else Limit.CAPACITY
@@ -77,7 +77,7 @@ def exceeded(quota: Quota, used: Usage, items: int, size: int) -> Limit | None:
 
 
 def refusal(limit: Limit, quota: Quota, used: Usage) -> str:
-    """What to tell the client: the limit, what counts against it, and what to do."""
+    """The message for the client: the limit, what counts against it, and the remedy."""
     remedy = "Remove registrations that are no longer used, or ask the operator to raise the setting."
     if limit is Limit.CAPACITY:
         return (

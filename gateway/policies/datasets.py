@@ -22,12 +22,12 @@ PLAN = 1
 
 
 class CachingMode(StrEnum):
-    """What the cache does for one dataset."""
+    """How the cache treats one dataset."""
 
     FULL = "full"
     """Every item is kept."""
     STATIC = "static"
-    """What was stored first stays; nothing is evicted for more."""
+    """The first items stay; nothing is evicted for others."""
     CHUNKED = "chunked"
     """Two chunks' space: the one in use, and the next one being loaded."""
     NONE = "none"

@@ -25,7 +25,7 @@ AHEAD = 5.0
 
 
 class Verdict(Enum):
-    """What to do with a read whose object is in the cache."""
+    """The decision on a read whose object is in the cache."""
 
     SERVE = "serve"
     CHECK = "check"
@@ -33,7 +33,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EntryState:
-    """What is known of a cached object and a reader, in seconds since the epoch; ``granted_at`` is ``None`` without a grant."""
+    """The state of a cached object and a reader, in seconds since the epoch; ``granted_at`` is ``None`` without a grant."""
 
     confirmed_at: float
     granted_at: float | None
@@ -54,7 +54,7 @@ class Validity:
 
 
 def good(standing: EntryState, rule: Caching) -> Validity:
-    """What a standing is good for under a rule; it may be kept until the standing, the rule or the grant changes."""
+    """The validity of a state under a rule; it may be kept until the state, the rule or the grant changes."""
     granted = -IMMUTABLE if standing.granted_at is None else standing.granted_at
     immutable = rule.freshness == IMMUTABLE
     return Validity(

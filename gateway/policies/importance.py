@@ -51,7 +51,7 @@ class JobWeight:
 
 
 class PartVerdict(Enum):
-    """What becomes of a part."""
+    """The decision on a part."""
 
     APPLY = "applied"
     REPEATED = "repeated"
@@ -69,7 +69,7 @@ class Received:
 
 
 def verdict(last: Received, sequence: int, base: int, checksum: int, *, whole: bool) -> PartVerdict:
-    """What becomes of a part.
+    """The decision on a part.
 
     A whole part is always good: a job that begins again counts from 1 again. So a sequence that came before is a repetition only
     if the bytes are the same.

@@ -1,4 +1,4 @@
-"""Who holds an id in the register of nodes, and what a node's entry says after a heartbeat.
+"""The register of nodes: who holds an id, and a node's entry after a heartbeat.
 
 An id belongs to the node that holds it until its entry expires. Exceptions: a node that has left holds nothing; the workers of
 a node share its start token; and a node that listens at the holder's address, on its host, and was started later succeeds it at

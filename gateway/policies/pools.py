@@ -34,11 +34,11 @@ from gateway.policies.eviction.uniform import Uniform
 DEFAULT = "default"
 """The pool of everything that no other pool holds."""
 STREAM = "stream:"
-"""What the names of pools begin with that hold access streams."""
+"""The prefix of names of access streams' pools."""
 RESULTS = "results:"
-"""What the names of pools begin with that hold results of pipelines."""
+"""The prefix of names of pools of pipelines' results."""
 OF_KEYS = (STREAM, RESULTS)
-"""What the names of pools begin with whose blobs enter by the key that they are stored under."""
+"""The prefixes of pools whose blobs enter by the key that they are stored under."""
 LEAST_GHOSTS, MOST_GHOSTS = 100, 1000
 """Blobs that left the pool of a skewed stream and are remembered."""
 _MOST_LEVELS = 32
@@ -144,7 +144,7 @@ def with_default(pools: Sequence[Pool], room: int, order: str) -> tuple[Pool, ..
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What a pool holds and may hold, in bytes."""
+    """The size and the target of a pool, in bytes."""
 
     pool: int
     size: int
@@ -153,7 +153,7 @@ class Balance:
 
 
 class Overdrafts:
-    """Who gives the next blob, while blobs leave one after the other.
+    """Chooses the pool that gives the next blob, while blobs leave one after the other.
 
     Args:
         balances: of all pools, by their numbers in the index.

@@ -44,13 +44,13 @@ def ratio(counted: Counters) -> float | None:
 
 
 def gained(before: Sample, after: Sample) -> Counters:
-    """What a node counted between two of its samples."""
+    """The difference between two samples of a node."""
     same = after.counters.since(before.counters) if after.boot == before.boot else None
     return after.counters if same is None else same
 
 
 def total(samples: Sequence[Sample]) -> Counters:
-    """What was counted between the first and the last of a node's samples, in the order of time."""
+    """The difference between the first and the last of a node's samples, oldest first."""
     counted = Counters()
     for before, after in itertools.pairwise(samples):
         counted = counted.plus(gained(before, after))
@@ -58,7 +58,7 @@ def total(samples: Sequence[Sample]) -> Counters:
 
 
 def lately(samples: Sequence[Sample], now: float, window: float = WINDOW) -> tuple[Counters, float]:
-    """What a node counted within about the last ``window`` seconds, and in how many.
+    """Counts within about the last ``window`` seconds, and the seconds that they cover.
 
     Args:
         samples: of one node, in the order of time.
@@ -99,7 +99,7 @@ def _steps(before: Sample, after: Sample, step: float) -> Iterable[tuple[float, 
 
 
 def history(nodes: Iterable[Sequence[Sample]], start: float, step: float, count: int) -> list[Point]:
-    """What a fleet counted, in ``count`` steps of ``step`` seconds from ``start`` on.
+    """The fleet's counts in ``count`` steps of ``step`` seconds from ``start`` on.
 
     Args:
         nodes: the samples of each, in the order of time.

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 
 class Contact(StrEnum):
-    """What the last probe met."""
+    """The outcome of the last probe."""
 
     ANSWERS = "answers"
     REFUSES = "refuses"

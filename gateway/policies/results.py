@@ -15,7 +15,7 @@ from gateway.model.results import PutResult
 
 
 def judged(sizes: Mapping[int, int], known: Collection[int], room: int, largest: int) -> dict[int, PutResult]:
-    """What becomes of each of some results; ``STORED`` is what should be.
+    """Decide on each result of a PUT; ``STORED`` means that it should be stored.
 
     Args:
         sizes: bytes by index of the item, in the order of the request.

@@ -37,7 +37,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What all problems of a kind have in common.
+    """A kind of problem.
 
     Attributes:
         severity: as a rule; a single one may be worse or milder.
@@ -162,7 +162,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node knows of itself.
+    """The facts of a node, as it knows them.
 
     ``minute`` and ``turnover`` are what it counted within the last minute, and within ``TURNOVER``; ``since_start`` all.
     ``skew`` is the node's clock minus Redis's, in seconds.
@@ -176,7 +176,7 @@ class NodeFacts:
 
 
 def troubles(facts: NodeFacts) -> list[Trouble]:
-    """What is wrong with a node by what it has counted."""
+    """The problems of a node, by its counters."""
     return [*_origin(facts.minute), *_cache(facts), *_clock(facts.skew)]
 
 
@@ -186,7 +186,7 @@ def worst_first(found: Iterable[Trouble]) -> list[Trouble]:
 
 
 def disk_troubles(state: BreakerState, cause: str, shortage: str) -> list[Trouble]:
-    """What is wrong with the cache disk.
+    """The problems of the cache disk.
 
     Args:
         state: of its breaker.

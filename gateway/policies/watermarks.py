@@ -37,7 +37,7 @@ class Watermarks:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What is known of the space, all in bytes.
+    """The space of the cache, all in bytes.
 
     ``used`` is the sum of all blobs, ``filling`` what fills under way were promised and may still write, ``free`` what
     the file system has left for us (``f_bavail`` of statvfs), ``reserve`` what of it must stay free. ``inodes`` of ``of_inodes``

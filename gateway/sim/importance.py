@@ -280,7 +280,7 @@ class _OnePool(_Cache):
         return True
 
     def _score(self, item: int, scores: Scores) -> float | None:
-        """What ranks an item; of equal scores the less often read one leaves first if reads count."""
+        """The rank of an item; of equal scores the less often read one leaves first if reads count."""
         if not self._scored or np.isnan(scores[item]):
             return None
         tie = 1e-6 * self._reads.get(item, 0) if self._by_reads else 0.0

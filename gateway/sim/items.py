@@ -23,7 +23,7 @@ class Fetch:
         self.numbers = numbers
         self.waiting: list[Action] = []
         self.hurry: Action | None = None
-        """What to call when somebody waits for it."""
+        """Called when a reader waits for it."""
 
 
 class SimulatedItems:

@@ -29,7 +29,7 @@ ALONE = Shard(0, 1, 0, 1)
 
 @dataclass(slots=True)
 class Totals:
-    """What a job counted in one phase; ``reads`` are the items that it fetched from the origin itself."""
+    """A job's counts of one phase; ``reads`` are the items that it fetched from the origin itself."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -60,7 +60,7 @@ class Way(Protocol):
         """The order of a job's epoch; asked for once, when the epoch begins, and by Belady one epoch ahead."""
 
     def phase(self, job: JobRun) -> Phase:
-        """What is being found out about a job."""
+        """The phase of a job's measurement."""
 
     def joined(self, job: JobRun) -> None:
         """A job begins."""
@@ -71,7 +71,7 @@ class Way(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What jobs share: the time, the way of caching, and bytes per second of hits (0: no limit)."""
+    """The surroundings that jobs share: the time, the way of caching, and bytes per second of hits (0: no limit)."""
 
     clock: Clock
     way: Way

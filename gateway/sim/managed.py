@@ -228,7 +228,7 @@ class Managed:
         return decide(self._managing.requested[items.spec.name], items.spec.size, int(self._space.capacity)).caching
 
     def job_order(self, job: JobRun) -> JobOrder | None:
-        """What the plan says of a job."""
+        """The plan for a job."""
         return self.plan.jobs.get(f"{TENANT}/{job.name}")
 
     def _held(self, items: SimulatedItems) -> tuple[int, ...]:

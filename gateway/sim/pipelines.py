@@ -95,7 +95,7 @@ class PipelineModel:
 
 @dataclass(frozen=True, slots=True)
 class PipelineControl:
-    """Who decides: with ``cache`` and ``workers`` a person, without them the fleet.
+    """The control of a run: fixed by ``cache`` and ``workers``, or decided by the fleet without them.
 
     Args:
         cache: the mark that is used from the first epoch on.
@@ -126,7 +126,7 @@ class SimulatedEpoch:
 
 @dataclass(slots=True)
 class PipelineRun:
-    """What happened: epochs, changes of the number of workers with their times, and decisions with theirs."""
+    """The outcome of a run: epochs, changes of the number of workers with their times, and decisions with theirs."""
 
     epochs: list[SimulatedEpoch] = field(default_factory=list)
     workers: list[tuple[float, int]] = field(default_factory=list)
@@ -147,7 +147,7 @@ def simulate_pipeline(model: PipelineModel, control: PipelineControl, epochs: in
 
 
 class _Gateway:
-    """What the gateway decides from a rank's heartbeats."""
+    """The gateway's decisions from a rank's heartbeats."""
 
     def __init__(self, model: PipelineModel, control: PipelineControl, chance: random.Random) -> None:
         self._model = model

@@ -28,7 +28,7 @@ class CachedBlock(NamedTuple):
 
 
 class FirstInFirstOut(EvictionOrder):
-    """What entered first leaves first; for comparison only."""
+    """First in, first out; for comparison only."""
 
     name = "fifo"
 
@@ -47,7 +47,7 @@ class _Held:
 
 
 class SimulatedPool:
-    """What one pool holds.
+    """One pool of the simulation.
 
     Args:
         order: that ranks its items.

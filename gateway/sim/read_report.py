@@ -1,4 +1,4 @@
-"""What a simulation of plain clients found, as tables for people and as JSON for programs."""
+"""Results of a simulation of plain clients, as tables for people and as JSON for programs."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ BUCKET = "data"
 
 
 class Parts(StrEnum):
-    """What may be left out of a run, to see what it brings."""
+    """The parts that a run may leave out, to measure what they bring."""
 
     PREFETCH = "prefetch"
     EVICTION = "eviction"

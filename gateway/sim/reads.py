@@ -119,7 +119,7 @@ class FleetView(NamedTuple):
 def seen_by_gateways(
     order: ReadOrder, rng: Generator, items: int, reads: int, view: FleetView, batch: int = 50
 ) -> list[list[SeenRead]]:
-    """What each gateway folds, in the order of folding.
+    """The reads that each gateway folds, in the order of folding.
 
     Each client reads on its own, one read in turn; each read goes to any gateway and worker. A worker hands its reads over in
     batches, so a gateway folds reads of the same time one batch after the other.

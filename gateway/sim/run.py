@@ -24,8 +24,8 @@ SAMPLES = 240
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What one job did in the measured time. ``rate`` in mini-batches per second; ``hits`` and ``reads`` are shares of its items:
-    found in the cache, and fetched from the origin by itself (the rest came with what others fetched)."""
+    """The counts of one job in the measured time. ``rate`` in mini-batches per second; ``hits`` and ``reads`` are shares of its
+    items: found in the cache, and fetched from the origin by itself (the rest came with what others fetched)."""
 
     name: str
     kind: str

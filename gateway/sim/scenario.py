@@ -37,7 +37,7 @@ class Mode(StrEnum):
     NONE = "none"
     """No cache: each job reads everything from the origin."""
     STATIC = "static"
-    """What came first stays."""
+    """The first items stay."""
     BELADY = "belady"
     """Belady's MIN: what will be used last is evicted, as the orders of all jobs say."""
 

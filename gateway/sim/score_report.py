@@ -1,4 +1,4 @@
-"""What a simulation of training by importance found, as tables for people and as JSON for programs."""
+"""Results of a simulation of training by importance, as tables for people and as JSON for programs."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class SimulatedStore:
         self._sorted: list[str] = []
 
     def reads_of(self, client: ClientSpec, rng: Generator) -> list[CachedBlock]:
-        """What a client reads, in its order; the objects of a trace are added to the store.
+        """A client's reads in their order; the objects of a trace are added to the store.
 
         Raises:
             ConfigError: its trace cannot be read.

@@ -58,7 +58,7 @@ class _Followed:
     next_item: int = 0
 
     def names(self) -> SiblingNames:
-        """What a listing of the stream tells of its children."""
+        """The names of the stream's children, from a listing."""
         names = SiblingNames()
         names.list_page(self.children)
         names.end_listing()
@@ -287,7 +287,7 @@ class StreamRuntime:
         self._cache.default.target = self._cache.capacity - sum(pool.target for pool in self._cache.pools.values())
 
     def _seen(self, stream: Stream) -> ZoneStream:
-        """What the reports of a gateway with one worker come to."""
+        """The zone's view of a stream, from the reports of a gateway with one worker."""
         report = stream_report(stream, stream.pattern, self._clock.now)
         if Parts.LIFETIME in self._without:
             report = replace(report, lifetime=None)

@@ -29,7 +29,7 @@ SAMPLE = 5.0
 
 @dataclass(slots=True)
 class ClientResult:
-    """What one client did. ``seconds`` from its start to its last read; ``late`` reads joined a load under way."""
+    """The counts of one client. ``seconds`` from its start to its last read; ``late`` reads joined a load under way."""
 
     spec: ClientSpec
     reads: int = 0

@@ -1,4 +1,4 @@
-"""What an eviction order is: it ranks the blobs of one pool; the lowest rank leaves first.
+"""An eviction order ranks the blobs of one pool; the lowest rank leaves first.
 
 An order is told of every access, and of a blob that enters its pool, and answers with a rank. It keeps nothing itself: the rank
 is a column of the node's index, and so are the sums that an order may ask for (``Ledger``). So an order costs no memory per blob,
@@ -23,7 +23,7 @@ KEPT = (0.0, float("inf"))
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What the index has counted of one pool; all but ``adapted`` in bytes.
+    """The index's counters of one pool; all but ``adapted`` in bytes.
 
     ``fresh`` of ``size`` have a rank below 0. ``ghosts`` is what left and is remembered, ``fresh_ghosts`` of it with a rank below
     0. ``adapted`` is a number of the order's own.
@@ -39,7 +39,7 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class BlobFacts:
-    """What is known of a blob that is ranked.
+    """The facts from which a blob is ranked.
 
     Attributes:
         pool: as counted before.
@@ -74,7 +74,7 @@ class EvictionOrder(Protocol):
         """
 
     def adapted(self, facts: BlobFacts) -> float:
-        """What ``Ledger.adapted`` is after a blob with a ghost has entered."""
+        """The new ``Ledger.adapted`` after a blob with a ghost has entered."""
         return facts.pool.adapted
 
     def victims(self, pool: Ledger, entering: BlobFacts | None = None) -> tuple[float, float]:

@@ -1,1 +1,1 @@
-"""Who gets which space: allocation, probing, and the rotation of chunks."""
+"""Space: allocation, probing, and the rotation of chunks."""

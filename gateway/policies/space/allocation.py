@@ -72,7 +72,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Bid:
-    """What a stream would save with ``size`` bytes: ``gain`` seconds of waiting per second."""
+    """The savings of a stream with ``size`` bytes: ``gain`` seconds of waiting per second."""
 
     name: str
     size: int
@@ -81,7 +81,7 @@ class Bid:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a dataset gets, or a stream wins. ``granted`` is what that costs, in bytes."""
+    """The grant of a dataset or a stream. ``granted`` is in bytes."""
 
     caching: CachingMode
     granted: int
@@ -150,7 +150,7 @@ def _chunked_cost(candidate: Candidate) -> int:
 
 
 def _settle(candidate: Candidate, free: int) -> Allocation:
-    """What a dataset gets that somebody decided about: the mode asked for, or two chunks if only they fit."""
+    """The grant of a dataset with an override: the mode asked for, or two chunks if only they fit."""
     room = free if candidate.quota is None else min(free, candidate.quota)
     if candidate.override == "never":
         return Allocation(CachingMode.NONE, 0, WhyCaching.OVERRIDE)

@@ -52,7 +52,7 @@ class CacheReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StageProfile:
-    """What one point of a pipeline costs (Table 1).
+    """The costs of one point of a pipeline (Table 1).
 
     Args:
         stage: number of the stage.

@@ -46,7 +46,7 @@ class ScaleSettings:
 
 
 class ScalePhase(StrEnum):
-    """What is tried at the moment."""
+    """The step of the search."""
 
     GROWING = "growing"
     SETTLED = "settled"
@@ -55,7 +55,7 @@ class ScalePhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrainerReport:
-    """What a trainer measured over its last 100 batches (Table 1).
+    """A trainer's measurements over its last 100 batches (Table 1).
 
     Args:
         batch_time: seconds per batch, computation included.
@@ -72,7 +72,7 @@ class TrainerReport:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What is known about the workers of one job, and how many it should have.
+    """The state of the search for one job's number of workers.
 
     Args:
         workers: the decision.

@@ -58,7 +58,7 @@ class MarkSettings:
 
 @dataclass(frozen=True, slots=True)
 class PipelineProfile:
-    """What a pipeline costs, as one of a job's ranks measured it.
+    """The costs of a pipeline, as measured by one of a job's ranks.
 
     Args:
         cache: the mark that is stored or read in this epoch; ``COMPUTE`` if none.
@@ -81,7 +81,7 @@ class PipelineProfile:
 
 @dataclass(frozen=True, slots=True)
 class CacheFacts:
-    """What the gateways know.
+    """The facts from the gateways.
 
     Args:
         reads: time of reads from the cache.
@@ -145,7 +145,7 @@ class CacheDecision:
         return self.reason not in (CacheReason.PROFILING, CacheReason.NOT_MEASURED)
 
     def mode(self, cache: int, epoch: int) -> str:
-        """What a rank does in ``epoch`` with the mark ``cache`` in force: ``compute``, ``put`` or ``get``."""
+        """A rank's mode in ``epoch`` with the mark ``cache`` in force: ``compute``, ``put`` or ``get``."""
         if cache == COMPUTE:
             return "compute"
         writes = cache == self.stage and self.reason is not CacheReason.SHARED and epoch <= self.epoch + 1
@@ -288,7 +288,7 @@ def _computes(profile: PipelineProfile, settings: MarkSettings) -> bool:
 
 
 def _reference(now: CacheDecision, profile: PipelineProfile) -> ProfileReference | None:
-    """What later profiles of as many workers are compared with; ``None`` if that is the decision's costs."""
+    """The reference for later profiles of as many workers; ``None`` if that is the decision's costs."""
     if profile.workers == now.workers:
         return None
     seconds = {one.stage: one.seconds for one in (profile.end, *profile.marks)}
@@ -314,7 +314,7 @@ def _since_reference(now: CacheDecision, point: StageProfile) -> float:
 
 
 def _costs(now: CacheDecision, profile: PipelineProfile, settings: MarkSettings) -> tuple[StageProfile, ...]:
-    """What the stages cost by this profile, with as many workers as the decision was made from."""
+    """The stages' costs by this profile, scaled to the number of workers that the decision was made from."""
     if not _computes(profile, settings):
         return now.costs
     points = (profile.end, *_shareable(profile))
@@ -327,7 +327,7 @@ def _costs(now: CacheDecision, profile: PipelineProfile, settings: MarkSettings)
 
 
 def _reading_seconds(now: CacheDecision, profile: PipelineProfile, projected: float) -> float:
-    """What an epoch that reads takes by this profile, with as many workers as the decision was made from."""
+    """Seconds of a reading epoch by this profile, scaled to the number of workers that the decision was made from."""
     if profile.workers == now.workers:
         return profile.end.elements * profile.end.seconds
     return projected * _since_reference(now, profile.end)

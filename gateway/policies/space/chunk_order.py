@@ -75,7 +75,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class OrderState:
-    """What the decision is made from.
+    """The inputs of the decision.
 
     ``orders`` of the job by epoch; ``places`` of all jobs that use the dataset, ``None`` where unknown; ``sequence`` as it was
     given last, empty before the first.

@@ -49,7 +49,7 @@ ENDING = 2
 
 
 class ChunkReason(StrEnum):
-    """What happened to a chunk, and why."""
+    """An event of a chunk, with its reason."""
 
     STARTED = "started"
     """Nodes begin to load it."""
@@ -74,7 +74,7 @@ class ChunkEvent:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """What the rotation knows of a job.
+    """The rotation's view of a job.
 
     ``upcoming``: the chunk in use first, then the rest of its epoch in order, then the first ones of the next; the first
     ``epoch_left`` belong to this epoch.
@@ -97,7 +97,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class RotationMemory:
-    """What must be known from one step to the next.
+    """The rotation's memory between steps.
 
     ``using``: the chunk that each job was in. ``finished``: who of the jobs that are there has finished a held chunk, and when in
     seconds, unless that job needs it again soon.
@@ -203,7 +203,7 @@ def _named(complete: tuple[int, ...], loading: int) -> ChunkRotation:
 
 
 def _remember(memory: RotationMemory, jobs: Sequence[JobView], held: Collection[int], now: float) -> RotationMemory:
-    """Who has left which chunk since the last step. A clock that was set back cannot make a chunk wait for longer."""
+    """Note the jobs that left a chunk since the last step. A clock that was set back cannot make a chunk wait longer."""
     using = {job.name: job.current for job in jobs if job.current >= 0}
     since = {
         name: min(memory.since.get(name, now), now) if memory.using.get(name) == chunk else now
@@ -266,7 +266,7 @@ class _Turn:
         self.events: list[ChunkEvent] = []
 
     def complete(self, loaded: bool) -> None:
-        """What was being loaded is there."""
+        """The load has ended, in full."""
         chunk = self.chunks.loading
         if not loaded or chunk < 0:
             return
@@ -336,7 +336,7 @@ class _Turn:
         self.events.append(event)
 
     def _needs(self, job: JobView) -> tuple[int, ...]:
-        """What is held and loaded for a job, in its order."""
+        """The chunks held and loaded for a job, in its order."""
         lost = self.memory.lost.get(job.name, ())
         if job.current in lost:
             return ()

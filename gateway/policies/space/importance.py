@@ -29,7 +29,7 @@ _DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What a node has of one job: seconds since its last part, and from epoch to epoch; items that are scored; their mean."""
+    """A node's scores of one job: seconds since its last part, and between epochs; number of scored items; their mean."""
 
     age: float
     interval: float = 0.0
@@ -40,7 +40,7 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class ScoreReport:
-    """What a node says of one dataset: of each job, and of the items that are at home there under the weights in force.
+    """A node's report on one dataset: each job, and the items whose home it is under the weights in force.
 
     ``reads`` and ``hits`` are those that the node answered, by tenths of the scored items, the least important first, and last
     those of items without a score.

@@ -50,7 +50,7 @@ IN_USE = (CachingMode.FULL, CachingMode.CHUNKED)
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """What is known of a dataset.
+    """The facts of a dataset.
 
     ``size`` in bytes; ``requested`` a ``CachingMode`` or ``"auto"``; ``override`` is ``"pin"``, ``"never"`` or empty; ``loaded``:
     every node has its part of the chunk that the plan says is being loaded; ``resident_share`` of its items, 0 to 1;
@@ -73,7 +73,7 @@ class DatasetFacts:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What is known of a job: as it registered, and as of its last heartbeat.
+    """The facts of a job: its registration, and its last heartbeat.
 
     ``upcoming`` and ``epoch_left`` as in ``chunks.JobView``, ``totals`` cumulative per phase, ``joined_at`` on the clock of
     ``now``; ``wants`` is ``"auto"``, ``"on"`` (the cache whatever it gains) or ``"off"``.
@@ -196,7 +196,7 @@ def _by_dataset(facts: Facts) -> dict[str, list[str]]:
 def _probed(
     before: Plan, memory: Mapping[str, RememberedJob], facts: Facts, now: float, settings: ProbeSettings
 ) -> dict[str, RememberedJob]:
-    """What is known of each job after its last report. One job of a dataset is refused hits at a time."""
+    """Update the state of each job by its last report. One job of a dataset is refused hits at a time."""
     jobs = {}
     for dataset, names in _by_dataset(facts).items():
         order = before.of(dataset)
@@ -284,7 +284,7 @@ class _Spaces:
         self.free = 0
 
     def orders(self) -> dict[str, PoolOrder]:
-        """What each dataset gets, without chunks. Afterwards ``won`` has what bids won, and ``free`` what is left."""
+        """Decide on the datasets' pools, without chunks. Sets ``won`` to the bids' space, and ``free`` to the rest."""
         allocations = allocate(list(self._candidates.values()), self.capacity, self._bids)
         orders = {name: self._order(name, allocations[name]) for name in self._candidates}
         free = self.capacity - sum(one.granted for one in allocations.values())
@@ -307,7 +307,7 @@ class _Spaces:
         return dict(sorted(orders.items()))
 
     def inputs(self) -> dict[str, Any]:
-        """What the allocation was made from, for those who want to know."""
+        """The inputs of the allocation, for explanation."""
         return {
             name: {
                 "size": one.size,
@@ -346,7 +346,7 @@ class _Spaces:
         )
 
     def _gain_of(self, dataset: str, jobs: Mapping[str, RememberedJob]) -> tuple[float, float]:
-        """What a dataset brings whole, and in two chunks: the GPUs that its jobs would need on top without it."""
+        """The benefit of a dataset, whole and in two chunks: the GPUs that its jobs would need on top without it."""
         order = self._before.of(dataset)
         weight = self._settings.hysteresis if order is not None and order.caching in IN_USE else 1.0
         full = chunked = 0.0

@@ -20,7 +20,7 @@ from gateway.policies.watermarks import Watermarks
 
 
 class Phase(StrEnum):
-    """What is being found out about a job (Quiver, section 4.5 and 5.3)."""
+    """The phase of a job's measurement (Quiver, section 4.5 and 5.3)."""
 
     PROBE_MISS = "probe-miss"
     """It is refused hits, so that its time per mini-batch without the cache is known."""
@@ -88,7 +88,7 @@ class ImportanceOrder:
 
 @dataclass(frozen=True, slots=True)
 class PoolOrder:
-    """What the fleet does for one pool. ``target`` and ``minimum`` are bytes of all nodes together.
+    """The plan for one pool. ``target`` and ``minimum`` are bytes of all nodes together.
 
     ``caching`` to ``chunks`` say how the dataset is held that is in the pool; ``minimum`` is the target if an operator pinned it.
     ``order`` is the eviction order of a stream's pool; that of a dataset follows from ``caching`` unless jobs say how important
@@ -120,7 +120,7 @@ class PoolOrder:
 
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """What one job may expect: whether it uses the cache, and what is being measured. ``benefit``: t_miss / t_hit, 0 unknown."""
+    """The plan for one job: whether it uses the cache, and what is being measured. ``benefit``: t_miss / t_hit, 0 unknown."""
 
     cache: bool
     phase: Phase
@@ -143,7 +143,7 @@ class Plan:
     inputs: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, dataset: str) -> PoolOrder | None:
-        """What the fleet does for a dataset, by its id; ``None`` when the plan has nothing on it."""
+        """The plan for a dataset, by its id; ``None`` if there is none."""
         return self.pools.get(dataset_pool(dataset))
 
     @property

@@ -1,4 +1,4 @@
-"""What a job gains from the cache, found out by refusing it hits for a while.
+"""Probing: a job's benefit of the cache, measured by refusing it hits for a while.
 
 Quiver, sections 4.5 and 5.3: a new job is refused all hits for about 100 mini-batches, then reads as usual, and the ratio of its
 times per mini-batch, t_miss / t_hit, is its benefit. A job that gains nothing leaves the cache. Since the load on the origin
@@ -38,7 +38,7 @@ from gateway.policies.space.plan import JobOrder, Phase
 LEAST_BENEFIT = 1.05
 """t_miss / t_hit below which a job gains nothing worth its space."""
 MOST_BENEFIT = 1000.0
-"""What a larger ratio is taken for: the clock of the job was too coarse."""
+"""The largest benefit. A larger ratio means that the job's clock was too coarse."""
 LEAST_HITS = 0.5
 """Share of hits from which a report tells the time with the cache."""
 SKIPPED = 0.2
@@ -49,7 +49,7 @@ ENOUGH = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PhaseTotals:
-    """What a job did in one phase since it began; ``seconds`` is all time, ``waited`` the part of it without data."""
+    """A job's totals of one phase; ``seconds`` is all time, ``waited`` the part of it without data."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -128,7 +128,7 @@ class ReportWindow:
 
 @dataclass(frozen=True, slots=True)
 class ProbeState:
-    """What is known of one job; its first state is ``ProbeState()``.
+    """The state of probing of one job; it begins as ``ProbeState()``.
 
     ``cache`` and ``benefit`` (0: unknown) are the last verdict, the ``measurements``-th, given at ``measured_at``. ``miss`` and
     ``hit`` are the seconds per mini-batch it rests on, ``waited`` the share of ``miss`` without data, ``steady`` the seconds per
@@ -150,7 +150,7 @@ class ProbeState:
 
     @property
     def order(self) -> JobOrder:
-        """What the job is to be told. While it is refused hits it does not use the cache at all."""
+        """The plan for the job. While it is refused hits, it does not use the cache at all."""
         match self.stage:
             case Stage.REFUSING:
                 return JobOrder(False, Phase.PROBE_MISS, self.benefit)

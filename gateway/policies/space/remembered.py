@@ -1,4 +1,4 @@
-"""What the manager remembers from one decision to the next: it travels in ``Plan.memory`` as JSON, and outlives the leader.
+"""The manager's memory between decisions: it travels in ``Plan.memory`` as JSON, and outlives the leader.
 
 What cannot be read (another version wrote it, somebody edited it) is forgotten, job by job and dataset by dataset: the job is
 probed again, the chunks in the plan stay. Nothing else depends on it.

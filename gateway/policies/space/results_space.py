@@ -66,7 +66,7 @@ def results_room(plan: Plan, capacity: int, pools: Collection[str]) -> float:
 
 
 def results_bids(uses: Collection[ResultsUse], held: Collection[str] = ()) -> list[Bid]:
-    """What pools of results would save, by their names.
+    """Bids of the pools of results, by their names.
 
     Args:
         uses: the jobs.

@@ -102,7 +102,7 @@ class StreamMemory:
 
     @classmethod
     def from_json(cls, document: object) -> StreamMemory:
-        """What ``to_json`` wrote; nothing if it is something else."""
+        """Parse the result of ``to_json``; an empty memory if it is something else."""
         try:
             assert isinstance(document, Mapping)
             rows = {
@@ -153,7 +153,7 @@ def stream_orders(
 
 
 def stream_bids(zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory, now: float) -> list[Bid]:
-    """What streams would save with the space that they can use, as of the last round; a little less, as values change.
+    """Bids of the streams: the savings with the space that they can use as of the last round, less a margin for change.
 
     Args:
         zone: what the nodes say of streams, by name.

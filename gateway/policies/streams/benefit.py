@@ -67,7 +67,7 @@ class GhostWindow(Generic[K]):
 
 @dataclass(frozen=True, slots=True)
 class StreamUse:
-    """What was measured of a stream in ``seconds``.
+    """Measurements of a stream over ``seconds``.
 
     ``reads`` of ``items`` in all; ``ghost_hits`` in a window of ``ghosts`` items; ``repeated``: it is a scan that begins again.
     """

@@ -61,7 +61,7 @@ class Sighting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a pattern was recognised from.
+    """The evidence for a pattern.
 
     Attributes:
         window: reads that were tested.
@@ -239,7 +239,7 @@ class Recognition:
     looks: int = 0
 
     def after(self, seen: Pattern) -> Recognition:
-        """What is believed after one more window: another pattern counts once two windows in a row say the same."""
+        """The recognition after one more window: the pattern changes once two windows in a row agree."""
         if self.pattern is None or seen is self.pattern:
             return Recognition(self.pattern or seen)
         looks = self.looks + 1 if seen is self.other else 1

@@ -1,4 +1,4 @@
-"""What to load before it is read, by the pattern of its stream (IGTCache, section 3.3).
+"""Prefetch: what is loaded before it is read, by the pattern of its stream (IGTCache, section 3.3).
 
 - *Sequential*: the next siblings, 4 at first and more while they are used. Below a sibling only the paths that were read below
   at least 0.8 of its predecessors (Figure 7): a job that reads one place of every month does not load the other places.
@@ -115,7 +115,7 @@ def read_whole(read: int, draws: int, size: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PoolRoom:
-    """What a stream's pool holds and may hold, in bytes."""
+    """The size and the limit of a stream's pool, in bytes."""
 
     target: int = 0
     held: int = 0
@@ -126,7 +126,7 @@ class PoolRoom:
 
 
 class WholeLoad:
-    """What is loaded of one random stream before it is read.
+    """The whole load of one random stream.
 
     Attributes:
         loaded, used, wasted: children that were loaded; of these, those that were read, and those that were not.
@@ -223,7 +223,7 @@ class _Pending(NamedTuple):
 
 
 class AheadOf:
-    """What is loaded ahead of the readers of one sequential stream.
+    """The read-ahead of one sequential stream.
 
     Args:
         most_bytes: that may be loaded and not read yet.
@@ -293,7 +293,7 @@ class AheadOf:
         self._there = self._there + 1 if there else 0
 
     def dropped(self, name: Segment) -> None:
-        """What was loaded ahead has left the cache, or could not be loaded."""
+        """A child that was loaded ahead has left the cache, or could not be loaded."""
         if name in self._pending:
             self._judge(name, good=False)
 

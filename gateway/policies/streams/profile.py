@@ -1,4 +1,4 @@
-"""What a job read, in order: recorded from the reads of one access key, replayed as a warm-up.
+"""Profiles: a job's reads in order, recorded from one access key, replayed as a warm-up.
 
 A profile is the order in which blocks were read for the first time. Reading a block again adds nothing, because a warm-up loads
 it once. Neighbouring blocks are one read of the profile, so a scan of a large object by small ranges is one entry.
@@ -96,7 +96,7 @@ class FirstReads:
                 self._append(read._replace(start=start, stop=min(read.size, stop)))
 
     def take(self) -> list[ProfileRead]:
-        """What was new since the last call, in order."""
+        """The new reads since the last call, in order."""
         new, self._new = self._new, []
         return new
 

@@ -87,7 +87,7 @@ class Stream:
 
     @property
     def pattern(self) -> Pattern | None:
-        """What is believed at present; a stream has a pattern from its first window on."""
+        """The current pattern; a stream has one from its first window on."""
         return self.recognition.pattern
 
     @property

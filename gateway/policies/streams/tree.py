@@ -211,7 +211,7 @@ class AccessStreamTree:
             stream.listing = names
 
     def below(self, stream: Stream, children: int) -> list[list[Tail]]:
-        """What was read below each of a stream's latest children, the last read first; small objects have one empty path."""
+        """The reads below each of a stream's latest children, latest first; small objects have one empty path."""
         node = self._node_of(stream)
         if node is None:
             return []

@@ -33,7 +33,7 @@ class AheadReport:
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """What a node saw of one stream since it learned of it.
+    """A node's counts of one stream since it learned of it.
 
     ``draws`` are accesses without those of a client that stays at one child. ``idle`` is in seconds, and so is ``lifetime``: how
     long the stream may be idle before it has ended; ``None`` for any time. ``repeated``: a scan that begins again and again.
@@ -65,7 +65,7 @@ repeats, half of it was read on average."""
 
 
 def stream_report(stream: Stream, pattern: Pattern | None, now: float) -> StreamReport:
-    """What there is to say of a stream whose ``pattern`` was recognised, or is what a rule says; ``now`` on its clock."""
+    """The report on a stream whose ``pattern`` was recognised or set by a rule; ``now`` on its clock."""
     most = stream.listed if stream.counted else max(stream.listed, stream.seen, stream.population)
     return StreamReport(
         pattern,
@@ -86,7 +86,7 @@ def stream_report(stream: Stream, pattern: Pattern | None, now: float) -> Stream
 
 @dataclass(frozen=True, slots=True)
 class PoolReport:
-    """What a node holds of one stream, in bytes and blobs, and what became of reads and blobs since the pool was made.
+    """A node's pool of one stream, in bytes and blobs, with its counts of reads and blobs since it was made.
 
     ``ghost_hits`` are misses of what was evicted last.
     """
@@ -102,7 +102,7 @@ class PoolReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeStreams:
-    """What one node says, by the streams' names (``bucket/prefix``)."""
+    """One node's report, by the streams' names (``bucket/prefix``)."""
 
     streams: Mapping[str, StreamReport] = field(default_factory=dict)
     pools: Mapping[str, PoolReport] = field(default_factory=dict)
