@@ -96,7 +96,7 @@ class Traced:
 
 
 def _cache_of(message: Any) -> str:
-    """What ``x-larder-cache`` says; empty if it is not there. Hits of the short path have their head encoded."""
+    """The value of ``x-larder-cache``; empty without one. Hits of the short path have their head encoded."""
     if "head" in message:
         return "HIT"
     return next((value.decode("latin-1") for name, value in message.get("headers", ()) if name == _CACHE), "")

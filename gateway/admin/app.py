@@ -52,7 +52,7 @@ class AdminApp(Edge):
         self._tokens = tokens
         self._parts = parts
         self.state = State()
-        """What the endpoints depend on; complete before the first request."""
+        """The dependencies of the endpoints; complete before the first request."""
         self.state.parts = parts
         if parts is not None:
             parts.catalog.follow(tokens.use_catalog)

@@ -29,7 +29,7 @@ class PipelineStage(BaseModel):
 
 
 class ProjectedMode(BaseModel):
-    """What an epoch would take in one mode."""
+    """The projected time of an epoch in one mode."""
 
     cache: int | None = Field(description="the mark; null: everything is computed", examples=[2])
     seconds: float = Field(description="worker seconds of an epoch", examples=[512.5])

@@ -75,7 +75,7 @@ class IncomingAnswer:
 
 
 class ConnectionOwner(Protocol):
-    """Who keeps connections for further exchanges."""
+    """The owner of connections, which keeps them for further exchanges."""
 
     def ended(self, connection: ClientConnection, *, reusable: bool) -> None:
         """The exchange is over."""

@@ -20,11 +20,11 @@ from botocore import UNSIGNED
 from botocore.exceptions import BotoCoreError, ClientError
 
 FAILURES: tuple[type[Exception], ...] = (BotoCoreError, ClientError)
-"""What a call raises, beside the errors of ``fetch`` and those of Python, when request or answer is malformed."""
+"""Errors of a call, beside those of ``fetch`` and of Python, when request or answer is malformed."""
 _ANY_ENDPOINT = "http://origin"
 """A dummy address for botocore, which wants one."""
 _READ = frozenset({"Key", "Size"})
-"""What is read of an object in a listing: that halves the time of a page, to about 12 ms for a thousand keys."""
+"""The fields read of an object in a listing. Leaving out the others halves the time of a page, to about 12 ms for a thousand keys."""
 
 Fetch = Callable[[str, str, str], Awaitable[bytes]]
 """Sends a request (method, path, query) and returns the body of its answer, which has status 200."""

@@ -50,7 +50,7 @@ class FaultyDirectory(CacheDirectory):
         return super().contents(descriptor)
 
     def free(self) -> Free:
-        """What the file system has left, or what the test says."""
+        """The free space of the file system, or the test's value."""
         found = super().free()
         return found if self.free_bytes is None else found._replace(bytes=self.free_bytes, of_bytes=0)
 

@@ -1,4 +1,4 @@
-"""What can go wrong at an origin, as values that a test hands to ``FakeOrigin.inject``."""
+"""Faults of an origin, as values that a test hands to ``FakeOrigin.inject``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fake origin understands of S3: objects in memory, conditionals, ranges, lists, copies and multipart uploads."""
+"""The S3 of the fake origin: objects in memory, conditionals, ranges, lists, copies and multipart uploads."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _Upload:
 
 @dataclass
 class OriginAnswer:
-    """What goes back: ``length`` counts the body that a HEAD does not send."""
+    """An answer; ``length`` counts the body that a HEAD does not send."""
 
     status: int
     headers: list[Header]

@@ -61,7 +61,7 @@ class ClientSigner:
 
 
 def arrived(request: AWSRequest) -> WireRequest:
-    """What a server sees of a botocore request."""
+    """A botocore request as a server sees it."""
     prepared = request.prepare()
     parts = urlsplit(prepared.url)
     headers = [

@@ -45,7 +45,7 @@ class FleetServices:
     gate: PeerGate | None
 
     def problems(self) -> Iterator[Trouble]:
-        """What keeps this node from sharing with others; reads are answered nevertheless."""
+        """The problems that keep this node from sharing with others; reads are answered nevertheless."""
         if self.membership.conflict:
             what = f"{self.membership.conflict}; until then this node serves everything by itself"
             yield Trouble.of("fleet", what)

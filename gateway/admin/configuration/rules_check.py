@@ -26,7 +26,7 @@ _AT_ONCE = 8
 
 
 class Check(RequestModel):
-    """What to check."""
+    """The rules to check."""
 
     bucket: Text = Field("", description="with key: the object whose rule to find", examples=["datasets"])
     key: Text = Field("", description="with bucket", examples=["imagenet/0001.jpg"])

@@ -32,7 +32,7 @@ LONGEST = 7 * 24 * 3600
 
 
 class ProfileRequest(RequestModel):
-    """What to record: the reads of one access key below a prefix."""
+    """A recording: the reads of one access key below a prefix."""
 
     name: Name = Field(description="unique among all tenants", examples=["imagenet-eval"])
     access_key_id: Annotated[Text, Field(min_length=1, max_length=256)] = Field(

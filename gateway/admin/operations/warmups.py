@@ -39,7 +39,7 @@ MOST = 10_000
 
 
 class WarmupRequest(RequestModel):
-    """What to load: the objects of a bucket below a prefix, the items of a dataset, or what a profile lists."""
+    """A warm-up: of the objects of a bucket below a prefix, the items of a dataset, or the reads of a profile."""
 
     access_key_id: Annotated[Text, Field(min_length=1, max_length=256)] = Field(
         description="the access key whose rights it uses to list and read", examples=["GWVISION"]

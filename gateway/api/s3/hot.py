@@ -39,7 +39,7 @@ _HARMLESS = frozenset(
 """What a plain read of a whole object may carry: nothing here asks for anything else, or forbids to answer from the cache."""
 _RANGE = frozenset({b"range"})
 _OF_READS = frozenset({*ASKED, b"cache-control"}) - _RANGE
-"""What another node's request carries if it asks for anything but the object, or a range of it, as it is now."""
+"""Headers of another node's request that asks for anything but the object, or a range of it, as it is now."""
 _LONGEST_HOST = 255
 """Bytes. Without virtual hosting a client may send any Host, and the memo keeps each."""
 

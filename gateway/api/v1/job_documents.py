@@ -61,7 +61,7 @@ class PhaseTimes(_StrictModel):
 
 
 class PipelineReport(_StrictModel):
-    """What a rank measured of its pipeline over its last batches (Cachew, ATC 2022, Table 1)."""
+    """A rank's measurements of its pipeline over its last batches (Cachew, ATC 2022, Table 1)."""
 
     cache: _STAGE | None = Field(None, description="the mark that was stored or read; null: everything was computed")
     batch_time: _TIME = Field(description="seconds per batch, waiting and computation", examples=[0.21])
@@ -92,7 +92,7 @@ class MarkMetrics(StageMetrics):
 
 
 class ProfileReport(_StrictModel):
-    """What a rank's pipeline costs, over its latest elements."""
+    """The costs of a rank's pipeline, over its latest elements."""
 
     items: int = Field(ge=1, le=2**53, description="items that were read, or looked up", examples=[1000])
     workers: int = Field(ge=1, le=65_536, description="input workers at that time", examples=[1])

@@ -1,4 +1,4 @@
-"""What the gateway tells a rank about its pipeline: how many input workers it should have, and which mark to store and read.
+"""Advice for a rank about its pipeline: how many input workers it should have, and which mark to store and read.
 
 A rank reports two things in its heartbeats: the time of its last batches, from which its workers are found
 (gateway/fleet/scaling.py), and what its stages cost, from which its job's caching is decided (gateway/fleet/caching.py). Until

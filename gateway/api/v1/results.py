@@ -59,7 +59,7 @@ class ResultCall:
     body: bytes
 
     def request(self) -> ResultRequest:
-        """What it is about.
+        """The subject of the request.
 
         Raises:
             ApiError: the fingerprint is none.
