@@ -50,7 +50,7 @@ class LocalAddress(NamedTuple):
 
     @classmethod
     def at(cls, path: str) -> LocalAddress:
-        """What is at a path now.
+        """The socket that is at a path now.
 
         Raises:
             OSError: nothing, or it cannot be reached.
@@ -60,7 +60,7 @@ class LocalAddress(NamedTuple):
 
     @classmethod
     def parse(cls, told: str) -> LocalAddress | None:
-        """What ``str`` gave; ``None`` if it is empty."""
+        """Parse the result of ``str``; ``None`` if it is empty."""
         return cls(*json.loads(told)) if told else None
 
     def __str__(self) -> str:

@@ -47,7 +47,7 @@ class DecileReads:
         self._own[dataset] += counts
 
     def all(self, dataset: str) -> Counts:
-        """What all workers counted since the node's start."""
+        """The counts of all workers since the node's start."""
         found = np.zeros((2, ROWS), dtype=np.uint64)
         for path in self._table.parent.glob(f"{self._prefix(dataset)}*"):
             data = path.read_bytes()

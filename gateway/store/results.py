@@ -30,7 +30,7 @@ from gateway.store.threads import closer
 from gateway.store.writer import BlobWriter, WriterHost, commit_all
 
 _WITHOUT_EVICTION = Watermarks(high=Watermarks().low)
-"""What a collection without a pool may take: it evicts nothing, now or later."""
+"""The room of a collection without a pool: it evicts nothing, now or later."""
 
 
 class ResultHost(WriterHost, Protocol):

@@ -36,7 +36,7 @@ _LOOK_EVERY = 0.25
 
 
 class Station:
-    """What one thread is doing: written by the thread, read by the watch."""
+    """The current job of one thread: written by the thread, read by the watch."""
 
     __slots__ = ("deadline",)
 

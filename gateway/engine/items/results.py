@@ -58,11 +58,11 @@ _NOBODY = OriginIdentity("", "")
 HomeParts = list[tuple[Node, NDArray[np.int64]]]
 """Other homes, each with the positions of its indices."""
 _STAYS = frozenset({PutResult.STORED, PutResult.KNOWN})
-"""What ends everybody's claim; anything else ends the sender's."""
+"""Outcomes that end everybody's claim; any other ends the sender's."""
 
 
 class ResultClaim(NamedTuple):
-    """Whose claims, for how many seconds, and how many seconds to wait for results that others compute."""
+    """The claimant, the seconds of its claims, and the seconds to wait for results that others compute."""
 
     owner: str
     seconds: float
@@ -102,7 +102,7 @@ class ResultRequest:
 
 @dataclass(slots=True)
 class FoundResults:
-    """What there is of some results, by index; all others have a status. Its holder closes it."""
+    """The results found, by index; all others have a status. Its holder closes it."""
 
     elements: dict[int, ItemFile | RemoteElement] = field(default_factory=dict)
     statuses: dict[int, ItemStatus] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class FoundResults:
 
 
 class ResultsPut(BaseModel):
-    """What became of each element of a PUT, in the order of its entries."""
+    """The outcome of each element of a PUT, in the order of its entries."""
 
     results: list[PutResult]
 

@@ -46,7 +46,7 @@ class FillEnded(LarderError):
 
 @dataclass(frozen=True, slots=True)
 class FillParts:
-    """What a fill works on: the object, the blocks ``first`` to ``last`` (inclusive), and where their bytes come from.
+    """The subject of a fill: the object, the blocks ``first`` to ``last`` (inclusive), and the source of their bytes.
 
     The caller holds the lease of the first block, which is the fill's from then on. ``started_at`` is when, in seconds since the
     epoch: the first use of the blocks, which may be long after the object was confirmed.
@@ -62,7 +62,7 @@ class FillParts:
 
 
 class FillOwner(Protocol):
-    """What keeps a fill for readers to join."""
+    """The keeper of fills that readers may join."""
 
     def block_ended(self, fill: Fill, block: GrowingBlob) -> None:
         """No more readers may join the block."""

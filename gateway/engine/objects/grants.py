@@ -1,4 +1,4 @@
-"""What the origin allowed, as one worker remembers it: per object in its entry, and per bucket where a rule shares grants.
+"""Grants of the origin, as one worker remembers them: per object in its entry, and per bucket where a rule shares grants.
 
 A grant is never older news than it seems: it counts from before the origin was asked, and is noted only if neither the object
 was written nor the rights in its bucket were changed since then (``Generations``). Grants of whole buckets are in memory alone.
@@ -42,7 +42,7 @@ class Grants:
         return shared.granted_at if granted is None else max(granted, shared.granted_at)
 
     def standing(self, entry: ObjectEntry, identity: str, rule: Caching) -> EntryState:
-        """What is known of an object and a reader: freshness, grant, and since when writes were heard of."""
+        """The state of an object and a reader: freshness, grant, and since when writes were heard of."""
         granted = self.widest(entry.key, identity, rule, entry.grants.get(identity))
         return EntryState(entry.record.confirmed_at, granted, self._services.trusted_since())
 

@@ -97,7 +97,7 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What the origin said of an object, and the key's generation and the time from before it was asked.
+    """The origin's answer on an object, with the key's generation and the time from before it was asked.
 
     It counts as confirmed and granted from then on, not from when the answer came: a write that this gateway did not hear of may
     have been accepted in between.
@@ -241,7 +241,7 @@ class Reads:
     async def _checked(
         self, ask: Ask, check: Callable[[], Coroutine[Any, Any, ObjectMeta | Forward | None]], *, stale: bool
     ) -> ObjectMeta | Forward | None:
-        """What a check says. It belongs to no reader, and renews the object whenever its answer comes.
+        """Check an object with the origin. The check belongs to no reader, and renews the object whenever its answer comes.
 
         A reader who may have stale bytes waits for ``check_timeout`` of the origin, counted from the start of the check, and not
         at all while the origin is silent.
@@ -344,7 +344,7 @@ class Reads:
     async def _join(
         self, ask: Ask, pending: asyncio.Task[Found | Relay | Forward | None], reach: Reach | None
     ) -> Found | Relay | Forward | None:
-        """What another reader's question comes to, if that answers this one too; ``None``: look again."""
+        """The outcome of another reader's question, if it answers this one too; ``None``: look again."""
         if ask.forced:
             return Forward(Reason.JOINED, miss=True)
         await (asyncio.wait([pending]) if reach is None else reach.wait(pending))

@@ -1,4 +1,4 @@
-"""What differs between two plans, in words: the history that explains why a dataset or a job is treated as it is."""
+"""The differences between two plans, in words: the history that explains how a dataset or a job is treated."""
 
 from __future__ import annotations
 

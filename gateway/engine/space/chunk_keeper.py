@@ -48,7 +48,7 @@ Part = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class PlanExchange:
-    """What the fleet says to this node, and hears of it."""
+    """The exchange of plans and reports between the fleet and this node."""
 
     planned: Planned
     jobs: Jobs

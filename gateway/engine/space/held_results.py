@@ -1,4 +1,4 @@
-"""What this node holds of pipelines' results: the worker with the node lock tells the zone, for those who look at the fleet."""
+"""This node's results of pipelines: the worker with the node lock reports them to the zone, for views of the fleet."""
 
 from __future__ import annotations
 

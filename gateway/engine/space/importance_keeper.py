@@ -140,7 +140,7 @@ class ImportanceKeeper:
         await stop([task for one in ranked.values() for task in one.loads])
 
     def _living(self, content: Content) -> list[JobTable]:
-        """What jobs sent that may still count; what is too old, or of a job that has gone, is forgotten."""
+        """The tables of jobs that still count; those that are too old, or of a job that has gone, are forgotten."""
         found = []
         known = self._links.plan().jobs
         for table in self._scores.tables.of(content.id, content.items):

@@ -49,7 +49,7 @@ class ItemScores:
         self._known: dict[str, _SeenTables] = {}
 
     def order(self, dataset: str) -> ImportanceOrder | None:
-        """What the plan says of a dataset whose pool is in the order of importance; ``None`` for any other."""
+        """The plan for a dataset whose pool is in the order of importance; ``None`` for any other."""
         found = self._plan().of(dataset)
         return None if found is None or found.eviction != Importance.name else found.importance
 

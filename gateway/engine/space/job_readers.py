@@ -25,7 +25,7 @@ Find = Callable[[str, str], Awaitable[Registration | None]]
 
 @dataclass(frozen=True, slots=True)
 class OpenDatasets:
-    """What datasets this node has: ``find`` gives a tenant's by name or id, ``contents`` all that are open here.
+    """The datasets of this node: ``find`` gives a tenant's by name or id, ``contents`` all that are open here.
 
     ``signs_as`` says whether this node's configuration has an origin identity; other nodes' jobs may name any.
     """

@@ -47,7 +47,7 @@ log = logging.getLogger("larder.manager")
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """What one worker has in Redis beside the fleet's membership."""
+    """One worker's documents in Redis beside the fleet's membership."""
 
     jobs: Jobs
     plans: Plans
@@ -63,7 +63,7 @@ class Coordination:
 
 @dataclass(frozen=True, slots=True)
 class Electorate:
-    """Who is there: the live nodes of the zone, and whether this worker's may lead."""
+    """The live nodes of the zone, and whether this worker's may lead."""
 
     nodes: Callable[[], Iterable[Node]]
     may_lead: Callable[[], bool]
@@ -212,7 +212,7 @@ class Manager:
 def _needs(
     uses: Mapping[str, ResultsUsed], overrides: Mapping[str, str], quotas: Mapping[str, int]
 ) -> dict[str, ResultsNeed]:
-    """What pools of results need; those of which no element is known are none yet."""
+    """The needs of pools of results; a pool without a known element has none yet."""
     found = {}
     for name, used in uses.items():
         pool = f"{RESULTS}{name}"
@@ -299,7 +299,7 @@ def _loaded(order: PoolOrder | None, dataset: str, told: list[dict[str, NodeRepo
 
 
 def _by_dataset(reports: Mapping[str, Mapping[str, ScoreReport]]) -> dict[str, dict[str, ScoreReport]]:
-    """What each node says of the importance of a dataset's items."""
+    """The nodes' reports on the importance of items, by dataset."""
     found: dict[str, dict[str, ScoreReport]] = {}
     for node, of_node in sorted(reports.items()):
         for dataset, report in of_node.items():

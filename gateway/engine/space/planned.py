@@ -1,4 +1,4 @@
-"""What is in force here and now: the fleet's plan where it knows the dataset or job, else what one gateway decides alone.
+"""The plan in force: the fleet's where it knows the dataset or job, else the decision of this gateway alone.
 
 The plan knows datasets that jobs have registered for. For all others each gateway decides by the registration, the dataset's size
 and the capacity of the whole fleet (policies/datasets.py), which comes out the same everywhere.
@@ -64,7 +64,7 @@ class Planned:
         return self._capacity()
 
     def of(self, registration: Registration, job: str = "") -> InForce:
-        """What is in force for a dataset, and for one of its tenant's jobs if it is named."""
+        """The plan in force for a dataset, and for one of its tenant's jobs if it is named."""
         plan = self._plan()
         version = max(PLAN, plan.version)
         order = plan.of(registration.content.id)

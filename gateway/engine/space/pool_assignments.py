@@ -54,7 +54,7 @@ class _Charged:
 
 
 class PoolAssignments:
-    """What one node's keeper does about pools.
+    """The work of one node's keeper on pools.
 
     Args:
         store: of the node.

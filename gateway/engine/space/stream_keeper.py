@@ -183,7 +183,7 @@ class StreamKeeper:
         return sorted(self.tree.streams(), key=lambda stream: -stream.last_access)[:MOST_STREAMS]
 
     def report(self, pools: list[PoolRow], unpooled: Mapping[str, int]) -> NodeStreams:
-        """What this node says of streams, and of its pools that hold some; ``unpooled``: bytes of those that have none."""
+        """This node's report on streams and their pools; ``unpooled``: bytes of streams without a pool."""
         held = {
             row.pool.name.removeprefix(STREAM): PoolReport(
                 row.ledger.size, row.blobs, row.pool.target, row.hits, row.misses, row.evicted_bytes, row.ghost_hits
@@ -212,7 +212,7 @@ class StreamKeeper:
 
 
 def _records(read: ObjectRead, block_size: int) -> Iterator[tuple[str, str, int, int, float, int, bool, int, float]]:
-    """What the tree is told of a read, block by block; each was waited for as long as the others."""
+    """The records of a read for the tree, block by block; all blocks count the same wait."""
     key, start, stop, size, hit, at, _, client, waited = read
     bucket, blocks = stream_bucket(key), max(1, -(-size // block_size))
     numbers = block_span(start, stop, block_size) or range(1)

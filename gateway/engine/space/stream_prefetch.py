@@ -77,7 +77,7 @@ class PrefetchLinks:
 
 @dataclass(slots=True)
 class _Reader:
-    """Who reads a stream, and how far: ``latest`` is the child that was read last, of an object of ``size`` bytes."""
+    """A reader of a stream and its position: ``latest`` is the child read last, of an object of ``size`` bytes."""
 
     key: ObjectKey
     access_key: str
@@ -87,7 +87,7 @@ class _Reader:
 
 @dataclass(slots=True)
 class _Ahead:
-    """What is known of one sequential stream beside its policy.
+    """The state of one sequential stream beside its policy.
 
     Attributes:
         listed: siblings after the reader, in order; ``True`` for objects.
@@ -203,7 +203,7 @@ class StreamPrefetcher:
                 self._advance(stream, ahead, ahead.reader)
 
     def report(self, stream: str) -> AheadReport:
-        """What became of the children of a stream that were loaded ahead."""
+        """The outcome of the children of a stream that were loaded ahead."""
         known = self._ahead.get(stream)
         return (
             AheadReport() if known is None else AheadReport(known.policy.loaded, known.policy.used, known.policy.wasted)
@@ -287,7 +287,7 @@ class StreamPrefetcher:
     def _units(
         self, stream: Stream, reader: _Reader, child: Segment, paths: Sequence[Tail]
     ) -> Iterator[tuple[ObjectKey, Span]]:
-        """What is loaded of a child: objects, or spans of them."""
+        """The parts to load of a child: objects, or spans of them."""
         block = self._links.block_size
         if isinstance(child, int):
             yield reader.key, (child * block, (child + 1) * block)

@@ -88,7 +88,7 @@ class _Walk:
 
 @dataclass(slots=True)
 class _Whole:
-    """What is known of one random stream beside its policy.
+    """The state of one random stream beside its policy.
 
     Attributes:
         items, size: objects or blocks of it, and their bytes, as far as they are counted.
@@ -213,7 +213,7 @@ class WholeStreams:
                 STREAM_PREFETCHED.labels("wasted").inc(size)
 
     def report(self, stream: str) -> AheadReport:
-        """What became of the children of a stream that were loaded."""
+        """The outcome of the children of a stream that were loaded."""
         whole = self._streams.get(stream)
         if whole is None:
             return AheadReport()

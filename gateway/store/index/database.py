@@ -303,7 +303,7 @@ class Database:
 
 
 def _results(connection: sqlite3.Connection, group: Sequence[_QueuedOperation]) -> list[Any]:
-    """What each operation of a group returns, done in their order."""
+    """Do the operations of a group in their order, and return their results."""
     results: list[Any] = []
     for operation, jobs in groupby(group, lambda job: job.operation):
         arguments = [job.argument for job in jobs]

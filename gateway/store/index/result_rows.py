@@ -33,7 +33,7 @@ _NOBODY = OriginIdentity("", "")
 
 
 class ResultLimits(NamedTuple):
-    """What may be stored.
+    """The limits of what may be stored.
 
     Args:
         largest: bytes of the largest result.
@@ -56,7 +56,7 @@ class NewResult:
 
 
 class PutRows(NamedTuple):
-    """What became of each result by index, digests that may have no row, and the node's totals."""
+    """The outcome of each result by index, digests that may have no row, and the node's totals."""
 
     results: dict[int, PutResult]
     loose: list[bytes]
@@ -74,7 +74,7 @@ def find(connection: Connection, collection: str, indices: Iterable[int]) -> dic
 def outlook(
     connection: Connection, collection: str, sizes: Mapping[int, int], limits: ResultLimits
 ) -> dict[int, PutResult]:
-    """What would become of results of these sizes, by index."""
+    """Judge results of these sizes, by index."""
     access = Access(result_key(collection, 0), 0, b"", False, 0.0, _NOBODY)
     (row,) = pool_rows.pools_of(connection, [Entering(access)])
     planned = row.pool.name.startswith(RESULTS)

@@ -39,7 +39,7 @@ _MAX_FUTILE = 3
 
 
 class RunContext(NamedTuple):
-    """What a run reads with.
+    """The context of a run's reads.
 
     Args:
         reader: reads the items.

@@ -83,7 +83,7 @@ class Client:
         return {**self._api.parsed(status, body), "ready": status == 200}
 
     def server_info(self) -> dict[str, object]:
-        """What the gateway's process says of itself in ``/-/healthz``.
+        """The gateway's facts on itself from ``/-/healthz``.
 
         Raises:
             GatewayUnavailable: there was no answer.

@@ -32,7 +32,7 @@ _ONE_ADDRESS = ""
 
 
 class ImportanceReport(NamedTuple):
-    """What a training run knows at the beginning of an epoch. The arrays must not change afterwards.
+    """The scores of a training run at the beginning of an epoch. The arrays must not change afterwards.
 
     Args:
         epoch: number of the epoch.

@@ -57,7 +57,7 @@ _SEQUENTIAL: dict[str, tuple[str | int | None, ...]] = {
     "layout": ("auto",),
     "substitute": (None, 1),
 }
-"""What options may be in a sequential order."""
+"""The options allowed with a sequential order."""
 
 
 class LoaderOptions(TypedDict, total=False):

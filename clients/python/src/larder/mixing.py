@@ -98,7 +98,7 @@ class Mix:
 
 
 def shown(dataset: DatasetName | Mix) -> str:
-    """What a loader reads, in words."""
+    """The name of a loader's dataset or mixture, for messages."""
     return repr(dataset if isinstance(dataset, Mix) else name_of(dataset))
 
 
@@ -119,7 +119,7 @@ def layout_of(part: DatasetInfo) -> Layout:
 
 
 def parts_of(info: MixtureInfo) -> tuple[MixturePart, ...]:
-    """What the order of a mixture needs to know of its datasets."""
+    """The datasets' facts from which the order of a mixture is made."""
     return tuple(MixturePart(layout_of(part), count) for part, count in zip(info.parts, info.counts, strict=True))
 
 

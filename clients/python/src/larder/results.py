@@ -42,7 +42,7 @@ _ABSENT = frozenset({404, 405, 501})
 
 @dataclass
 class Lookup:
-    """What there is of some results, by index of the item.
+    """The results found, by index of the item.
 
     Args:
         elements: as they were stored.
@@ -125,7 +125,7 @@ class GatewayResults:
         return self._refused or self._probation.waiting
 
     def get(self, indices: Sequence[int], *, claim: float = 0.0, wait: float = 0.0) -> Lookup:
-        """What there is of some results. Raises nothing: what cannot be read is missing.
+        """Read some results. Raises nothing: results that cannot be read are missing.
 
         Args:
             indices: distinct.

@@ -46,7 +46,7 @@ class TarEntry(NamedTuple):
 
 
 class Attributes:
-    """What extension headers say of the entry that follows, and of all."""
+    """Attributes from extension headers, of the entry that follows and of all entries."""
 
     def __init__(self) -> None:
         self._shared: dict[str, str] = {}

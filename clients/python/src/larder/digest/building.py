@@ -280,7 +280,7 @@ class _Build:
 
 
 def progress_of(given: BuildProgress | bool | None) -> BuildProgress:
-    """What shows the progress of a build; see ``build``."""
+    """The progress display of a build; see ``build``."""
     if given is None or isinstance(given, bool):
         shows = is_terminal(sys.stderr) if given is None else given
         return Written(sys.stderr) if shows else Silent()

@@ -27,9 +27,9 @@ DIGEST_SIZE = 32
 LONGEST_KEY = 1024
 """Bytes of the longest key that S3 accepts."""
 NONE = -1
-"""What stands in ``offsets`` and ``lengths`` for "none"."""
+"""The value for "none" in ``offsets`` and ``lengths``."""
 COLUMNS = ("digest", "bucket", "key", "offset", "length")
-"""What every digest file has."""
+"""The columns of every digest file."""
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BINARIES = (
     pa.types.is_fixed_size_binary,
@@ -145,7 +145,7 @@ def opened(path: Path) -> pq.ParquetFile:
 
 
 def damaged(path: Path, error: Exception) -> DigestFileError:
-    """What to say of a file that cannot be read to its end."""
+    """The error for a file that cannot be read to its end."""
     return DigestFileError(f"{path} is not a complete Parquet file, write or fetch it again: {error}")
 
 

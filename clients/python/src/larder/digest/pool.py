@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Outcome(Generic[T, R]):
-    """What became of a task: its result, or the error that it raised."""
+    """The outcome of a task: its result, or the error that it raised."""
 
     task: T
     result: R | None = None

@@ -28,7 +28,7 @@ class Range(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What one request reads: from ``start`` up to ``stop``, for the ranges whose numbers these are."""
+    """The bytes of one request: from ``start`` up to ``stop``, for the ranges of these numbers."""
 
     start: int
     stop: int

@@ -109,7 +109,7 @@ def _table(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.Table:
 
 
 def _read(batch: pa.Table, reader: Reader, jobs: int) -> pa.Table:
-    """What a task does: read the objects of one block."""
+    """One task: read the objects of one block."""
     rows = []
     before = reader.bytes
     for outcome in concurrently(reader, (Task(**row) for row in batch.to_pylist()), jobs):

@@ -97,7 +97,7 @@ def _files(stream: _Stream) -> Iterator[tuple[int, TarEntry]]:
 
 
 class _Stream:
-    """What was read and what comes next; ``position`` is that of the next byte, and ``tap`` receives all that passes."""
+    """A stream with its ``position``, that of the next byte; ``tap`` receives all that passes."""
 
     def __init__(self, read: Read) -> None:
         self._read = read

@@ -58,7 +58,7 @@ _RANDOM_CLASS = re.compile("Random|Jitter|RandAugment|AutoAugment|TrivialAugment
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What names the results of a mark.
+    """The fingerprint that names the results of a mark.
 
     Args:
         digest: SHA-256, 64 hexadecimal digits; empty if the functions cannot be covered.
@@ -224,7 +224,7 @@ class _Walk:
         return _token("code", *parts)
 
     def _reference(self, chain: list[str], names: dict[str, Any], line: str, path: str) -> bytes:
-        """What a global name stands for, with the attributes that follow it as long as they are of modules."""
+        """Describe the value of a global name, with the attributes that follow it as long as they are of modules."""
         if chain[-1] in _RANDOM_METHODS:
             self.random.append(f"{line}, {chain[-1]}")
         if chain[0] == "import":
@@ -332,7 +332,7 @@ def _installed(module: str | None) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _origin(module: str, path: str) -> bytes:
-    """What stands for the code of a module: the version of its package.
+    """Describe the code of a module by the version of its package.
 
     Raises:
         _NotCovered: it is the user's own module, imported inside of a function.

@@ -17,7 +17,7 @@ _ON_RAY = re.compile(r"ray(?::([1-9]\d{0,5}))?")
 
 @dataclass(frozen=True)
 class WorkerChoice:
-    """What the user wants.
+    """The user's choice of workers.
 
     Args:
         number: of workers; 0: compute in the training process; ``None``: not set.

@@ -1,4 +1,4 @@
-"""What the trainer measures, for the fleet: input workers and marks to store (Cachew, ATC 2022, Table 1), use of the cache
+"""The trainer's measurements for the fleet: input workers and marks to store (Cachew, ATC 2022, Table 1), use of the cache
 (Quiver, FAST 2020, section 4.5)."""
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class ProfileMeter:
         }
 
     def _passed(self, counts: Counts, stage: int) -> StageCounts:
-        """What a stage did since the last profile."""
+        """The counts of a stage since the last profile."""
         now, before = counts.get(stage, StageCounts()), (self._before or {}).get(stage, StageCounts())
         return StageCounts(
             now.elements - before.elements,
@@ -231,7 +231,7 @@ def _metrics(stage: int, counts: StageCounts) -> dict[str, object]:
 
 
 def described_results(counts: StageCounts) -> dict[str, int]:
-    """What came of the results of a mark, as `Pipeline.stats` has it."""
+    """The counts of a mark's results, as in `Pipeline.stats`."""
     return {
         "read": counts.read,
         "computed": counts.elements - counts.read,
@@ -242,7 +242,7 @@ def described_results(counts: StageCounts) -> dict[str, int]:
 
 
 def described(counts: StageCounts) -> dict[str, float]:
-    """What a stage cost for each element: seconds with all earlier stages, and bytes."""
+    """The cost of a stage for each element: seconds with all earlier stages, and bytes."""
     return {
         "elements": counts.elements,
         "seconds": counts.seconds / max(1, counts.elements),

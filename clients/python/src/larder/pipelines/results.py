@@ -54,7 +54,7 @@ def claim_owner(job: str) -> str:
 
 @dataclass
 class _Puts:
-    """What is to be put of a split."""
+    """The results of a split that are to be put."""
 
     elements: dict[int, list[bytes]] = field(default_factory=dict)
     replacing: dict[int, list[bytes]] = field(default_factory=dict)
@@ -77,16 +77,16 @@ class ReadThrough:
         self._computed = 0
         self._replaced: set[int] = set()
         self.counts = StageCounts()
-        """What came of the mark's results since it was taken."""
+        """The counts of the mark's results since they were last taken."""
         self.notices: set[str] = set()
-        """What the user should know, each once."""
+        """Notices for the user, each once."""
 
     def close(self) -> None:
         """Close idle connections; it stays usable."""
         self._store.close()
 
     def look(self, indices: Sequence[int]) -> Lookup:
-        """What is stored of a split; for the thread that reads ahead."""
+        """The stored results of a split; for the thread that reads ahead."""
         return self._store.get(indices)
 
     def elements(

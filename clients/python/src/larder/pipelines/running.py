@@ -48,7 +48,7 @@ from larder.run import Tracker, item_error
 from larder.seeds import own_generators, seed_generators
 
 AUTO, COMPUTE = "auto", "compute"
-"""What to do with results: what the job's fleet decides; or compute them in every epoch."""
+"""Modes of results: as the fleet decides; or compute them in every epoch."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class PipelineRuntime:
         return self._crew
 
     def _computation(self, task: WorkerTask) -> SplitComputation:
-        """What computes in this process: the same in all epochs."""
+        """The computation in this process: the same in all epochs."""
         if self._inline is None or self._inline.task != task:
             self._inline = SplitComputation(task)
         return self._inline
@@ -299,7 +299,7 @@ class PipelineRuntime:
         return CacheMark(self.cache, self._name(found), self._owner)
 
     def _name(self, found: Fingerprint) -> str:
-        """What names the results of a mark: an item without bucket and key is another argument than one with them."""
+        """The name of a mark's results. It depends on whether items carry bucket and key, as functions see them."""
         if not found.digest:
             return ""
         return sha256(f"{found.digest}/keys={self.options.keys and found.by_item}".encode()).hexdigest()

@@ -250,7 +250,7 @@ class SplitLedger:
         return replace(entry.split.part(start, stop), careful=entry.careful)
 
     def _settle(self, number: int, entry: _Entry) -> None:
-        """What nobody has and is not there yet has to be handed out; failed elements are put in their places."""
+        """Hand out the elements that no worker has and that are missing; put failed elements in their places."""
         while (failure := entry.poisoned.pop(len(entry.values), None)) is not None:
             entry.values.append(failure)
             self.ready += 1

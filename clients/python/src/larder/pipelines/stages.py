@@ -61,7 +61,7 @@ class ElementFailure(NamedTuple):
 
 @dataclass
 class StageCounts:
-    """What one stage did (Cachew, ATC 2022, Table 1).
+    """The counts of one stage (Cachew, ATC 2022, Table 1).
 
     Args:
         elements: number of elements that came out of it, dropped ones included.

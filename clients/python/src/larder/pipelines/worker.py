@@ -72,7 +72,7 @@ class WorkerLink(Protocol):
     """A worker's connection to the trainer."""
 
     cannot_load: str
-    """What helps if the functions of a pipeline cannot be loaded by a worker."""
+    """The remedy if the functions of a pipeline cannot be loaded by a worker."""
 
     def memory(self) -> PartMemory:
         """Memory for a part."""

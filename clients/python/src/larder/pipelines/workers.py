@@ -32,7 +32,7 @@ READING = "stage 0, reading"
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """What every worker of a pipeline needs, sent to it once.
+    """The task of every worker of a pipeline, sent to it once.
 
     Args:
         source: reads the items.
@@ -78,7 +78,7 @@ class Broken(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """What the user should know; the epoch goes on."""
+    """A notice for the user; the epoch goes on."""
 
     text: str
 
@@ -101,7 +101,7 @@ class WorkerHost(Protocol):
     """Runs workers. Workers have numbers, which are not used again."""
 
     advice: ClassVar[str]
-    """What to look at if workers end before they begin."""
+    """The advice if workers end before they begin."""
 
     def start(self, worker: int) -> None:
         """Start a worker. A `Started` event follows, or an `Ended` one."""
@@ -116,7 +116,7 @@ class WorkerHost(Protocol):
         """End a worker at once. An `Ended` event follows."""
 
     def poll(self, seconds: float) -> list[tuple[int, Event]]:
-        """What has happened, by worker, in the order in which it happened; waits for at most so long for the first event.
+        """The events by worker, in their order; waits for at most so long for the first one.
 
         The caller removes each event when it has handled it. What is left comes again with the next call.
         """
@@ -230,7 +230,7 @@ class SplitComputation:
         loaded.hits += int(np.count_nonzero(fetched.flags & HIT))
 
     def take_notices(self) -> list[str]:
-        """What the user should know and was not told before."""
+        """The notices for the user since the last call."""
         found = set().union(*(through.notices for through in self._marks.values() if through is not None)) - self._told
         self._told |= found
         return sorted(found)

@@ -36,7 +36,7 @@ class RankPart(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """What one rank learned in an epoch, for the other ranks."""
+    """The scores that one rank learned in an epoch, for the other ranks."""
 
     fingerprint: str
     ids: NDArray[np.uint32]
@@ -172,7 +172,7 @@ class ImportancePlan:
     # --- between the ranks
 
     def contribution(self) -> Contribution:
-        """What this rank learned in the current epoch."""
+        """The scores that this rank learned in the current epoch."""
         facts = repr((self.seed, self.epoch, self.rule, self.level, self._taken)).encode()
         fingerprint = blake2b(facts + self._basis.tobytes(), digest_size=16).hexdigest()
         ids, values = self._scores.of_epoch(max(self.epoch, 0))

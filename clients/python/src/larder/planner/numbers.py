@@ -86,7 +86,7 @@ class NumberSet:
         return NumberSet(self.upto, bits)
 
     def union(self, other: "NumberSet") -> "NumberSet":
-        """What is in either set."""
+        """The numbers that are in either set."""
         low, high = (self, other) if self.upto <= other.upto else (other, self)
         bits = np.zeros(max(low.stop, high.stop) - low.upto, np.bool_)
         bits[: len(low.bits)] = low.bits

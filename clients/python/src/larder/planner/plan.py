@@ -229,7 +229,7 @@ class EpochPlan:
         return self._window.between(chunk.start, chunk.stop)
 
     def progress(self) -> Progress:
-        """What was delivered; for a rank with several workers, combine theirs with ``union``."""
+        """The delivered part; for a rank with several workers, combine theirs with ``union``."""
         inherits = self._shard.worker == 0
         now = replace(
             self._start,

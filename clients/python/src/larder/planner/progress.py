@@ -49,7 +49,7 @@ _OWNER = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What was delivered of an epoch, to one rank or (``rank`` and ``world`` None) to all; the module has the fields."""
+    """The delivered part of an epoch, to one rank or (``rank`` and ``world`` None) to all; the module has the fields."""
 
     dataset: str
     layout: Layout

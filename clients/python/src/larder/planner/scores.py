@@ -82,7 +82,7 @@ class ItemScores:
         return np.asarray(epoch - self.epochs[self.epochs != NEVER], np.int32)
 
     def weights(self, epoch: int) -> NDArray[np.uint16]:
-        """What to draw items of ``epoch`` by: scores moved towards the mean by their age, in units of 1 / ``WEIGHT_UNIT``.
+        """The weights to draw items of ``epoch`` by: scores moved towards the mean by their age, in units of 1 / ``WEIGHT_UNIT``.
 
         Whole numbers, computed from whole numbers, so that all ranks with the same scores have the same weights.
         """
