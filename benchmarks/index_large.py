@@ -97,7 +97,7 @@ async def measure(root: str, objects: int) -> dict[str, float]:
     after = resident_megabytes()
     await store.try_lock()
     began = time.perf_counter()
-    await store.make_room(objects * SIZE // 1000)
+    await store.make_room(2 * SIZE)
     seconds, evicted = time.perf_counter() - began, store.status().evicted_blobs
     await store.close()
     return {
@@ -106,7 +106,7 @@ async def measure(root: str, objects: int) -> dict[str, float]:
         "look-up, median [us]": statistics.median(latencies) * 1e6,
         "look-up, p99 [us]": statistics.quantiles(latencies, n=100)[-1] * 1e6,
         "memory after look-ups [MB more]": after - before,
-        "blobs evicted in one go": evicted,
+        "blobs evicted in one stride": evicted,
         "evictions per second": evicted / seconds,
     }
 
@@ -122,7 +122,11 @@ def run(objects: int = OBJECTS) -> None:
             built = time.perf_counter() - began
             command = [sys.executable, "-m", "benchmarks.index_large", "--measure", root, "--objects", str(count)]
             found.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
-    small, large = found
+    page(found[0], found[1], objects, built, where)
+
+
+def page(small: dict[str, float], large: dict[str, float], objects: int, built: float, where: dict[str, str]) -> None:
+    """Write the results."""
     rows = [[name, f"{small[name]:,.1f}", f"{large[name]:,.1f}"] for name in small]
     text = (
         f"{__doc__.partition('Usage')[0].strip()} Objects of one blob of 110 KiB; building the large one took {built:.0f} s.\n\n"

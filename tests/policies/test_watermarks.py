@@ -1,9 +1,12 @@
 """How much has to go: watermarks, reserve, and what is wanted."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.policies.watermarks import (
+    STRIDE,
     EvictionReason,
     Space,
     Watermarks,
@@ -49,6 +52,26 @@ def test_the_reserve_of_the_file_system_is_restored_with_a_stride():
 def test_no_more_than_everything_can_go():
     """A reserve that blobs cannot restore asks for all of them and not more."""
     assert decide_eviction(Space(used=500, capacity=1000, free=0, reserve=10**9)).size == 500
+
+
+MILLION = 10**6
+
+
+def test_a_stride_of_a_large_cache_is_short():
+    """Fills wait for the end of a stride, so it has ``STRIDE`` blobs at most, whichever limit asks for it."""
+    large = Space(used=95 * MILLION, capacity=100 * MILLION, free=PLENTY, reserve=0, blobs=MILLION)
+    assert decide_eviction(large, wanted=MILLION).size == MILLION + STRIDE * 95
+    assert decide_eviction(replace(large, filling=1)).size == 1 + STRIDE * 95
+    short = Space(used=90 * MILLION, capacity=100 * MILLION, free=90, reserve=100, blobs=MILLION)
+    assert decide_eviction(short).size == STRIDE * 90
+    full = replace(short, free=PLENTY, inodes=0, of_inodes=MILLION)
+    assert decide_eviction(full).files == STRIDE
+
+
+def test_a_capacity_cut_in_half_takes_several_strides():
+    """What is wanted and one stride go at a time."""
+    large = Space(used=100 * MILLION, capacity=50 * MILLION, free=PLENTY, reserve=0, blobs=MILLION)
+    assert decide_eviction(large, wanted=700).size == 700 + STRIDE * 100
 
 
 def test_admission_keeps_the_capacity():
