@@ -22,6 +22,8 @@ MAX_HEAD = 64 * 1024
 """Most bytes of request line and headers; S3 itself allows 8 KiB of headers, but presigned URLs with policies are longer."""
 _METHODS: dict[bytes, str] = {name.encode(): name for name in ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")}
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/1\.[01]\r\n")
+_CLIENT_HELLO = re.compile(rb"\x16\x03[\x00-\x04]")
+"""How a TLS connection begins: a handshake record and its version (RFC 8446 section 5.1)."""
 _VERSIONS = {"1.0": "1.0", "1.1": "1.1"}
 
 
@@ -32,6 +34,10 @@ class BadRequest(Exception):
         self.code = code
         self.explain = explain
         super().__init__(code)
+
+
+class TlsClient(BadRequest):
+    """The client speaks TLS to a plain address: it was given https:// instead of http://."""
 
 
 @dataclass(slots=True)
@@ -107,7 +113,8 @@ class RequestParser:
             unknown = isinstance(error, httptools.HttpParserInvalidMethodError) and not (was_in_head or self._advanced)
             if unknown and _REQUEST_LINE.match(data):
                 raise BadRequest("MethodNotAllowed") from None
-            raise BadRequest("InvalidRequest", "The request is not valid HTTP/1.1.") from None
+            kind = TlsClient if unknown and _CLIENT_HELLO.match(data) else BadRequest
+            raise kind("InvalidRequest", "The request is not valid HTTP/1.1.") from None
         if self._advanced or self.in_head != was_in_head:
             self._unfinished = 0
         else:

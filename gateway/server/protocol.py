@@ -30,7 +30,7 @@ from gateway.net.deadlines import NEVER, watch
 from gateway.server.channel import Channel
 from gateway.server.cycle import CHANNEL, DESCRIPTORS, FILES, PIECES, Cycle
 from gateway.server.local import in_flight_of, is_another_user
-from gateway.server.parsing import BadRequest, RequestHead, RequestParser
+from gateway.server.parsing import BadRequest, RequestHead, RequestParser, TlsClient
 from gateway.server.refusals import Application, Scope, refusal, slow_down
 from gateway.server.strangers import AUTHENTICATED, strangers_of
 
@@ -144,6 +144,8 @@ class GatewayProtocol(asyncio.Protocol):
         try:
             parser.feed(data)
         except BadRequest as refused:
+            if isinstance(refused, TlsClient):
+                self._strangers.meet_tls()
             self._refuse(refused)
         if parser.in_head and not was_in_head and self._active is None:
             self.deadline = self.loop.time() + self.head_timeout

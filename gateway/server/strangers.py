@@ -47,7 +47,7 @@ class Strangers:
         self._loop = loop
         self._open: dict[Stranger, None] = {}
         self._closed = 0
-        self._said = float("-inf")
+        self._said = self._said_tls = float("-inf")
 
     def add(self, connection: Stranger) -> None:
         """Add a new or newly idle connection, and close another one if there are too many."""
@@ -61,6 +61,13 @@ class Strangers:
     def discard(self, connection: Stranger) -> None:
         """Remove a connection that has authenticated or closed."""
         self._open.pop(connection, None)
+
+    def meet_tls(self) -> None:
+        """Log, once a minute, that a client speaks TLS; the client itself sees only a "wrong version number"."""
+        now = self._loop.time()
+        if now - self._said_tls >= _SAY:
+            log.warning("a client speaks TLS to this plain address: give clients http://, or set server.tls_cert")
+            self._said_tls = now
 
     def _close(self, connection: Stranger) -> None:
         del self._open[connection]

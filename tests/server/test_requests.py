@@ -87,7 +87,6 @@ def test_request_targets(start, target, raw_path, query):
         (b"FOO / HTTP/1.1\r\nhost: a.b\r\n\r\n", b"MethodNotAllowed"),
         (b"get / HTTP/1.1\r\nhost: a.b\r\n\r\n", b"MethodNotAllowed"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"InvalidRequest"),
-        (b"\x16\x03\x01\x02\x00\x01\x00", b"InvalidRequest"),
         (b"OPTIONS * HTTP/1.1\r\nhost: a.b\r\n\r\n", b"InvalidURI"),
         (b"GET / HTTP/1.1\r\nx: " + b"y" * MAX_HEAD + b"\r\n\r\n", b"RequestHeaderSectionTooLarge"),
         (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * (MAX_HEAD // 4) + b"\r\n", b"RequestHeaderSectionTooLarge"),
@@ -107,6 +106,15 @@ def test_unreadable_requests_are_refused_in_s3s_words(start, caplog, request_byt
     assert b"connection: close\r\n" in answer
     assert not called
     assert not [record for record in caplog.records if record.levelname in ("ERROR", "WARNING")]
+
+
+def test_a_client_that_speaks_tls_is_told_of(start, caplog):
+    """Rule: https:// to a plain address is refused like other noise; the log names the cause, once a minute."""
+    server = start(describe)
+    for _ in range(2):
+        assert server.ask(b"\x16\x03\x01\x02\x00\x01" + b"\0" * 512).startswith(b"HTTP/1.1 400")
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == ["a client speaks TLS to this plain address: give clients http://, or set server.tls_cert"]
 
 
 def test_http_1_0_needs_no_host(start):
