@@ -19,6 +19,8 @@ from tests.docs.blocks import blocks
 
 PAGE = ROOT / "docs/deploy.md"
 KUBERNETES = ("1.27", "1.32")
+ROLE = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/larder"}
+OF_A_SECRET = {"name": "LARDER_ADMIN__TOKEN", "valueFrom": {"secretKeyRef": {"name": "mine", "key": "admin"}}}
 CLIENTS = [{"namespaceSelector": {"matchLabels": {"team": "vision"}}}]
 EGRESS = [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]
 
@@ -56,6 +58,23 @@ VALUES: dict[str, Mapping[str, Any]] = {
         "podAnnotations": {"team": "storage"},
         "imagePullSecrets": [{"name": "registry"}],
         "service": {"type": "LoadBalancer", "annotations": {"internal": "true"}},
+    },
+    "what a platform adds": {
+        "secrets": SECRETS,
+        "image": {"digest": f"sha256:{'0' * 64}"},
+        "labels": {"team": "storage"},
+        "podLabels": {"cost-centre": "7"},
+        "serviceAccount": {"annotations": ROLE},
+        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+        "extraVolumes": [{"name": "authority", "configMap": {"name": "authority"}}],
+        "extraVolumeMounts": [{"name": "authority", "mountPath": "/etc/authority", "readOnly": True}],
+        "ingress": {
+            "enabled": True,
+            "className": "nginx",
+            "annotations": {"nginx.ingress.kubernetes.io/proxy-body-size": "0"},
+            "hosts": ["s3.example", "*.s3.example"],
+            "tlsSecretName": "s3-example",
+        },
     },
     "monitoring": {
         "secrets": SECRETS,
@@ -194,9 +213,62 @@ def test_two_releases_do_not_meet() -> None:
     assert selector["matchLabels"]["app.kubernetes.io/instance"] == "second"
 
 
+def test_an_account_has_the_role_of_the_cloud() -> None:
+    """Rule: annotations of the service account are the user's; one that exists is named and not made again."""
+    made = render({"secrets": SECRETS, "serviceAccount": {"annotations": ROLE}})
+    assert made.one("ServiceAccount")["metadata"]["annotations"] == ROLE
+    named = render({"secrets": SECRETS, "serviceAccount": {"create": False, "name": "store-reader"}})
+    assert named.pod["spec"]["serviceAccountName"] == "store-reader"
+    assert not named.has("ServiceAccount")
+
+
+def test_what_a_platform_adds_is_there() -> None:
+    """Rule: variables, volumes and labels of the user stand beside the chart's own, in every container."""
+    values = VALUES["what a platform adds"]
+    rendered = render(values | {"migrate": True})
+    inner = rendered.pod["spec"]
+    for container in [*inner["containers"], *inner["initContainers"]]:
+        assert container["env"][-1] == values["extraEnv"][0]
+        assert container["volumeMounts"][-1] == values["extraVolumeMounts"][0]
+        assert container["image"] == f"larder-gateway@{values['image']['digest']}"
+    assert values["extraVolumes"][0] in inner["volumes"]
+    assert all(each["metadata"]["labels"]["team"] == "storage" for each in rendered.documents)
+    assert rendered.pod["metadata"]["labels"].items() >= {"team": "storage", "cost-centre": "7"}.items()
+
+
+def test_an_ingress_leads_to_the_service() -> None:
+    """Rule: every path of every host goes to the service of the clients; without being asked for, there is none."""
+    values = VALUES["what a platform adds"]["ingress"]
+    ingress = render(VALUES["what a platform adds"]).one("Ingress")
+    assert ingress["metadata"]["annotations"] == values["annotations"]
+    assert ingress["spec"]["ingressClassName"] == "nginx"
+    assert ingress["spec"]["tls"] == [{"secretName": "s3-example", "hosts": values["hosts"]}]
+    assert [rule["host"] for rule in ingress["spec"]["rules"]] == values["hosts"]
+    for rule in ingress["spec"]["rules"]:
+        [path] = rule["http"]["paths"]
+        assert (path["path"], path["pathType"]) == ("/", "Prefix")
+        assert path["backend"] == {"service": {"name": "larder", "port": {"name": "s3"}}}
+    assert not render({"secrets": SECRETS}).has("Ingress")
+
+
+def test_memory_between_workers_has_room() -> None:
+    """Rule: /dev/shm is a volume of the size that is asked for, in memory; the runtime's own has 64 MiB."""
+    rendered = render({"secrets": SECRETS, "sharedMemory": "1Gi"})
+    assert {"name": "shared-memory", "mountPath": "/dev/shm"} in rendered.gateway["volumeMounts"]
+    assert {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}} in rendered.pod["spec"][
+        "volumes"
+    ]
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
+        ({"secrets": SECRETS, "extraEnv": [{"name": "LARDER_SERVER__PORT", "value": "1"}]}, "LARDER_SERVER__PORT"),
+        ({"secrets": SECRETS, "extraEnv": [OF_A_SECRET]}, "LARDER_DATABASE__URL"),
+        ({"secrets": SECRETS, "serviceAccount": {"create": False}}, r"serviceAccount\.name"),
+        ({"secrets": SECRETS, "ingress": {"enabled": True}}, r"ingress\.hosts"),
+        ({"secrets": SECRETS, "image": {"digest": "sha256:short"}}, "digest"),
+        ({"secrets": SECRETS, "labels": {"app.kubernetes.io/name": "mine"}}, "app.kubernetes.io/name"),
         ({"replica": 3}, "replica"),
         ({"secrets": SECRETS, "cache": {"capacity": "a lot"}}, "capacity"),
         ({"secrets": SECRETS, "cache": {"storage": {"kind": "nfs"}}}, "kind"),

@@ -117,6 +117,27 @@ def test_only_this_machine_is_listened_on(compose):
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
+def test_no_service_may_do_more_than_it_must(compose):
+    """Rule: each has no capability, a root file system that it cannot write, and limits; what it writes is a volume or memory."""
+    for name, service in compose["services"].items():
+        assert service["read_only"] is True, name
+        assert (service["cap_drop"], service.get("cap_add", [])) == (["ALL"], []), name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["pids_limit"] > 0, name
+        assert service["mem_limit"], name
+        assert not service.get("privileged"), name
+    for name in GATEWAYS:
+        assert compose["services"][name]["tmpfs"] == ["/tmp"]
+        assert compose["services"][name]["shm_size"]
+
+
+def test_every_image_has_a_version(compose):
+    """Rule: an image that is not built here has a tag, and none that moves from one major version to the next."""
+    named = {service["image"] for service in compose["services"].values() if "build" not in service}
+    assert named
+    assert [image for image in named if not re.fullmatch(r"[\w./-]+:v?\d+[\w.-]*(@sha256:[0-9a-f]{64})?", image)] == []
+
+
 def test_every_service_comes_back_and_says_how_it_is(compose):
     """Rule: every service has a restart policy, and a health check of its own or of its image."""
     dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text()

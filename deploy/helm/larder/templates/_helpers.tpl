@@ -16,6 +16,25 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- with .Values.labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "larder.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "larder.serviceAccount" -}}
+{{- if or .Values.serviceAccount.create .Values.serviceAccount.name -}}
+{{- default (include "larder.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- fail "serviceAccount.name is needed with serviceAccount.create: false" -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "larder.scheme" -}}
@@ -69,17 +88,26 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end -}}
 
+{{/* The names of the variables that secrets and extraEnv have; secrets does not count beside existingSecret. */}}
+{{- define "larder.given" -}}
+{{- $names := list -}}
+{{- range .Values.extraEnv -}}{{- $names = append $names .name -}}{{- end -}}
+{{- if not .Values.existingSecret -}}{{- $names = concat $names (keys .Values.secrets) -}}{{- end -}}
+{{- toJson $names -}}
+{{- end -}}
+
 {{/* Whether anybody can have made a catalog, and whether it is in a database that all nodes share; what an existing Secret has is
 not known here, so it is asked for. */}}
 {{- define "larder.hasCatalog" -}}
-{{- if or .Values.existingSecret .Values.secrets.LARDER_ADMIN__TOKEN .Values.secrets.LARDER_ADMIN__READ_TOKEN (regexMatch "(?m)^\\s*\\[\\s*admin\\s*\\]" .Values.config) -}}
+{{- $given := include "larder.given" . | fromJsonArray -}}
+{{- if or .Values.existingSecret (has "LARDER_ADMIN__TOKEN" $given) (has "LARDER_ADMIN__READ_TOKEN" $given) (regexMatch "(?m)^\\s*\\[\\s*admin\\s*\\]" .Values.config) -}}
 yes
 {{- end -}}
 {{- end -}}
 
 {{- define "larder.sharedCatalog" -}}
-{{- $inSecrets := and (not .Values.existingSecret) .Values.secrets.LARDER_DATABASE__URL -}}
-{{- if or $inSecrets (regexMatch "(?m)^\\s*url\\s*=\\s*[\"']postgresql" .Values.config) (and .Values.existingSecret (eq .Values.catalog "shared")) -}}
+{{- $given := include "larder.given" . | fromJsonArray -}}
+{{- if or (has "LARDER_DATABASE__URL" $given) (regexMatch "(?m)^\\s*url\\s*=\\s*[\"']postgresql" .Values.config) (and .Values.existingSecret (eq .Values.catalog "shared")) -}}
 yes
 {{- end -}}
 {{- end -}}
@@ -100,11 +128,31 @@ yes
 - {name: cache, mountPath: /var/cache/larder}
 - {name: config, mountPath: /etc/larder, readOnly: true}
 - {name: tmp, mountPath: /tmp}
+- {name: shared-memory, mountPath: /dev/shm}
 {{- if .Values.server.socketHostPath }}
 - {name: socket, mountPath: /run/larder}
 {{- end }}
 {{- if .Values.tls.secretName }}
 - {name: tls, mountPath: /etc/larder-tls, readOnly: true}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The chart's variables and the user's. Of two of one name Kubernetes takes the last, so a setting would be in two places. */}}
+{{- define "larder.allEnvironment" -}}
+{{- $own := include "larder.environment" . -}}
+{{- $names := list -}}
+{{- range fromYamlArray $own -}}{{- $names = append $names .name -}}{{- end -}}
+{{- range .Values.extraEnv -}}
+{{- if has .name $names -}}
+{{- fail (printf "extraEnv: %s is set by the chart's own values" .name) -}}
+{{- end -}}
+{{- end -}}
+{{ $own }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
