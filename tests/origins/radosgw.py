@@ -1,9 +1,9 @@
 """A real radosgw for the tests: an S3 server that verifies signatures, dates and rights.
 
-A one-node Ceph cluster in memory: one monitor, one OSD with a memory store, one manager, one gateway. It takes Debian's packages
-radosgw, ceph-mon, ceph-osd, ceph-mgr and ceph-common. All daemons belong to one process, this module run as a program, which
-ends them, by their ids, when it is told to or when the process that it watches is gone. So a test run that is killed
-leaves no cluster behind, and the workers of pytest-xdist can share one.
+A one-node Ceph cluster in memory: one monitor, one OSD with a memory store, one gateway. There is no manager: it only reports,
+and takes more of the processor than the others together. Debian's packages are radosgw, ceph-mon, ceph-osd and ceph-common. All
+daemons belong to one process, this module run as a program, which ends them, by their ids, when it is told to or when the process
+that it watches is gone. So a test run that is killed leaves no cluster behind, and the workers of pytest-xdist can share one.
 
     python -m tests.origins.radosgw DIRECTORY PORT WATCHED_PID
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tests.origins.processes import MARK, alive, free_port, missing, speaks_http, wait_until
 
-PROGRAMS = ("radosgw", "radosgw-admin", "ceph", "ceph-mon", "ceph-osd", "ceph-mgr", "monmaptool")
+PROGRAMS = ("radosgw", "radosgw-admin", "ceph", "ceph-mon", "ceph-osd", "monmaptool")
 USERS = (("tenant-a", "origin-key-a", "origin-secret-a"), ("tenant-b", "origin-key-b", "origin-secret-b"))
 _READY_WITHIN = 240.0
 
@@ -64,7 +64,6 @@ pid file = {directory}/$name.pid
 log file = {directory}/$name.log
 mon data = {directory}/mon
 osd data = {directory}/osd
-mgr data = {directory}/mgr
 setuser match path = {directory}
 
 [client.rgw]
@@ -98,7 +97,7 @@ class _Cluster:
         self._configuration = directory / "ceph.conf"
         self._endpoint = f"http://127.0.0.1:{port}"
         self._daemons: list[subprocess.Popen[bytes]] = []
-        for name in ("mon", "osd", "mgr", "rgw"):
+        for name in ("mon", "osd", "rgw"):
             (directory / name).mkdir(parents=True)
         self._fsid = str(uuid.uuid4())
         self._mon_port = free_port()
@@ -119,7 +118,6 @@ class _Cluster:
         self._do("ceph-osd", *self._conf, "-i", "0", "--mkfs", "--osd-uuid", osd)
         self._do(*self._client, "osd", "crush", "add", "osd.0", "1", "root=default", "host=local")
         self._launch("ceph-osd", *self._conf, "-i", "0", "-f")
-        self._launch("ceph-mgr", *self._conf, "-i", "x", "-f")
         wait_until(lambda: "1 up" in (self._ceph("osd", "stat") or ""), 60, "the start of the OSD")
         self.launch_gateway()
         wait_until(lambda: speaks_http(self._endpoint), 120, "the start of radosgw")
