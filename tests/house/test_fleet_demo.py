@@ -8,17 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.test_demo import DEADLINE, SOME, little_data, processes_below, run_until
+from tests.house.test_demo import DEADLINE, little_data, processes_below, run_until
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "gateway.demo.fleet", "--nginx", str(ROOT / "deploy/nginx"))
-LITTLE = f"""\
-{little_data(SOME)}
+ENDLESS = f"""\
+{little_data()}
 import sys
+from gateway.demo.fleet import course
 from gateway.demo.fleet.__main__ import main
 
+course.EPOCHS = 10**6
 sys.exit(main())
 """
+"""A fleet with few images whose jobs are not done before it is interrupted."""
 
 pytestmark = pytest.mark.timeout(2 * DEADLINE)
 
@@ -51,7 +54,7 @@ def test_the_fleet_proves_what_it_prints(folder: Path):
 def test_an_interrupted_fleet_leaves_nothing(folder: Path, moment: str):
     """Rule: Ctrl-C while it starts gateways, or while jobs load, ends every process and removes every file. Without nginx."""
     moments = f"larder-fleet-*/{moment}"
-    command = (sys.executable, "-c", LITTLE)
+    command = (sys.executable, "-c", ENDLESS)
     fleet, output = run_until(folder, lambda: any(folder.glob(moments)), command=command)
     assert fleet.returncode == 130, output
     assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
