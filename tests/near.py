@@ -1,6 +1,7 @@
 """Digest files read in the process that registers them: another one costs more than most tests that need a dataset.
 
-tests/store/test_datasets_convert.py and tests/api/test_v1_datasets*.py read them as a gateway does, in processes of their own.
+Files that end or limit their reader are read as a gateway reads them, in processes of their own: in
+tests/store/test_datasets_convert.py, and by gateways in tests/api/test_v1_datasets_failures.py and test_v1_datasets_quota.py.
 """
 
 from __future__ import annotations

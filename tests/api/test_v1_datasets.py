@@ -56,7 +56,7 @@ def running(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Ite
         credentials=CREDENTIALS,
         extra='[datasets]\nmax_digest_file = "1MB"\n',
     )
-    with gateway(settings, home, isolated=True) as started:
+    with gateway(settings, home) as started:
         yield started
 
 

@@ -76,10 +76,10 @@ def test_a_read_only_disk(origin: FakeOrigin, file: bytes, tmp_path: Path) -> No
     """Rule: a gateway that starts on a disk that cannot be written knows its datasets; it registers and removes none."""
     with mounted(tmp_path / "small", "size=24m") as small:
         settings = Settings(origin.endpoint, small / "cache")
-        with gateway(settings, tmp_path / "home", isolated=True) as running:
+        with gateway(settings, tmp_path / "home") as running:
             before = register(running, "d", file).json
         subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
-        with gateway(settings, tmp_path / "home", isolated=True) as running:
+        with gateway(settings, tmp_path / "home") as running:
             assert ask(running, "GET", f"/v1/datasets/{before['id']}").json == before
             assert register(running, "other", file).code == "ServiceUnavailable"
             assert ask(running, "DELETE", "/v1/datasets/d").code == "ServiceUnavailable"
@@ -90,7 +90,7 @@ def test_a_read_only_disk(origin: FakeOrigin, file: bytes, tmp_path: Path) -> No
 def test_the_datasets_are_deleted(origin: FakeOrigin, file: bytes, tmp_path: Path) -> None:
     """Rule: a dataset whose files were deleted under a running gateway is unknown, and can be registered again."""
     settings = Settings(origin.endpoint, tmp_path / "cache", workers=2)
-    with gateway(settings, tmp_path / "home", isolated=True) as running:
+    with gateway(settings, tmp_path / "home") as running:
         register(running, "d", file)
         subprocess.run(["rm", "-r", str(settings.cache / "datasets")], check=True)
 
@@ -106,7 +106,7 @@ def test_the_datasets_are_deleted(origin: FakeOrigin, file: bytes, tmp_path: Pat
 def test_the_cache_is_deleted(origin: FakeOrigin, file: bytes, tmp_path: Path) -> None:
     """Rule: the same when the whole cache directory was deleted, as soon as the store has made it anew."""
     settings = Settings(origin.endpoint, tmp_path / "cache")
-    with gateway(settings, tmp_path / "home", isolated=True) as running:
+    with gateway(settings, tmp_path / "home") as running:
         register(running, "d", file)
         # At once: the store makes anew what it misses.
         settings.cache.rename(tmp_path / "deleted")
@@ -120,10 +120,10 @@ def test_the_cache_is_deleted(origin: FakeOrigin, file: bytes, tmp_path: Path) -
 def test_a_restart(origin: FakeOrigin, file: bytes, tmp_path: Path) -> None:
     """Rule: registrations outlive the gateway, and are the same for another number of workers."""
     settings = Settings(origin.endpoint, tmp_path / "cache")
-    with gateway(settings, tmp_path / "home", isolated=True) as running:
+    with gateway(settings, tmp_path / "home") as running:
         before = register(running, "d", file, query="?caching=static").json
     settings.workers = 2
-    with gateway(settings, tmp_path / "home", isolated=True) as running:
+    with gateway(settings, tmp_path / "home") as running:
         assert ask(running, "GET", "/v1/datasets/d").json == before
 
 
@@ -140,7 +140,7 @@ def half_sent(running: Running, name: str, file: bytes) -> socket.socket:
 def test_a_client_that_leaves(origin: FakeOrigin, file: bytes, tmp_path: Path) -> None:
     """Rule: of an upload that breaks off nothing is registered and nothing is left; it is no mistake of the gateway's."""
     settings = Settings(origin.endpoint, tmp_path / "cache")
-    with gateway(settings, tmp_path / "home", isolated=True) as running:
+    with gateway(settings, tmp_path / "home") as running:
         with half_sent(running, "d", file * 4):
             wait_until(lambda: bool(drafts(settings.cache)), 10, "the upload's arrival")
         wait_until(lambda: not drafts(settings.cache), 10, "the end of the draft")
@@ -162,6 +162,6 @@ def test_killed_with_half_an_upload(origin: FakeOrigin, file: bytes, tmp_path: P
             running.kill()
         running.process.stdout.close()
     assert drafts(settings.cache) != []
-    with gateway(settings, tmp_path / "home", isolated=True) as again:
+    with gateway(settings, tmp_path / "home") as again:
         assert ask(again, "GET", "/v1/datasets/d").json == before
         assert drafts(settings.cache) == []

@@ -28,7 +28,7 @@ def file_of(tmp_path: Path, rows: list[Row]) -> bytes:
 def test_a_name_by_content(origin: FakeOrigin, tmp_path: Path) -> None:
     """Rule: on request the name holds the dataset's id, so that a file that was rebuilt displaces nothing; another dataset cannot
     have that name."""
-    with gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path / "home", isolated=True) as running:
+    with gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path / "home") as running:
         old, new = file_of(tmp_path, rows_of(3, seed=1)), file_of(tmp_path, rows_of(4, seed=2))
         replies = [register(running, "train", file, query="?by_content=true") for file in (old, new, old)]
         assert [reply.status for reply in replies] == [201, 201, 200]
