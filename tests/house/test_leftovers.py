@@ -51,9 +51,10 @@ def test_a_run_under_nohup_leaves_nothing(tmp_path: Path) -> None:
         "-q",
     ]
     command = [sys.executable, "-m", "pytest", *options, "test_small.py"]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
         ["sh", "-c", 'trap "" INT QUIT HUP; exec "$@"', "sh", *command],
-        cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "1 failed, 2 passed, 1 error" in done.stdout, done.stdout
     assert "test_leaves_another (call): sleep 600" in done.stdout
