@@ -119,7 +119,9 @@ def test_wrong_options_are_refused():
     """Options that only make sense with an order of ours do not exist here."""
     with pytest.raises(ValueError, match="on_error"):
         map_of(on_error="ignore")
-    options = "transform, on_missing, on_error, keys, ids, job, access, source"
+    with pytest.raises(ValueError, match="seed"):
+        map_of(seed=1.5)
+    options = "transform, on_missing, on_error, keys, ids, seed, job, access, source"
     for name in ("tail", "substitute", "batch_size"):
         with pytest.raises(TypeError, match=f"unknown option {name}; the options are {options}"):
             larder.torch.CachedMapDataset(ENDPOINT, "train", **{name: 1})

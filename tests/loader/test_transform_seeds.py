@@ -1,5 +1,6 @@
 """Random numbers of transforms: of the item if seeded, of the process if not, and never of the training loop."""
 
+import pickle
 import random
 from itertools import islice
 
@@ -9,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from larder.torch import watch
-from tests.loader.making import BATCH, N, dataset_of, draw, draw_by_item, draw_without_larder, loader_of
+from tests.loader.making import BATCH, N, dataset_of, draw, draw_by_item, draw_without_larder, loader_of, map_of
 
 
 class _Seeded(Dataset):
@@ -61,3 +62,25 @@ def test_seeds_of_the_training_process_are_not_disturbed(transform):
     iterator = iter(dataset_of(transform=transform, collate=list))
     assert len(list(iterator)) == 13
     assert (random.random(), np.random.random(), torch.rand(()).item()) == expected
+
+
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (1, "fork"), (1, "spawn")])
+def test_random_numbers_of_an_indexed_item(workers, method):
+    """Rule: with a seed and the same epoch, a sample is that of a `CachedDataset`; persistent workers learn of each epoch."""
+    whole = dataset_of(seed=3, transform=draw_by_item, collate=list)
+    dataset = map_of(seed=3, transform=draw_by_item)
+    options = {"multiprocessing_context": method, "persistent_workers": bool(workers), "shuffle": True}
+    loader = DataLoader(dataset, batch_size=20, collate_fn=list, num_workers=workers, **options)
+    for epoch in (0, 1):
+        dataset.set_epoch(epoch)
+        assert drawn(loader) == drawn(loader_of(whole))
+    assert drawn([pickle.loads(pickle.dumps(dataset)).__getitems__(range(N))]) == drawn(loader)
+
+
+def test_an_indexed_dataset_with_a_seed_needs_the_epoch():
+    """Rule: the same augmentation in every epoch is a mistake, not a default."""
+    with pytest.raises(ValueError, match="set_epoch"):
+        map_of(seed=3, transform=draw_by_item)[0]
+    with pytest.raises(ValueError, match="at least 0"):
+        map_of().set_epoch(-1)
+    assert len(map_of(transform=draw_by_item)[0]) == 2

@@ -186,7 +186,7 @@ def test_wrong_mixtures_are_refused(arguments, message):
 @pytest.mark.parametrize(
     ("datasets", "options", "message"),
     [
-        (("a", "b"), {"job": larder.Job(ENDPOINT, "job", "a", batch_size=16)}, "is for one dataset"),
+        (("a", "b"), {"job": larder.Job(ENDPOINT, "job", "a", batch_size=16)}, "give it job='job', or each"),
         (("a", "b"), {"layout": "striped"}, "leave layout out"),
         (("a", "b"), {"group": "unit"}, "leave group out"),
         (("a", "b"), {"access": larder.Access(digest_file="a.digest")}, "digest_file is of one dataset"),

@@ -147,7 +147,10 @@ class Settings:
         if not isinstance(dataset, Mix):
             return
         if not isinstance(self.job, str):
-            raise ValueError(f"the job {self.job.name!r} is for one dataset; give a mixture job='name'")
+            raise ValueError(
+                f"the job {self.job.name!r} follows the chunks of one dataset, and a mixture those of several: give it "
+                f"job={self.job.name!r}, or each dataset a loader with a Job of its own"
+            )
         if self.access is not None and self.access.digest_file is not None:
             raise ValueError("digest_file is of one dataset; name each dataset of a mixture by its digest file")
         if self.sequential and dataset.weights is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from multiprocessing.context import get_spawning_popen
 from typing import Any, SupportsIndex, TypedDict, Unpack, cast
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset
 
 from larder.dataset import DatasetInfo
@@ -18,7 +20,10 @@ from larder.run import counts_of, item_error
 from larder.source import Access, DatasetName, Source, name_of
 from larder.stats import Stats
 from larder.torch.iteration import Tag
-from larder.torch.samples import ItemNames, SamplePipeline, Transform
+from larder.torch.samples import ItemNames, SamplePipeline, Seed, Transform
+
+_NOT_SET = -1
+"""Epoch before ``set_epoch``."""
 
 
 class MapOptions(TypedDict, total=False):
@@ -30,6 +35,9 @@ class MapOptions(TypedDict, total=False):
         on_error: the same for a transform that raises.
         keys: whether items have bucket and key (``False``).
         ids: whether samples are pairs ``(id, sample)``, so that batches are ``(ids, samples)`` after collation (``False``).
+        seed: seeds the generators of ``random``, numpy and PyTorch for each transform, together with the epoch of
+            ``set_epoch`` and the item, as `CachedDataset` does; an item that comes again in an epoch has the same numbers again.
+            If left out (``None``), transforms use the generators of their process.
         job: the training run, a `larder.Job` or only its name, for the gateway's decisions ("").
         access: credentials, timeouts and fallback.
         source: as in `larder.loader.LoaderOptions`.
@@ -40,6 +48,7 @@ class MapOptions(TypedDict, total=False):
     on_error: str
     keys: bool
     ids: bool
+    seed: int | None
     job: str | Job
     access: Access
     source: Source
@@ -71,7 +80,9 @@ class CachedMapDataset(Dataset[Any]):
         self._pipeline = SamplePipeline.of(options)
         self._with_keys = options.get("keys", False)
         self._with_ids = options.get("ids", False)
-        own = ("transform", "on_error", "keys", "ids")
+        self._seed = _checked_seed(options.get("seed"))
+        self._epoch = _shared_epoch(_NOT_SET)
+        own = ("transform", "on_error", "keys", "ids", "seed")
         rest = cast(LoaderOptions, {name: value for name, value in options.items() if name not in own})
         self._loader = Loader(endpoint, dataset, batch_size=1, **rest)
         self._counted: dict[str, float] = {}
@@ -100,6 +111,16 @@ class CachedMapDataset(Dataset[Any]):
             ItemError: an item is unavailable or its transform raised, and ``on_missing`` or ``on_error`` says ``"raise"``.
         """
         return self._samples(indices, skip=True)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch that seeds transforms, before its iteration begins; persistent workers learn it too.
+
+        Raises:
+            ValueError: the epoch is not a whole number of at least 0.
+        """
+        if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
+            raise ValueError(f"epoch must be a whole number of at least 0, not {epoch!r}")
+        self._epoch.fill_(epoch)
 
     @property
     def info(self) -> DatasetInfo:
@@ -135,17 +156,46 @@ class CachedMapDataset(Dataset[Any]):
         loader.stats.add("skipped", len(wanted) - len(fetched.data))
         names = ItemNames(loader.keys if self._with_keys else None, loader.locate)
         pipeline = self._pipeline if skip else self._pipeline._replace(on_error="raise")
-        ids = fetched.indices.tolist()
+        ids, seed = fetched.indices.tolist(), self._seed_now()
         if not self._with_ids:
-            return pipeline.samples(ids, fetched.data, names, loader.stats)
+            return pipeline.samples(ids, fetched.data, names, loader.stats, seed)
         return [
             (number, sample)
             for number, data in zip(ids, fetched.data, strict=True)
-            for sample in pipeline.samples([number], [data], names, loader.stats)
+            for sample in pipeline.samples([number], [data], names, loader.stats, seed)
         ]
+
+    def _seed_now(self) -> Seed | None:
+        if self._seed is None:
+            return None
+        epoch = int(self._epoch)
+        if epoch == _NOT_SET:
+            # Epoch 0 for ever would be the same augmentation in every epoch.
+            raise ValueError("with a seed, call dataset.set_epoch(epoch) before each epoch")
+        return self._seed, epoch
 
     def _checked(self, index: SupportsIndex) -> int:
         number, items = operator.index(index), len(self)
         if not -items <= number < items:
             raise IndexError(f"index out of range: item {number} of a dataset of {items} items")
         return number % items
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ if get_spawning_popen() is not None else {**self.__dict__, "_epoch": int(self._epoch)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(state["_epoch"], int):
+            self._epoch = _shared_epoch(state["_epoch"])
+
+
+def _shared_epoch(epoch: int) -> torch.Tensor:
+    """The number of an epoch in memory that worker processes share."""
+    shared: torch.Tensor = torch.tensor(epoch).share_memory_()  # type: ignore[no-untyped-call]
+    return shared
+
+
+def _checked_seed(seed: int | None) -> int | None:
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise ValueError(f"seed must be a whole number, not {seed!r}")
+    return seed
