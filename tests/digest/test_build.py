@@ -7,6 +7,7 @@ import os
 import random
 import tarfile
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -386,3 +387,79 @@ def test_a_source_that_is_no_address_is_refused(store, source):
     """The message shows a right one."""
     with pytest.raises(ValueError, match="s3://bucket/prefix"):
         store.build(source)
+
+
+PAIRS = {
+    f"{folder}/{n}.{kind}": f"{folder}{n}{kind}".encode() for folder in "ab" for n in (1, 2) for kind in ("cls", "jpg")
+}
+
+
+def test_files_beside_each_other_are_samples(store):
+    """The members of each sample are adjacent rows, in the order of their names as given; other files are not read."""
+    fill(store, {**PAIRS, "a/1.d/1.jpg": b"j", "a/1.d/1.cls": b"c", "README.md": b"no member", "a/x": b"nor this"})
+    report = store.build(items="samples:jpg,cls")
+    table = pq.read_table(store.file)
+    stems = ["a/1", "a/1.d/1", "a/2", "b/1", "b/2"]
+    assert table["key"].to_pylist() == [f"{stem}.{kind}" for stem in stems for kind in ("jpg", "cls")]
+    assert table["member"].to_pylist() == ["jpg", "cls"] * 5
+    assert table.schema.metadata[b"larder.members"] == b"jpg,cls"
+    assert (report.samples, report.items, report.objects, report.incomplete) == (5, 10, 10, 0)
+    assert not store.reads().keys() & {"README.md", "a/x"}
+    assert report.id == digest.read(store.file).id
+
+
+def test_a_sample_that_lacks_a_member(store):
+    """The build names it and writes nothing; told to skip such samples it counts them, and reads nothing again."""
+    fill(store, {name: body for name, body in PAIRS.items() if name not in ("a/2.cls", "b/1.jpg")})
+    with pytest.raises(
+        digest.BuildIncomplete, match=r"2 samples lack members(?s:.*)a/2 lacks cls\n  b/1 lacks jpg"
+    ) as told:
+        store.build(items="samples:jpg,cls")
+    assert [failure.key for failure in told.value.failures] == ["a/2", "b/1"]
+    assert not store.file.exists()
+    report = store.build(items="samples:jpg,cls", skip_incomplete=True)
+    assert (report.samples, report.incomplete, report.unchanged) == (2, 2, 6)
+    assert [key for key, *_ in store.items()] == ["a/1.jpg", "a/1.cls", "b/2.jpg", "b/2.cls"]
+    assert not store.reads()
+
+
+@pytest.mark.parametrize("members", ["", "jpg", "jpg,", "jpg,jpg", "a/b,jpg", "x" * 81 + ",jpg"])
+def test_names_that_are_no_members(store, members):
+    """A sample has at least two members, each named once and without a path."""
+    with pytest.raises(ValueError, match="sample"):
+        store.build(items=f"samples:{members}")
+
+
+def parquet(rows, per_group, **options):
+    """A Parquet file of so many rows."""
+    stream = io.BytesIO()
+    table = pa.table({"number": range(rows), "text": [f"row {number}" for number in range(rows)]})
+    pq.write_table(table, stream, row_group_size=per_group, **options)
+    return stream.getvalue()
+
+
+def test_row_groups_are_items_beside_their_footer(store):
+    """Each row group is a stretch of its file, and with the footer a sample; built again, only files without rows are read."""
+    bodies = {"a": parquet(25, 10), "b": parquet(3, 10, compression="none"), "none": parquet(0, 10)}
+    fill(store, bodies)
+    report = store.build(items="row-groups")
+    assert (report.samples, report.items, report.objects) == (4, 8, 3)
+    file = digest.read(store.file)
+    places = [file.location(index) for index in range(8)]
+    assert [place.key for place in places] == ["a"] * 6 + ["b"] * 2
+    for number, place in enumerate(places):
+        part = bodies[place.key][place.offset :][: place.length]
+        assert file.digest(number) == sha256(part)
+        assert part.endswith(b"PAR1") == bool(number % 2)
+    assert len({place.offset for place in places[:6:2]}) == 3
+    first = store.file.read_bytes()
+    report = store.build(items="row-groups")
+    assert (report.unchanged, set(store.reads()), store.file.read_bytes() == first) == (2, {"none"}, True)
+
+
+@pytest.mark.parametrize("body", [b"", b"PAR1", b"x" * 100, parquet(9, 9)[-60:]])
+def test_an_object_that_is_not_parquet(store, body):
+    """The build names it, and writes nothing."""
+    fill(store, {"a": body})
+    with pytest.raises(digest.BuildIncomplete, match="row-groups of b/'a' failed"):
+        store.build(items="row-groups")

@@ -118,6 +118,16 @@ def pair_of(item: Item) -> tuple[int, bytes]:
     return int(bytes(members["cls"])), bytes(members["jpg"])
 
 
+def named_pair(item: Item) -> tuple[int, bytes, str]:
+    """The same with the key of the first member."""
+    return *pair_of(item), item.key
+
+
+def either(item: Item) -> tuple[str, int]:
+    """The dataset of a mixture, and the class of a sample or the number of an item."""
+    return item.dataset, pair_of(item)[0] if item.dataset.endswith("pairs.parquet") else int(bytes(item.data))
+
+
 def process_of(item: Item) -> int:
     """The process that transforms."""
     return os.getpid()

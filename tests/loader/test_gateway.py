@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -17,14 +21,16 @@ import larder
 from benchmarks.servers import BUCKET
 from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
 from larder import digest
+from larder.parquet import concatenate, read_rows
 from larder.torch import CachedDataset, CachedMapDataset, merge_states, watch
 from tests.digests import Row, write
 from tests.gateways import Running, Settings, gateway, start
-from tests.loader.making import N, archive, consume, loader_of, numbers, pair_of, whole
+from tests.loader.making import N, archive, consume, either, loader_of, named_pair, numbers, pair_of, whole
 from tests.loader.systems import system
 from tests.origins.processes import free_port
 
 KEY = larder.Credentials("GWA", "gateway-secret-a")
+ROWS = ("number", "half", "text")
 PATIENT = larder.Retry(attempts=10_000, base=0.01, longest=0.05)
 
 
@@ -223,6 +229,80 @@ def test_members_of_a_sample_come_together(running, origin, tmp_path):
     for _ in range(2):
         found = [tuple(sample) for batch in loader_of(dataset, 1) for sample in batch]
         assert Counter(found) == Counter((number, body_of(number)) for number in range(N))
+
+
+@pytest.fixture(scope="module")
+def pairs(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digest file of samples whose image and class are objects beside each other."""
+    for number in range(N):
+        origin.put("data", f"pairs/{number:03}.jpg", body_of(number))
+        origin.put("data", f"pairs/{number:03}.cls", b"%d" % number)
+    store = larder.Credentials(ALICE.access_key_id, ALICE.secret_access_key)
+    path = tmp_path_factory.mktemp("pairs") / "pairs.parquet"
+    digest.build("s3://data/pairs/", path, endpoint=origin.endpoint, credentials=store, items="samples:jpg,cls")
+    return path
+
+
+def test_files_beside_each_other_come_together(running, pairs):
+    """Each sample once per epoch with all of its members, of which each is an item; from the cache once all are there."""
+    loader = watch(loader_of(dataset_at(running, pairs, transform=named_pair, collate=list, keys=True), 1))
+    for epoch in range(3):
+        found = Counter(tuple(sample) for batch in loader for sample in batch)
+        assert found == Counter((number, body_of(number), f"pairs/{number:03}.jpg") for number in range(N)), epoch
+    stats = loader.stats()
+    assert (stats.items, stats.batches, stats.hits >= N) == (3 * N, 3 * len(loader), True)
+    info = larder.Client(running.endpoint, credentials=KEY).register("pairs", pairs)
+    assert (info.items, info.members, info.samples) == (2 * N, 2, N)
+
+
+def test_samples_by_index_and_in_a_mixture(running, pairs, file):
+    """A map-style dataset has as many samples; a mixture has the samples of one dataset beside the items of another."""
+    indexed = CachedMapDataset(running.endpoint, pairs, transform=pair_of, access=larder.Access(credentials=KEY))
+    assert len(indexed) == N
+    assert indexed.__getitems__([5, 3, 5]) == [(number, body_of(number)) for number in (5, 3, 5)]
+    mixed = dataset_at(running, larder.Mix([pairs, file]), transform=either, collate=list)
+    found = Counter(tuple(sample) for batch in loader_of(mixed, 1) for sample in batch)
+    assert found == Counter((name, number) for name in map(str, (pairs, file)) for number in range(N))
+
+
+def test_a_sample_without_one_of_its_members(origin, pairs, tmp_path):
+    """Rule: a sample of which a member is gone has failed as a whole, and is counted once."""
+    with gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as started:
+        origin.delete("data", "pairs/008.cls")
+        try:
+            loader = watch(loader_of(dataset_at(started, pairs, transform=pair_of, collate=list, on_missing="skip")))
+            found = [number for batch in loader for number, _ in batch]
+        finally:
+            origin.put("data", "pairs/008.cls", b"8")
+    assert sorted(found) == [number for number in range(N) if number != 8]
+    assert loader.stats().skipped == 1
+
+
+def test_rows_of_parquet_files(running, origin, tmp_path):
+    """Every row of every file once per epoch, its columns together; another epoch comes from the cache."""
+    for part in range(2):
+        stream = io.BytesIO()
+        table = pa.table(
+            {"number": range(50 * part, 50 * part + 50), "half": [n / 2 for n in range(50)], "text": ["ü"] * 50}
+        )
+        pq.write_table(table, stream, row_group_size=10 + 5 * part)
+        origin.put("data", f"tables/{part}.parquet", stream.getvalue())
+    path, store = tmp_path / "rows.parquet", larder.Credentials(ALICE.access_key_id, ALICE.secret_access_key)
+    digest.build("s3://data/tables/", path, endpoint=origin.endpoint, credentials=store, items="row-groups")
+    dataset = dataset_at(running, path, 2, transform=read_rows, collate=concatenate, keys=True)
+    loader = watch(loader_of(dataset, 1))
+    for _ in range(2):
+        batches = list(loader)
+        assert len(batches) == len(loader) == 5
+        rows = [tuple(row) for batch in batches for row in zip(*(batch[name].tolist() for name in ROWS), strict=True)]
+        assert Counter(rows) == Counter((number, number % 50 / 2, "ü") for number in range(100))
+    assert loader.stats().hits >= 9
+    numbers_only = dataset_at(
+        running, path, 9, transform=partial(read_rows, columns=["number"]), keys=True, collate=list
+    )
+    assert {name for batch in numbers_only for sample in batch for name in sample} == {"number"}
+    with pytest.raises(larder.ItemUntransformable, match="keys=True"):
+        next(iter(dataset_at(running, path, transform=read_rows)))
 
 
 def test_an_indexed_dataset_for_two_ranks(running, file):

@@ -75,3 +75,15 @@ def test_the_fullest_chunk_of_many_items_is_found_in_a_sample() -> None:
     cut = ChunkCut(DATASET, 20 * SAMPLE, 10, 10)
     resident = np.sort(np.concatenate([cut.items_of(3), cut.items_of(7)[: SAMPLE // 2]]))
     assert fullest_chunk(resident, cut) == 3
+
+
+@given(st.integers(0, 500), st.integers(2, 4), st.integers(1, 10), st.integers(1, 12))
+def test_members_of_a_sample_are_in_one_chunk(samples: int, members: int, partitions: int, units: int) -> None:
+    """Rule: samples are cut as the client cuts them, and each takes all of its items along."""
+    cut = ChunkCut(DATASET, samples * members, partitions, units, members)
+    layout = Layout(samples, partitions, units, "striped", SEED)
+    for unit in range(units):
+        items = [sample * members + member for sample in layout.stripe(unit).tolist() for member in range(members)]
+        assert cut.items_of(unit).tolist() == items
+        assert set(cut.chunks_of(np.array(items, np.uint32)).tolist()) <= {unit}
+        assert {cut.chunk_of(item) for item in items[: 2 * members]} <= {unit}

@@ -386,3 +386,26 @@ async def test_the_allow_list_covers(read: Convert, tmp_path: Path, allow: tuple
     """Rule: an allow-list that covers every item lets the dataset pass, as does the lack of one."""
     rows = [Row(sha("a"), "data", "a/x"), Row(sha("b"), "data", "b")]
     assert (await read(write(tmp_path / "f", rows), grant=Grant(allow))).items == 2
+
+
+PAIRS = SCHEMA.with_metadata({"larder.members": "jpg,cls"})
+
+
+async def test_adjacent_rows_are_a_sample(read: Convert, tmp_path: Path) -> None:
+    """Rule: the file's metadata names the members; the same rows without it are another content."""
+    rows = rows_of(6)
+    done = await read(write(tmp_path / "f", rows, PAIRS))
+    content, _ = opened(tmp_path, done)
+    assert (content.items, content.members, content.id) == (6, 2, id_of(rows))
+    (tmp_path / "out" / "locations").unlink()
+    (tmp_path / "out").rmdir()
+    alone = await read(write(tmp_path / "g", rows))
+    assert (alone.id, alone.tag != done.tag, opened(tmp_path, alone)[0].members) == (done.id, True, 1)
+
+
+@pytest.mark.parametrize(("members", "said"), [("jpg,cls", "7 rows"), (",".join(map(str, range(65))), "65 members")])
+async def test_rows_that_are_no_samples(read: Convert, tmp_path: Path, members: str, said: str) -> None:
+    """Rule: a file with half a sample, or with larger ones than any loader makes, is refused."""
+    path = write(tmp_path / "f", rows_of(7), SCHEMA.with_metadata({"larder.members": members}))
+    problem = await refused(read, path)
+    assert (problem.code, said in str(problem)) == ("InvalidDigestFile", True)

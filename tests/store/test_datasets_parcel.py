@@ -18,21 +18,22 @@ from gateway.store.datasets.announced import Mark, inventory, known_of, read_mar
 from gateway.store.datasets.folders import read_document
 from gateway.store.datasets.parcel import Unfit
 from gateway.store.datasets.registry import Registry
-from tests.digests import Row, sha, write
+from tests.digests import SCHEMA, Row, sha, write
 from tests.near import NearRegistry
 
 OUTPUT = 1 << 24
 Files = dict[str, bytearray]
 
 
-async def registry_with(home: Path, count: int = 40, alike: int = 2) -> Registry:
-    """A node that has a dataset "d" of tenant "t", of which so many items have the same bytes each."""
+async def registry_with(home: Path, count: int = 40, alike: int = 2, members: str = "") -> Registry:
+    """A node that has a dataset "d" of tenant "t", of which so many items have the same bytes each; perhaps of samples."""
     registry = NearRegistry(home, 1)
     rows = [
         Row(sha(b"%d" % (n // alike)), "bkt", f"key/{n}", n if n % 3 else None, 5 if n % 5 else None)
         for n in range(count)
     ]
-    await registry.register("t", "d", write(home.parent / f"{home.name}.parquet", rows), "static")
+    schema = SCHEMA.with_metadata({"larder.members": members}) if members else SCHEMA
+    await registry.register("t", "d", write(home.parent / f"{home.name}.parquet", rows, schema), "static")
     return registry
 
 
@@ -94,6 +95,19 @@ async def test_what_arrives_is_what_was_sent(tmp_path: Path, count: int, alike: 
         for n in range(count)
     )
     assert inventory(other.folders) == inventory(registry.folders)
+
+
+async def test_samples_arrive_as_samples(tmp_path: Path) -> None:
+    """Rule: the copy of a dataset of samples has as many members; a parcel that says otherwise is refused."""
+    registry, other = await registry_with(tmp_path / "a", members="jpg,cls"), Registry(tmp_path / "b", 2)
+    files = files_of(sent(registry))
+    await take(other, packed(files))
+    copy = other.find("t", "d")
+    assert copy is not None
+    assert copy.content.members == 2
+    files["index"][layout.HEADER + layout.INDEX_FORM.size - 55] = 4
+    with pytest.raises(Unfit, match="another dataset"):
+        await take(Registry(tmp_path / "c", 3), packed(files))
 
 
 def _document(**changes: object) -> Callable[[Files], None]:

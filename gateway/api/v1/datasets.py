@@ -155,6 +155,7 @@ class DatasetService:
             name=registration.name,
             id=content.id,
             items=content.items,
+            members=content.members,
             bytes=content.size,
             caching=plan.caching.value,
             chunks=Chunks(partitions=plan.partitions, units=plan.units),

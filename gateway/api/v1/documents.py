@@ -29,6 +29,7 @@ class Dataset(BaseModel):
     name: str = Field(examples=["imagenet-train"])
     id: str = Field(description="SHA-256 over the items' digests in order", examples=[_ID])
     items: int = Field(examples=[1281167])
+    members: int = Field(description="items of a sample, which are adjacent; 1 without samples", examples=[1])
     bytes: int = Field(description="of all items whose length is known", examples=[146_000_000_000])
     caching: Literal["full", "static", "chunked", "none"] = Field(
         description="the mode for a reader that begins now: from the fleet's plan if it includes the dataset, else from its size",

@@ -88,4 +88,4 @@ class Planned:
 
     def cut(self, content: Content, partitions: int, units: int) -> ChunkCut:
         """How a dataset is cut into chunks."""
-        return _cut(content.id, content.items, partitions, units)
+        return _cut(content.id, content.items, partitions, units, content.members)

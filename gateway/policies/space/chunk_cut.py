@@ -5,6 +5,8 @@ item at *slot* ``s`` of the permuted order is ``item_at(s)``. The slots, not the
 these into ``units`` stripe units, and chunk ``c`` is unit ``c`` of every partition (Quiver, FAST 2020, section 5.1). Every chunk
 is then a uniform sample of the dataset, however the dataset is sorted.
 
+Where samples have several items, such as an image and its label, these are adjacent, and samples take the place of items.
+
 The permutation depends on the number of items and the dataset's id only, so all jobs and nodes use the same chunks. The client
 computes it too (``larder.planner.permutation``); tests/wire/item_order.json pins both.
 
@@ -110,29 +112,36 @@ class ChunkCut:
         items: how many it has.
         partitions: parts of the permuted order.
         units: stripe units of a partition, which is the number of chunks.
+        members: adjacent items of a sample, which are in one chunk.
     """
 
-    def __init__(self, dataset: str, items: int, partitions: int, units: int) -> None:
+    def __init__(self, dataset: str, items: int, partitions: int, units: int, members: int = 1) -> None:
         self.items = items
         self.units = units
-        self._permutation = ItemPermutation(items, int(dataset[:16], 16))
-        self._starts = unit_starts(items, partitions, units)
+        self._members = members
+        self._samples = items // members
+        self._permutation = ItemPermutation(self._samples, int(dataset[:16], 16))
+        self._starts = unit_starts(self._samples, partitions, units)
 
     def chunk_of(self, item: int) -> int:
         """The chunk of one item."""
-        return int(np.searchsorted(self._starts, self._permutation.slot_of(item), "right") - 1) % self.units
+        slot = self._permutation.slot_of(item // self._members)
+        return int(np.searchsorted(self._starts, slot, "right") - 1) % self.units
 
     def chunks_of(self, items: NDArray[np.integer]) -> NDArray[np.int64]:
         """The chunk of each of these items."""
-        units = np.searchsorted(self._starts, self._permutation.slots_of(items), "right") - 1
+        slots = self._permutation.slots_of(items // self._members)
+        units = np.searchsorted(self._starts, slots, "right") - 1
         return np.asarray(units % self.units, np.int64)
 
     def items_of(self, chunk: int) -> NDArray[np.uint32]:
         """The items of one chunk, in the permuted order; none if there is no such chunk."""
-        ends = np.append(self._starts[1:], self.items)
+        ends = np.append(self._starts[1:], self._samples)
         units = range(chunk, len(self._starts), self.units)
         parts = [np.arange(self._starts[unit], ends[unit], dtype=np.uint32) for unit in units]
-        return self._permutation.items_at(np.concatenate(parts)) if parts else np.empty(0, np.uint32)
+        samples = self._permutation.items_at(np.concatenate(parts)) if parts else np.empty(0, np.uint32)
+        members = np.arange(self._members, dtype=np.uint32)
+        return np.asarray((samples[:, None] * np.uint32(self._members) + members).reshape(-1), np.uint32)
 
 
 def unit_starts(items: int, partitions: int, units: int) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ Imported by ``convert`` only, because it imports pyarrow.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,10 @@ from gateway.store.datasets.layout import NONE
 MAX_KEY = 1024
 MAX_BUCKETS = 65_536
 LARGEST = 2**63 - 1
+MEMBERS = b"larder.members"
+"""Metadata of a digest file whose samples are adjacent rows: the members' names with commas between."""
+MAX_MEMBERS = 64
+"""Members of a sample."""
 
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
@@ -66,6 +71,20 @@ def check_schema(schema: pa.Schema) -> None:
         plain = kind.value_type if pa.types.is_dictionary(kind) else kind
         if not _fits(name, plain):
             raise BadFile(f"The column {name!r} has type {str(kind)[:100]}; it must be {wanted}.")
+
+
+def members_of(metadata: Mapping[bytes, bytes], items: int) -> int:
+    """How many adjacent rows are a sample: as many as the file's metadata names members, else 1.
+
+    Raises:
+        BadFile: there are too many, or the rows are no whole number of samples.
+    """
+    members = metadata[MEMBERS].count(b",") + 1 if MEMBERS in metadata else 1
+    if members > MAX_MEMBERS:
+        raise BadFile(f"The file's samples have {members} members; they may have {MAX_MEMBERS}.")
+    if items % members:
+        raise BadFile(f"The file has {items} rows, but its samples have {members} members each.")
+    return members
 
 
 def _fits(name: str, kind: pa.DataType) -> bool:

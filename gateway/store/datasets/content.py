@@ -77,6 +77,7 @@ class Content:
         id: SHA-256 over the digests in order, as 64 hex digits.
         tag: the folder's name, different for contents of one id with different lengths.
         items: their number.
+        members: adjacent items that are one sample.
         size: bytes of all items of known length.
         digests: (items, 32), read-only.
         lengths: in bytes, ``UNKNOWN_LENGTH`` where the digest file has none; read-only.
@@ -116,6 +117,7 @@ class Content:
             os.close(descriptor)
         self.id = index.id.hex()
         self.items: int = index.items
+        self.members = index.members
         self.size = index.size
         self.states = ItemStates(states, index.items)
         self.digests = index.digests

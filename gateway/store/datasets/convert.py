@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from gateway.model.datasets import MAX_ITEMS
 from gateway.policies.dataset_quota import Limit
 from gateway.store.datasets import layout
-from gateway.store.datasets.columns import BadFile, check_schema, read_columns
+from gateway.store.datasets.columns import BadFile, check_schema, members_of, read_columns
 from gateway.store.datasets.writing import Budget, IndexWriter, LocationsWriter
 
 BATCH = 64 * 1024
@@ -67,7 +67,7 @@ def convert(source: Path, folder: Path, job: ConversionJob) -> dict[str, Any]:
         if items > job.items:
             raise BadFile(f"The file has {items} rows, more than the tenant may register.", Limit.ITEMS)
         (folder / "content").mkdir(mode=0o700)
-        index = IndexWriter(folder / "content", items, budget)
+        index = IndexWriter(folder / "content", items, budget, members_of(file.metadata.metadata or {}, items))
         locations = LocationsWriter(folder / layout.LOCATIONS, budget)
         buckets: dict[str, int] = {}
         done = 0

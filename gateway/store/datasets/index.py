@@ -56,6 +56,7 @@ class Index:
     Attributes:
         items: their number.
         size: bytes of all items of known length.
+        members: adjacent items of a sample.
         id: SHA-256 over the digests in order.
         digests: (items, 32).
         lengths: in bytes, ``layout.NONE`` where the digest file has none.
@@ -72,6 +73,7 @@ class Index:
             raise Damaged("an index has no header")
         magic, self.items, size, self.id = INDEX_HEADER.unpack_from(table)
         self.size = int.from_bytes(size, "little")
+        self.members = 1
         self.digests: NDArray[np.uint8] | Repeated
         self.lengths: NDArray[np.uint64] | Lengths
         if magic == INDEX_MAGIC and len(table) >= 2 * HEADER:
@@ -82,9 +84,11 @@ class Index:
             raise Damaged("an index does not match its header")
 
     def _open(self, table: mmap.mmap | bytes) -> None:
-        distinct, width = INDEX_FORM.unpack_from(table, HEADER)
+        distinct, width, members = INDEX_FORM.unpack_from(table, HEADER)
+        self.members = max(1, members)
         form = IndexForm(self.items, distinct, width)
-        if width not in (0, 1, 2, 4, 8) or distinct > self.items or len(table) != form.size:
+        wrong = width not in (0, 1, 2, 4, 8) or distinct > self.items or self.items % self.members
+        if wrong or len(table) != form.size:
             raise Damaged("an index does not have the length in its header")
         digests = np.frombuffer(table, np.uint8, 32 * distinct, form.digests).reshape(distinct, 32)
         self.lengths = Lengths(_numbers(table, form.lengths, width, self.items))

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.model.errors import LarderError
 
@@ -41,8 +42,8 @@ LOCATIONS_MAGIC_1 = b"LRDLOCS1"
 
 INDEX_HEADER = struct.Struct("<8sQ16s32s")
 """magic, items, bytes of all items of known length (128 bits), dataset id; in version 2 followed by ``INDEX_FORM``"""
-INDEX_FORM = struct.Struct("<QB55x")
-"""distinct digests, or the number of items in the plain form; bytes of a length"""
+INDEX_FORM = struct.Struct("<QBB54x")
+"""distinct digests, or the number of items in the plain form; bytes of a length; items of a sample, 0 in older files for 1"""
 STATES_HEADER = struct.Struct("<8sQQ40x")
 """magic, items, boot; the byte at ``SURVEYED`` tells whether all items have been looked up in the index since this boot"""
 SURVEYED = 24
@@ -67,6 +68,16 @@ digest, in locations 4 + 2 + 8 + 8 of the four columns, and its share of the pag
 
 class Damaged(LarderError):
     """A file of a dataset is missing or malformed: the dataset counts as not registered."""
+
+
+class Hashed(Protocol):
+    """A hash of hashlib."""
+
+    def update(self, data: bytes, /) -> None:
+        """Add bytes."""
+
+    def hexdigest(self) -> str:
+        """The hash so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +128,19 @@ class IndexForm:
     def size(self) -> int:
         """Bytes of the whole file."""
         return self.lengths + max(8, padded(self.length_width * self.items))
+
+
+def tag_of(identity: bytes, lengths: Hashed, members: int) -> str:
+    """The name of a content's folder: what it is a function of.
+
+    Args:
+        identity: SHA-256 over the digests.
+        lengths: SHA-256 over the lengths; more is added to it.
+        members: items of a sample.
+    """
+    if members > 1:
+        lengths.update(b"members %d" % members)
+    return f"{identity.hex()}-{lengths.hexdigest()[:16]}"
 
 
 def width_of(largest: int) -> int:

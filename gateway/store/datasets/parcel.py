@@ -35,6 +35,7 @@ from gateway.store.datasets.layout import (
     STATES_MAGIC,
     Damaged,
     states_size,
+    tag_of,
 )
 from gateway.store.datasets.locations import open_locations
 from gateway.store.failures import disk_faults
@@ -237,7 +238,7 @@ def check_index(path: Path, tag: str) -> int:
         hashes[1].update(np.ascontiguousarray(lengths).data)
         known += total_of(lengths)
     found = hashes[0].digest()
-    if found != index.id or tag != f"{found.hex()}-{hashes[1].hexdigest()[:16]}" or known != index.size:
+    if found != index.id or tag != tag_of(found, hashes[1], index.members) or known != index.size:
         raise Unfit("its index belongs to another dataset")
     _check_order(index)
     return int(index.items)

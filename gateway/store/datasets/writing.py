@@ -116,11 +116,13 @@ class IndexWriter:
         folder: receives the files; its parent, the draft, receives temporary files.
         items: the number of rows to come.
         budget: of the job.
+        members: adjacent rows of a sample.
     """
 
-    def __init__(self, folder: Path, items: int, budget: Budget) -> None:
+    def __init__(self, folder: Path, items: int, budget: Budget, members: int = 1) -> None:
         budget.spend(layout.states_size(items))
         self._items = items
+        self._members = members
         self._folder = folder
         self._budget = budget
         self._all_digests = Output(folder.parent / "digests.tmp", budget)
@@ -154,7 +156,7 @@ class IndexWriter:
         file = Output(self._folder / layout.INDEX, self._budget)
         identity = self._digests.digest()
         file.put(0, layout.INDEX_HEADER.pack(layout.INDEX_MAGIC, items, self._size.to_bytes(16, "little"), identity))
-        file.put(layout.HEADER, layout.INDEX_FORM.pack(form.distinct, width))
+        file.put(layout.HEADER, layout.INDEX_FORM.pack(form.distinct, width, self._members))
         if form.plain:
             _write_plain(file, form, digests, prefixes, order)
         else:
@@ -165,7 +167,7 @@ class IndexWriter:
         self._all_digests.discard()
         self._all_lengths.discard()
         self._write_states()
-        tag = f"{identity.hex()}-{self._lengths.hexdigest()[:16]}"
+        tag = layout.tag_of(identity, self._lengths, self._members)
         return {"id": identity.hex(), "tag": tag, "items": items, "size": self._size}
 
     def _write_lengths(self, file: Output, form: IndexForm) -> None:

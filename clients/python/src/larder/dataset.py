@@ -27,6 +27,7 @@ class DatasetInfo:
         units: stripe units of each partition; a chunk is one unit of every partition.
         plan: version of the gateway's decisions about this dataset.
         resident: cached items of the node that answered, at that time; in a fleet, its share.
+        members: items of a sample, which are adjacent; 1 without samples.
     """
 
     name: str
@@ -38,6 +39,12 @@ class DatasetInfo:
     units: int = 10
     plan: int = 1
     resident: int = 0
+    members: int = 1
+
+    @property
+    def samples(self) -> int:
+        """What a loader delivers: the items, or the samples that they form."""
+        return self.items // self.members
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> DatasetInfo:
@@ -61,6 +68,7 @@ class DatasetInfo:
             units=_typed(chunks, "units", int),
             plan=_typed(document, "plan", int),
             resident=_typed(document, "resident", int),
+            members=max(1, _typed({"members": 1, **document}, "members", int)),
         )
 
 

@@ -56,6 +56,7 @@ def _add_build(commands: Any) -> None:
         "examples:\n"
         "  larder digest build s3://photos/train/ -o train.digest --include '*.jpg'\n"
         "  larder digest build s3://shards/ -o shards.digest --include '*.tar' --tar-samples\n"
+        "  larder digest build s3://pairs/ -o pairs.digest --samples jpg,cls\n"
         "  larder digest build s3://records/ -o records.digest --index mypackage.records:items\n\n"
         "The function of --index is items(bucket, key, size, read) and gives (offset, length) of each item in an object;\n"
         "read(offset, length) gives its bytes. Patterns match whole keys; * also crosses /.",
@@ -69,11 +70,18 @@ def _add_build(commands: Any) -> None:
         "--exclude", metavar="GLOB", action="append", default=[], help="exclude these keys; repeatable"
     )
     inside = command.add_mutually_exclusive_group()
+    inside.add_argument(
+        "--samples",
+        metavar="MEMBERS",
+        help="the items are the samples that files form: a.jpg, a.cls, ... with --samples jpg,cls; the largest first",
+    )
     inside.add_argument("--tar-members", action="store_true", help="the items are the files in TARs, not whole objects")
     inside.add_argument(
         "--tar-samples", action="store_true", help="the items are the samples in TARs: adjacent files a.jpg, a.cls, ..."
     )
+    inside.add_argument("--row-groups", action="store_true", help="the items are the row groups of Parquet files")
     inside.add_argument("--index", metavar="MODULE:FUNCTION", help="a function that locates the items of each object")
+    command.add_argument("--skip-incomplete", action="store_true", help="leave out --samples that lack a member")
     command.add_argument("--fresh", action="store_true", help="read everything again")
     command.add_argument(
         "--no-store-checksums", action="store_true", help="read objects even if the store has their SHA-256"

@@ -44,6 +44,12 @@ class ImportanceReport(NamedTuple):
     scores: NDArray[np.float16]
     counts: NDArray[np.integer]
 
+    def of_members(self, members: int) -> ImportanceReport:
+        """The report of a dataset in which so many adjacent items are a sample: each has its sample's score."""
+        if members == 1:
+            return self
+        return ImportanceReport(self.epoch, np.repeat(self.scores, members), np.repeat(self.counts, members))
+
 
 class ImportanceSender:
     """Sends the reports of one job. `offer` is for the training loop, `send` for the heartbeat thread.

@@ -254,11 +254,12 @@ class Job:
         """Tell the gateways which items matter and which will be read. Returns at once; failures are counted in ``stats()``.
 
         Args:
-            report: what is known at the beginning of an epoch.
+            report: what is known at the beginning of an epoch; of samples, if the dataset has such.
             dataset: of the items.
         """
         if not self._heartbeat.own:
             return
+        report = report.of_members(dataset.members)
         if self._sender is None or self._sender.dataset.id != dataset.id:
             self._sender = ImportanceSender(self._heartbeat, dataset)
             self._heartbeat.chores = (self._sender.send,)

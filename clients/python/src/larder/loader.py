@@ -234,7 +234,7 @@ class Loader:
     @info.setter
     def info(self, info: DatasetInfo) -> None:
         self._info = info
-        self.stats.order.items = info.items
+        self.stats.order.items = info.samples
 
     @property
     def reader(self) -> ItemReader:
@@ -332,8 +332,8 @@ class Loader:
             StateError: the state is damaged, of another dataset, or of another rank or world size and not merged.
         """
         progress = Progress.from_json(state, dataset=self.info.id)
-        if progress.layout.items != self.info.items:
-            raise StateError(f"the state is of {progress.layout.items} items, the dataset has {self.info.items}")
+        if progress.layout.items != self.info.samples:
+            raise StateError(f"the state is of {progress.layout.items} items, the dataset has {self.info.samples}")
         if (progress.layout.kind == "sequential") != self.settings.sequential:
             raise StateError(f"the state is of an epoch in another order, the loader's order is {self.settings.order}")
         mine = progress.of_rank(shard.rank, shard.world)
@@ -427,7 +427,7 @@ class Loader:
         elif kind == "auto":
             rotated = info.caching == "chunked" or not isinstance(self.settings.job, str)
             kind = "striped" if rotated else "shuffled"
-        return Layout(info.items, info.partitions, info.units, kind, int(info.id[:16], 16))
+        return Layout(info.samples, info.partitions, info.units, kind, int(info.id[:16], 16))
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies with shared counters would count twice, and a reader counts into its own.
@@ -436,7 +436,7 @@ class Loader:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self._info is not None:
-            self.stats.order.items = self._info.items
+            self.stats.order.items = self._info.samples
 
 
 def _source(endpoint: str, dataset: DatasetName | Mix, access: Access | None) -> Source:

@@ -73,14 +73,14 @@ class Mix:
         Raises:
             ValueError: a dataset has no items, or comes too often.
         """
-        sizes = tuple(part.items for part in parts)
+        sizes = tuple(part.samples for part in parts)
         counts = sizes if self.weights is None else shares(self.weights, self.items or sum(sizes))
         made = tuple(MixturePart(layout_of(part), count) for part, count in zip(parts, counts, strict=True))
         if self.weights is not None:
             check_numbers(made)
         identity = hashlib.sha256(b"larder/mixture")
         for part, count in zip(parts, counts, strict=True):
-            identity.update(f"/{part.id}/{part.items}/{part.partitions}/{part.units}/{count}".encode())
+            identity.update(f"/{part.id}/{part.samples}/{part.partitions}/{part.units}/{count}".encode())
         modes = {part.caching for part in parts}
         return MixtureInfo(
             name=" + ".join(self.names),
@@ -115,7 +115,7 @@ def refuse_mix(dataset: DatasetName | Mix, reader: str) -> DatasetName:
 
 def layout_of(part: DatasetInfo) -> Layout:
     """The chunks of a dataset of a mixture: striped, whatever its caching mode is at the time, so that a resume finds them."""
-    return Layout(part.items, part.partitions, part.units, "striped", int(part.id[:16], 16))
+    return Layout(part.samples, part.partitions, part.units, "striped", int(part.id[:16], 16))
 
 
 def parts_of(info: MixtureInfo) -> tuple[MixturePart, ...]:
@@ -125,7 +125,7 @@ def parts_of(info: MixtureInfo) -> tuple[MixturePart, ...]:
 
 def numbering_of(info: MixtureInfo) -> Numbering:
     """The numbers of a mixture's items."""
-    return Numbering(tuple(part.items for part in info.parts))
+    return Numbering(tuple(part.samples for part in info.parts))
 
 
 class MixedSource:
@@ -160,9 +160,9 @@ class MixedSource:
         assert isinstance(info, MixtureInfo)
         passed = start % max(1, numbering_of(info).total)
         for source, part in zip(self._sources, info.parts, strict=True):
-            skipped = min(passed, part.items)
+            skipped = min(passed, part.samples)
             passed -= skipped
-            wanted = part.items - skipped if count is None else min(count, part.items - skipped)
+            wanted = part.samples - skipped if count is None else min(count, part.samples - skipped)
             if wanted:
                 yield from source.locations(part, skipped, wanted)
             count = None if count is None else count - wanted

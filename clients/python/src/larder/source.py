@@ -6,7 +6,8 @@ import os
 from array import array
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Protocol, runtime_checkable
 
@@ -22,12 +23,15 @@ from larder.merging import Fetched
 from larder.results import GatewayResults, ResultStore
 from larder.retry import Retry
 from larder.s3 import S3
+from larder.samples import SampleReader
 from larder.stats import Stats
-from larder.tar import sample_members
+from larder.tar import sample_members, split_name
 
 DatasetName = str | os.PathLike[str] | DatasetInfo
 OUTAGE = 120.0
 """Seconds that a training job waits for a gateway that is away, such as during a restart."""
+_WHOLE = -1
+"""Offset of an item that is a whole object."""
 
 
 class ItemReader(Protocol):
@@ -145,10 +149,10 @@ class GatewaySource:
             hint = f"To register the digest file of this name, say './{name}'."
             raise UnknownDataset(error.status, error.code, f"{error.detail} {hint}") from None
 
-    def reader(self, info: DatasetInfo, stats: Stats) -> BatchReader:
+    def reader(self, info: DatasetInfo, stats: Stats) -> BatchReader | SampleReader:
         """A reader of batches from the gateway."""
         access = self._access
-        return BatchReader(
+        reader = BatchReader(
             self._client.endpoint,
             info,
             credentials=access.credentials,
@@ -159,6 +163,7 @@ class GatewaySource:
             split=access.split,
             stats=stats,
         )
+        return reader if info.members == 1 else SampleReader(reader, lambda: self._member_names(info))
 
     def results(self, info: DatasetInfo, name: str, owner: str) -> GatewayResults:
         """Results of pipelines at the gateway."""
@@ -168,7 +173,19 @@ class GatewaySource:
         )
 
     def locations(self, info: DatasetInfo, start: int = 0, count: int | None = None) -> Iterable[ItemLocation]:
-        """Locations of the items, from the gateway."""
+        """Locations of the items, from the gateway; of samples, those of their first members."""
+        if info.members == 1:
+            return self._locations(info, start, count)
+        found = self._locations(info, start * info.members, None if count is None else count * info.members)
+        first = islice(found, 0, None, info.members)
+        return (replace(location, index=location.index // info.members) for location in first)
+
+    def _member_names(self, info: DatasetInfo) -> tuple[str, ...]:
+        members = [split_name(location.key)[1] for location in self._locations(info, 0, info.members)]
+        # The parts of one object have one key: they are numbered.
+        return tuple(members) if len(set(members)) == len(members) else tuple(map(str, range(len(members))))
+
+    def _locations(self, info: DatasetInfo, start: int, count: int | None) -> Iterable[ItemLocation]:
         # Equal items may be registered under several names, in several places.
         same = False
         with suppress(UnknownDataset):
@@ -191,12 +208,15 @@ class Item:
         data: its bytes, a part of the batch's buffer, which lives as long as any reference to it.
         name: bucket and key, if the dataset has ``keys=True``.
         dataset: name of its dataset, as given, in a `larder.Mix`.
+        offset: its first byte in its object, if the dataset has ``keys=True`` and the item is a part; of a sample, that of its
+            first member. Pipelines do not have it.
     """
 
     index: int
     data: memoryview
     name: tuple[str, str] | None = None
     dataset: str = ""
+    offset: int | None = None
 
     def __repr__(self) -> str:
         place = "" if self.name is None else f", 's3://{self.name[0]}/{self.name[1]}'"
@@ -204,8 +224,8 @@ class Item:
 
     @property
     def members(self) -> dict[str, memoryview]:
-        """The members of a sample in a TAR (``larder digest build --tar-samples``), by their names from the first dot on, such as
-        ``jpg`` and ``cls``; parts of ``data``.
+        """The members of a sample (``larder digest build --tar-samples`` or ``--samples``), by their names from the first dot on,
+        such as ``jpg`` and ``cls``; parts of ``data``.
 
         Raises:
             ValueError: the item is no sample.
@@ -240,7 +260,7 @@ class Item:
 class Keys:
     """Bucket and key by item index, for transforms that need them (a label is often part of the key).
 
-    Packed into one byte string and two arrays: Python strings for ten million items would take gigabytes in every worker, and
+    Packed into one byte string and three arrays: Python strings for ten million items would take gigabytes in every worker, and
     reference counting would copy them into each.
 
     Args:
@@ -249,11 +269,13 @@ class Keys:
 
     def __init__(self, locations: Iterable[ItemLocation]) -> None:
         buckets: dict[str, int] = {}
-        bucket_of, ends, text = array("I"), array("Q", [0]), bytearray()
+        bucket_of, ends, text, offsets = array("I"), array("Q", [0]), bytearray(), array("q")
         for location in locations:
             bucket_of.append(buckets.setdefault(location.bucket, len(buckets)))
             text += location.key.encode()
             ends.append(len(text))
+            offsets.append(_WHOLE if location.offset is None else location.offset)
+        self._offsets = np.frombuffer(offsets, np.int64)
         self._buckets = list(buckets)
         self._bucket_of = np.frombuffer(bucket_of, np.uint32)
         self._ends = np.frombuffer(ends, np.uint64)
@@ -261,6 +283,11 @@ class Keys:
 
     def __len__(self) -> int:
         return len(self._bucket_of)
+
+    def offset(self, index: int) -> int | None:
+        """The first byte of an item in its object; ``None`` for a whole object."""
+        found = int(self._offsets[index])
+        return None if found == _WHOLE else found
 
     def __getitem__(self, index: int) -> tuple[str, str]:
         start, end = int(self._ends[index]), int(self._ends[index + 1])

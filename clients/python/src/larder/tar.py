@@ -9,6 +9,8 @@ Formats: POSIX.1-2017 pax, "pax Interchange Format" (ustar headers and extended 
 
 from __future__ import annotations
 
+import tarfile
+from collections.abc import Mapping
 from typing import NamedTuple
 
 BLOCK = 512
@@ -131,6 +133,16 @@ def sample_members(sample: memoryview) -> dict[str, memoryview]:
             found[split_name(entry.name)[1]] = sample[position : position + entry.size]
         position += entry.size + -entry.size % BLOCK
     return found
+
+
+def pack_sample(members: Mapping[str, memoryview]) -> memoryview:
+    """The stretch of a TAR that holds these members; the inverse of ``sample_members``."""
+    pieces: list[bytes | memoryview] = []
+    for name, content in members.items():
+        entry = tarfile.TarInfo(f"sample.{name}")
+        entry.size = len(content)
+        pieces += [entry.tobuf(tarfile.GNU_FORMAT), content, bytes(-len(content) % BLOCK)]
+    return memoryview(b"".join(pieces))
 
 
 def _records(data: bytes, position: int) -> dict[str, str]:

@@ -14,7 +14,7 @@ from larder.digest.building import build as build_digest_file
 from larder.digest.building import partial
 from larder.digest.comparing import Comparison, differences
 from larder.digest.file import read
-from larder.digest.items import OBJECTS, TAR_MEMBERS, TAR_SAMPLES
+from larder.digest.items import OBJECTS, ROW_GROUPS, SAMPLES, TAR_MEMBERS, TAR_SAMPLES
 from larder.digest.progress import Counts, Silent, Written, size
 from larder.digest.summary import summarize
 from larder.digest.verifying import sample
@@ -37,6 +37,7 @@ def build(arguments: Namespace) -> int:
             fresh=arguments.fresh,
             supplied=not arguments.no_store_checksums,
             progress=not arguments.no_progress,
+            skip_incomplete=arguments.skip_incomplete,
         )
     except KeyboardInterrupt:
         journal = partial(Path(arguments.output))
@@ -48,19 +49,27 @@ def build(arguments: Namespace) -> int:
     if arguments.json:
         output.document(asdict(report))
         return 0
-    output.line(f"{report.file}: {report.items:,} items in {report.objects:,} objects of {size(report.bytes)}")
+    what = f"{report.items:,} items"
+    if report.samples:
+        what = f"{report.samples:,} samples of {report.items // report.samples} items each"
+    output.line(f"{report.file}: {what} in {report.objects:,} objects of {size(report.bytes)}")
     output.line(f"dataset id {report.id}")
     done = [f"read {report.objects_read:,} objects ({size(report.bytes_read)})", f"{report.unchanged:,} unchanged"]
     counted = {
         "with a checksum of the store's": report.supplied,
         "deleted during the build": report.vanished,
         "markers of folders left out": report.folders,
+        "samples without all members left out": report.incomplete,
     }
     output.line(", ".join(done + [f"{count:,} {what}" for what, count in counted.items() if count]))
     return 0
 
 
 def _items(arguments: Namespace) -> str:
+    if arguments.row_groups:
+        return ROW_GROUPS
+    if arguments.samples:
+        return SAMPLES + str(arguments.samples)
     if arguments.tar_members or arguments.tar_samples:
         return TAR_MEMBERS if arguments.tar_members else TAR_SAMPLES
     return arguments.index or OBJECTS

@@ -71,6 +71,8 @@ class Report:
         supplied: objects whose SHA-256 came from the store.
         vanished: objects deleted during the build, which are left out.
         folders: empty objects whose key ends in "/", which some tools create as folders; they are left out.
+        samples: samples that the items form, if they are members of such.
+        incomplete: samples without all members, which are left out.
     """
 
     file: str
@@ -84,6 +86,8 @@ class Report:
     supplied: int = 0
     vanished: int = 0
     folders: int = 0
+    samples: int = 0
+    incomplete: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ class Options:
     fresh: bool = False
     supplied: bool = True
     progress: BuildProgress | bool | None = None
+    skip_incomplete: bool = False
 
 
 def build(
@@ -111,6 +116,7 @@ def build(
     fresh: bool = False,
     supplied: bool = True,
     progress: BuildProgress | bool | None = None,
+    skip_incomplete: bool = False,
 ) -> Report:
     """Write the digest file of all objects below a prefix, ordered by key and offset.
 
@@ -121,7 +127,8 @@ def build(
         file: to write; an existing file is used, and replaced when the new one is complete.
         endpoint: of the store, or of a gateway; from the environment when left out.
         credentials: for it; from the usual places when left out.
-        items: ``"objects"``, ``"tar-members"``, ``"tar-samples"``, ``"module:function"``, or a function
+        items: ``"objects"``, ``"samples:jpg,cls"`` for objects that are together a sample (named with the largest first),
+            ``"tar-members"``, ``"tar-samples"``, ``"row-groups"`` of Parquet files, ``"module:function"``, or a function
             ``items(bucket, key, size, read)`` that gives offset and length of each item in an object; ``read(offset, length)``
             gives the object's bytes.
         include: patterns of keys to take (``*`` also crosses "/"); none takes all.
@@ -131,16 +138,17 @@ def build(
         supplied: take a full-object SHA-256 that the store has for the object's digest, instead of reading the object.
         progress: by default a bar on standard error if that is a terminal. ``True``: also a line every half minute elsewhere.
             ``False``: nothing.
+        skip_incomplete: leave out samples that lack a member, and count them.
 
     Raises:
-        ValueError: the source or the endpoint is no address, or ``jobs`` is not positive.
+        ValueError: the source or the endpoint is no address, ``jobs`` is not positive, or members are not named.
         S3Error: the bucket cannot be listed.
-        BuildIncomplete: objects could not be read.
+        BuildIncomplete: objects could not be read, or samples lack members.
         DigestFileError: ``file`` is something else, damaged, or being built by another process.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, not {jobs}")
-    options = Options(items, include, exclude, fresh, supplied, progress)
+    options = Options(items, include, exclude, fresh, supplied, progress, skip_incomplete)
     s3 = S3(endpoint, credentials=credentials)
     return build_with(lambda reader, tasks: concurrently(reader, tasks, jobs), s3, source, Path(file), options)
 
@@ -210,7 +218,11 @@ class _Build:
         """Write the file from the journal, and remove the journal."""
         report = self._report
         hashed = hashlib.sha256()
-        report.items = write(path, self._rows(hashed.update), self._reader.items.name)
+        items = self._reader.items
+        rows = self._rows(hashed.update)
+        if items.members:
+            rows = self._part_rows(hashed.update) if items.shared else self._sample_rows(hashed.update)
+        report.items = write(path, rows, items.name, items.members)
         report.id = hashed.hexdigest()
         report.bytes_read = self._reader.bytes
         self._journal.discard()
@@ -237,6 +249,8 @@ class _Build:
 
     def _wanted(self, key: str) -> bool:
         include, exclude = self._options.include, self._options.exclude
+        if not self._reader.items.include(key):
+            return False
         taken = not include or any(fnmatchcase(key, pattern) for pattern in include)
         return taken and not any(fnmatchcase(key, pattern) for pattern in exclude)
 
@@ -267,16 +281,62 @@ class _Build:
                 hashed(item.digest)
                 yield Row(item.digest, bucket, known.key, item.offset, item.length, known.etag, known.size, item.member)
 
+    def _part_rows(self, hashed: Callable[[bytes], None]) -> Iterator[Row]:
+        """Each part of an object beside the last one, which all need."""
+        bucket, report, members = self._reader.bucket, self._report, self._reader.items.members
+        for known in self._journal.objects():
+            report.objects += 1
+            report.bytes += known.size
+            *parts, last = known.items
+            for part in parts:
+                report.samples += 1
+                for item, member in zip((part, last), members, strict=True):
+                    hashed(item.digest)
+                    yield Row(item.digest, bucket, known.key, item.offset, item.length, known.etag, known.size, member)
+
+    def _sample_rows(self, hashed: Callable[[bytes], None]) -> Iterator[Row]:
+        """The members of each sample beside each other. Raises BuildIncomplete at the end if samples lack some."""
+        bucket, report, members = self._reader.bucket, self._report, self._reader.items.members
+        lacking: list[Failure] = []
+        for name, found in self._journal.samples():
+            if missing := [member for member in members if member not in found]:
+                report.incomplete += 1
+                if len(lacking) < _MOST_FAILURES:
+                    lacking.append(Failure(name, f"{name} lacks {', '.join(missing)}"))
+                continue
+            report.samples += 1
+            for member in members:
+                known = found[member]
+                (item,) = known.items
+                report.objects += 1
+                report.bytes += known.size
+                hashed(item.digest)
+                yield Row(item.digest, bucket, known.key, item.offset, item.length, known.etag, known.size, member)
+        if lacking and not self._options.skip_incomplete:
+            raise BuildIncomplete(self._lacking(lacking), lacking)
+
+    def _lacking(self, lacking: Sequence[Failure]) -> str:
+        many, complete = self._report.incomplete, self._report.samples
+        what = f"{many:,} sample{'s' * (many != 1)} lack{'s' * (many == 1)} members, beside {complete:,} with all"
+        return (
+            f"{what}, so no digest file was written; what was read is kept in {self._journal.path}: add what is missing, or"
+            f" --exclude these or --skip-incomplete, and build again{_listed(lacking, many)}"
+        )
+
     def _complaint(self) -> str:
         failures = self._failures
         many = f"{len(failures)} object{'s' * (len(failures) != 1)}"
         many += " or more" * (len(failures) >= _MOST_FAILURES)
-        shown = "".join(f"\n  {failure.detail}" for failure in failures[:10])
-        more = f"\n  and {len(failures) - 10} more" if len(failures) > 10 else ""
         return (
             f"{many} could not be read, so no digest file was written; what was read is kept in {self._journal.path}:"
-            f" remedy or --exclude these and build again{shown}{more}"
+            f" remedy or --exclude these and build again{_listed(failures, len(failures))}"
         )
+
+
+def _listed(failures: Sequence[Failure], count: int) -> str:
+    """The first of ``count`` failures, a line each."""
+    lines = "".join(f"\n  {failure.detail}" for failure in failures[:10])
+    return f"{lines}\n  and {count - 10:,} more" if count > 10 else lines
 
 
 def progress_of(given: BuildProgress | bool | None) -> BuildProgress:

@@ -1,4 +1,5 @@
-"""Kinds of items: whole objects, members or samples of TARs, or ranges that a user's function returns."""
+"""Kinds of items: whole objects, members or samples of TARs, or ranges that a user's function returns. Whole objects may be the
+members of samples."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from larder.errors import LarderError
+from larder.tar import split_name
 
 ReadRange = Callable[[int, int], bytes]
 """``read(offset, length)``: bytes of the object in question."""
@@ -16,6 +18,15 @@ Index = Callable[[str, str, int, ReadRange], Iterable[tuple[int, int]]]
 OBJECTS = "objects"
 TAR_MEMBERS = "tar-members"
 TAR_SAMPLES = "tar-samples"
+ROW_GROUPS = "row-groups"
+_PARTS = ("0", "1")
+"""Members of a row group: its bytes, and the footer of its file."""
+SAMPLES = "samples:"
+"""Beginning of the kind whose items are the members of samples; their names follow, with commas between."""
+MAX_MEMBERS = 64
+"""Members of a sample that gateways accept."""
+_LONGEST_MEMBER = 80
+"""Characters of a member's name: with it, a TAR header has room for the name."""
 
 
 class IndexFailed(LarderError):
@@ -29,25 +40,53 @@ class Items:
     Args:
         name: identifies the kind, so that digests of different kinds are not mixed.
         index: the user's function, if any.
+        members: names of the members of a sample; empty for other kinds.
+        shared: the members are parts of one object, and the last part of each object belongs to all of its samples.
     """
 
     name: str
     index: Index | None = None
+    members: tuple[str, ...] = ()
+    shared: bool = False
+
+    def include(self, key: str) -> bool:
+        """Whether an object is of this kind; of samples, whether it is one of their members."""
+        return self.shared or not self.members or split_name(key)[1] in self.members
 
     @classmethod
     def of(cls, what: str | Index) -> Items:
-        """The kind for ``"objects"``, ``"tar-members"``, ``"tar-samples"``, ``"module:function"``, or a function.
+        """The kind for ``"objects"``, ``"samples:jpg,cls"``, ``"tar-members"``, ``"tar-samples"``, ``"row-groups"``,
+        ``"module:function"``, or a function.
 
         Raises:
+            ValueError: the names of members are not those of a sample.
             IndexFailed: the function was not found.
         """
         if not isinstance(what, str):
             return cls(f"index {what.__module__}:{what.__qualname__}", what)
         if what in (OBJECTS, TAR_MEMBERS, TAR_SAMPLES):
             return cls(what)
+        if what == ROW_GROUPS:
+            # Not at the top: it imports pyarrow's Parquet reader, and this module is for all kinds.
+            from larder.digest.parquet import row_groups
+
+            return cls(what, row_groups, _PARTS, shared=True)
+        if what.startswith(SAMPLES):
+            return cls(what, members=_members(what.removeprefix(SAMPLES)))
         module, _, function = what.partition(":")
         try:
             index = getattr(importlib.import_module(module), function)
         except (ImportError, AttributeError, ValueError) as error:
             raise IndexFailed(f'no function {what!r} (it is written "module:function"): {error}') from error
         return cls(f"index {module}:{function}", index)
+
+
+def _members(names: str) -> tuple[str, ...]:
+    found = tuple(names.split(","))
+    if not all(found) or len(set(found)) < len(found) or max(map(len, found)) > _LONGEST_MEMBER or "/" in names:
+        raise ValueError(
+            f"the members of a sample are named by what follows the first dot, such as jpg,cls; not {names!r}"
+        )
+    if not 1 < len(found) <= MAX_MEMBERS:
+        raise ValueError(f"a sample has 2 to {MAX_MEMBERS} members, not {len(found)}")
+    return found

@@ -10,10 +10,12 @@ import json
 import sqlite3
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from larder.errors import DigestFileError
+from larder.tar import split_name
 
 _FORMAT = "1"
 _ITEM = struct.Struct("<qq32s")
@@ -128,7 +130,18 @@ class Journal:
 
     def objects(self) -> Iterator[Object]:
         """This run's objects, in the order of their keys' bytes."""
-        query = "SELECT key, etag, size, items, members FROM objects WHERE listed = ? ORDER BY key"
+        return self._objects("key")
+
+    def samples(self) -> Iterator[tuple[str, dict[str, Object]]]:
+        """This run's objects by the sample that they are members of, and by their names in it."""
+        self._database.create_function("sample", 1, lambda key: _bytes(split_name(_text(key))[0]), deterministic=True)
+        # A sample's keys need not be adjacent: "a.cls" < "a.d/x.cls" < "a.jpg".
+        ordered = self._objects("sample(key), key")
+        for name, found in groupby(ordered, lambda read: split_name(read.key)[0]):
+            yield name, {split_name(read.key)[1]: read for read in found}
+
+    def _objects(self, order: str) -> Iterator[Object]:
+        query = f"SELECT key, etag, size, items, members FROM objects WHERE listed = ? ORDER BY {order}"  # noqa: S608 - ours
         for key, etag, size, items, members in self._database.execute(query, (self._run,)):
             yield Object(_text(key), etag, size, unpacked(items, members))
 

@@ -39,8 +39,9 @@ def _objects(path: Path, bucket: str) -> Iterator[Object]:
         items = list(rows)
         etag, size = items[0]["etag"], items[0]["size"]
         if etag and size is not None:
-            found = tuple(ItemDigest(row["offset"], row["length"], row["digest"], row["member"]) for row in items)
-            yield Object(key, etag, size, found)
+            found = {ItemDigest(row["offset"], row["length"], row["digest"], row["member"]) for row in items}
+            # The footer of a Parquet file is beside each of its row groups.
+            yield Object(key, etag, size, tuple(sorted(found, key=lambda item: item.offset or 0)))
 
 
 def _rows(path: Path, bucket: str) -> Iterator[dict[str, Any]]:

@@ -59,6 +59,7 @@ def build(
     fresh: bool = False,
     supplied: bool = True,
     progress: BuildProgress | bool | None = None,
+    skip_incomplete: bool = False,
 ) -> Report:
     """Write the digest file of all objects below a prefix, read by the tasks of a Ray cluster.
 
@@ -70,7 +71,7 @@ def build(
     Raises:
         ray.exceptions.RayError: the cluster fails.
     """
-    options = Options(items, include, exclude, fresh, supplied, progress)
+    options = Options(items, include, exclude, fresh, supplied, progress, skip_incomplete)
     s3 = S3(endpoint, credentials=credentials)
     return build_with(lambda reader, tasks: _on_cluster(reader, tasks, jobs), s3, source, Path(file), options)
 

@@ -1,13 +1,13 @@
 """Writes digest files: equal rows give equal bytes, and a file appears only when it is complete.
 
 Beyond the columns that every digest file has (see ``file``) there are ``etag`` and ``size``, of the object that an item is or is
-part of, from which a later build knows what it need not read again, and ``member``, the name of an item inside a TAR.
+part of, from which a later build knows what it need not read again, and ``member``, the name of an item in a TAR or a sample.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +31,8 @@ SCHEMA = pa.schema(
 )
 ITEMS_KEY = "larder.items"
 """Metadata of the file: what its items are, see ``Items`` of ``build``."""
+MEMBERS_KEY = "larder.members"
+"""Metadata of a file whose samples are adjacent rows: the members' names with commas between. Gateways read it."""
 # Part of what makes files equal byte for byte, so not a setting; a group is what a writer holds in memory.
 _ROWS_PER_GROUP = 1 << 17
 """Rows of a Parquet row group."""
@@ -49,18 +51,20 @@ class Row(NamedTuple):
     member: str | None
 
 
-def write(path: Path, rows: Iterable[Row], items: str) -> int:
+def write(path: Path, rows: Iterable[Row], items: str, members: Sequence[str] = ()) -> int:
     """Write a digest file in place of what is at ``path``; gives the number of rows.
 
     Args:
         path: of the file; its directory must exist.
         rows: ordered by key (as UTF-8) and offset, by convention; registering takes any order.
         items: what the items are, kept in the file's metadata.
+        members: names of the members of a sample if adjacent rows are one, also kept there.
 
     Raises:
         OSError: the disk is full or may not be written to; what was at ``path`` is still there.
     """
     unfinished = path.with_name(path.name + ".writing")
+    named = {MEMBERS_KEY: ",".join(members)} if members else {}
     count = 0
     try:
         with unfinished.open("wb") as stream:
@@ -68,7 +72,7 @@ def write(path: Path, rows: Iterable[Row], items: str) -> int:
                 for batch in _batches(rows):
                     parquet.write_batch(batch, row_group_size=_ROWS_PER_GROUP)
                     count += batch.num_rows
-                parquet.add_key_value_metadata({ITEMS_KEY: items})
+                parquet.add_key_value_metadata({ITEMS_KEY: items, **named})
             stream.flush()
             os.fsync(stream.fileno())
         unfinished.replace(path)

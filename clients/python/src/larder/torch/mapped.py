@@ -92,7 +92,7 @@ class CachedMapDataset(Dataset[Any]):
 
     def __len__(self) -> int:
         """Number of items."""
-        return self._loader.info.items
+        return self._loader.info.samples
 
     def __getitem__(self, index: SupportsIndex) -> Any:
         """One sample; negative indices count from the end.

@@ -31,12 +31,19 @@ class ItemNames(NamedTuple):
         keys = self.keys
         if self.mixture is None:
             for number, each in zip(numbers, data, strict=True):
-                yield number, Item(number, each, None if keys is None else keys[number])
+                yield number, _item(number, number, each, keys)
             return
         numbering, names = numbering_of(self.mixture), self.mixture.names
         parts, indices = numbering.parts(np.asarray(numbers, np.uint32))
         for number, part, index, each in zip(numbers, parts.tolist(), indices.tolist(), data, strict=True):
-            yield number, Item(index, each, None if keys is None else keys[number % numbering.total], names[part])
+            yield number, _item(index, number % numbering.total, each, keys, names[part])
+
+
+def _item(index: int, place: int, data: memoryview, keys: Keys | None, dataset: str = "") -> Item:
+    """An item; ``place`` is that of its key."""
+    if keys is None:
+        return Item(index, data, None, dataset)
+    return Item(index, data, keys[place], dataset, keys.offset(place))
 
 
 Transform = Callable[[Item], Any]

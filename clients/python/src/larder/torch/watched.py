@@ -229,7 +229,7 @@ class _EpochIterator(_WatchedIterator):
         self._before = None
         making.rounds.seek(self._epoch, self._start, session=self.session)
         making.info()
-        self._stats.order.items = making.loader.info.items
+        self._stats.order.items = making.loader.info.samples
         shard = Shard(*self._dataset.ranks(), 0, 1)
         self._tracker = Tracker(making.begin(self._epoch, self._start, shard))
 

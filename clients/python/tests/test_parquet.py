@@ -1,0 +1,60 @@
+"""Rows of row groups, where a gateway has no part in it."""
+
+import io
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import larder
+from larder.digest.parquet import row_groups
+from larder.parquet import read_rows
+from larder.tar import pack_sample
+
+
+def groups_of(table, **options):
+    """The items of a file with this table, as a loader makes them."""
+    stream = io.BytesIO()
+    pq.write_table(table, stream, **options)
+    data = memoryview(stream.getvalue())
+    *spans, (start, length) = row_groups("b", "k", len(data), lambda offset, length: bytes(data[offset:][:length]))
+    footer = data[start : start + length]
+    return [
+        larder.Item(number, pack_sample({"0": data[at : at + size], "1": footer}), ("b", "k"), offset=at)
+        for number, (at, size) in enumerate(spans)
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": "none", "use_dictionary": False},
+        {"compression": "zstd", "write_page_index": True, "data_page_version": "2.0"},
+        {"compression": "snappy", "use_dictionary": ["text"], "data_page_size": 64},
+    ],
+)
+def test_every_row_of_every_group(options):
+    """Whatever codec and pages a writer chose, the columns are those that were written."""
+    texts = [f"text {n % 7}" if n % 5 else None for n in range(100)]
+    table = pa.table({"number": range(100), "text": texts, "list": [[n] * (n % 3) for n in range(100)]})
+    items = groups_of(table, row_group_size=30, **options)
+    read = [read_rows(item) for item in items]
+    assert [len(rows["number"]) for rows in read] == [30, 30, 30, 10]
+    assert [n for rows in read for n in rows["number"].tolist()] == list(range(100))
+    assert [text for rows in read for text in rows["text"]] == texts
+    assert [list(values) for rows in read for values in rows["list"]] == table["list"].to_pylist()
+    assert list(read_rows(items[1], ["text"])) == ["text"]
+
+
+def test_items_that_are_no_row_groups():
+    """The error says how to get row groups."""
+    with pytest.raises(larder.LarderError, match="--row-groups"):
+        read_rows(larder.Item(0, memoryview(b"whole"), ("b", "k")))
+
+
+def test_without_pyarrow(monkeypatch):
+    """The client stays small: what needs pyarrow says how to install it."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"pip install 'larder\[digest\]'"):
+        read_rows(larder.Item(0, memoryview(b""), ("b", "k"), offset=4))
