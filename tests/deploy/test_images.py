@@ -1,0 +1,187 @@
+"""The image and the wheels, without a container engine: the steps of the Dockerfile in an empty folder, and what they make."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator, Mapping
+from email import message_from_bytes
+from email.message import Message
+from fnmatch import fnmatch
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.docs.blocks import ROOT
+
+DOCKERFILE = ROOT / "deploy/docker/Dockerfile"
+BOUND = 300
+"""Seconds for building two wheels, with a slow package index."""
+
+
+def steps(stage: str) -> list[tuple[str, str]]:
+    """The instructions of a stage: word and rest, continued lines joined."""
+    text = re.sub(r"\\\n\s*", "", DOCKERFILE.read_text(encoding="utf-8"))
+    body = text.partition(f" AS {stage}\n")[2].partition("\nFROM ")[0]
+    lines = [line for line in body.splitlines() if line and not line.startswith("#")]
+    return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines]
+
+
+def tracked() -> list[str]:
+    """The files of a clone."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return [name for name in listed.split("\0") if name]
+
+
+def ignored(name: str) -> bool:
+    """Whether .dockerignore keeps a file out of the build."""
+    parents = [name, *map(str, Path(name).parents)]
+    patterns = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    return any(fnmatch(each, pattern) for pattern in patterns for each in parents)
+
+
+def copied(source: str) -> list[str]:
+    """The files of a clone that a COPY of this source takes."""
+    return [name for name in tracked() if (name == source or name.startswith(f"{source}/")) and not ignored(name)]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, zipfile.ZipFile]:
+    """The wheels that the Dockerfile's `pip install` makes of what it has copied, by name; dependencies are left out."""
+    app, wheels = tmp_path_factory.mktemp("app"), tmp_path_factory.mktemp("wheels")
+    for word, rest in steps("gateway"):
+        if word == "COPY":
+            *sources, place = rest.split()
+            for source in sources:
+                files = copied(source)
+                assert files, f"COPY {source}: there is no such file"
+                for name in files:
+                    target = app / place / (Path(name).relative_to(source) if name != source else Path(name).name)
+                    if name == source and not place.endswith("/"):
+                        target = app / place
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(ROOT / name, target)
+    [line] = [rest for word, rest in steps("gateway") if word == "RUN" and rest.startswith("pip install")]
+    named = [each for each in shlex.split(line.partition("&&")[0]) if each.startswith(".")]
+    local = [re.sub(r"\[.*\]", "", each) for each in named]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--disable-pip-version-check",
+        "-w",
+        str(wheels),
+        *local,
+    ]
+    done = subprocess.run(command, cwd=app, capture_output=True, text=True, timeout=BOUND, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {path.name.partition("-")[0]: zipfile.ZipFile(path) for path in wheels.glob("*.whl")}
+
+
+def metadata(wheel: zipfile.ZipFile) -> Message:
+    """What a package index shows of a wheel."""
+    [name] = [each for each in wheel.namelist() if each.endswith(".dist-info/METADATA")]
+    return message_from_bytes(wheel.read(name))
+
+
+@pytest.mark.timeout(2 * BOUND)
+def test_the_image_has_every_file_of_the_packages(built: Mapping[str, zipfile.ZipFile]) -> None:
+    """Rule: what is copied is enough to build both packages; every file of them, pages and scripts of Redis too, is inside."""
+    assert built.keys() == {"larder_gateway", "larder"}
+    assert set(copied("gateway")) <= set(built["larder_gateway"].namelist())
+    client = {name.removeprefix("clients/python/src/") for name in copied("clients/python/src")}
+    assert client <= set(built["larder"].namelist())
+
+
+@pytest.mark.timeout(2 * BOUND)
+def test_the_wheel_starts_with_the_configuration_of_the_image(
+    built: Mapping[str, zipfile.ZipFile], tmp_path: Path
+) -> None:
+    """Rule: unpacked elsewhere, the gateway reads the configuration that Compose mounts; nothing of the clone is needed."""
+    built["larder_gateway"].extractall(tmp_path / "installed")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'installed')!r}); import gateway; print(gateway.__file__)"
+    code += "; from gateway.cli import main; sys.exit(main())"
+    command = [sys.executable, "-I", "-c", code, "check-config", str(ROOT / "deploy/docker/larder.toml")]
+    secret = {"LARDER_CREDENTIALS__0__SECRET_ACCESS_KEY": "a long random string", "PATH": "/usr/bin:/bin"}
+    secret["LARDER_ORIGINS__0__SECRET_ACCESS_KEY"] = "the store's"
+    done = subprocess.run(command, cwd=tmp_path, env=secret, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(tmp_path / "installed"))
+
+
+@pytest.mark.timeout(2 * BOUND)
+@pytest.mark.parametrize(("name", "folder"), [("larder_gateway", ""), ("larder", "clients/python")])
+def test_a_package_index_can_show_a_wheel(built: Mapping[str, zipfile.ZipFile], name: str, folder: str) -> None:
+    """Rule: licence and classifiers are in the wheel, and its page is Markdown whose links lead somewhere from anywhere."""
+    shown = metadata(built[name])
+    project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    assert shown["License-Expression"] == "Apache-2.0"
+    assert shown.get_all("License-File") == ["LICENSE"]
+    assert set(shown.get_all("Classifier", [])) == set(project["classifiers"])
+    assert shown["Description-Content-Type"] == "text/markdown"
+    page = shown.get_payload()
+    assert isinstance(page, str)
+    targets = re.findall(r"\]\(([^)\s]+)\)", page) + re.findall(r"(?:src|href)=\"([^\"]+)\"", page)
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Answers every GET with the status in ``server.status``."""
+
+    def do_GET(self) -> None:
+        """Answer."""
+        assert self.path == "/-/readyz"
+        self.send_response(self.server.status)  # type: ignore[attr-defined]
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def answering() -> Iterator[HTTPServer]:
+    """A server on a free port."""
+    server = HTTPServer(("127.0.0.1", 0), Answering)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
+def test_the_image_is_healthy_when_it_is_ready(answering: HTTPServer, status: int, healthy: bool) -> None:
+    """Rule: the command of HEALTHCHECK succeeds for a ready gateway and fails for one that starts or drains."""
+    [rest] = [rest for word, rest in steps("gateway") if word == "HEALTHCHECK"]
+    _, *command = json.loads(rest.partition("CMD ")[2])
+    command = [each.replace("127.0.0.1:9000", f"127.0.0.1:{answering.server_port}") for each in command]
+    answering.status = status  # type: ignore[attr-defined]
+    done = subprocess.run([sys.executable, *command], capture_output=True, timeout=60, check=False)
+    assert (done.returncode == 0) is healthy, done.stderr
+
+
+def test_the_images_run_without_root() -> None:
+    """Rule: both images run as a user of their own, under an init that passes signals on; the cache is that user's."""
+    for stage in ("gateway", "store"):
+        words = dict(steps(stage))
+        assert words["USER"] == "larder"
+        assert json.loads(words["ENTRYPOINT"])[:2] == ["tini", "--"]
+    made = [rest for word, rest in steps("gateway") if word == "RUN"]
+    assert "install -d -o larder -m 700 /var/cache/larder" in made[0]
