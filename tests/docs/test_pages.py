@@ -134,11 +134,32 @@ def photos(folder: Path) -> Iterator[Terminal]:
                 terminal.close()
 
 
+@contextmanager
+def folders(folder: Path) -> Iterator[Terminal]:
+    """A bucket with sixty JPEGs in three folders, and the lines that a gateway before it has printed."""
+    with OriginThread() as origin:
+        for number in range(60):
+            name, grey = ("birds", "cats", "dogs")[number % 3], (40, 128, 220)[number % 3]
+            image, file = Image.new("RGB", (96, 72), (grey, grey, grey)), io.BytesIO()
+            image.save(file, "JPEG")
+            origin.put("photos", f"train/{name}/{number:04}.jpg", file.getvalue())
+        keys = {"access_key_id": "vision", "secret_access_key": "a long random string", "tenant": "vision"}
+        with gateway(Settings(origin.endpoint, folder / "cache", credentials=(keys,)), folder) as running:
+            printed = {"AWS_ENDPOINT_URL": running.endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
+            printed |= {"AWS_ACCESS_KEY_ID": "vision", "AWS_SECRET_ACCESS_KEY": "a long random string"}
+            terminal = Terminal(folder, {}, printed)
+            try:
+                yield terminal
+            finally:
+                terminal.close()
+
+
 STAGES: dict[str, Stage] = {
     "README.md": readme,
     "clients/python/README.md": client,
     "docs/adding-a-policy.md": alone,
     "docs/operations.md": operations,
+    "docs/own-images.md": folders,
     "docs/pipelines.md": photos,
 }
 
@@ -150,9 +171,10 @@ def test_a_page_can_be_typed(name: str, tmp_path: Path):
         type_page(ROOT / name, terminal)
 
 
-def test_the_program_of_the_page_is_the_example():
-    """Rule: examples/pipeline_images.py is the program that docs/pipelines.md shows and runs."""
-    shown = next(block for block in blocks(ROOT / "docs/pipelines.md") if block.said("file"))
+@pytest.mark.parametrize("page", ["docs/pipelines.md", "docs/own-images.md"])
+def test_the_program_of_the_page_is_the_example(page: str):
+    """Rule: the program that a page shows and runs is a file of examples/."""
+    shown = next(block for block in blocks(ROOT / page) if block.said("file"))
     assert shown.text == (ROOT / "examples" / shown.mark.removeprefix("file: ")).read_text(encoding="utf-8")
 
 
