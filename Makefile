@@ -101,11 +101,11 @@ docs: $(VENV)/.dev-installed ## Write the generated tables of docs/ again
 	$(BIN)/python scripts/generate_docs.py
 
 .PHONY: bench
-bench: $(VENV)/.dev-installed ## Measure the budgets side by side and print them
+bench: $(VENV)/.dev-installed ## Measure the budgets side by side, in at most 20 minutes (ONLY="names" runs a part; accuracy, importance run by name only)
 	scripts/install-system-packages bench
 	$(PIP_INSTALL) -e '.[bench]'
 	@mkdir -p build/bench
-	TMPDIR=$(CURDIR)/build/bench $(BIN)/python -m benchmarks
+	TMPDIR=$(CURDIR)/build/bench $(BIN)/python -m benchmarks $(ONLY)
 
 .PHONY: drill
 drill: $(VENV)/.dev-installed system-packages ## Inject faults under verified load (ONLY="names" runs a part, SOAK=120 soaks for two hours instead)

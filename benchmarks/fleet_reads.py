@@ -15,7 +15,7 @@ from benchmarks.load import raw_request, write_script
 from benchmarks.objects import make_many
 from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import Running, gateway, origin, redis
-from benchmarks.turns import cpu_per_request, in_turn
+from benchmarks.turns import cpu_per_request, in_turn, medians_of
 
 LENGTH = 110 * 1024
 OBJECTS = 128
@@ -84,9 +84,10 @@ def run() -> None:
             script = directory / f"{name.replace(' ', '-')}.lua"
             write_script(script, [raw_request(entry.port, key) for key in of])
             sides[name] = partial(cpu_per_request, entry, script, CONNECTIONS, (other,))
-        medians = in_turn(sides, REPEATS)
-    ratio = Ratio(
-        "CPU of a warm GET: relayed from another node / at home", medians["relayed"] / medians["at home"], BUDGET
+        rounds = in_turn(sides, REPEATS)
+    medians = medians_of(rounds)
+    ratio = Ratio.compared(
+        "CPU of a warm GET: relayed from another node / at home", rounds["relayed"], rounds["at home"], BUDGET
     )
     text = (
         f"{__doc__}\nMedians of {REPEATS} runs of 1 s, {CONNECTIONS} connections, in turn.\n\n"

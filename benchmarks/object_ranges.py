@@ -12,7 +12,7 @@ from benchmarks.load import raw_request, run_wrk, write_script
 from benchmarks.objects import make_many
 from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import gateway, nginx_slices, origin
-from benchmarks.turns import cpu_per_request, in_turn
+from benchmarks.turns import cpu_per_request, in_turn, medians_of
 
 LENGTH = 1024**3
 RANGE = 64 * 1024
@@ -46,11 +46,12 @@ def run() -> None:
             run_wrk(script, server.port, 4, 1)
             sides[server.name] = partial(cpu_per_request, server, script, CONNECTIONS)
         before = source.cpu_seconds()
-        medians = in_turn(sides, REPEATS)
+        rounds = in_turn(sides, REPEATS)
         if source.cpu_seconds() - before > 0.05:
             raise RuntimeError("the object was not resident: the origin was read")
-    ratio = Ratio(
-        "CPU of a range of 64 KiB in 1 GiB: Larder / nginx slice", medians["larder"] / medians["nginx"], BUDGET
+    medians = medians_of(rounds)
+    ratio = Ratio.compared(
+        "CPU of a range of 64 KiB in 1 GiB: Larder / nginx slice", rounds["larder"], rounds["nginx"], BUDGET
     )
     text = (
         f"Server CPU per range of 64 KiB, {CONNECTIONS} connections, {RANGES} random ranges of a resident object of 1 GiB, each "

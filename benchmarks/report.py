@@ -9,14 +9,15 @@ import re
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median, stdev
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-WORSE = 1.1
-"""A figure that is worse by this factor than in the previous run is marked in the summary."""
+WORSE = 0.1
+"""Share of the previous figure by which one of an unknown deviation must be worse to be marked in the summary."""
 
 
 @dataclass(frozen=True)
@@ -27,21 +28,53 @@ class Ratio:
         what: a short sentence that names both sides, the same from run to run.
         value: what was measured.
         budget: the most that it may be, or with ``at_least`` the least.
+        deviation: standard deviation of the ratio over the rounds of the run; 0 of a count, ``None`` of a single measurement.
     """
 
     what: str
     value: float
     budget: float
     at_least: bool = False
+    deviation: float | None = None
+
+    @classmethod
+    def compared(
+        cls, what: str, ours: Sequence[float], theirs: Sequence[float], budget: float, *, at_least: bool = False
+    ) -> Ratio:
+        """The ratio of two medians, whose samples were taken in turn: the deviation is that of the rounds' own ratios."""
+        rounds = [one / other for one, other in zip(ours, theirs, strict=True)]
+        return cls(what, median(ours) / median(theirs), budget, at_least, stdev(rounds) if len(rounds) > 1 else None)
 
     @property
     def held(self) -> bool:
         """Whether the value is within its budget."""
         return self.value >= self.budget if self.at_least else self.value <= self.budget
 
+    def worse_than(self, before: Ratio) -> bool:
+        """Whether it is worse than in an earlier run by more than the deviations of both runs."""
+        change = before.value - self.value if self.at_least else self.value - before.value
+        if self.deviation is None or before.deviation is None:
+            return change > WORSE * before.value
+        return change > self.deviation + before.deviation
+
     def __str__(self) -> str:
         signs = ("≥", "**<**") if self.at_least else ("≤", "**>**")
-        return f"{self.value:.2f} {signs[not self.held]} {self.budget:g}"
+        spread = f" ± {self.deviation:.2f}" if self.deviation else ""
+        return f"{self.value:.2f}{spread} {signs[not self.held]} {self.budget:g}"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A figure with a budget in the newest result of a benchmark, and in the result before it, if there was one."""
+
+    benchmark: str
+    ratio: Ratio
+    before: Ratio | None = None
+
+    @property
+    def worse(self) -> bool:
+        """Whether it is worse than before by more than it varies."""
+        return self.before is not None and self.ratio.worse_than(self.before)
 
 
 def machine() -> dict[str, str]:
@@ -70,40 +103,50 @@ def write(
 ) -> None:
     """Write ``results/NAME.md`` and ``.json`` and the summary of all results, and print the page."""
     RESULTS.mkdir(exist_ok=True)
-    before = {each["what"]: each["value"] for each in _budgeted(RESULTS / f"{name}.json")}
+    before = {each.ratio.what: each.ratio for each in judged(name)}
     about = "\n".join(f"- {key}: {value}" for key, value in where.items())
     page = f"# {title}\n\n{text}\n\n{about}\n"
     (RESULTS / f"{name}.md").write_text(page)
-    budgeted = [{**asdict(each), "before": before.get(each.what)} for each in ratios]
+    budgeted = [{**asdict(each), "before": _as_json(before.get(each.what))} for each in ratios]
     content = {"title": title, "machine": where, "budgeted": budgeted, **data}
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
-    (RESULTS / "README.md").write_text(_summary())
+    (RESULTS / "README.md").write_text(summary())
     print(page)
 
 
-def _budgeted(path: Path) -> list[dict[str, Any]]:
+def judged(name: str) -> list[Judged]:
+    """The figures with a budget in the newest result of a benchmark; none if it has no result."""
+    path = RESULTS / f"{name}.json"
     found: list[dict[str, Any]] = json.loads(path.read_text()).get("budgeted", []) if path.exists() else []
-    return found
+    return [_judged(name, each) for each in found]
 
 
-def _summary() -> str:
-    """Every figure with a budget, from the newest result of each benchmark, beside the result before it."""
-    rows = []
-    for path in sorted(RESULTS.glob("*.json")):
-        for each in _budgeted(path):
-            before = each.pop("before")
-            ratio = Ratio(**each)
-            rows.append([f"[{ratio.what}]({path.stem}.md)", str(ratio), _beside(ratio, before)])
+def _as_json(before: Ratio | None) -> dict[str, float | None] | None:
+    return None if before is None else {"value": before.value, "deviation": before.deviation}
+
+
+def _judged(name: str, document: dict[str, Any]) -> Judged:
+    before = document.pop("before")
+    ratio = Ratio(**document)
+    return Judged(name, ratio, None if before is None else replace(ratio, **before))
+
+
+def summary() -> str:
+    """The page of every figure with a budget, from the newest result of each benchmark, beside the result before it."""
+    rows = [
+        [f"[{each.ratio.what}]({each.benchmark}.md)", str(each.ratio), _beside(each)]
+        for path in sorted(RESULTS.glob("*.json"))
+        for each in judged(path.stem)
+    ]
     return (
         "# Figures with a budget\n\n`make bench` writes this page. Every figure compares two sides of one run on one machine; "
-        "its page says how it was measured, where and when. *Before* is the run before that.\n\n"
-        + table(["what", "measured and budget", "before"], rows)
-        + "\n"
+        "its page says how it was measured, where and when. ± is the standard deviation over the rounds of the run. *Before* "
+        "is the run before that; a figure that is worse by more than the deviations of both runs, or by a tenth where they are "
+        "not known, is marked.\n\n" + table(["what", "measured and budget", "before"], rows) + "\n"
     )
 
 
-def _beside(ratio: Ratio, before: float | None) -> str:
-    if before is None:
+def _beside(each: Judged) -> str:
+    if each.before is None:
         return "-"
-    worse = before / ratio.value if ratio.at_least else ratio.value / before
-    return f"{before:.2f}" + (" (**worse now**)" if worse > WORSE else "")
+    return f"{each.before.value:.2f}" + (" (**worse now**)" if each.worse else "")

@@ -321,7 +321,7 @@ def run() -> None:
         rows.append([name, *cells])
     text = table(["request", "calls", "files", "moves between files", "of them to a higher floor"], rows)
     ratios = [
-        Ratio(f"{figure} of {name}", found[name][figure], most)
+        Ratio(f"{figure} of {name}", found[name][figure], most, deviation=0.0)
         for name, of in BUDGETS.items()
         for figure, most in of.items()
     ]

@@ -74,11 +74,13 @@ def run(with_gateway: bool = True) -> dict[str, dict[str, Sample]]:
         case: {name: {field: median(s[field] for s in of) for field in of[0]} for name, of in by_server.items()}
         for case, by_server in samples.items()
     }
-    _write(medians, where)
+    _write(medians, samples, where)
     return medians
 
 
-def _write(medians: dict[str, dict[str, Sample]], where: dict[str, str]) -> None:
+def _write(
+    medians: dict[str, dict[str, Sample]], samples: dict[str, dict[str, list[Sample]]], where: dict[str, str]
+) -> None:
     rows = []
     ratios: dict[str, dict[str, float]] = {}
     judged = []
@@ -90,9 +92,12 @@ def _write(medians: dict[str, dict[str, Sample]], where: dict[str, str]) -> None
             cells.append(f"{sample['cpu_us']:.0f} µs, {sample['requests_per_second']:.0f}/s" if sample else "-")
         for name in ("protocol", "larder"):
             if name in by_server:
-                ratio = by_server[name]["cpu_us"] / by_server["nginx"]["cpu_us"]
-                ratios.setdefault(case, {})[name] = ratio
-                shown = Ratio(f"CPU of a warm GET of {size}: Larder / nginx proxy_cache", ratio, BUDGETS[size])
+                shown = Ratio.compared(
+                    f"CPU of a warm GET of {size}: Larder / nginx proxy_cache",
+                    *([sample["cpu_us"] for sample in samples[case][side]] for side in (name, "nginx")),
+                    BUDGETS[size],
+                )
+                ratios.setdefault(case, {})[name] = shown.value
                 cells.append(str(shown))
                 if name == "larder" and connections == str(JUDGED):
                     judged.append(shown)

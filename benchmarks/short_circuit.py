@@ -99,12 +99,11 @@ def run() -> dict[str, float]:
                 samples.setdefault(f"{size}, nginx", []).append(_nginx_cpu(nginx, scripts[size]))
                 for way, process in processes.items():
                     samples.setdefault(f"{size}, {way}", []).append(_reading(process, larder, size))
-    return _write(
-        {case: {field: median(s[field] for s in of) for field in of[0]} for case, of in samples.items()}, where
-    )
+    return _write(samples, where)
 
 
-def _write(medians: dict[str, dict[str, float]], where: dict[str, str]) -> dict[str, float]:
+def _write(samples: Samples, where: dict[str, str]) -> dict[str, float]:
+    medians = {case: {field: median(s[field] for s in of) for field in of[0]} for case, of in samples.items()}
     ratios = {
         f"{size}, {way}": medians[f"{size}, {way}"]["items_per_second"] / medians[f"{size}, files"]["items_per_second"]
         for size in LENGTHS
@@ -125,15 +124,15 @@ def _write(medians: dict[str, dict[str, float]], where: dict[str, str]) -> dict[
             cells.append("" if way == "files" else f"{of['server_us']:.1f} µs ({cpu[f'cpu, {size}, {way}']:.2f})")
         rows.append(cells)
     judged = [
-        Ratio(
+        Ratio.compared(
             f"items of {CASE} per second: one Python process from open files / local files",
-            ratios[f"{CASE}, socket_files"],
+            *([each["items_per_second"] for each in samples[f"{CASE}, {way}"]] for way in ("socket_files", "files")),
             FILES_BUDGET,
-            True,
+            at_least=True,
         ),
-        Ratio(
+        Ratio.compared(
             f"CPU of an item of {CASE} in batches of {BATCH}, passed as an open file: Larder / nginx",
-            cpu[f"cpu, {CASE}, socket_files"],
+            *([each["server_us"] for each in samples[f"{CASE}, {side}"]] for side in ("socket_files", "nginx")),
             CPU_BUDGET,
         ),
     ]

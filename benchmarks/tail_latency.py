@@ -16,7 +16,7 @@ from benchmarks.load import raw_request, run_wrk, write_script
 from benchmarks.objects import make_many
 from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import Running, gateway, nginx_cache, origin
-from benchmarks.turns import in_turn
+from benchmarks.turns import in_turn, medians_of
 
 LENGTH = 110 * 1024
 OBJECTS = 64
@@ -59,9 +59,10 @@ def run() -> None:
         ):
             script = _paced(directory, server, [raw_request(server.port, key) for key in keys])
             sides[server.name] = partial(_p99, server, script)
-        medians = in_turn(sides, REPEATS)
-    ratio = Ratio(
-        "p99 of warm GETs at 70 % load: Larder / nginx proxy_cache", medians["larder"] / medians["nginx"], BUDGET
+        rounds = in_turn(sides, REPEATS)
+    medians = medians_of(rounds)
+    ratio = Ratio.compared(
+        "p99 of warm GETs at 70 % load: Larder / nginx proxy_cache", rounds["larder"], rounds["nginx"], BUDGET
     )
     text = (
         f"{__doc__}\nMedians of {REPEATS} runs of {SECONDS} s, in turn.\n\n"

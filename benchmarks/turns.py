@@ -10,13 +10,18 @@ from benchmarks.load import run_wrk
 from benchmarks.servers import Running
 
 
-def in_turn(sides: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, float]:
-    """Measure every side ``repeats`` times, one after the other; the medians by side."""
+def in_turn(sides: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Measure every side ``repeats`` times, one after the other; what was measured in each round, by side."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(repeats):
         for name, measure in sides.items():
             found[name].append(measure())
-    return {name: median(values) for name, values in found.items()}
+    return found
+
+
+def medians_of(rounds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The median of each side's rounds."""
+    return {name: median(values) for name, values in rounds.items()}
 
 
 def cpu_per_request(server: Running, script: Path, connections: int, also: Sequence[Running] = ()) -> float:

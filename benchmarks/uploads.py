@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.load import raw_upload, write_script
 from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import Running, gateway, nginx_uploads, protocol_alone
-from benchmarks.turns import cpu_per_request, in_turn
+from benchmarks.turns import cpu_per_request, in_turn, medians_of
 
 SMALL = 110 * 1024
 LARGE = 64 * 1024**2
@@ -54,10 +54,13 @@ def run() -> None:
             sides["110 KiB"][server.name] = partial(cpu_per_request, server, script, CONNECTIONS)
             large = raw_upload(server.port, "large", os.urandom(LARGE))
             sides["64 MiB"][server.name] = partial(_large, server, large)
-        medians = {size: in_turn(of, REPEATS) for size, of in sides.items()}
+        rounds = {size: in_turn(of, REPEATS) for size, of in sides.items()}
+    medians = {size: medians_of(of) for size, of in rounds.items()}
     ratios = [
-        Ratio(f"CPU of a PUT of {size}: Larder / nginx passing it on", of["larder"] / of["nginx"], BUDGETS[size])
-        for size, of in medians.items()
+        Ratio.compared(
+            f"CPU of a PUT of {size}: Larder / nginx passing it on", of["larder"], of["nginx"], BUDGETS[size]
+        )
+        for size, of in rounds.items()
     ]
     rows = [
         [size, f"{of['nginx']:.0f} µs", f"{of['larder']:.0f} µs", str(ratio)]

@@ -15,7 +15,7 @@ from benchmarks.load import raw_request, run_wrk, write_script
 from benchmarks.objects import make_many
 from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import gateway, origin
-from benchmarks.turns import cpu_per_request, in_turn
+from benchmarks.turns import cpu_per_request, in_turn, medians_of
 
 LENGTH = 110 * 1024
 OBJECTS = 64
@@ -43,8 +43,9 @@ def run() -> None:
             run_wrk(script, server.port, CONNECTIONS, 2)
             cpu[str(workers)] = partial(cpu_per_request, server, script, CONNECTIONS)
             rate[str(workers)] = partial(_rate, server.port, script)
-        used, answered = in_turn(cpu, REPEATS), in_turn(rate, REPEATS)
-    ratio = Ratio("CPU of a warm GET: two workers / one", used["2"] / used["1"], BUDGET)
+        rounds, answered = in_turn(cpu, REPEATS), medians_of(in_turn(rate, REPEATS))
+    used = medians_of(rounds)
+    ratio = Ratio.compared("CPU of a warm GET: two workers / one", rounds["2"], rounds["1"], BUDGET)
     rows = [[number, f"{used[number]:.0f} µs", f"{answered[number]:.0f}/s"] for number in used]
     text = (
         f"{__doc__}\nMedians of {REPEATS} runs of 1 s, in turn.\n\n"
