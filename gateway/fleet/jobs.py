@@ -45,12 +45,15 @@ MOST_OF_TENANT = 1_000
 LEADS = " leads"
 """Suffix of a dataset's id: the field that counts the sequences that jobs have begun."""
 _AT_ONCE = 200
+_AGAIN = 20
+"""Looks at the registrations after which they are read although nothing says that they have changed."""
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
 _COMMON = """
 local K, silence = KEYS[1], tonumber(ARGV[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function changed() redis.call('SET', K .. 'registrations:version', time[1] .. '.' .. time[2]) end
 local function record_of(value)
   local fine, record = pcall(cjson.decode, value and string.match(value, '^%d+ (.*)$') or '')
   if fine and type(record) == 'table' and record.dataset and record.tenant and record.ranks then return record end
@@ -67,6 +70,7 @@ local function drop(name)
   end
   redis.call('DEL', K .. 'job:' .. name, K .. 'job:' .. name .. ':epochs')
   redis.call('ZREM', K .. 'jobs:seen', name)
+  changed()
   return redis.call('HDEL', K .. 'jobs', name)
 end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', K .. 'jobs:seen', '-inf', now - silence)) do drop(name) end
@@ -85,7 +89,11 @@ elseif tonumber(redis.call('HGET', K .. 'jobs:tenants', record.tenant) or '0') >
 else
   redis.call('HINCRBY', K .. 'jobs:tenants', record.tenant, 1)
 end
-redis.call('HSET', K .. 'jobs', name, string.format('%.0f', since) .. ' ' .. json)
+local value = string.format('%.0f', since) .. ' ' .. json
+if value ~= known then
+  redis.call('HSET', K .. 'jobs', name, value)
+  changed()
+end
 redis.call('HSET', K .. 'sizes', record.dataset, cjson.encode({record.size, record.items, record.requested}))
 redis.call('ZADD', K .. 'jobs:seen', now, name)
 return before and 0 or 1
@@ -121,6 +129,7 @@ end
 return {string.format('%.0f', now), found}
 """
 _NOW = "return string.format('%.0f', now)"
+_STATE = "return {redis.call('GET', K .. 'registrations:version'), redis.call('HLEN', K .. 'jobs')}"
 _OPENING = """
 local name, epoch = ARGV[2], ARGV[3]
 local job = redis.call('HGET', K .. 'jobs', name)
@@ -302,6 +311,9 @@ class Jobs:
         self._opening = redis.register_script(_COMMON + _OPENING)
         self._swap = CompareAndSet(redis)
         self._now = redis.register_script(_COMMON + _NOW)
+        self._state = redis.register_script(_COMMON + _STATE)
+        self._records: tuple[object, list[JobRecord]] = (None, [])
+        self._looks = 0
 
     async def register(self, record: JobRecord) -> bool:
         """Add a job, or join it; returns whether it is new. The registration of a joining rank replaces the previous one.
@@ -365,10 +377,17 @@ class Jobs:
         return now / 1000, sorted(filter(None, found), key=lambda job: job.record.key)
 
     async def records(self) -> list[JobRecord]:
-        """The registrations of the zone's jobs, without heartbeats, by tenant and name."""
-        await self._call(self._now)
-        values = await self._redis.hgetall(f"{self._prefix}jobs")
-        return sorted(filter(None, map(_readable, values.values())), key=lambda record: record.key)
+        """The registrations of the zone's jobs, without heartbeats, by tenant and name.
+
+        Every node asks for them once per heartbeat, so they are read when they have changed. Nodes of earlier versions change
+        them without a word, so they are read again now and then.
+        """
+        state = await self._call(self._state)
+        self._looks += 1
+        if state[0] is None or state != self._records[0] or self._looks % _AGAIN == 0:
+            values = await self._redis.hgetall(f"{self._prefix}jobs")
+            self._records = state, sorted(filter(None, map(_readable, values.values())), key=lambda record: record.key)
+        return self._records[1]
 
     async def sizes(self, datasets: Sequence[str]) -> dict[str, tuple[int, int, str]]:
         """Bytes, items and requested caching of datasets, as registered by a job (which may be gone since) or reported to

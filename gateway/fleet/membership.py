@@ -5,8 +5,9 @@ Membership is kept as follows:
 
 - While Redis is unreachable, nodes and ring stay as last known. A node that dies in that time does not answer and becomes a
   suspect.
-- A node that Redis no longer lists is kept until its entry would have expired. So the ring survives a flush of Redis: all nodes
-  are back with their next heartbeat. After an outage of Redis every node has a whole ``expire`` to return.
+- A node whose entry has expired is gone. One that an emptied Redis no longer lists is kept for as long as its entry would have
+  lasted. So the ring survives a flush of Redis: all nodes are back with their next heartbeat. After an outage of Redis every node
+  has a whole ``expire`` to return.
 - A node that leaves announces it, and is out of every ring with the next heartbeat.
 
 A *suspect* did not answer a call. It is out of this worker's ring for two seconds, so that its keys are read elsewhere at once,
@@ -304,6 +305,7 @@ class Membership:
             _LOG.info("an operator %s this node", "drained" if heard.drained else "returned")
         self._judge(heard.conflict)
         self._note_unproven(heard.unproven)
+        self._known = {name: known for name, known in self._known.items() if name not in heard.gone or name == self.me}
         self._take(heard.entries, now)
         self._settle_doubts()
 

@@ -13,24 +13,38 @@ entries in it show that a secret is missing.
 
 An entry is text: when it expires and since when it is ready (milliseconds of Redis's clock, 0 for not ready), state, token of the
 start, place, and the node as JSON.
+
+If each of N nodes read all entries with each heartbeat, that would be N^2 entries per second. So beside the hash stand a sorted
+set of the expiries and the *version* of the membership: a random token that every change sets, except that of an expiry. A
+worker that knows the version reads no entry but its own. It reads all of them when the version is another one or missing, when
+some entry has expired, and when hash and set differ in size: a node of an earlier version is there, which keeps neither. The
+version begins with an *epoch*, which is another one after a loss of Redis: within an epoch, a node that is no longer listed has
+expired; after a loss it may only be late.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
 
 from gateway.fleet.compare_and_set import Change, CompareAndSet
 from gateway.fleet.connection import commands, text_of
 from gateway.fleet.node_id import place_of
 from gateway.model.fleet import Node, NodeState
 from gateway.model.peer_auth import proof
-from gateway.policies.membership import NO_START, NodeClaim, RegisterEntry, claim, drain_decision
+from gateway.policies.membership import NO_START, Claimed, NodeClaim, RegisterEntry, claim, drain_decision
+
+_KEPT = 10
+"""Expiries for which the register of a fleet without heartbeats is kept."""
+_TOKEN = 8
+"""Random bytes of a version, and of an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +57,65 @@ class NodeEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class _Reading:
+    """What a heartbeat found: the time in milliseconds of Redis's clock, its node's entry, the decision on the node, the version
+    of the membership."""
+
+    now: int
+    own: bytes | None
+    decided: bytes | None
+    version: bytes | None
+
+    @property
+    def decision(self) -> str | None:
+        """The operator's decision as text."""
+        return None if self.decided is None else text_of(self.decided)
+
+    def next_version(self) -> bytes:
+        """Another version of the same epoch, or the first of a new one."""
+        epoch = _token() if self.version is None else _epoch(self.version)
+        return epoch + b" " + _token()
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """The nodes of a register as they were read: at ``at`` (milliseconds of Redis's clock), in this version."""
+
+    version: bytes
+    at: int
+    entries: Sequence[NodeEntry]
+    unproven: Mapping[str, str]
+
+    def without(self, later: _Members) -> frozenset[str]:
+        """The nodes that have expired since: those that were listed in the epoch of ``later``, and are not any more."""
+        if _epoch(self.version) != _epoch(later.version):
+            return frozenset()
+        return frozenset(each.node.id for each in self.entries) - {each.node.id for each in later.entries}
+
+    def still(self, own: NodeEntry | None, now: int, expire: float) -> Heard:
+        """The same nodes now; none has expired, so each lasts for at most ``expire`` seconds."""
+        passed = (now - self.at) / 1000
+        same = (
+            NodeEntry(each.node, expire, each.ready_for + passed if each.ready_for >= 0 else -1.0)
+            for each in self.entries
+            if own is None or each.node.id != own.node.id
+        )
+        return Heard([*same, *([] if own is None else [own])], unproven=self.unproven)
+
+
+@dataclass(frozen=True, slots=True)
 class Heard:
     """The result of a heartbeat: every live node that could be read, and the address of another holder of this id, else empty.
 
     ``unproven`` are the addresses, by id, of nodes without a valid signature that are not leaving. ``drained``: an operator
-    has drained this node.
+    has drained this node. ``gone``: nodes that have expired since the last heartbeat.
     """
 
     entries: Sequence[NodeEntry]
     conflict: str = ""
     unproven: Mapping[str, str] = field(default_factory=dict)
     drained: bool = False
+    gone: frozenset[str] = frozenset()
 
 
 class Register:
@@ -72,10 +134,13 @@ class Register:
         self._redis: Redis = commands(url, timeout)
         self._key = key
         self._drained = f"{key}:drained"
+        self._expiries = f"{key}:expiries"
+        self._version = f"{key}:version"
         self._others = [others] if others else []
         self._expire = expire
         self._secret = secret
         self._swap = CompareAndSet(self._redis)
+        self._members: _Members | None = None
 
     async def beat(self, node: Node, ready_for: float = -1.0, *, last: bool = False, drained: bool = False) -> Heard:
         """Announce a node, and get the other members.
@@ -106,27 +171,83 @@ class Register:
         return await self._swap(partial(self._claim, node.id, claimed))
 
     async def _claim(self, name: str, asked: NodeClaim) -> Change[Heard]:
+        members = self._members
+        if members is None or self._others:
+            return await self._claim_and_read(name, asked)
         pipeline = self._redis.pipeline(transaction=True)
-        pipeline.time()
-        pipeline.hget(self._drained, name)
+        self._look(pipeline, name)
+        pipeline.hget(self._key, name)
+        pipeline.hlen(self._key)
+        time, decided, version, expiries, first, found, nodes = await pipeline.execute()
+        seen = _Reading(_milliseconds(time), found, decided, version)
+        if version != members.version or nodes != expiries or _expired(first, seen.now):
+            return await self._claim_and_read(name, asked)
+        known = None if found is None else _live({name.encode(): found}, seen.now).get(name.encode())
+        claimed = claim(asked, known, seen.decision, seen.now)
+        own = None if claimed.entry is None else _entry(replace(claimed.entry, state=claimed.state), seen.now)
+        heard = members.still(own, seen.now, self._expire)
+        return self._change(name, seen, known, claimed, heard)
+
+    async def _claim_and_read(self, name: str, asked: NodeClaim) -> Change[Heard]:
+        pipeline = self._redis.pipeline(transaction=True)
+        self._look(pipeline, name)
         for key in (self._key, *self._others):
             pipeline.hgetall(key)
-        (seconds, micros), decided, found, *others = await pipeline.execute()
-        now, own = seconds * 1000 + micros // 1000, name.encode()
-        known = _live(found, now)
-        claimed = claim(asked, known.get(own), None if decided is None else text_of(decided), now)
+        time, decided, version, _, first, found, *others = await pipeline.execute()
+        own = name.encode()
+        seen = _Reading(_milliseconds(time), found.get(own), decided, version)
+        known = _live(found, seen.now)
+        claimed = claim(asked, known.get(own), seen.decision, seen.now)
         alive = known if claimed.entry is None else {**known, own: replace(claimed.entry, state=claimed.state)}
-        heard = self._heard(name, alive, _live(others[0] if others else {}, now), now)
-        if claimed.entry is None:
-            heard = replace(heard, conflict=_address(known[own].document))
-        change = Change(replace(heard, drained=claimed.drained))
-        for gone in found.keys() - known.keys() - {own}:
-            change.unchanged.append((self._key, gone, found[gone]))
-            change.commands.append(("HDEL", self._key, gone))
+        heard = self._heard(name, alive, _live(others[0] if others else {}, seen.now), seen.now)
+        heard = replace(heard, gone=self._remember(version, seen.now, heard))
+        gone = found.keys() - known.keys() - {own}
+        renew = bool(gone) or version is None or _expired(first, seen.now)
+        change = self._change(name, seen, known.get(own), claimed, heard, renew=renew)
+        for one in gone:
+            change.unchanged.append((self._key, one, found[one]))
+            change.commands.append(("HDEL", self._key, one))
+        if renew:
+            change.commands.append(("ZREMRANGEBYSCORE", self._expiries, "-inf", seen.now))
+        return change
+
+    def _remember(self, version: bytes | None, now: int, heard: Heard) -> frozenset[str]:
+        """Keep what was read for as long as its version is in force; the nodes that have expired since the last reading."""
+        before = self._members
+        self._members = None if version is None else _Members(version, now, heard.entries, heard.unproven)
+        return before.without(self._members) if before is not None and self._members is not None else frozenset()
+
+    def _look(self, pipeline: Pipeline, name: str) -> None:
+        """What every heartbeat reads: time, decision on this node, version of the membership, number of expiries, the first."""
+        pipeline.time()
+        pipeline.hget(self._drained, name)
+        pipeline.get(self._version)
+        pipeline.zcard(self._expiries)
+        pipeline.zrange(self._expiries, 0, 0, withscores=True)
+
+    def _change(
+        self,
+        name: str,
+        seen: _Reading,
+        known: RegisterEntry | None,
+        claimed: Claimed,
+        heard: Heard,
+        *,
+        renew: bool = False,
+    ) -> Change[Heard]:
+        """What a heartbeat writes: entry and expiry, and another version if others see a difference, or with ``renew``."""
+        conflict = _address(known.document) if claimed.entry is None and known is not None else ""
+        change = Change(replace(heard, conflict=conflict, drained=claimed.drained))
         if claimed.entry is not None:
-            change.unchanged += [(self._key, name, found.get(own)), (self._drained, name, decided)]
+            change.unchanged += [(self._key, name, seen.own), (self._drained, name, seen.decided)]
             change.commands.append(("HSET", self._key, name, claimed.entry.to_text()))
-            change.commands.append(("PEXPIRE", self._key, 10 * asked.expire))
+            change.commands.append(("ZADD", self._expiries, claimed.entry.expires, name))
+            renew = renew or known is None or claimed.entry.differs(known)
+        if renew:
+            change.commands.append(("SET", self._version, seen.next_version()))
+        if claimed.entry is not None:
+            kept = round(_KEPT * 1000 * self._expire)
+            change.commands += [("PEXPIRE", key, kept) for key in (self._key, self._expiries, self._version)]
         if claimed.decision:
             change.commands.append(("HSET", self._drained, name, claimed.decision))
         elif claimed.decision is not None:
@@ -194,6 +315,24 @@ def _entry(one: RegisterEntry, now: int) -> NodeEntry | None:
         # An entry of another version cannot be a member of this fleet.
         return None
     return NodeEntry(node, (one.expires - now) / 1000, max(-1.0, one.ready_for(now) / 1000))
+
+
+def _milliseconds(time: tuple[int, int]) -> int:
+    """An answer of the command TIME: seconds and microseconds."""
+    return time[0] * 1000 + time[1] // 1000
+
+
+def _token() -> bytes:
+    return os.urandom(_TOKEN).hex().encode()
+
+
+def _epoch(version: bytes) -> bytes:
+    return version.partition(b" ")[0]
+
+
+def _expired(first: Sequence[tuple[bytes, float]], now: int) -> bool:
+    """Whether the entry that expires first has expired."""
+    return bool(first) and first[0][1] <= now
 
 
 def _name(name: bytes) -> str:

@@ -23,6 +23,8 @@ NO_START = "-"
 _FIELDS = 6
 _DIGITS = 16
 """Of a time in milliseconds, at most."""
+_DRIFT = 1000
+"""Milliseconds by which the time since when a node is ready may move unnoticed: it is computed from the node's own clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,11 @@ class RegisterEntry:
         """As it is kept in Redis."""
         words = f"{self.expires} {self.ready} {self.state} {self.boot} {self.place} "
         return words.encode() + self.document
+
+    def differs(self, before: RegisterEntry) -> bool:
+        """Whether other nodes see another node than before. It expires later with each heartbeat, and clocks drift."""
+        moved = abs(self.ready - before.ready) >= _DRIFT
+        return moved or replace(self, expires=0, ready=0) != replace(before, expires=0, ready=0)
 
     def ready_for(self, now: int) -> int:
         """Milliseconds for which the node has been ready; -1 if it is not."""

@@ -21,6 +21,7 @@ COUNT = 3
 _OLDER = """
 local til, since, rest = string.match(redis.call('HGET', KEYS[1], ARGV[1]), '^(%d+) (%d+) (.*)$')
 redis.call('HSET', KEYS[1], ARGV[1], til .. ' ' .. string.format('%d', since - 3600000) .. ' ' .. rest)
+redis.call('DEL', KEYS[1] .. ':version')
 """
 
 

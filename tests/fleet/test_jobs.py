@@ -82,6 +82,39 @@ async def test_jobs_are_listed_page_by_page(jobs: Jobs, monkeypatch: pytest.Monk
     assert await jobs.records() == [job.record for job in known]
 
 
+async def test_registrations_are_read_when_they_change(jobs: Jobs, redis: Redis) -> None:
+    """Rule: every node asks for them with each heartbeat, so an answer that nobody has changed costs no reading."""
+
+    async def readings() -> int:
+        return int((await redis.info("commandstats")).get("cmdstat_hgetall", {"calls": 0})["calls"])
+
+    await jobs.register(record("a"))
+    assert await jobs.records() == [record("a")]
+    before = await readings()
+    await jobs.register(record("a"))
+    await jobs.beat("t/a", beat())
+    assert await jobs.records() == [record("a")]
+    assert await readings() == before
+    await jobs.register(record("a", ranks=3))
+    assert await jobs.records() == [record("a", ranks=3)]
+    await jobs.register(record("b"))
+    assert await jobs.records() == [record("a", ranks=3), record("b")]
+    await jobs.remove("t/a")
+    assert await jobs.records() == [record("b")]
+
+
+async def test_registrations_of_earlier_versions_are_read_sooner_or_later(
+    jobs: Jobs, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: they change a registration without a word; it is read again after some looks."""
+    monkeypatch.setattr(module, "_AGAIN", 3)
+    await jobs.register(record("a"))
+    assert await jobs.records() == [record("a")]
+    value = await redis.hget("larder:z:jobs", "t/a")
+    await redis.hset("larder:z:jobs", "t/a", value.replace(b'"ranks":2', b'"ranks":5'))
+    assert [(await jobs.records())[0].ranks for _ in range(2)] == [2, 5]
+
+
 async def test_jobs_are_told_apart_by_tenant_and_zone(jobs: Jobs, redis: Redis) -> None:
     """Rule: equal names of two tenants are two jobs, also when a tenant's name has a slash; another zone has none of them."""
     for tenant in ("t", "t/u", "u"):
@@ -131,7 +164,7 @@ async def test_a_job_that_is_silent_is_gone(redis: Redis) -> None:
     await eventually(gone)
     assert await jobs.beat("t/j", beat()) is None
     left = {key.decode() for key in await redis.keys("*")}
-    assert left <= {"larder:z:sequence", "larder:z:sizes"}
+    assert left <= {"larder:z:sequence", "larder:z:sizes", "larder:z:registrations:version"}
 
 
 def test_a_silent_rank_holds_nothing_up() -> None:

@@ -92,6 +92,7 @@ async def grow_older(url: str, seconds: float) -> None:
             til, since, rest = entry.decode().split(" ", 2)
             shifted = f"{int(til) - int(seconds * 1000)} {int(since) - int(seconds * 1000)} {rest}"
             await redis.hset("larder:default:nodes", name, shifted)  # type: ignore[misc]
+        await redis.delete("larder:default:nodes:version")
 
 
 async def test_nodes_learn_of_each_other(redis_server: EmbeddedRedis) -> None:

@@ -99,3 +99,18 @@ def test_a_node_that_is_drained_no_more_is_ready_since_now() -> None:
     claimed = claim(asked(drained=True, ready_for=50_000), entry(LEAVING), "2 0", NOW)
     assert claimed.entry is not None
     assert (claimed.entry.state, claimed.entry.ready, claimed.drained) == (READY, NOW, False)
+
+
+def test_a_later_expiry_is_no_difference() -> None:
+    """Rule: other nodes need to know of state, start, place and content, and of times only when they move by seconds."""
+    one = entry()
+    assert not replace(one, expires=one.expires + 1_000, ready=one.ready - 999).differs(one)
+    for changed in (
+        replace(one, state=LEAVING),
+        replace(one, boot="3"),
+        replace(one, place="host:2"),
+        replace(one, document=b"[]"),
+        replace(one, ready=one.ready - 1_000),
+        replace(one, ready=0),
+    ):
+        assert changed.differs(one)
