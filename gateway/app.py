@@ -29,7 +29,7 @@ from gateway.api.peer.importance import PeerImportance
 from gateway.api.peer.items import PeerItemsEdge
 from gateway.api.peer.objects import PeerObjects
 from gateway.api.peer.results import PeerResults
-from gateway.api.s3.access_log import AccessLog
+from gateway.api.s3.accounting import Accounting
 from gateway.api.s3.app import ReadPaths, S3App
 from gateway.api.s3.auth import Authenticator, split_address
 from gateway.api.s3.forward import Forwarder, Spooling
@@ -87,6 +87,7 @@ from gateway.wiring.live import Changing, Live, endpoints_of, rules_of
 from gateway.wiring.manager import Management, job_parts, keep_chunks, manage, scores_of
 from gateway.wiring.operations import WorkerServices, finder, fleetwide, operate
 from gateway.wiring.streams import ReaderRights, watch_streams
+from gateway.wiring.traffic import account
 from gateway.wiring.vitals import late, show_memory
 
 log = logging.getLogger("larder.app")
@@ -186,8 +187,7 @@ class Larder(Router):
         listings = Listings(origin)
         authenticator, live = await self._administrate(services, listings, engine)
         self._loop(_ready(keeper, fleet, self._admin.known))
-        access = AccessLog(settings.log.access)
-        stack.callback(access.close)
+        accounting = account(settings.log.access, management, stack)
         reads, hot = ObjectReads(engine), HotReads(engine, fleet.membership)
         relayed = RelayedReads(reads, engine, fleet.membership, fleet.peers)
         forwarder = Forwarder(engine, _spooling(settings, store), relayed.warm)
@@ -197,7 +197,7 @@ class Larder(Router):
             authenticator,
             ReadPaths(reads, hot, relayed, note),
             forwarder,
-            access,
+            accounting,
             settings.server.domain,
             settings.server.max_in_flight,
         )
@@ -208,8 +208,8 @@ class Larder(Router):
             settings, self._start, fleet, management, engine, channel, listings, authenticator, live, self._admin
         )
         watch = self._serve_peers(ground, PeerObjects(reads, hot, engine.warm), registrations)
-        refresh = partial(self._refresh, watch, s3, keeper, channel)
-        add_monitoring(self._ops, self._lifecycle, watch.problems, refresh)
+        refresh = partial(self._refresh, watch, s3, keeper, channel, accounting)
+        add_monitoring(self._ops, self._lifecycle, watch.problems, refresh, self._admin.app.may_read)
         add_fleet(self._ops, FleetService(identities, fleet.membership, self._start.local))
         add_pages(self._ops)
         describe_all(self._ops, lambda: self._admin.app.api)
@@ -358,7 +358,9 @@ class Larder(Router):
         )
         return channel
 
-    def _refresh(self, watch: NodeWatch, s3: S3App, keeper: SweepLoop, channel: Invalidations) -> None:
+    def _refresh(
+        self, watch: NodeWatch, s3: S3App, keeper: SweepLoop, channel: Invalidations, accounting: Accounting
+    ) -> None:
         """Update the gauges of this worker."""
         # If the clock was set back, everything learned from now on would count as older.
         channel.heard.since = min(channel.heard.since, time.time())
@@ -366,6 +368,7 @@ class Larder(Router):
         metrics.CHANNEL_HEALTHY.set(channel.healthy)
         metrics.READY.set(self._lifecycle.ready(watch.problems()))
         show_memory()
+        accounting.publish()
         keeper.publish()
 
     def _loop(self, work: Coroutine[Any, Any, None]) -> None:

@@ -1,7 +1,8 @@
 """Every metric, declared once; docs/metrics.md is checked against ``ALL``.
 
-Labels are bounded: no keys, digests, tenants, datasets or nodes; each label has the values listed in its description, or in an
-enum of the code. So the number of series does not depend on clients' requests (tests/deploy/test_cardinality.py).
+Labels are bounded: no keys, digests, datasets or nodes; each label has the values listed in its description, or in an enum of the
+code. ``NAMED`` metrics have names of origins, or of so many tenants and buckets and no more (engine/operations/traffic.py). So
+the number of series does not depend on clients' requests (tests/deploy/test_cardinality.py).
 
 With several workers, a gauge is combined according to its mode. A gauge that is summed, or whose worst value counts, has a
 "live" mode: it excludes dead workers (gateway/server/run.py).
@@ -13,17 +14,29 @@ from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
+LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the latencies of requests, in seconds."""
 REQUESTS = Counter(
     "larder_requests_total",
     "Requests by method, status class, cache outcome and reason",
     ["method", "status", "outcome", "reason"],
 )
 SENT_BYTES = Counter("larder_sent_bytes_total", "Object bytes sent to clients, by cache outcome", ["outcome"])
+BUCKET_REQUESTS = Counter(
+    "larder_bucket_requests_total",
+    "S3 requests by tenant, bucket and cache outcome. A worker names its first 50 pairs of tenant and bucket; others are (other)",
+    ["tenant", "bucket", "outcome"],
+)
+BUCKET_SENT_BYTES = Counter(
+    "larder_bucket_sent_bytes_total",
+    "Object bytes sent to clients, by tenant, bucket and cache outcome, named as in larder_bucket_requests_total",
+    ["tenant", "bucket", "outcome"],
+)
 LATENCY = Histogram(
     "larder_request_seconds",
     "Seconds from the request's header to the end of its answer",
     ["outcome"],
-    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+    buckets=LATENCY_BUCKETS,
 )
 _QUICK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SLOW = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -56,6 +69,12 @@ ORIGIN_LATENCY = Histogram(
     "larder_origin_seconds",
     "Seconds until the head of an origin's answer, including the wait for a free connection",
     ["method"],
+    buckets=_SLOW,
+)
+ORIGIN_ANSWERS = Histogram(
+    "larder_origin_answer_seconds",
+    "The seconds of larder_origin_seconds by the origin's name",
+    ["origin"],
     buckets=_SLOW,
 )
 ORIGIN_BYTES = Counter("larder_origin_received_bytes_total", "Body bytes received from origins")
@@ -325,10 +344,10 @@ CATALOG_REACHABLE = Gauge(
 CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and credentials, by result", ["result"])
 
 ALL = (
-    REQUESTS, SENT_BYTES, LATENCY, IN_FLIGHT, SHED, CONNECTIONS, OPENED_CONNECTIONS, STRANGERS_CLOSED,
-    AUTH_FAILURES,
-    ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_BYTES, CHECKS, FILLS, SMALL_RANGES, ACTIVE_FILLS,
-    FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
+    REQUESTS, SENT_BYTES, BUCKET_REQUESTS, BUCKET_SENT_BYTES, LATENCY, IN_FLIGHT, SHED, CONNECTIONS, OPENED_CONNECTIONS,
+    STRANGERS_CLOSED, AUTH_FAILURES,
+    ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_ANSWERS, ORIGIN_BYTES, CHECKS, FILLS, SMALL_RANGES,
+    ACTIVE_FILLS, FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
     BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, DESCRIPTORS, DESCRIPTORS_REFUSED, PEER_ITEMS, MOVED_ITEMS, PREFETCHED,
     STREAM_PREFETCHED, REGISTRATIONS,
     RESULTS, RESULT_BYTES,
@@ -344,6 +363,10 @@ ALL = (
     BUILD, READY, MEMORY, LOOP_LAG, CONFIG_RELOADS, ADMIN_CHANGES, CATALOG_VERSION, CATALOG_REACHABLE,
     WARMUPS_RUNNING, WARMUPS_ENDED,
 )  # fmt: skip
+
+
+NAMED = (BUCKET_REQUESTS, BUCKET_SENT_BYTES, ORIGIN_ANSWERS)
+"""Metrics with names of tenants, buckets or origins: strangers do not see them (api/exposition.py)."""
 
 
 def _begin_at_zero() -> None:

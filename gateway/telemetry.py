@@ -32,10 +32,11 @@ class Telemetry:
         """Export what is left."""
         self._provider.shutdown()
 
-    def trace_id(self) -> str | None:
-        """The id of the current trace in hex."""
+    def trace_id(self, *, sampled: bool = False) -> str | None:
+        """The id of the current trace in hex; with ``sampled`` only of one whose spans are exported."""
         context = get_current_span().get_span_context()
-        return f"{context.trace_id:032x}" if context.is_valid else None
+        known = context.is_valid and (context.trace_flags.sampled or not sampled)
+        return f"{context.trace_id:032x}" if known else None
 
     @contextmanager
     def received(self, method: str, path: str, headers: Mapping[str, str]) -> Iterator[Answered]:

@@ -56,6 +56,11 @@ def trace_id() -> str | None:
     return None if _telemetry is None else _telemetry.trace_id()
 
 
+def sampled_trace_id() -> str | None:
+    """The id of the current trace in hex, if its spans are exported."""
+    return None if _telemetry is None else _telemetry.trace_id(sampled=True)
+
+
 @contextmanager
 def sending(
     method: str, target: str, address: str, headers: Sequence[Header]

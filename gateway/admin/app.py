@@ -80,6 +80,14 @@ class AdminApp(Edge):
         """Whether this application serves a path below ``/-``."""
         return path == PREFIX or path.startswith(PREFIX + "/")
 
+    def may_read(self, scope: Scope) -> bool:
+        """Whether a request for another address has a token with which it may read here."""
+        try:
+            self._tokens.admit({**scope, "method": "GET", "path": PREFIX})
+        except ApiError:
+            return False
+        return True
+
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the head, read the body, and let FastAPI answer."""
         scope[ACTOR] = self._tokens.admit(scope)

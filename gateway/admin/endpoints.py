@@ -12,9 +12,9 @@ from starlette.datastructures import State
 
 from gateway import __version__
 from gateway.admin.configuration import audit, credentials, origins, rules, rules_check, tenants, tokens
-from gateway.admin.fleet import datasets, jobs, nodes, overview, pipelines, results, streams
+from gateway.admin.fleet import datasets, jobs, nodes, overview, pipelines, results, streams, traffic
 from gateway.admin.http.documents import PROBLEMS
-from gateway.admin.operations import explain, profile_endpoints, purge, verifications, warmup_endpoints
+from gateway.admin.operations import explain, profile_endpoints, purge, requests_live, verifications, warmup_endpoints
 from gateway.edge.problems import handle_problems, include
 from gateway.model.datasets import ApiError
 
@@ -27,6 +27,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     tokens.TOKENS.router,
     audit.router,
     overview.router,
+    traffic.router,
+    requests_live.router,
     nodes.router,
     datasets.router,
     jobs.router,

@@ -9,13 +9,15 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector
 from pydantic import BaseModel, Field
 
 from gateway import __version__
+from gateway.api.exposition import exposed
 from gateway.edge.problems import handle_problems, include
 from gateway.policies.troubles import Trouble
+from gateway.server.refusals import Scope
 
 _TAGS: list[str | Enum] = ["operations"]
 
@@ -50,11 +52,13 @@ class Lifecycle:
 
 
 class Monitoring(NamedTuple):
-    """The sources of readiness and metrics: the worker's lifecycle, its node's problems, and the update of the gauges."""
+    """The sources of readiness and metrics: the worker's lifecycle, its node's problems, the update of the gauges, and whether a
+    request has an admin token."""
 
     lifecycle: Lifecycle
     problems: Callable[[], list[Trouble]]
     refresh: Callable[[], None]
+    may_read: Callable[[Scope], bool]
 
 
 _router = APIRouter(tags=_TAGS)
@@ -82,10 +86,14 @@ def ops_app() -> FastAPI:
 
 
 def add_monitoring(
-    app: FastAPI, lifecycle: Lifecycle, problems: Callable[[], list[Trouble]], refresh: Callable[[], None]
+    app: FastAPI,
+    lifecycle: Lifecycle,
+    problems: Callable[[], list[Trouble]],
+    refresh: Callable[[], None],
+    may_read: Callable[[Scope], bool] = lambda _: False,
 ) -> None:
     """Add readiness and metrics to an application made by ``ops_app``; the other arguments are those of `Monitoring`."""
-    app.state.monitoring = Monitoring(lifecycle, problems, refresh)
+    app.state.monitoring = Monitoring(lifecycle, problems, refresh, may_read)
 
 
 @_router.get("/healthz", summary="Liveness")
@@ -107,11 +115,15 @@ async def readyz(request: Request, response: Response) -> Readiness:
 
 @_router.get("/metrics", summary="Prometheus metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
-    """All workers' metrics in the Prometheus text format."""
+    """All workers' metrics in the Prometheus text format, or in OpenMetrics if the client accepts that. There, latencies of
+    traced requests have exemplars with the trace's id. Metrics with names of tenants, buckets and origins are shown to requests
+    with an admin token only."""
     monitoring: Monitoring = request.app.state.monitoring
     monitoring.refresh()
     registry = REGISTRY
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         registry = CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    names = monitoring.may_read(request.scope)
+    content, media_type = exposed(registry, request.headers.get("accept", ""), names=names)
+    return Response(content, media_type=media_type)

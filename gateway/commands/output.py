@@ -34,6 +34,9 @@ STYLES: Mapping[str, str] = {
     "unstable": "yellow",
     "down": "red",
     "lost": "red",
+    "answers": "green",
+    "refuses": "red",
+    "silent": "red",
     "error": "bold red",
     "warning": "yellow",
     "revoked": "red",
@@ -190,6 +193,11 @@ def share(part: object) -> str | None:
     return f"{part:.1%}" if isinstance(part, int | float) else None
 
 
+def milliseconds(seconds: object) -> str | None:
+    """Seconds as milliseconds."""
+    return f"{1000 * seconds:.1f} ms" if isinstance(seconds, int | float) else None
+
+
 def age(seconds: object) -> str | None:
     """Readable seconds: ``"3 d 4 h"``, ``"12 min 5 s"``."""
     if not isinstance(seconds, int | float):
@@ -237,7 +245,7 @@ def worded(name: str, value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-_NUMBERS = (size, speed, number, share, age)
+_NUMBERS = (size, speed, number, share, milliseconds, age)
 
 
 class Column(NamedTuple):
@@ -247,7 +255,8 @@ class Column(NamedTuple):
         name: its heading.
         value: the field to show, or a function of the document; the column's name by default.
         shown: formats the value.
-        number: aligns it right; implied by the formatters ``size``, ``speed``, ``number``, ``share`` and ``age``.
+        number: aligns it right; implied by the formatters ``size``, ``speed``, ``number``, ``share``, ``milliseconds``
+            and ``age``.
     """
 
     name: str

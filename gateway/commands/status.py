@@ -15,6 +15,7 @@ from gateway.commands.output import (
     facts,
     heading,
     line,
+    milliseconds,
     moment,
     number,
     printable,
@@ -50,10 +51,10 @@ def _status(options: Namespace) -> int:
 
 
 def _show(overview: Mapping[str, Any]) -> None:
-    heading(f"zone {overview.get('zone')}, Larder {overview.get('version')}")
+    headline(overview)
     table(nodes.COLUMNS, overview.get("nodes", []), "no nodes")
     line()
-    _traffic(overview.get("now", {}), overview.get("total", {}), overview.get("answers", {}))
+    show_traffic(overview)
     if overview.get("jobs"):
         line()
         table(jobs.COLUMNS, overview["jobs"])
@@ -61,10 +62,17 @@ def _show(overview: Mapping[str, Any]) -> None:
         line()
         table(datasets.COLUMNS, overview["datasets"])
     line()
-    _problems(overview.get("problems", []))
+    show_problems(overview)
 
 
-def _traffic(now: Mapping[str, Any], total: Mapping[str, Any], answers: Mapping[str, Any]) -> None:
+def headline(overview: Mapping[str, Any]) -> None:
+    """Print which fleet it is."""
+    heading(f"zone {overview.get('zone')}, Larder {overview.get('version')}")
+
+
+def show_traffic(overview: Mapping[str, Any]) -> None:
+    """Print rates and totals."""
+    now, total, answers = (overview.get(name, {}) for name in ("now", "total", "answers"))
     facts(
         (
             ("requests", f"{_rate(now, 'requests_per_second')}, {number(total.get('requests'))} in all"),
@@ -85,7 +93,7 @@ def _answers(answers: Mapping[str, Any]) -> str | None:
     """Statuses per second, and percentiles of all requests."""
     statuses = [f"{name} {number(count, 1)}/s" for name, count in answers.get("statuses", {}).items() if count]
     of_all: Mapping[str, Any] = next(iter(answers.get("latency", [])), {})
-    percentiles = [f"{name} {1000 * of_all[name]:.1f} ms" for name in ("p50", "p95", "p99") if of_all.get(name)]
+    percentiles = [f"{name} {milliseconds(of_all[name])}" for name in ("p50", "p95", "p99") if of_all.get(name)]
     return ", ".join([*statuses, *percentiles]) or None
 
 
@@ -98,7 +106,9 @@ def _from_the_origin(now: Mapping[str, Any]) -> str:
     return f"{speed(now.get('origin_bytes_per_second'))}, {_rate(now, 'origin_requests_per_second')}"
 
 
-def _problems(problems: Iterable[Mapping[str, Any]]) -> None:
+def show_problems(overview: Mapping[str, Any]) -> None:
+    """Print the problems with their remedies."""
+    problems: Iterable[Mapping[str, Any]] = overview.get("problems", [])
     if not problems:
         line("no problems")
     for problem in problems:

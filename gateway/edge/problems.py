@@ -138,7 +138,9 @@ def _described(error: Mapping[str, Any]) -> str:
     return f"{'.'.join(place) or 'body'}: {unknown.removeprefix('Value error, ')}"
 
 
-def note_refusal(status: int, code: str, error: Exception, log: Logger, about: str = "", **extra: str) -> None:
+def note_refusal(
+    status: int, code: str, error: Exception, log: Logger, request: str = "", request_id: str = ""
+) -> None:
     """Count and log a refusal. Call it once per refusal sent.
 
     Args:
@@ -146,13 +148,17 @@ def note_refusal(status: int, code: str, error: Exception, log: Logger, about: s
         code: of the problem document.
         error: the reason, for the log.
         log: of the edge.
-        about: the request, for the log.
-        extra: further fields of the log line.
+        request: method and path, for the log.
+        request_id: for the log.
     """
     if status in (401, 403):
         metrics.AUTH_FAILURES.labels(code).inc()
     if status == 503:
-        log.warning("%s%s", about, error, extra=extra)
+        facts = {"status": status, "code": code, "error": error}
+        if request:
+            log.warning("%(request)s: %(error)s", {**facts, "request": request, "request_id": request_id})
+        else:
+            log.warning("%(error)s", facts)
 
 
 async def send_problem(send: Send, error: Exception, log: Logger) -> None:

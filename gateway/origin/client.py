@@ -18,7 +18,14 @@ from prometheus_client import Counter, Histogram
 
 from gateway.config import Credential, Origin
 from gateway.imports import imported
-from gateway.metrics import ORIGIN_BYTES, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_REQUESTS
+from gateway.metrics import (
+    ORIGIN_ANSWERS,
+    ORIGIN_BYTES,
+    ORIGIN_FAILURES,
+    ORIGIN_IN_FLIGHT,
+    ORIGIN_LATENCY,
+    ORIGIN_REQUESTS,
+)
 from gateway.model.errors import IdentityGone, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
@@ -144,6 +151,11 @@ class OriginClient:
         """The origins that this worker cannot reach, in words; empty if there are none."""
         return "; ".join(link.reach.problem for link in self._links.values() if link.reach.lost)
 
+    @property
+    def contacts(self) -> dict[str, str]:
+        """What this worker last met at each origin, by name: a ``Contact``."""
+        return {name: link.reach.contact.value for name, link in self._links.items()}
+
     async def replace(self, origins: Sequence[Origin], credentials: Sequence[Credential]) -> None:
         """Adopt a reloaded configuration.
 
@@ -217,7 +229,9 @@ class OriginClient:
         link.reach.heard()
         requests, latency = _series(method, response.status // 100)
         requests.inc()
-        latency.observe(time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        latency.observe(seconds)
+        ORIGIN_ANSWERS.labels(identity.origin).observe(seconds)
         return response
 
     async def close(self) -> None:

@@ -43,6 +43,11 @@ class Reach:
         self._probing: asyncio.Task[None] | None = None
 
     @property
+    def contact(self) -> Contact:
+        """What the last probe met, or ANSWERS."""
+        return self._state.contact
+
+    @property
     def lost(self) -> bool:
         """Whether the origin cannot be reached."""
         return self._state.lost
@@ -173,10 +178,13 @@ class Reach:
         if not self._state.found(contact):
             return
         if self.lost:
-            log.warning("%s; it is probed until it answers", self.problem)
+            log.warning(
+                "%(error)s; it is probed until it answers",
+                {"error": self.problem, "origin": self._name, "state": contact.value},
+            )
             self._loss.set_result(None)
         else:
-            log.info("the origin %r answers again", self._name)
+            log.info("the origin %(origin)r answers again", {"origin": self._name})
             self._loss = self._loop.create_future()
 
     async def close(self) -> None:

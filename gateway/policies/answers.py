@@ -1,4 +1,5 @@
-"""How requests were answered: how many with which status, and how fast, by what the cache did.
+"""How requests were answered: how many with which status, how fast by what the cache did, and for which tenant and bucket; and
+how fast each origin answered.
 
 Nodes count seconds in buckets with upper bounds, and a bucket counts all requests up to its bound. Buckets of several nodes
 are added before a percentile is taken: percentiles themselves cannot be added. Within a bucket requests are taken to be spread
@@ -8,58 +9,73 @@ evenly, as Prometheus does (``histogram_quantile``), so a percentile is as exact
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+TRAFFIC = ("requests", "sent_bytes", "cache_bytes")
+"""What is counted of a tenant's requests to a bucket."""
 Buckets = Mapping[float, float]
 """Requests by the upper bound of their seconds; each includes those of the smaller bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Counts of answers: by class of the status, such as ``2xx``; and in buckets of seconds, by the outcome of the cache."""
+    """Counts of answers: by class of the status, such as ``2xx``; in buckets of seconds, by the outcome of the cache;
+    ``traffic`` by ``"BUCKET/TENANT"``: ``requests``, ``sent_bytes``, and of these ``cache_bytes``; and heads of origins' answers
+    in buckets of seconds, by origin."""
 
     statuses: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, Buckets] = field(default_factory=dict)
+    traffic: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    origins: Mapping[str, Buckets] = field(default_factory=dict)
 
     def since(self, earlier: Answers) -> Answers:
         """The counts since ``earlier``."""
         return Answers(
             _less(self.statuses, earlier.statuses),
-            {name: _less(buckets, earlier.seconds.get(name, {})) for name, buckets in self.seconds.items()},
+            _each(_less, self.seconds, earlier.seconds),
+            _each(_less, self.traffic, earlier.traffic),
+            _each(_less, self.origins, earlier.origins),
         )
 
     def plus(self, other: Answers) -> Answers:
         """Both together."""
-        names = {**self.seconds, **other.seconds}
         return Answers(
             _more(self.statuses, other.statuses),
-            {name: _more(self.seconds.get(name, {}), other.seconds.get(name, {})) for name in names},
+            _each(_more, self.seconds, other.seconds),
+            _each(_more, self.traffic, other.traffic),
+            _each(_more, self.origins, other.origins),
         )
 
     def times(self, share: float) -> Answers:
         """These counts multiplied by ``share``."""
         return Answers(
-            {name: share * count for name, count in self.statuses.items()},
-            {name: {bound: share * count for bound, count in each.items()} for name, each in self.seconds.items()},
+            _scaled(self.statuses, share),
+            *({name: _scaled(each, share) for name, each in part.items()} for part in self._parts),
         )
+
+    @property
+    def _parts(self) -> tuple[Mapping[str, Mapping[Any, float]], ...]:
+        return self.seconds, self.traffic, self.origins
 
     def to_json(self) -> dict[str, Any]:
         """JSON types only."""
-        told = {name: {str(bound): count for bound, count in each.items()} for name, each in self.seconds.items()}
-        return {"statuses": dict(self.statuses), "seconds": told}
+        busy = {name: dict(counts) for name, counts in self.traffic.items() if counts["requests"]}
+        told = {"statuses": dict(self.statuses), "seconds": _told(self.seconds), "traffic": busy}
+        return {**told, "origins": _told(self.origins)}
 
     @classmethod
     def from_json(cls, told: Any) -> Answers:
         """Parse ``to_json``; no answers if another version wrote it in an unknown form."""
         try:
-            seconds = {
-                str(name): {float(bound): float(count) for bound, count in each.items()}
-                for name, each in told["seconds"].items()
+            traffic = {
+                str(name): {what: float(counts[what]) for what in TRAFFIC}
+                for name, counts in told.get("traffic", {}).items()
             }
-            return cls({str(name): float(count) for name, count in told["statuses"].items()}, seconds)
+            statuses = {str(name): float(count) for name, count in told["statuses"].items()}
+            return cls(statuses, _heard(told["seconds"]), traffic, _heard(told.get("origins", {})))
         except (KeyError, TypeError, ValueError, AttributeError):
             return cls()
 
@@ -70,6 +86,26 @@ def _less(counts: Mapping[Any, float], earlier: Mapping[Any, float]) -> dict[Any
 
 def _more(counts: Mapping[Any, float], others: Mapping[Any, float]) -> dict[Any, float]:
     return {name: counts.get(name, 0.0) + others.get(name, 0.0) for name in {**counts, **others}}
+
+
+def _each(
+    add: Callable[[Mapping[Any, float], Mapping[Any, float]], dict[Any, float]],
+    mine: Mapping[str, Mapping[Any, float]],
+    others: Mapping[str, Mapping[Any, float]],
+) -> dict[str, Any]:
+    return {name: add(mine.get(name, {}), others.get(name, {})) for name in {**mine, **others}}
+
+
+def _scaled(counts: Mapping[Any, float], share: float) -> dict[Any, float]:
+    return {name: share * count for name, count in counts.items()}
+
+
+def _told(parts: Mapping[str, Buckets]) -> dict[str, dict[str, float]]:
+    return {name: {str(bound): count for bound, count in each.items()} for name, each in parts.items()}
+
+
+def _heard(told: Any) -> dict[str, Buckets]:
+    return {str(name): {float(bound): float(count) for bound, count in each.items()} for name, each in told.items()}
 
 
 def together(buckets: Iterable[Buckets]) -> Buckets:

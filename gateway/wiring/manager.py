@@ -11,6 +11,7 @@ from gateway.api.v1.jobs import Find, JobParts
 from gateway.api.v1.pipeline_advice import PipelineAdvice
 from gateway.config import Settings
 from gateway.engine.engine import Engine
+from gateway.engine.operations.traffic import SILENCE
 from gateway.engine.space.chunk_keeper import ChunkKeeper, PlanExchange
 from gateway.engine.space.held_results import HeldReporter
 from gateway.engine.space.importance_keeper import ImportanceKeeper, ImportanceLinks
@@ -26,7 +27,9 @@ from gateway.fleet.claims import ResultClaims
 from gateway.fleet.connection import commands
 from gateway.fleet.jobs import Jobs
 from gateway.fleet.leadership import Leadership
+from gateway.fleet.live import LiveExchange
 from gateway.fleet.membership import Membership
+from gateway.fleet.misses import MissReports
 from gateway.fleet.plans import Plans, Reports, ScoreReports, StreamReports
 from gateway.fleet.read_times import ReadTimes
 from gateway.fleet.results import HeldResults, ResultUses
@@ -70,6 +73,8 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
         WorkerScaling(redis, prefix, expire),
         ResultUses(redis, prefix, settings.results.idle),
         HeldResults(redis, prefix, _REPORTS_LAST * pace.expire),
+        MissReports(redis, prefix, SILENCE),
+        LiveExchange(redis, prefix),
         Leadership(redis, prefix, f"{membership.me}/{uuid.uuid4().hex}"),
     )
 

@@ -150,6 +150,7 @@ def _seen(ground: WorkerServices, registrations: Registrations) -> NodeView:
         stopping=lambda: fleet.membership.stopping,
         parts=lambda: itertools.chain.from_iterable(source() for source in known),
         redis=lambda: not redis_problem(channel, fleet),
+        origins=lambda: ground.engine.services.origin.contacts,
     )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.admin.operations_world import READ_TOKEN, Zone, admin, get, zone
 from tests.batches import bytes_of, stock
 from tests.scenarios.world import content, eventually
+from tests.v1 import send
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +79,88 @@ def test_answers_have_statuses_and_percentiles(world: Zone) -> None:
             assert 0 < each["p50"] <= each["p95"] <= each["p99"]
 
 
+def test_traffic_names_tenant_bucket_and_missed_prefix(world: Zone) -> None:
+    """Rule: every gateway says which tenant read which bucket within the last minute, and which prefixes missed, and why."""
+    for number in range(4):
+        world.origin.put(f"/bucket/missed/here/{number}/deep", content(1000, f"missed-{number}"))
+        world.read(number % 2, f"/bucket/missed/here/{number}/deep")
+    for node in world.nodes:
+        found = eventually(
+            lambda node=node: get(node, "/traffic"),
+            lambda page: (
+                [
+                    row["requests"]
+                    for row in page["misses"]
+                    if (row["prefix"], row["reason"]) == ("missed/here/", "cold")
+                ]
+                == [4]
+            ),
+            "the misses of all nodes",
+        )
+        assert found["miss_seconds"] > 0
+        (row,) = [row for row in found["misses"] if row["prefix"] == "missed/here/"]
+        assert (row["bucket"], row["bytes"]) == ("bucket", 4000)
+        assert row["meaning"]
+        assert row["change"]
+        (read,) = [each for each in get(node, "/overview")["traffic"]["buckets"] if each["bucket"] == "bucket"]
+        assert read["requests_per_second"] > 0
+        assert read["sent_bytes_per_second"] > 0
+
+
+def test_metrics_name_tenants_buckets_and_origins_to_those_with_a_token(world: Zone) -> None:
+    """Rule: a scraper with a token that may read sees them; one without, or with a wrong one, sees everything else."""
+    world.origin.put("/bucket/named", content(1000, "named"))
+    world.read(0, "/bucket/named")
+    node = world.nodes[0]
+
+    def scraped(token: str) -> str:
+        return send(node, "GET", "/metrics", b"", {"Authorization": f"Bearer {token}"}).body.decode()
+
+    named = eventually(lambda: scraped(READ_TOKEN), lambda text: 'bucket="bucket"' in text, "the bucket's name")
+    assert 'larder_origin_answer_seconds_count{origin="default"}' in named
+    for text in (scraped("wrong"), send(node, "GET", "/metrics", b"", {}).body.decode()):
+        assert "larder_requests_total{" in text
+        assert "larder_bucket_" not in text
+        assert "larder_origin_answer_" not in text
+
+
+def test_requests_of_all_gateways_are_followed_live(world: Zone) -> None:
+    """Rule: whichever gateway is asked, a follower gets the requests that match its filter, of all gateways and each once."""
+    world.origin.put("/bucket/live/seen", content(1000, "seen"))
+    wanted = "bucket=bucket&prefix=live/&status=2xx"
+    follower = get(world.nodes[0], f"/requests?{wanted}")["follower"]
+    seen: dict[str, dict[str, Any]] = {}
+
+    def asked() -> set[str]:
+        for number, node in enumerate(world.nodes):
+            world.read(number, "/bucket/live/seen")
+            found = get(node, f"/requests?{wanted}&follower={follower}")
+            assert not seen.keys() & {each["request_id"] for each in found["requests"]}
+            seen.update({each["request_id"]: each for each in found["requests"]})
+        return {each["node"] for each in seen.values()}
+
+    eventually(asked, lambda nodes: nodes == {"node-0", "node-1"}, "requests of both nodes")
+    for each in seen.values():
+        assert (each["bucket"], each["key"], each["method"], each["bytes"]) == ("bucket", "live/seen", "GET", 1000)
+        assert each["seconds"] > 0
+    for mistake in ("status=9xx", "outcome=LOST", "follower=me", "slower=-1"):
+        assert admin(world.nodes[0], "GET", f"/requests?{mistake}").status == 400, mistake
+
+
+def test_origins_are_shown_with_their_latency(world: Zone) -> None:
+    """Rule: every gateway says of each origin whether nodes reach it, and how fast it answered within the last minute."""
+    world.origin.put("/bucket/from-the-origin", content(1000, "origin"))
+    world.read(0, "/bucket/from-the-origin")
+    for node in world.nodes:
+        (origin,) = eventually(
+            lambda node=node: get(node, "/overview")["origins"],
+            lambda found: len(found) == 1 and found[0]["requests_per_second"] > 0,
+            "answers of the origin",
+        )
+        assert (origin["name"], origin["state"], origin["lost_by"]) == ("default", "answers", [])
+        assert 0 < origin["p50"] <= origin["p95"] <= origin["p99"]
+
+
 def test_what_a_job_reads_in_batches_is_shown(world: Zone, tmp_path: Path) -> None:
     """Rule: items of batches have a rate beside the one of requests, now and in the history."""
     made = stock(world.origin.s3, tmp_path, "trained", bytes_of(50, 500, "trained"))
@@ -100,6 +184,8 @@ def test_the_read_token_shows_everything_and_changes_nothing(world: Zone) -> Non
     for path in (
         "/overview",
         "/overview/history",
+        "/traffic",
+        "/requests",
         "/nodes",
         "/datasets",
         "/jobs",

@@ -94,6 +94,7 @@ def empty() -> dict[str, Any]:
     overview["total"] = dict.fromkeys(overview["total"], 0)
     none = {"outcome": "", "requests_per_second": 0, "p50": None, "p95": None, "p99": None}
     overview["answers"] = {"statuses": {}, "latency": [none]}
+    overview["traffic"] = {"buckets": [], "misses": [], "miss_seconds": 0.0}
     return overview
 
 
@@ -108,6 +109,8 @@ def hostile() -> dict[str, Any]:
                     entry[field] = HOSTILE
             entry |= {"caching": HOSTILE} if "caching" in entry else {}
         overview[name] = overview[name][:1]
+    for rows in (overview["traffic"]["buckets"], overview["traffic"]["misses"]):
+        rows[:] = [{field: HOSTILE if isinstance(value, str) else value for field, value in rows[0].items()}]
     overview["datasets"][0]["names"] = [HOSTILE]
     return overview
 

@@ -14,6 +14,7 @@ from tests.browser.chromium import PATIENCE, READ_TOKEN, TOKEN, Played
 from tests.browser.console import admin, closed, confirm, console, field, press, row
 from tests.browser.looks import faint_texts, overflow, walk_by_tab
 from tests.gateways import Running, Settings, gateway
+from tests.scenarios.clients import get
 from tests.scenarios.world import Origin
 
 expect.set_options(timeout=PATIENCE)
@@ -196,6 +197,78 @@ def test_a_read_is_explained(window: Any, running: Running, origin: Origin) -> N
     field(page, "Access key").fill("GWA")
     confirm(page, "Explain")
     expect(page.locator("#action-result")).to_contain_text("The next read of data/explained/a is expected to be HIT.")
+
+
+def test_a_profile_is_recorded_warmed_and_deleted(window: Any, running: Running) -> None:
+    """Rule: Record begins it, Stop ends it, Warm replays it with the rights of its key, Delete forgets it."""
+    page = console(window, "profiles").page
+    press(page, "Record")
+    for label, text in (("Name", "nightly"), ("Access key", "GWA"), ("Bucket", "data"), ("Prefix", "warm/")):
+        field(page, label).fill(text)
+    expect(field(page, "For")).to_have_value("1h")
+    confirm(page, "Record")
+    closed(page)
+    assert get(running, "/data/warm/0").status == 200
+    expect(row(page, "nightly")).to_contain_text("recording")
+    expect(row(page, "nightly")).to_contain_text("50.0\u00a0kB")
+    press(page, "Stop nightly")
+    confirm(page, "Stop")
+    closed(page)
+    press(page, "Warm nightly")
+    confirm(page, "Warm")
+    closed(page)
+    assert admin(running, "GET", "warmups").json["items"][0]["profile"] == "nightly"
+    press(page, "Delete nightly")
+    confirm(page, "Delete")
+    closed(page)
+    expect(row(page, "nightly")).to_have_count(0)
+
+
+def test_caches_are_verified(window: Any, running: Running) -> None:
+    """Rule: Verify asks all nodes, and the list says how far they are and what they found."""
+    page = console(window, "verifications").page
+    press(page, "Verify")
+    confirm(page, "Verify")
+    closed(page)
+    done = page.get_by_role("row").filter(has_text="no defect")
+    expect(done).to_contain_text("done")
+    expect(done).to_contain_text("100\u00a0%")
+
+
+def test_origins_are_managed(window: Any, running: Running) -> None:
+    """Rule: each says whether nodes reach it; those of the catalog are created, changed and removed, the file's only shown."""
+    page = console(window, "origins").page
+    expect(row(page, "default")).to_contain_text("answers")
+    expect(row(page, "default").get_by_role("button")).to_have_count(0)
+    press(page, "Create")
+    field(page, "Name").fill("archive")
+    field(page, "Endpoint").fill("http://127.0.0.1:1")
+    confirm(page, "Create")
+    closed(page)
+    expect(row(page, "archive")).to_contain_text("us-east-1")
+    press(page, "Change archive")
+    field(page, "Region").fill("eu-west-1")
+    confirm(page, "Change")
+    closed(page)
+    expect(row(page, "archive")).to_contain_text("eu-west-1")
+    press(page, "Remove archive")
+    confirm(page, "Remove")
+    closed(page)
+    expect(row(page, "archive")).to_have_count(0)
+
+
+def test_rows_of_a_long_list_are_found(window: Any, running: Running) -> None:
+    """Rule: from ten rows on there is a field; only rows with the text stay, and it says so if there is none."""
+    page = console(window, "tenants").page
+    expect(page.get_by_role("table")).to_be_visible()
+    expect(page.get_by_role("region", name="Tenants").get_by_label("Find")).to_be_hidden()
+    for number in range(10):
+        admin(running, "POST", "tenants", {"name": f"team-{number}", "description": f"floor {number}"})
+    page.get_by_role("region", name="Tenants").get_by_label("Find").fill("FLOOR 7")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(row(page, "team-7")).to_be_visible()
+    page.get_by_role("region", name="Tenants").get_by_label("Find").fill("nobody")
+    expect(page.get_by_text("Nothing of this list has that text.")).to_be_visible()
 
 
 def test_a_viewer_sees_figures_and_no_buttons(window: Any, running: Running) -> None:

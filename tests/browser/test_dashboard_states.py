@@ -270,6 +270,34 @@ def test_answers_say_how_fast_and_with_which_status(window: Any) -> None:
     assert rows.nth(0).locator("td").all_inner_texts() == ["412\u00a0/s", "2.10\u00a0ms", "31.2\u00a0ms", "114\u00a0ms"]
 
 
+def test_traffic_says_who_reads_and_what_is_missed(window: Any) -> None:
+    """Rule: tenants' requests to buckets, the busiest first; and missed prefixes with the reason, its meaning and what helps."""
+    page = window().page
+    shown(page)
+    rows = page.locator("#traffic tbody tr")
+    expect(rows).to_have_count(4)
+    expect(rows.nth(0).get_by_role("rowheader")).to_have_text("datasets")
+    assert rows.nth(0).locator("td").all_inner_texts() == ["vision", "301\u00a0/s", "2.81\u00a0GB/s", "96.1\u00a0%"]
+    missed = page.locator("#misses tbody tr").nth(0)
+    expect(missed.get_by_role("rowheader")).to_have_text("datasets/laion/2024/No bytes of the object are in the cache.")
+    expect(missed).to_contain_text("warm up its prefix")
+    expect(page.locator("#misses-under")).to_contain_text("last 9\u00a0min")
+
+
+def test_entries_of_a_long_overview_are_found(window: Any) -> None:
+    """Rule: with ten entries of a kind there is a field; entries without the text are hidden, and parts without any entry."""
+    overview = deepcopy(figures.AT_WORK)
+    overview["jobs"] = [{**overview["jobs"][0], "job": f"job-{number}", "tenant": "found"} for number in range(10)]
+    page = window().page
+    shown(page, overview)
+    page.get_by_label("Find").fill("job-7")
+    expect(page.locator("#jobs tbody tr")).to_have_count(1)
+    expect(page.get_by_role("heading", name="Datasets")).to_be_hidden()
+    page.get_by_label("Find").fill("")
+    expect(page.locator("#jobs tbody tr")).to_have_count(10)
+    expect(page.get_by_role("heading", name="Datasets")).to_be_visible()
+
+
 def test_the_hours_are_chosen(window: Any) -> None:
     """Rule: another span of time is asked for at once, and named at the figures that depend on it."""
     page = window().page
@@ -331,7 +359,16 @@ def test_an_empty_fleet_says_so(window: Any) -> None:
     played.history = lambda hours: {"step_seconds": 60, "points": [], "chunks": {}}
     page.goto("/-/")
     expect(page.locator("#verdict")).to_have_text("No gateway has reported yet.")
-    for part in ("no-jobs", "no-datasets", "no-nodes", "no-history", "no-problems", "no-answers"):
+    for part in (
+        "no-jobs",
+        "no-datasets",
+        "no-nodes",
+        "no-history",
+        "no-problems",
+        "no-answers",
+        "no-traffic",
+        "no-misses",
+    ):
         expect(page.locator(f"#{part}")).to_be_visible()
     expect(page.locator("#jobs")).to_be_hidden()
     expect(page.locator("#nodes")).to_be_hidden()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from tests.cli.fake_admin import Asked, problem
+from tests.cli.fake_admin import OVERVIEW, Asked, problem
 
 NODE: dict[str, Any] = {"node": "n1", "objects": 3, "bytes": 3000, "failure": ""}
 CHECKED: dict[str, Any] = {
@@ -303,3 +304,85 @@ def test_a_pipeline_is_shown_with_its_decisions(admin, operator):
     admin.answers["GET pipelines/a/run"] = {**known, "override": "pin", "pinned": 2}
     assert "pin, stage 2" in operator("pipelines", "show", "run").out
     assert "unknown pipeline" in operator("pipelines", "show", "none").err
+
+
+def test_traffic_shows_buckets_and_missed_prefixes(admin, operator):
+    """Rule: who reads, and below which prefix reads missed for which reason."""
+    admin.answers["GET traffic"] = {
+        "buckets": [
+            {
+                "bucket": "data", "tenant": "vision", "requests_per_second": 20.5, "sent_bytes_per_second": 1e6,
+                "hit_ratio": 0.75,
+            }
+        ],
+        "misses": [{"bucket": "data", "prefix": "train/", "reason": "cold", "requests": 1200, "bytes": 3_000_000}],
+        "miss_seconds": 431.0,
+    }  # fmt: skip
+    lines = [" ".join(line.split()) for line in operator("traffic").out.splitlines()]
+    assert "data vision 20.5/s 1.0 MB/s 75.0%" in lines
+    assert "missed prefixes, last 7 min 11 s" in lines
+    assert "data/train/ cold 1,200 3.0 MB" in lines
+
+
+SEEN: dict[str, Any] = {
+    "at": "2026-03-02T14:30:00.125Z", "node": "gw-1", "request_id": "A1", "tenant": "vision", "address": "10.0.0.9",
+    "method": "GET", "bucket": "data", "key": "train/\x1b[1", "status": 200, "outcome": "MISS", "reason": "cold",
+    "bytes": 2000, "seconds": 0.25,
+}  # fmt: skip
+
+
+def test_requests_are_followed(admin, operator):
+    """Rule: a line for each request, by one follower, until there were as many as wanted; names cannot control the terminal."""
+    name = "5f2c7d1e0c3b4a6f8e9d0a1b2c3d4e5f"
+    pages = iter([[], [SEEN], [SEEN, {**SEEN, "request_id": "A2"}]])
+    admin.answers["GET requests"] = lambda _: (200, {"follower": name, "requests": next(pages), "dropped": 7})
+    ran = operator("trace", "--below", "data/train/", "--status", "2xx", "--slower", "100ms", "--count", "2")
+    first, second = ran.out.splitlines()
+    assert "200  MISS    GET  data/train/\\x1b[1  2.0 kB  250.0 ms  cold  vision@10.0.0.9  by gw-1" in first
+    assert first == second
+    assert "7 more were dropped" in ran.err
+    wanted = {"bucket": "data", "prefix": "train/", "status": "2xx", "slower": "0.1"}
+    assert [asked.query for asked in admin.asked] == [
+        wanted,
+        {**wanted, "follower": name},
+        {**wanted, "follower": name},
+    ]
+
+
+def test_followed_requests_are_documents_for_programs(admin, operator):
+    """Rule: with --json each line is one document."""
+    admin.answers["GET requests"] = {"follower": "a" * 32, "requests": [SEEN, SEEN], "dropped": 0}
+    lines = operator("trace", "--count", "2", "--json").out.splitlines()
+    assert [json.loads(line) for line in lines] == [SEEN, SEEN]
+
+
+@pytest.mark.parametrize("status", ["9xx", "20", "abc", "2xxx"])
+def test_a_status_is_one_or_a_class(operator, status):
+    """Rule: a status that cannot occur is refused, instead of following nothing for ever."""
+    assert operator("trace", "--status", status).status == 2
+
+
+def test_top_prints_the_fleet_once_where_there_is_no_terminal(admin, operator):
+    """Rule: traffic, busiest buckets, missed prefixes, the largest pools, origins, nodes and problems."""
+    pool = {"target": 10**9, "bytes": 5 * 10**8, "hits": 3, "misses": 1}
+    admin.answers["GET overview"] = {
+        **OVERVIEW,
+        "traffic": {
+            "buckets": [{"bucket": "data", "tenant": "vision", "requests_per_second": 2, "sent_bytes_per_second": 1e6}],
+            "misses": [{"bucket": "data", "prefix": "train/", "reason": "cold", "requests": 12, "bytes": 3000}],
+        },
+        "streams": [{"name": "data/train/", "pool": pool}],
+        "origins": [
+            {"name": "default", "state": "silent", "requests_per_second": 3, "p50": 0.02, "lost_by": ["node-1"]}
+        ],
+    }
+    lines = [" ".join(line.split()) for line in operator("top").out.splitlines()]
+    for wanted in (
+        "data vision 2.0/s 1.0 MB/s -",
+        "data/train/ cold 12 3.0 kB",
+        "imagenet dataset 28.0 GB 28.0 GB -",
+        "data/train/ stream 500.0 MB 1.0 GB 75.0%",
+        "default silent 3.0/s 20.0 ms - - node-1",
+        "no problems",
+    ):
+        assert wanted in lines, wanted

@@ -16,6 +16,8 @@ from gateway.fleet.caching import PipelineDecisions
 from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
+from gateway.fleet.live import LiveExchange
+from gateway.fleet.misses import MissReports
 from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, StreamReports
 from gateway.fleet.read_times import ReadTimes
 from gateway.fleet.results import HeldResults, ResultUses
@@ -64,6 +66,8 @@ def worker(redis: Redis, name: str, patience: float = LONG, jobs: Jobs | None = 
         WorkerScaling(redis, Z, LONG),
         ResultUses(redis, Z, LONG),
         HeldResults(redis, Z, LONG),
+        MissReports(redis, Z, LONG),
+        LiveExchange(redis, Z),
         Leadership(redis, Z, name, lease),
     )
     electorate = Electorate(lambda: [node], lambda: True)

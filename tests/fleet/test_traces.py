@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from gateway import tracing
 from gateway.model.errors import ConfigError
 from gateway.policies.ring import Ring, path_key
-from tests.gateways import fleet
+from tests.gateways import Running, fleet
 from tests.scenarios.clients import get
 from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import Origin, content, eventually
@@ -92,8 +93,27 @@ def _route(spans: list[Span], last: str) -> list[Span]:
     return route
 
 
+def _to_the_origin(spans: list[Span], path: str) -> list[Span]:
+    """The route to the request that the origin got; empty until all of it was exported."""
+    asked = [one for one in spans if one.kind == Span.SPAN_KIND_CLIENT and _told(one)["url.path"] == path]
+    route = _route(spans, asked[0].span_id.hex()) if asked else []
+    return route if route and route[0].parent_span_id.hex() == PARENT else []
+
+
+def _exemplars(node: Running) -> set[str]:
+    """The trace ids on the buckets of a node's latencies."""
+    answer = get(node, "/-/metrics", accept="application/openmetrics-text; version=1.0.0")
+    families = text_string_to_metric_families(answer.body.decode())
+    samples = [sample for family in families for sample in family.samples if sample.exemplar]
+    assert {sample.name for sample in samples} <= {"larder_request_seconds_bucket"}
+    return {sample.exemplar.labels["trace_id"] for sample in samples}
+
+
 def test_a_read_through_two_nodes_is_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: the client's trace goes on at the node that it asked, at the home, and at the origin; a hit ends at the home."""
+    """Rule: the client's trace goes on at the node that it asked, at the home, and at the origin; a hit ends at the home.
+
+    Both are examples of their latencies in the metrics of the node that was asked.
+    """
     with collecting() as collector, Origin() as origin, RedisServer() as redis:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
@@ -107,7 +127,8 @@ def test_a_read_through_two_nodes_is_one_trace(tmp_path: Path, monkeypatch: pyte
             for trace in (TRACE, TRACE[::-1]):
                 got = get(asked, path, traceparent=f"00-{trace}-{PARENT}-01")
                 assert got.body == body
-            cold = eventually(lambda: collector.of(TRACE), lambda spans: len(spans) >= 4, "the spans of a cold read")
+            eventually(lambda: _exemplars(asked), {TRACE, TRACE[::-1]}.issubset, "both as examples")
+            cold = eventually(lambda: _to_the_origin(collector.of(TRACE), path), len, "the spans of a cold read")
             hit = eventually(lambda: collector.of(TRACE[::-1]), lambda spans: len(spans) >= 3, "the spans of a hit")
     for spans in (cold, hit):
         assert [span.parent_span_id.hex() for span in spans] == [PARENT, *(span.span_id.hex() for span in spans[:-1])]

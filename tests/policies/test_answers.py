@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from gateway.policies.answers import Answers, percentile, together
+from gateway.policies.answers import TRAFFIC, Answers, percentile, together
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,22 @@ def test_answers_are_told_and_added() -> None:
     assert gained == Answers({"2xx": 3, "5xx": 1}, {"HIT": {0.1: 2, inf: 3}, "MISS": {0.1: 0, inf: 1}})
     both = gained.plus(Answers({"4xx": 2}, {"HIT": {0.1: 1, inf: 1}}))
     assert both == Answers({"2xx": 3, "5xx": 1, "4xx": 2}, {"HIT": {0.1: 3, inf: 4}, "MISS": {0.1: 0, inf: 1}})
+
+
+def test_traffic_is_told_and_added() -> None:
+    """Rule: of a minute's traffic only buckets with requests are told, and rates of several nodes are added."""
+    before = Answers(traffic={"a/t": dict.fromkeys(TRAFFIC, 1.0), "idle/t": dict.fromkeys(TRAFFIC, 9.0)})
+    after = Answers(traffic={"a/t": dict.fromkeys(TRAFFIC, 5.0), "idle/t": dict.fromkeys(TRAFFIC, 9.0)})
+    gained = Answers.from_json(after.since(before).to_json())
+    assert gained == Answers(traffic={"a/t": dict.fromkeys(TRAFFIC, 4.0)})
+    both = gained.times(0.5).plus(Answers(traffic={"a/t": dict.fromkeys(TRAFFIC, 1.0)}))
+    assert both.traffic == {"a/t": dict.fromkeys(TRAFFIC, 3.0)}
+
+
+def test_seconds_of_origins_are_told_and_added() -> None:
+    """Rule: as those of requests, by the origin's name."""
+    one, two = Answers(origins={"default": {0.1: 1, inf: 3}}), Answers(origins={"archive": {0.1: 0, inf: 2}})
+    assert Answers.from_json(one.plus(two).to_json()) == Answers(origins={**one.origins, **two.origins})
 
 
 @pytest.mark.parametrize(

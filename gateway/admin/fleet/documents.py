@@ -74,6 +74,55 @@ class AnswersDocument(ResponseModel):
     latency: list[Latency] = Field(description="of all requests, then by outcome, the most frequent first")
 
 
+class BucketTraffic(ResponseModel):
+    """S3 requests of a tenant to a bucket, over about the last minute."""
+
+    bucket: str = Field(description="empty: of none, such as a listing of buckets", examples=["datasets"])
+    tenant: str = Field(
+        description="(other), as the bucket: all those that a gateway does not name", examples=["vision"]
+    )
+    requests_per_second: float = Field(examples=[210.5])
+    sent_bytes_per_second: float = Field(description="of objects, to clients", examples=[1.8e9])
+    hit_ratio: float | None = Field(description="bytes from the cache, of all sent; null: none", examples=[0.93])
+
+
+class MissedPrefixDocument(ResponseModel):
+    """Reads below one prefix that were not plain hits, for one reason."""
+
+    bucket: str = Field(examples=["datasets"])
+    prefix: str = Field(description="at most two folders; empty: the keys in none", examples=["imagenet/train/"])
+    reason: str = Field(description="as in the header x-larder-cache", examples=["cold"])
+    meaning: str = Field(examples=["No bytes of the object are in the cache."])
+    change: str = Field(description="what makes it rarer", examples=["Read it once, or warm up its prefix."])
+    requests: int = Field(examples=[18_204])
+    bytes: int = Field(description="sent to clients", examples=[2_002_440_000])
+
+
+class TrafficDocument(ResponseModel):
+    """S3 traffic of the zone: who reads, and what the cache does not have."""
+
+    buckets: list[BucketTraffic] = Field(description="by tenant and bucket, the busiest first")
+    misses: list[MissedPrefixDocument] = Field(description="the most frequent first")
+    miss_seconds: float = Field(description="for how long misses were counted: 5 to 10 minutes", examples=[431.0])
+
+
+class OriginSeen(ResponseModel):
+    """An object store as the zone's nodes meet it; answers are of about the last minute."""
+
+    name: str = Field(examples=["default"])
+    state: Literal["answers", "refuses", "silent"] = Field(
+        description="the worst that a node meets; refuses: no connection; silent: requests wait for a time-out",
+        examples=["answers"],
+    )
+    lost_by: list[str] = Field(description="nodes that do not reach it; they probe it until it answers", examples=[[]])
+    requests_per_second: float = Field(description="that it answered", examples=[31.2])
+    p50: float | None = Field(
+        description="seconds until the head of half of its answers; null without any", examples=[0.021]
+    )
+    p95: float | None = Field(examples=[0.087])
+    p99: float | None = Field(examples=[0.31])
+
+
 class Total(ResponseModel):
     """Sums since Redis first knew the zone, including nodes that were restarted, stopped or are gone."""
 
@@ -280,6 +329,8 @@ class Overview(ResponseModel):
     nodes: list[NodeDocument] = Field(description="by id")
     now: Now
     answers: AnswersDocument
+    traffic: TrafficDocument = Field(description="at most 20 of each list, GET /-/admin/traffic has all")
+    origins: list[OriginSeen] = Field(description="by name")
     total: Total
     jobs: list[JobDocument] = Field(description="by tenant and name; at most 500, GET /-/admin/jobs has all")
     pipelines: list[PipelineDocument] = Field(

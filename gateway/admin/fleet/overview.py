@@ -9,11 +9,13 @@ from fastapi import APIRouter, Query
 
 from gateway import __version__
 from gateway.admin.fleet.documents import DatasetSummary, History, Overview, ProblemSeen
+from gateway.admin.fleet.origins import origins_of
 from gateway.admin.fleet.pipelines import pipelines_of
 from gateway.admin.fleet.problems import problems_of
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.results import results_of
 from gateway.admin.fleet.streams import streams_of
+from gateway.admin.fleet.traffic import traffic_of
 from gateway.admin.fleet.view import (
     SHORT,
     answers_of,
@@ -36,6 +38,8 @@ MOST_POINTS = 720
 """Steps of a history."""
 MOST_ROWS = 500
 """Jobs, pipelines, results, datasets and streams in the overview; their own lists are complete."""
+_MOST_TRAFFIC = 20
+"""Buckets, and missed prefixes, in the overview."""
 _MINUTE = 60.0
 """Seconds of the shortest step: the interval of long-term samples."""
 
@@ -44,8 +48,8 @@ router = APIRouter(tags=["overview"])
 
 @router.get("/overview", summary="Show the whole zone")
 async def overview(_caller: Reader, operations: Ops) -> Overview:
-    """Nodes, rates, totals, jobs, pipelines and their results, datasets, streams and problems of the zone; the same from every
-    gateway."""
+    """Nodes, rates, traffic, origins, totals, jobs, pipelines and their results, datasets, streams and problems of the zone;
+    the same from every gateway."""
     reading = await operations.fleet.look()
     return Overview(
         at=moment(reading.at),
@@ -54,6 +58,8 @@ async def overview(_caller: Reader, operations: Ops) -> Overview:
         nodes=nodes_of(reading),
         now=now_of(reading),
         answers=answers_of(reading),
+        traffic=traffic_of(reading, _MOST_TRAFFIC),
+        origins=origins_of(reading),
         total=total_of(reading),
         jobs=jobs_of(reading)[:MOST_ROWS],
         pipelines=pipelines_of(reading)[:MOST_ROWS],

@@ -25,6 +25,7 @@ from gateway.fleet.samples import NodeSample, Samples
 from gateway.fleet.scaling import WorkersChange
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node
+from gateway.policies.misses import MissReport
 from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.plan import Plan
 from gateway.policies.streams.zone import NodeStreams, PoolReport
@@ -77,6 +78,7 @@ class FleetReading:
     results: Mapping[str, ResultsUsed] = field(default_factory=dict)
     held: Mapping[str, Mapping[str, PoolReport]] = field(default_factory=dict)
     datasets: Mapping[Name, str] = field(default_factory=dict)
+    misses: Mapping[str, MissReport] = field(default_factory=dict)
 
     @property
     def gone(self) -> Mapping[str, NodeSample]:
@@ -171,6 +173,7 @@ class FleetReader:
             results=await together.results.all(),
             held=await together.held.all(),
             datasets=await self._registered(),
+            misses=await together.misses.all(),
         )
 
     async def _registered(self) -> Mapping[Name, str]:

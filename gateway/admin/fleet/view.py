@@ -80,25 +80,35 @@ def now_of(reading: FleetReading) -> Now:
     )
 
 
+def answered(reading: FleetReading) -> list[tuple[Answers, float]]:
+    """What each node answered within about the last minute, and the seconds that it reports for that."""
+    told = [reading.told[name].document.get("answers", {}) for name in reading.nodes if name in reading.told]
+    return [(Answers.from_json(one), float(one.get("for", 0.0))) for one in told]
+
+
+def per_second(reading: FleetReading) -> Answers:
+    """The answers of the zone, each node's per second of the time that it reports."""
+    found = Answers()
+    for answers, seconds in answered(reading):
+        found = found.plus(answers.times(1 / seconds)) if seconds > 0 else found
+    return found
+
+
 def answers_of(reading: FleetReading) -> AnswersDocument:
-    """Statuses and latencies of the zone: counts of all nodes, each per second of the time that it reports."""
-    everything, per_second = Answers(), Answers()
-    for name in reading.nodes:
-        told = reading.told[name].document.get("answers", {}) if name in reading.told else {}
-        seconds = float(told.get("for", 0.0))
-        if seconds > 0:
-            found = Answers.from_json(told)
-            everything, per_second = everything.plus(found), per_second.plus(found.times(1 / seconds))
-    outcomes = sorted(per_second.seconds, key=lambda name: (-_requests(per_second.seconds[name]), name))
-    latency = [_latency(name, everything.seconds[name], per_second.seconds[name]) for name in outcomes]
-    of_all = _latency("", together(everything.seconds.values()), together(per_second.seconds.values()))
-    statuses = {name: round(count, 3) for name, count in sorted(per_second.statuses.items())}
+    """Statuses and latencies of the zone."""
+    everything, rates_of = Answers(), per_second(reading)
+    for answers, seconds in answered(reading):
+        everything = everything.plus(answers) if seconds > 0 else everything
+    outcomes = sorted(rates_of.seconds, key=lambda name: (-_requests(rates_of.seconds[name]), name))
+    latency = [_latency(name, everything.seconds[name], rates_of.seconds[name]) for name in outcomes]
+    of_all = _latency("", together(everything.seconds.values()), together(rates_of.seconds.values()))
+    statuses = {name: round(count, 3) for name, count in sorted(rates_of.statuses.items())}
     return AnswersDocument(statuses=statuses, latency=[of_all, *(each for each in latency if each.p50 is not None)])
 
 
-def _latency(outcome: str, buckets: Buckets, per_second: Buckets) -> Latency:
+def _latency(outcome: str, buckets: Buckets, rates_of: Buckets) -> Latency:
     p50, p95, p99 = (percentile(buckets, share) for share in (0.5, 0.95, 0.99))
-    rate = round(_requests(per_second), 3)
+    rate = round(_requests(rates_of), 3)
     return Latency(outcome=outcome, requests_per_second=rate, p50=p50, p95=p95, p99=p99)
 
 

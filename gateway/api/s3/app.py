@@ -7,16 +7,12 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 
-from prometheus_client import Counter, Histogram
-
-from gateway import metrics
 from gateway.api.s3 import permissions
-from gateway.api.s3.access_log import AccessLine, AccessLog
+from gateway.api.s3.accounting import METHODS, Accounting, Trace
 from gateway.api.s3.answer import SERVER, Answer, RawHeaders, Scope, Send, cache_status, complete, date_header
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
-from gateway.api.s3.claims import ClaimedSigner, form_signer, signer_of
+from gateway.api.s3.claims import ClaimedSigner, form_signer
 from gateway.api.s3.classify import not_cacheable
 from gateway.api.s3.errors import as_s3_error, outcome_of, render
 from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, resource_of
@@ -31,7 +27,7 @@ from gateway.edge.problems import encoded, note_refusal
 from gateway.engine.objects.reads import Forward, Relay
 from gateway.model.errors import BrokenBody, LarderError, S3Error
 from gateway.model.keys import ObjectKey
-from gateway.model.outcomes import Outcome, Reason
+from gateway.model.outcomes import Outcome
 from gateway.model.redaction import redact_path
 from gateway.model.sigv4 import WireRequest
 from gateway.server.cycle import FILES
@@ -43,7 +39,6 @@ from gateway.store.accesses import Note
 log = logging.getLogger("larder.s3")
 _TRACE = "larder.trace"
 """The scope key of a request's ``Trace``."""
-_METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,39 +54,6 @@ class ReadPaths:
     note: Note
 
 
-@dataclass(slots=True)
-class Trace:
-    """The facts about a request gathered so far, for its log line."""
-
-    started: float
-    request_id: str
-    request: WireRequest
-    auth: Authenticated | None = None
-    bucket: str = ""
-    key: ObjectKey | None = None
-    signer: ClaimedSigner | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Series:
-    """The metrics of one kind of answer."""
-
-    requests: Counter
-    seconds: Histogram
-    sent: Counter
-
-
-@cache  # as many as there are series
-def _series(method: str, hundreds: int, outcome: Outcome, reason: Reason | None) -> _Series:
-    """The metrics of answers by method, class of the status, outcome and reason, looked up once for each kind."""
-    labels = (method, f"{hundreds}xx", outcome.value, "" if reason is None else reason.value)
-    return _Series(
-        metrics.REQUESTS.labels(*labels),
-        metrics.LATENCY.labels(outcome.value),
-        metrics.SENT_BYTES.labels(outcome.value),
-    )
-
-
 class S3App(Edge):
     """Answers every request outside ``/-/``."""
 
@@ -102,7 +64,7 @@ class S3App(Edge):
         authenticator: Authenticator,
         reads: ReadPaths,
         forwarder: Forwarder,
-        access: AccessLog,
+        accounting: Accounting,
         domain: str,
         limit: int,
     ) -> None:
@@ -110,7 +72,7 @@ class S3App(Edge):
         self._authenticator = authenticator
         self._reads = reads.objects
         self._forwarder = forwarder
-        self._access = access
+        self._accounting = accounting
         self._hot = reads.hot
         self._note = reads.note
         self._relayed = reads.relayed
@@ -203,8 +165,8 @@ class S3App(Edge):
     def _open(self, trace: Trace, auth: Authenticated, *, plain: bool) -> Exchange:
         """Resolve a verified request, and refuse what the gateway itself forbids; ``plain``: see ``Unresolved``."""
         request = trace.request
-        if request.method not in _METHODS:
-            raise S3Error("MethodNotAllowed", headers={"Allow": ", ".join(sorted(_METHODS))})
+        if request.method not in METHODS:
+            raise S3Error("MethodNotAllowed", headers={"Allow": ", ".join(sorted(METHODS))})
         bucket, raw_key = split_address(request, self._domain)
         trace.bucket = bucket
         key = None
@@ -236,8 +198,7 @@ class S3App(Edge):
         content = b"" if trace.request.method == "HEAD" else render(error, resource, trace.request_id)
         headers: RawHeaders = [(b"content-type", b"application/xml"), (b"x-amz-id-2", HOST_ID.encode())]
         headers += encoded(error.headers)
-        about = f"{trace.request.method} {resource}: "
-        note_refusal(error.status, error.code, error, log, about, request_id=trace.request_id)
+        note_refusal(error.status, error.code, error, log, f"{trace.request.method} {resource}", trace.request_id)
         outcome, reason = outcome_of(error)
         if outcome is Outcome.MISS and (trace.key is None or trace.request.method not in ("GET", "HEAD")):
             outcome = Outcome.BYPASS  # the cache was not involved
@@ -253,16 +214,8 @@ class S3App(Edge):
             self._account(scope, trace, answer, turned_around)
 
     def _account(self, scope: Scope, trace: Trace, answer: Answer, turned_around: float) -> None:
-        """Count and log a request, from the same answer that made the client's header."""
         seconds = time.perf_counter() - trace.started
-        method, length = trace.request.method, answer.length
-        series = _series(method if method in _METHODS else "OTHER", answer.status // 100, answer.outcome, answer.reason)
-        series.requests.inc()
-        series.seconds.observe(seconds)
-        if length and method == "GET":
-            series.sent.inc(length)
-        if self._access.enabled:
-            self._access.write(self._line(scope, trace, answer, seconds, turned_around - trace.started))
+        self._accounting.note(scope, trace, answer, seconds, turned_around - trace.started)
 
     def _finish_headers(self, trace: Trace, answer: Answer) -> None:
         """Add the headers that every answer has and the origin did not send."""
@@ -276,20 +229,3 @@ class S3App(Edge):
             headers.append(date_header(int(time.time())))
         if b"server" not in names:
             headers.append(SERVER)
-
-    def _line(self, scope: Scope, trace: Trace, answer: Answer, seconds: float, turn_around: float) -> AccessLine:
-        request = trace.request
-        target = (request.raw_path + (b"?" + request.query if request.query else b"")).decode("ascii", "replace")
-        signer = trace.signer or signer_of(request, trace.auth)
-        client = scope.get("client") or ("-", 0)
-
-        def text(name: bytes) -> str:
-            return (request.fields.get(name) or b"").decode("latin-1")
-
-        cache = cache_status(answer.outcome, answer.reason)[1].decode()
-        return AccessLine(
-            trace.bucket, trace.key.key if trace.key else None, client[0],
-            signer.access_key_id, trace.request_id, request.method, target, answer.status,
-            answer.code, answer.length, seconds, turn_around, text(b"referer"), text(b"user-agent"),
-            signer.version, signer.place, text(b"host"), request.scheme == "https", cache,
-        )  # fmt: skip

@@ -17,14 +17,14 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from gateway import metrics
 from gateway.model.counters import Counters
 from gateway.model.outcomes import Outcome
-from gateway.policies.answers import Answers
+from gateway.policies.answers import TRAFFIC, Answers
 
 _CACHED = (Outcome.HIT.value, Outcome.STALE.value)
 _DELIVERED = ("hit", "joined", "fetched")
 _READ = (
-    metrics.REQUESTS, metrics.LATENCY, metrics.SENT_BYTES, metrics.ORIGIN_REQUESTS, metrics.ORIGIN_BYTES, metrics.BATCH_ITEMS,
-    metrics.BATCH_BYTES, metrics.EVICTED_BYTES, metrics.CORRUPT_BLOBS, metrics.DISK_STATE, metrics.CHANNEL_HEALTHY,
-    metrics.CONFIG_RELOADS,
+    metrics.REQUESTS, metrics.BUCKET_REQUESTS, metrics.BUCKET_SENT_BYTES, metrics.LATENCY, metrics.SENT_BYTES,
+    metrics.ORIGIN_ANSWERS, metrics.ORIGIN_REQUESTS, metrics.ORIGIN_BYTES, metrics.BATCH_ITEMS, metrics.BATCH_BYTES,
+    metrics.EVICTED_BYTES, metrics.CORRUPT_BLOBS, metrics.DISK_STATE, metrics.CHANNEL_HEALTHY, metrics.CONFIG_RELOADS,
 )  # fmt: skip
 
 Labels = Mapping[str, str]
@@ -64,14 +64,30 @@ class Counted:
 
     @property
     def answers(self) -> Answers:
-        """Answers to S3 requests by class of their status, and their seconds by outcome."""
+        """Answers to S3 requests: by class of their status, their seconds, by bucket and tenant; and seconds of origins."""
         statuses: dict[str, float] = defaultdict(float)
         for labels, value in self._samples["larder_requests_total"]:
             statuses[labels["status"]] += value
-        seconds: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
-        for labels, value in self._samples["larder_request_seconds_bucket"]:
-            seconds[labels["outcome"]][float(labels["le"])] += value
-        return Answers(dict(statuses), {outcome: dict(buckets) for outcome, buckets in seconds.items()})
+        seconds = self._buckets("larder_request_seconds", "outcome")
+        return Answers(
+            dict(statuses), seconds, self._traffic(), self._buckets("larder_origin_answer_seconds", "origin")
+        )
+
+    def _buckets(self, histogram: str, label: str) -> dict[str, dict[float, float]]:
+        found: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
+        for labels, value in self._samples[f"{histogram}_bucket"]:
+            found[labels[label]][float(labels["le"])] += value
+        return {name: dict(buckets) for name, buckets in found.items()}
+
+    def _traffic(self) -> dict[str, dict[str, float]]:
+        found: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(TRAFFIC, 0.0))
+        for labels, value in self._samples["larder_bucket_requests_total"]:
+            found[f"{labels['bucket']}/{labels['tenant']}"]["requests"] += value
+        for labels, value in self._samples["larder_bucket_sent_bytes_total"]:
+            counts = found[f"{labels['bucket']}/{labels['tenant']}"]
+            counts["sent_bytes"] += value
+            counts["cache_bytes"] += value if labels["outcome"] in _CACHED else 0.0
+        return dict(found)
 
     @property
     def reasons(self) -> dict[str, float]:

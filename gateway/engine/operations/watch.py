@@ -38,7 +38,7 @@ _MOST_DATASETS = 500
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """The sources of a node's status. ``contents`` are the open datasets, ``stopping`` tells whether the node is about to end,
-    ``parts`` returns the current problems of this worker's parts."""
+    ``parts`` returns the current problems of this worker's parts, ``origins`` what it last met at each origin."""
 
     store: Store
     contents: Callable[[], Iterable[Content]]
@@ -46,6 +46,7 @@ class NodeView:
     stopping: Callable[[], bool] = lambda: False
     parts: Callable[[], Iterable[Trouble]] = tuple
     redis: Callable[[], bool] = lambda: True
+    origins: Callable[[], Mapping[str, str]] = dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,7 @@ class NodeWatch:
             "skew": round(self._skew, 3),
             "reasons": found.reasons,
             "answers": self._lately_answered(),
+            "origins": dict(seen.origins()),
             "datasets": self._datasets(),
             "problems": [self._told(each) for each in problems],
         }

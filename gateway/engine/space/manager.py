@@ -24,6 +24,8 @@ from gateway.fleet.announcer import DOWN
 from gateway.fleet.caching import KnownPipeline, PipelineDecisions
 from gateway.fleet.jobs import JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
+from gateway.fleet.live import LiveExchange
+from gateway.fleet.misses import MissReports
 from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, StreamReports
 from gateway.fleet.results import HeldResults, ResultsUsed, ResultUses
 from gateway.fleet.scaling import WorkerScaling
@@ -58,6 +60,8 @@ class Coordination:
     scaling: WorkerScaling
     results: ResultUses
     held: HeldResults
+    misses: MissReports
+    live: LiveExchange
     leadership: Leadership
 
 
@@ -109,7 +113,9 @@ class Manager:
             await self._turn()
         except DOWN as error:
             if not self._lost:
-                log.warning("Redis cannot be reached; the plan stays as it is: %s", type(error).__name__)
+                log.warning(
+                    "Redis cannot be reached; the plan stays as it is: %(error)s", {"error": type(error).__name__}
+                )
             self._lost = True
         else:
             self._lost = False
@@ -150,7 +156,8 @@ class Manager:
         self._awaited = frozenset() if found else frozenset(plans.plan.jobs)
         self._until = now + self._patience
         log.info(
-            "this worker leads the zone now, with fence %d, from version %d of the plan", fence, plans.plan.version
+            "this worker leads the zone now, with fence %(fence)d, from version %(version)d of the plan",
+            {"fence": fence, "version": plans.plan.version},
         )
 
     async def _publish(self, plan: Plan, events: list[dict[str, Any]]) -> None:

@@ -1,7 +1,9 @@
 // A page with one list of the admin API: a heading, buttons for the whole list, and a table whose rows have buttons of their own.
 //
 // Its declaration is data: path, columns, actions, and the role that these need. An action has a word, which is the command line's too,
-// and `run`.
+// and `run`. `complete(document)` adds what another address says of the items.
+//
+// A long list has a field that finds rows by any text in them; it looks at the first thousand items.
 
 import { may, read } from "./api.js";
 import { perform } from "./dialog.js";
@@ -11,6 +13,7 @@ import { meter } from "./meter.js";
 
 const FIRST = 100;
 const MOST = 1000; // items that one answer has at most
+const LONG = 10; // items from which on a list has a field to find some
 
 // Buttons for actions, in their place; those that the token's role does not allow are left out. `role` is the one that an action needs
 // unless it names another.
@@ -28,6 +31,13 @@ function createButton(action) {
   if (action.main) button.classList.add("main");
   button.addEventListener("click", () => button.run());
   return button;
+}
+
+// A field for the text that is looked for; `changed` is called when it is another.
+export function finder(changed) {
+  const input = element("input", { type: "search", autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
+  input.addEventListener("input", changed);
+  return { node: element("label", { hidden: "" }, "Find", input), text: () => input.value.trim().toLowerCase() };
 }
 
 // The cell of a row's buttons; `actions` is the place of the buttons.
@@ -68,8 +78,13 @@ export class ListView {
     this.parts.table = element("table", { role: "table", class: "cards", "aria-labelledby": title }, this.head(), this.parts.body);
     const { empty, table, more, rest } = this.parts;
     this.filters = (declared.filters ?? []).map((filter) => this.createFilter(filter));
-    const filters = this.filters.length > 0 ? [element("div", { class: "filters" }, ...this.filters.map((filter) => filter.node))] : [];
-    this.node = element("section", { class: "listed", "aria-labelledby": title }, heading, element("p", { class: "under" }, declared.about), ...filters, empty, table, more, rest);
+    this.finder = finder(() => {
+      if (this.shown) this.show(this.shown);
+      if (this.shown?.next && this.limit < MOST) this.more();
+    });
+    const filters = element("div", { class: "filters" }, ...this.filters.map((filter) => filter.node), this.finder.node);
+    this.node = element("section", { class: "listed", "aria-labelledby": title }, heading, element("p", { class: "under" }, declared.about), filters, empty, table, more, rest);
+    this.shown = null;
     this.more = () => {};
     more.addEventListener("click", () => {
       this.limit = Math.min(MOST, this.limit * 3);
@@ -93,16 +108,26 @@ export class ListView {
     return { name, input, node: element("label", {}, label, input) };
   }
 
-  load() {
-    const { path, whole } = this.declared;
-    if (whole) return read(path);
+  async load() {
+    const { path, whole, complete } = this.declared;
     const wanted = this.filters.map(({ name, input }) => [name, input.value.trim()]).filter(([, value]) => value !== "");
-    return read(`${path}?${new URLSearchParams([["limit", String(this.limit)], ...wanted])}`);
+    const limit = this.finder.text() === "" ? this.limit : MOST;
+    const document = await read(whole ? path : `${path}?${new URLSearchParams([["limit", String(limit)], ...wanted])}`);
+    return complete ? complete(document) : document;
+  }
+
+  // Whether any text of an item's row has what is looked for.
+  has(item, text) {
+    return this.declared.columns.some(({ show, under }) => `${show(item)} ${under?.(item) ?? ""}`.toLowerCase().includes(text));
   }
 
   show(document) {
     const { declared, parts } = this;
-    const { items } = document;
+    const text = this.finder.text();
+    const items = text === "" ? document.items : document.items.filter((item) => this.has(item, text));
+    this.shown = document;
+    this.finder.node.hidden = text === "" && document.items.length < LONG;
+    setText(parts.empty, text === "" ? declared.empty : "Nothing of this list has that text.");
     showActions(parts.tools, declared.actions?.(document) ?? [], "", declared.role);
     parts.empty.hidden = items.length > 0;
     parts.table.hidden = items.length === 0;

@@ -13,12 +13,14 @@ import { byId, setText } from "./dom.js";
 import { clockSeconds, duration } from "./format.js";
 import { showJobs } from "./jobs.js";
 import { showNodes } from "./nodes.js";
+import { finder } from "./listview.js";
 import { hoursChosen, showHistory, showNoHistory } from "./past.js";
 import { showPipelines } from "./pipelines.js";
 import { announce, showProblems } from "./problems.js";
 import { showResults } from "./results.js";
 import { showStreams } from "./streams.js";
 import { showSummary } from "./summary.js";
+import { showTraffic } from "./traffic.js";
 import { connectViews, currentList } from "./views.js";
 
 const EVERY = 2_000;
@@ -30,6 +32,7 @@ const page = {
   seen: null, // performance.now() of the last overview, and the clock's time of it
   failure: "",
   historyDue: 0,
+  shown: null, // the last overview
   turn: 0, // answers to an older turn are ignored
   timer: 0,
 };
@@ -66,14 +69,33 @@ function show(shown) {
   showSummary(shown);
   showProblems(shown.problems);
   showAnswers(shown.answers);
-  showJobs(shown.jobs);
-  showPipelines(shown.pipelines);
-  showResults(shown.results);
-  showDatasets(shown.datasets, shown.jobs);
-  showStreams(shown.streams);
-  showNodes(shown.nodes);
+  showLists(shown);
   noteSeen();
 }
+
+const LONG = 10; // entries from which on there is a field to find some
+
+// The tables of the overview; only entries that have the text that is looked for.
+function showLists(shown) {
+  page.shown = shown;
+  const { jobs, pipelines, results, datasets, streams, nodes, traffic } = shown;
+  const text = find.text();
+  const found = (items) => (text === "" ? items : items.filter((item) => JSON.stringify(item).toLowerCase().includes(text)));
+  const lists = { jobs, pipelines, results, datasets, streams, nodes, traffic: traffic.buckets, misses: traffic.misses };
+  find.node.hidden = text === "" && Object.values(lists).every((items) => items.length < LONG);
+  for (const [name, items] of Object.entries(lists)) byId(name).closest("section").hidden = items.length > 0 && found(items).length === 0;
+  showTraffic({ ...traffic, buckets: found(traffic.buckets), misses: found(traffic.misses) });
+  showJobs(found(jobs));
+  showPipelines(found(pipelines));
+  showResults(found(results));
+  showDatasets(found(datasets), jobs);
+  showStreams(found(streams));
+  showNodes(found(nodes));
+}
+
+const find = finder(() => {
+  if (page.shown !== null) showLists(page.shown);
+});
 
 function noteSeen() {
   if (page.failure !== "") announce("The gateway is reachable again.");
@@ -178,6 +200,8 @@ byId("sign-out").addEventListener("click", () => {
   forget();
   askForToken();
 });
+
+byId("find").append(find.node);
 
 byId("hours").addEventListener("change", () => {
   page.historyDue = 0;

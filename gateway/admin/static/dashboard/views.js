@@ -4,12 +4,15 @@ import { audit } from "./audit.js";
 import { credentials } from "./credentials.js";
 import { byId, element } from "./dom.js";
 import { explain } from "./explain.js";
+import { origins } from "./origins.js";
+import { profiles } from "./profiles.js";
 import { rules } from "./rules.js";
 import { tenants } from "./tenants.js";
 import { tokens } from "./tokens.js";
+import { verifications } from "./verifications.js";
 import { warmups } from "./warmups.js";
 
-const VIEWS = [credentials, tenants, rules, warmups, explain, tokens, audit];
+const VIEWS = [credentials, tenants, origins, rules, warmups, profiles, verifications, explain, tokens, audit];
 export const OVERVIEW = "overview";
 
 // Any other fragment, such as that of the skip link, leaves the page as it is.

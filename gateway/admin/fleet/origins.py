@@ -1,0 +1,39 @@
+"""How the zone's origins are: whether nodes reach them, and how fast they answer. Pure functions of a ``FleetReading``."""
+
+from __future__ import annotations
+
+from gateway.admin.fleet.documents import OriginSeen
+from gateway.admin.fleet.reading import FleetReading
+from gateway.admin.fleet.view import answered, per_second
+from gateway.policies.answers import Answers, percentile
+from gateway.policies.reachability import Contact
+
+_WORST = (Contact.SILENT, Contact.REFUSES, Contact.ANSWERS)
+
+
+def origins_of(reading: FleetReading) -> list[OriginSeen]:
+    """The origins that nodes report, by name."""
+    met: dict[str, dict[str, str]] = {}
+    for node in sorted(reading.nodes):
+        told = reading.told[node].document.get("origins", {}) if node in reading.told else {}
+        for name, contact in told.items():
+            met.setdefault(str(name), {})[node] = str(contact)
+    everything = Answers()
+    for answers, seconds in answered(reading):
+        everything = everything.plus(answers) if seconds > 0 else everything
+    rates = per_second(reading)
+    return [_seen(name, met[name], everything, rates) for name in sorted(met)]
+
+
+def _seen(name: str, met: dict[str, str], everything: Answers, rates: Answers) -> OriginSeen:
+    buckets = everything.origins.get(name, {})
+    p50, p95, p99 = (percentile(buckets, share) for share in (0.5, 0.95, 0.99))
+    return OriginSeen(
+        name=name,
+        state=next((each for each in _WORST if each in met.values()), Contact.ANSWERS).value,
+        lost_by=[node for node, contact in met.items() if contact != Contact.ANSWERS],
+        requests_per_second=round(max(rates.origins.get(name, {}).values(), default=0.0), 3),
+        p50=p50,
+        p95=p95,
+        p99=p99,
+    )

@@ -1,0 +1,95 @@
+// Origins: the object stores behind the fleet, whether nodes reach them, and how fast they answer.
+
+import { address, change, read } from "./api.js";
+import { openAction } from "./dialog.js";
+import { count, perSecond, seconds } from "./format.js";
+import { ListView } from "./listview.js";
+
+const STATES = { answers: "answers", refuses: "refuses connections", silent: "does not answer" };
+const KEYS = [
+  { name: "access_key_id", label: "Access key", hint: "The gateway's at the store; empty: those of the machine (AWS credential chain)." },
+  { name: "secret_access_key", label: "Secret key" },
+];
+
+function state({ seen }) {
+  if (!seen) return "not asked yet";
+  const word = STATES[seen.state] ?? seen.state;
+  return seen.lost_by.length > 0 ? `${word}: ${seen.lost_by.join(", ")}` : word;
+}
+
+function latency({ seen }) {
+  if (!seen || seen.p50 === null) return "–";
+  return `${seconds(seen.p50)}, ${seconds(seen.p95)}, ${seconds(seen.p99)}`;
+}
+
+function filled(values) {
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== ""));
+}
+
+function create() {
+  openAction({
+    title: "Create an origin",
+    affects: ["Credentials can use it then. Nothing is read from it before."],
+    fields: [
+      { name: "name", label: "Name", required: true },
+      { name: "endpoint", label: "Endpoint", required: true, hint: "Such as https://s3.eu-west-1.amazonaws.com" },
+      { name: "region", label: "Region", hint: "For signatures; empty: us-east-1." },
+      ...KEYS,
+    ],
+    button: "Create",
+    send: (values, once) => change("POST", address("origins"), { body: filled(values), once }),
+    said: (origin) => `The origin ${origin.name} is created.`,
+  });
+}
+
+function edit(origin) {
+  openAction({
+    title: `Change ${origin.name}`,
+    affects: [`${count(origin.credentials)} credentials use it. With a new endpoint, caches drop its objects. Requests in progress are not affected.`],
+    fields: [
+      { name: "endpoint", label: "Endpoint", required: true, value: origin.endpoint },
+      { name: "region", label: "Region", required: true, value: origin.region },
+      { ...KEYS[0], value: origin.access_key_id },
+      { ...KEYS[1], hint: "Empty: as it is." },
+    ],
+    button: "Change",
+    send: (_values, _once, body) => change("PATCH", address("origins", origin.name), { body, etag: origin.etag }),
+    said: () => `The origin ${origin.name} is changed.`,
+  });
+}
+
+function remove(origin) {
+  openAction({
+    title: `Remove ${origin.name}`,
+    affects: ["No credential may use it any more. The store itself is not changed."],
+    button: "Remove",
+    danger: true,
+    send: () => change("DELETE", address("origins", origin.name), { etag: origin.etag }),
+    said: () => `The origin ${origin.name} is removed.`,
+  });
+}
+
+export const origins = new ListView({
+  name: "origins",
+  label: "Origins",
+  about: "The object stores behind the fleet. A node that does not reach one probes it until it answers, and serves what is cached.",
+  empty: "There is no origin.",
+  path: address("origins"),
+  role: "admin",
+  complete: async (document) => {
+    const seen = new Map((await read(address("overview"))).origins.map((one) => [one.name, one]));
+    return { ...document, items: document.items.map((origin) => ({ ...origin, seen: seen.get(origin.name) })) };
+  },
+  key: (origin) => origin.name,
+  columns: [
+    { label: "Origin", show: (origin) => origin.name, under: (origin) => `${origin.endpoint}, ${origin.region}` },
+    { label: "State", show: state, mood: ({ seen }) => (seen ? (seen.lost_by.length > 0 ? "bad" : "good") : "") },
+    { label: "Answers", number: true, show: ({ seen }) => (seen ? perSecond(seen.requests_per_second) : "–") },
+    { label: "50, 95, 99 % within", number: true, show: latency },
+    { label: "Credentials", number: true, show: (origin) => count(origin.credentials) },
+    { label: "Kept in", fixed: true, show: (origin) => origin.source },
+    { label: "Problem", show: (origin) => origin.problem || "–" },
+  ],
+  actions: () => [{ word: "Create", main: true, run: create }],
+  rowActions: (origin) => (origin.source === "file" ? [] : [{ word: "Change", run: () => edit(origin) }, { word: "Remove", run: () => remove(origin) }]),
+});

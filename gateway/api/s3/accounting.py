@@ -1,0 +1,138 @@
+"""What is kept of each S3 request after its answer: metrics, the tally by tenant and bucket, the line of the access log, and what
+those get who follow requests live."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cache
+
+from prometheus_client import Counter, Histogram
+
+from gateway import metrics
+from gateway.api import exposition
+from gateway.api.s3.access_log import AccessLine, AccessLog
+from gateway.api.s3.answer import Answer, Scope, cache_status
+from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.claims import ClaimedSigner, signer_of
+from gateway.engine.operations.live import LiveRequests
+from gateway.engine.operations.traffic import TrafficTally
+from gateway.model.keys import ObjectKey
+from gateway.model.live import LiveRequest
+from gateway.model.outcomes import Outcome, Reason
+from gateway.model.redaction import redact_path
+from gateway.model.sigv4 import WireRequest
+from gateway.tracing import sampled_trace_id, trace_id
+
+METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
+"""The methods of S3."""
+
+
+@dataclass(slots=True)
+class Trace:
+    """The facts about a request gathered so far. ``started``: seconds of ``time.perf_counter``."""
+
+    started: float
+    request_id: str
+    request: WireRequest
+    auth: Authenticated | None = None
+    bucket: str = ""
+    key: ObjectKey | None = None
+    signer: ClaimedSigner | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """The metrics of one kind of answer."""
+
+    requests: Counter
+    seconds: Histogram
+    sent: Counter
+
+
+@cache  # as many as there are series
+def _series(method: str, hundreds: int, outcome: Outcome, reason: Reason | None) -> _Series:
+    """The metrics of answers by method, class of the status, outcome and reason, looked up once for each kind."""
+    labels = (method, f"{hundreds}xx", outcome.value, "" if reason is None else reason.value)
+    return _Series(
+        metrics.REQUESTS.labels(*labels),
+        metrics.LATENCY.labels(outcome.value),
+        metrics.SENT_BYTES.labels(outcome.value),
+    )
+
+
+class Accounting:
+    """Counts and logs requests, from the same answer that made the client's header."""
+
+    def __init__(self, node: str, access: AccessLog, tally: TrafficTally, live: LiveRequests) -> None:
+        self._node = node
+        self._access = access
+        self._tally = tally
+        self._live = live
+        self.publish = tally.publish
+
+    def note(self, scope: Scope, trace: Trace, answer: Answer, seconds: float, turn_around: float) -> None:
+        """Account for a request.
+
+        Args:
+            scope: of ASGI.
+            trace: the request.
+            answer: its answer.
+            seconds: until the end of the answer.
+            turn_around: seconds until its beginning.
+        """
+        method, length, outcome = trace.request.method, answer.length, answer.outcome
+        series = _series(method if method in METHODS else "OTHER", answer.status // 100, outcome, answer.reason)
+        series.requests.inc()
+        series.seconds.observe(seconds)
+        if (trace_of := sampled_trace_id()) is not None:
+            exposition.note(outcome.value, seconds, trace_of)
+        sent = length if method == "GET" else 0
+        if sent:
+            series.sent.inc(sent)
+        if trace.auth is not None:
+            self._tally.note(trace.auth.principal.tenant, trace.bucket, outcome, answer.status, sent)
+            if answer.reason is not None and trace.key is not None and method == "GET":
+                self._tally.note_miss(trace.key, answer.reason, sent)
+        if self._live.followers:
+            self._live.note(self._seen(scope, trace, answer, seconds))
+        if self._access.enabled:
+            self._access.write(_line(scope, trace, answer, seconds, turn_around))
+
+    def _seen(self, scope: Scope, trace: Trace, answer: Answer, seconds: float) -> LiveRequest:
+        principal = None if trace.auth is None else trace.auth.principal
+        return LiveRequest(
+            at=time.time(),
+            node=self._node,
+            request_id=trace.request_id,
+            trace_id=trace_id() or "",
+            tenant="" if principal is None else principal.tenant,
+            access_key_id="" if principal is None else principal.access_key_id,
+            address=(scope.get("client") or ("", 0))[0],
+            method=trace.request.method,
+            bucket=trace.bucket,
+            key="" if trace.key is None else redact_path(trace.key.key),
+            status=answer.status,
+            outcome=answer.outcome.value,
+            reason="" if answer.reason is None else answer.reason.value,
+            bytes=answer.length,
+            seconds=round(seconds, 6),
+        )
+
+
+def _line(scope: Scope, trace: Trace, answer: Answer, seconds: float, turn_around: float) -> AccessLine:
+    request = trace.request
+    target = (request.raw_path + (b"?" + request.query if request.query else b"")).decode("ascii", "replace")
+    signer = trace.signer or signer_of(request, trace.auth)
+    client = scope.get("client") or ("-", 0)
+
+    def text(name: bytes) -> str:
+        return (request.fields.get(name) or b"").decode("latin-1")
+
+    cache_field = cache_status(answer.outcome, answer.reason)[1].decode()
+    return AccessLine(
+        trace.bucket, trace.key.key if trace.key else None, client[0],
+        signer.access_key_id, trace.request_id, request.method, target, answer.status,
+        answer.code, answer.length, seconds, turn_around, text(b"referer"), text(b"user-agent"),
+        signer.version, signer.place, text(b"host"), request.scheme == "https", cache_field,
+    )  # fmt: skip

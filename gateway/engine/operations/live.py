@@ -1,0 +1,56 @@
+"""Hands a worker's requests to those who follow them live.
+
+Without followers a request costs one look at an empty mapping, and the worker asks Redis once a second who follows. With
+followers it hands over four times a second; what is too much for that is dropped and counted, and no request waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.fleet.live import LiveExchange
+from gateway.model.live import LiveFilter, LiveRequest
+
+FOLLOWERS = 8
+"""Followers that are served at once."""
+_MOST = 250
+"""Requests that a worker keeps for a follower between two turns."""
+_IDLE, _BUSY = 1.0, 0.25
+"""Seconds between two turns, without followers and with some."""
+
+
+class LiveRequests:
+    """The followers of one worker's requests.
+
+    Attributes:
+        followers: who follows, and what; empty almost always.
+    """
+
+    def __init__(self, exchange: LiveExchange) -> None:
+        self.followers: Mapping[str, LiveFilter] = {}
+        self._exchange = exchange
+        self._kept: dict[str, list[LiveRequest]] = {}
+        self._dropped: dict[str, int] = {}
+
+    def note(self, request: LiveRequest) -> None:
+        """Keep a request for those who follow it."""
+        for follower, wanted in self.followers.items():
+            if wanted.matches(request):
+                kept = self._kept.setdefault(follower, [])
+                if len(kept) < _MOST:
+                    kept.append(request)
+                else:
+                    self._dropped[follower] = self._dropped.get(follower, 0) + 1
+
+    def pause(self) -> float:
+        """Seconds until the next turn."""
+        return _BUSY if self.followers else _IDLE
+
+    async def turn(self) -> None:
+        """Hand over what was kept, and see who follows. Raises one of ``DOWN`` if Redis is down."""
+        kept, self._kept = self._kept, {}
+        dropped, self._dropped = self._dropped, {}
+        for follower, requests in kept.items():
+            await self._exchange.add(follower, requests, dropped.get(follower, 0))
+        found = await self._exchange.followers()
+        self.followers = {name: found[name] for name in sorted(found)[:FOLLOWERS]}

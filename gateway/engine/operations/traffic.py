@@ -1,0 +1,86 @@
+"""Counts a worker's S3 requests by tenant and bucket, and its misses by folder.
+
+A request costs one look-up and two additions. Twice a second the sums go to the metrics, where those of all workers meet; the
+misses go to Redis, as folders are too many for metrics. Tenants and buckets are labels of metrics, so their number is bounded: a
+worker names the first ``MOST`` pairs that have a successful request, and counts the others together. A made-up bucket has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from prometheus_client import Counter
+
+from gateway import metrics
+from gateway.model.keys import ObjectKey
+from gateway.model.outcomes import Outcome, Reason
+from gateway.policies.misses import MissReport, MissTally
+
+MOST = 50
+"""Pairs of tenant and bucket that a worker names."""
+OTHER = "(other)"
+"""Tenant and bucket of all other requests; neither can have this name."""
+EVERY = 5.0
+"""Seconds between two reports of misses."""
+SILENCE = 6 * EVERY
+"""Seconds after which the report of a worker that ended is ignored."""
+
+
+@dataclass(slots=True)
+class _Unpublished:
+    """What the metrics have not been told yet of one kind of request."""
+
+    requests: int
+    sent: int
+    all_requests: Counter
+    all_sent: Counter
+
+
+class TrafficTally:
+    """Counts the requests of one worker. ``clock``: monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._named: set[tuple[str, str]] = set()
+        self._pending: dict[tuple[str, str, Outcome], _Unpublished] = {}
+        self._misses = MissTally(clock())
+
+    def note(self, tenant: str, bucket: str, outcome: Outcome, status: int, sent: int) -> None:
+        """Count one request; ``sent``: bytes of objects."""
+        pending = self._pending.get((tenant, bucket, outcome))
+        if pending is None:
+            pending = self._begun(tenant, bucket, outcome, status)
+        pending.requests += 1
+        pending.sent += sent
+
+    def note_miss(self, key: ObjectKey, reason: Reason, sent: int) -> None:
+        """Count a read of an object that was no plain hit."""
+        self._misses.add(key.bucket, key.key, reason, sent)
+
+    def report(self) -> MissReport:
+        """The misses of the last minutes."""
+        return self._misses.report(self._clock())
+
+    def publish(self) -> None:
+        """Add what was counted since the last call to the metrics."""
+        for pending in self._pending.values():
+            if pending.requests:
+                pending.all_requests.inc(pending.requests)
+                pending.all_sent.inc(pending.sent)
+                pending.requests = pending.sent = 0
+
+    def _begun(self, tenant: str, bucket: str, outcome: Outcome, status: int) -> _Unpublished:
+        if (tenant, bucket) not in self._named:
+            if status < 400 and len(self._named) < MOST:
+                self._named.add((tenant, bucket))
+            else:
+                tenant = bucket = OTHER
+        found = self._pending.get((tenant, bucket, outcome))
+        if found is None:
+            labels = tenant, bucket, outcome.value
+            found = _Unpublished(
+                0, 0, metrics.BUCKET_REQUESTS.labels(*labels), metrics.BUCKET_SENT_BYTES.labels(*labels)
+            )
+            self._pending[tenant, bucket, outcome] = found
+        return found

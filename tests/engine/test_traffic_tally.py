@@ -1,0 +1,48 @@
+"""Requests by tenant and bucket: named in metrics up to a bound."""
+
+from __future__ import annotations
+
+from prometheus_client import REGISTRY
+
+from gateway.engine.operations.traffic import MOST, OTHER, TrafficTally
+from gateway.model.outcomes import Outcome
+
+
+def counted(tenant: str, bucket: str, name: str = "requests", outcome: str = "HIT") -> float:
+    """A sample of the metrics; 0 if there is none."""
+    labels = {"tenant": tenant, "bucket": bucket, "outcome": outcome}
+    return REGISTRY.get_sample_value(f"larder_bucket_{name}_total", labels) or 0.0
+
+
+def test_requests_are_counted_by_tenant_and_bucket() -> None:
+    """Rule: each request and its bytes reach the metrics once."""
+    tally = TrafficTally(lambda: 0.0)
+    for sent in (100, 20):
+        tally.note("tally-vision", "tally-data", Outcome.HIT, 200, sent)
+    tally.publish()
+    tally.publish()
+    assert counted("tally-vision", "tally-data") == 2
+    assert counted("tally-vision", "tally-data", "sent_bytes") == 120
+
+
+def test_failed_requests_name_no_bucket() -> None:
+    """Rule: a made-up bucket takes none of the names; once it has a successful request, all of its requests count."""
+    tally, others = TrafficTally(lambda: 0.0), counted(OTHER, OTHER)
+    tally.note("tally-a", "tally-made-up", Outcome.HIT, 404, 0)
+    tally.publish()
+    assert counted("tally-a", "tally-made-up") == 0
+    assert counted(OTHER, OTHER) == others + 1
+    for status in (200, 404):
+        tally.note("tally-a", "tally-made-up", Outcome.HIT, status, 0)
+    tally.publish()
+    assert counted("tally-a", "tally-made-up") == 2
+
+
+def test_pairs_beyond_the_bound_count_together() -> None:
+    """Rule: a worker names a fixed number of pairs of tenant and bucket; no request is lost."""
+    tally, others = TrafficTally(lambda: 0.0), counted(OTHER, OTHER)
+    for number in range(MOST + 7):
+        tally.note("tally-many", f"tally-{number}", Outcome.HIT, 200, 1)
+    tally.publish()
+    assert sum(counted("tally-many", f"tally-{number}") for number in range(MOST + 7)) == MOST
+    assert counted(OTHER, OTHER) == others + 7
