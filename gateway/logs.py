@@ -1,5 +1,8 @@
 """Logging: one JSON object a line, or text for people. Every field that may appear is named here.
 
+A call names its facts once, ``log.info("node %(node)s left", {"node": name})``: they stand in the message for people, and in
+fields of the same names for programs.
+
 Lines are redacted: OS errors name files, and the name of a blob's file is its digest.
 """
 
@@ -9,17 +12,22 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from typing import Literal
 
 from gateway.model.redaction import redact_text
 from gateway.tracing import trace_id
 
-FIELDS = ("request_id", "bucket", "status", "seconds", "state", "reason", "error")
-"""Names accepted as ``extra``; other attributes of a record are not logged."""
+FIELDS = (
+    "request_id", "request", "status", "code", "error", "state", "node", "zone", "address", "origin", "dataset", "stream",
+    "chunk", "warmup", "path", "place", "task", "pid", "actor", "action", "target", "kind", "version", "fence", "settings",
+    "cursor", "report", "items", "home", "held", "done", "total", "failed", "closed", "limit", "share",
+)  # fmt: skip
+"""Names of facts. Times are in seconds, amounts in bytes unless they count something."""
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time (UTC), level, logger, message; trace, known fields and traceback if there are any."""
+    """One JSON object per line: time (UTC), level, logger, message; trace, facts and traceback if there are any."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record."""
@@ -32,7 +40,8 @@ class JsonFormatter(logging.Formatter):
         }
         if (trace := trace_id()) is not None:
             line["trace_id"] = trace
-        line.update({name: value for name in FIELDS if (value := getattr(record, name, None)) is not None})
+        if isinstance(record.args, Mapping):
+            line.update({name: record.args[name] for name in FIELDS if record.args.get(name) not in (None, "")})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return redact_text(json.dumps(line, ensure_ascii=False, default=str))

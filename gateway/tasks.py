@@ -49,10 +49,10 @@ async def repeat(
             await turn()
             failures = 0
         except expected as error:
-            log.debug("%s: %r; trying again", name, error)
+            log.debug("%(task)s: %(error)r; trying again", {"task": name, "error": error})
             failures = 0
         except Exception:
-            log.exception("%s failed; trying again", name)
+            log.exception("%(task)s failed; trying again", {"task": name})
             failures += 1
         require_not_cancelled()
         seconds = pause() if callable(pause) else pause
@@ -70,7 +70,7 @@ async def stop(tasks: Collection[asyncio.Task[Any]]) -> None:
         if pending:
             _, pending = await asyncio.wait(pending, timeout=STOP_WITHIN / 2)
     for task in pending:
-        log.error("%s does not stop", task.get_name())
+        log.error("%(task)s does not stop", {"task": task.get_name()})
     for task in tasks:
         if task.done() and not task.cancelled():
             task.exception()  # mark the error as retrieved, or asyncio logs it

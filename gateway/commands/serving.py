@@ -72,7 +72,7 @@ def _serve(options: Namespace) -> int:
         settings = load_settings(config, os.environ, flags)
     set_up(settings.log.level, settings.log.format)
     for warning in lookalikes(os.environ, sections()):
-        log.warning("%s", warning)
+        log.warning("%(error)s", {"error": warning})
     AccessLog(settings.log.access).close()
     with ExitStack() as stack:
         run = stack.enter_context(_run_directory(Path(settings.cache.dir)))

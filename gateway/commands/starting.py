@@ -75,7 +75,7 @@ def _try_origin(quick: QuickStart) -> None:
     except OriginUnavailable as error:
         if quick.first:
             raise ConfigError(f"{quick.origin.named_by}: {error}") from None
-        log.warning("%s", error)
+        log.warning("%(error)s", {"error": error})
 
 
 def _modules(settings: Settings) -> Iterator[str]:

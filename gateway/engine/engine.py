@@ -111,7 +111,9 @@ class Engine:
         changed = await self.services.store.settle_origins(endpoints)
         if changed:
             self._grants.drop()
-            log.warning("the endpoint of %s changed; its cached objects were forgotten", ", ".join(changed))
+            log.warning(
+                "the endpoint of %(origin)s changed; its cached objects were forgotten", {"origin": ", ".join(changed)}
+            )
 
     def warm(self, key: ObjectKey, identity: OriginIdentity) -> None:
         """Read an object into the cache in the background, for the rule option warm_on_write."""

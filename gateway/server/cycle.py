@@ -120,9 +120,9 @@ class Cycle:
     async def _fail(self, error: Exception, *, expected: bool) -> None:
         where = f"{self.scope['method']} {redact_path(self.scope['path'])}"
         if not expected:
-            logger.error("%s failed", where, exc_info=error)
+            logger.error("%(request)s failed", {"request": where}, exc_info=error)
         elif not self.gone:
-            logger.info("%s broken off: %s", where, error)
+            logger.info("%(request)s broken off: %(error)s", {"request": where, "error": error})
         if not self.started and not self.gone and not isinstance(error, BrokenBody):
             try:
                 await internal_error(self.send)

@@ -335,7 +335,7 @@ class _Supervisor(Multiprocess):
         if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
             mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
         if worker.exitcode == STARTUP_FAILURE:
-            logger.error("worker %d cannot start; stopping", worker.pid)
+            logger.error("worker %(pid)d cannot start; stopping", {"pid": worker.pid})
             self.should_exit.set()
         elif not self.should_exit.is_set():
             self.processes[place] = self._started()

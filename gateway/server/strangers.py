@@ -77,10 +77,9 @@ class Strangers:
         now = self._loop.time()
         if now - self._said >= _SAY:
             log.warning(
-                "closed %d idle unauthenticated connections: more than %d were open, 1/%d of the file descriptors",
-                self._closed,
-                self.limit,
-                SHARE,
+                "closed %(closed)d idle unauthenticated connections: more than %(limit)d were open, 1/%(share)d of the file "
+                "descriptors",
+                {"closed": self._closed, "limit": self.limit, "share": SHARE},
             )
             self._said, self._closed = now, 0
 

@@ -220,7 +220,10 @@ class CacheDirectory:
     def _skip(self, path: str, error: OSError) -> None:
         if path not in self.skipped and len(self.skipped) < _MOST_SKIPPED:
             self.skipped.add(path)
-            log.warning("cache file skipped: %s cannot be removed (%s); remove it by hand", path, error.strerror)
+            log.warning(
+                "cache file skipped: %(path)s cannot be removed (%(error)s); remove it by hand",
+                {"path": path, "error": error.strerror},
+            )
 
     def open_blob(self, digest: bytes) -> int:
         """Open a blob for reading; returns the descriptor."""

@@ -70,7 +70,7 @@ class Disk:
             async with asyncio.timeout(_MOUNT_PATIENCE):
                 await self._mounting.submit(self._mount)
         except DiskFault as fault:
-            log.error("the cache cannot be used: %s", fault)
+            log.error("the cache cannot be used: %(error)s", {"error": fault})
             self.note(Failed(fault.kind, total=True))
         except TimeoutError:
             self.note(Failed(FailureKind.HUNG, total=True))
@@ -114,15 +114,15 @@ class Disk:
         self.readable = state is not BreakerState.DOWN or self.breaker.cause not in (FailureKind.IO, FailureKind.HUNG)
         if state is before:
             return
-        root, cause = self.directory.root, self.breaker.cause
+        facts = {"state": state.value, "path": self.directory.root, "error": self.breaker.cause}
         if state is BreakerState.DOWN:
-            log.error("cache disk down (%s): %s is not used, reads go to the origin", cause, root)
+            log.error("cache disk down (%(error)s): %(path)s is not used, reads go to the origin", facts)
         elif before is BreakerState.DOWN:
-            log.warning("cache disk in use again: %s answered a probe after %s", root, cause)
+            log.warning("cache disk in use again: %(path)s answered a probe after %(error)s", facts)
         elif state is BreakerState.UNSTABLE:
-            log.warning("cache disk unstable (%s): %s is still used", cause, root)
+            log.warning("cache disk unstable (%(error)s): %(path)s is still used", facts)
         else:
-            log.info("cache disk normal: %s", root)
+            log.info("cache disk normal: %(path)s", facts)
 
     def failed(self, fault: DiskFault) -> None:
         """Report a failure to the breaker."""

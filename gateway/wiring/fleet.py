@@ -101,5 +101,5 @@ async def join(settings: Settings, start: Start, stack: AsyncExitStack) -> Fleet
 
     before_stop(leave, settings.server.drain_notice)
     stack.push_async_callback(left)
-    log.info("node %s of zone %s, at %s", me.id, me.zone, me.address)
+    log.info("node %(node)s of zone %(zone)s, at %(address)s", {"node": me.id, "zone": me.zone, "address": me.address})
     return FleetServices(membership, peers, PeerGate(chosen.secret) if settings.in_fleet else None)

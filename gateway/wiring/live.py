@@ -100,7 +100,9 @@ class Live:
             settings = file.load()
         except ConfigError as error:
             metrics.CONFIG_RELOADS.labels("refused").inc()
-            log.error("the changed configuration is invalid; the last valid one stays in force: %s", error)
+            log.error(
+                "the changed configuration is invalid; the last valid one stays in force: %(error)s", {"error": error}
+            )
             self.refused = f"the changed configuration is invalid: {error}"
             return
         self.refused = ""
@@ -110,7 +112,7 @@ class Live:
         log.info("rules, credentials and origins were reloaded")
         changed = [name for name in _FIXED if getattr(settings, name) != getattr(self._started, name)]
         if changed:
-            log.warning("changes of %s need a restart", ", ".join(changed))
+            log.warning("changes of %(settings)s need a restart", {"settings": ", ".join(changed)})
 
     async def close(self) -> None:
         """Stop background work."""

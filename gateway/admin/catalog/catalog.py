@@ -95,10 +95,8 @@ class Catalog:
         new = self._withdrawn.hold(withdrawals, self._newest.version if self._newest else -1)
         for each in new:
             log.info(
-                "the %s %s is refused: revoked or disabled at version %d",
-                each.what,
-                each.name,
-                each.version,
+                "the %(kind)s %(target)s is refused: revoked or disabled at version %(version)d",
+                {"kind": each.what, "target": each.name, "version": each.version},
             )
         if new and self._newest is not None:
             await self._put_into_force(self._newest)
@@ -259,4 +257,4 @@ class Catalog:
             await self.look()
         except Exception as error:
             # The change is committed; the follower polls again and reports the problem.
-            log.warning("a committed change is not in force here yet: %s", error)
+            log.warning("a committed change is not in force here yet: %(error)s", {"error": error})

@@ -102,7 +102,16 @@ class Changes:
             await _number(change)
             await connection.execute(insert(audit).values(**_line(actor, action, change, self._now())))
         metrics.ADMIN_CHANGES.labels(action).inc()
-        log.info("%s %s by %s from %s, request %s", action, change.target, actor.name, actor.address, actor.request_id)
+        log.info(
+            "%(action)s %(target)s by %(actor)s from %(address)s, request %(request_id)s",
+            {
+                "action": action,
+                "target": change.target,
+                "actor": actor.name,
+                "address": actor.address,
+                "request_id": actor.request_id,
+            },
+        )
         await self._listener(change.withdrawn)
 
 

@@ -105,7 +105,7 @@ class Follower:
         metrics.CATALOG_REACHABLE.set(0)
         new = self.trouble is None or self.trouble.kind != kind
         if new:
-            log.warning("%s", problem)
+            log.warning("%(error)s", {"error": problem})
         self.trouble = Trouble.of(kind, problem)
         return new
 
@@ -173,7 +173,10 @@ class Announcements:
         kept: list[bytes] = await self._redis.zrange(self._place, 0, -1)  # type: ignore[assignment]  # without scores
         read = [Withdrawal.from_text(each, self._secret, self._place) for each in kept]
         if None in read:
-            log.warning("ignoring an entry of %s in Redis that is not signed with this fleet.secret", self._place)
+            log.warning(
+                "ignoring an entry of %(place)s in Redis that is not signed with this fleet.secret",
+                {"place": self._place},
+            )
         try:
             await withdraw(each for each in read if each is not None)
         except Exception:

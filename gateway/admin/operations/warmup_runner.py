@@ -104,7 +104,7 @@ class WarmupRunner:
         progress.rewind()
         task = asyncio.get_running_loop().create_task(self._work(warmup, progress))
         self._running[warmup.id] = _Running(task, progress)
-        log.info("warm-up %s begins at %r", warmup.id, progress.cursor)
+        log.info("warm-up %(warmup)s begins at %(cursor)r", {"warmup": warmup.id, "cursor": progress.cursor})
 
     async def _work(self, warmup: Warmup, progress: WarmupProgress) -> None:
         state, message = "done", ""
@@ -115,11 +115,18 @@ class WarmupRunner:
         except WarmupFailed as failure:
             state, message = "failed", str(failure)
         except Exception:
-            log.exception("warm-up %s failed", warmup.id)
+            log.exception("warm-up %(warmup)s failed", {"warmup": warmup.id})
             state, message = "failed", "internal error; see the gateway's log"
         metrics.WARMUPS_ENDED.labels(state).inc()
         log.info(
-            "warm-up %s is %s: %d of %s, %d failed", warmup.id, state, progress.done, progress.total, progress.failed
+            "warm-up %(warmup)s is %(state)s: %(done)d of %(total)s, %(failed)d failed",
+            {
+                "warmup": warmup.id,
+                "state": state,
+                "done": progress.done,
+                "total": progress.total,
+                "failed": progress.failed,
+            },
         )
         while True:
             try:

@@ -153,7 +153,7 @@ class RelayedReads:
             response = await self._peers.request(home, "POST", wire.object_path(key), told)
         except PeerUnavailable as failure:
             # Best effort: the next read goes to the origin.
-            log.info("warming an object at its home %s failed: %s", home.id, failure)
+            log.info("warming an object at its home %(node)s failed: %(error)s", {"node": home.id, "error": failure})
             return
         response.release()
 
@@ -166,14 +166,17 @@ class RelayedReads:
             response = await self._peers.request(home, exchange.request.method, wire.object_path(key), headers)
         except PeerUnavailable as failure:
             RELAYED.labels("unavailable").inc()
-            log.info("node %s cannot serve an object: %s", home.id, failure)
+            log.info("node %(node)s cannot serve an object: %(error)s", {"node": home.id, "error": failure})
             return None
         try:
             answer = await self._answer(exchange, response)
         except (PeerUnavailable, ValueError) as failure:
             response.abort()
             RELAYED.labels("unavailable").inc()
-            log.warning("node %s sent an invalid answer (status %d): %s", home.id, response.status, failure)
+            log.warning(
+                "node %(node)s sent an invalid answer (status %(status)d): %(error)s",
+                {"node": home.id, "status": response.status, "error": failure},
+            )
             return None
         except BaseException:
             response.abort()

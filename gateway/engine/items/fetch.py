@@ -254,7 +254,9 @@ class ItemFetches:
         except DiskUnavailable:
             raise
         except LarderError as failure:
-            log.info("node %s failed to deliver an item that it has: %s", node.id, failure)
+            log.info(
+                "node %(node)s failed to deliver an item that it has: %(error)s", {"node": node.id, "error": failure}
+            )
             return None
         if not isinstance(outcome, StoredItem | InMemoryItem):
             return None
@@ -419,7 +421,7 @@ def _may_be_had_elsewhere(outcome: Outcome) -> bool:
 
 
 def _unreached(wanted: Wanted, failure: OriginUnavailable) -> FailedItem:
-    log.info("%s could not be read: %s", wanted.location.path, failure)
+    log.info("%(path)s could not be read: %(error)s", {"path": wanted.location.path, "error": failure})
     told = str(failure) if isinstance(failure, _Unusable) else _UNREACHED.detail
     return FailedItem(ItemStatus.ORIGIN_ERROR, told)
 

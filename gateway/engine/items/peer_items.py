@@ -135,10 +135,10 @@ class PeerItems:
         try:
             await self._ask(group)
         except (LarderError, OSError, TimeoutError) as failure:
-            log.info("node %s did not complete a batch: %s", group.home.id, failure)
+            log.info("node %(node)s did not complete a batch: %(error)s", {"node": group.home.id, "error": failure})
             self._fleet.members.suspect(group.home.id)
         except Exception:
-            log.exception("reading an answer of node %s failed", group.home.id)
+            log.exception("reading an answer of node %(node)s failed", {"node": group.home.id})
         finally:
             _end(group, None)
 
@@ -156,7 +156,9 @@ class PeerItems:
         )
         try:
             if response.status != 200:
-                log.info("node %s answered %d to a batch", group.home.id, response.status)
+                log.info(
+                    "node %(node)s answered %(status)d to a batch", {"node": group.home.id, "status": response.status}
+                )
                 return
             reader = AnswerReader(response.next_chunk, indices)
             await reader.begin()

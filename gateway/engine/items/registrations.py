@@ -138,7 +138,9 @@ class Registrations:
         try:
             await self.settle(self._shared)
         except (*DOWN, LarderError) as failure:
-            log.warning("a registration could not be announced to the fleet yet: %s", type(failure).__name__)
+            log.warning(
+                "a registration could not be announced to the fleet yet: %(error)s", {"error": type(failure).__name__}
+            )
 
     async def remove(self, tenant: str, name: str) -> bool:
         """Forget a name in the whole fleet; returns whether it existed.
@@ -191,7 +193,7 @@ class Registrations:
                     self._state, self._listed = await table.all()
             except DOWN as failure:
                 self._blind_until = loop.time() + _BLIND
-                log.debug("the table of datasets cannot be read: %r", failure)
+                log.debug("the table of datasets cannot be read: %(error)r", {"error": failure})
 
     async def settle(self, shared: Shared) -> None:
         """Reconcile this node's disk with the fleet's table.
@@ -254,7 +256,9 @@ class Registrations:
                 await self._copy_from(fleet, node, name, listed)
                 return
             except LarderError as failure:
-                log.info("copying a registration from node %s failed: %s", node.id, failure)
+                log.info(
+                    "copying a registration from node %(node)s failed: %(error)s", {"node": node.id, "error": failure}
+                )
         now = self._clock()
         self._resting[name] = listed, now + min(_LONGEST_REST, _REST * (now - began))
 

@@ -215,13 +215,16 @@ class ChunkKeeper:
                 mine = indices[homes < 0]
                 left = await self._preloader.load(of_one, mine)
                 log.info(
-                    "chunk %d of dataset %s: of %d items %d are at home here: %d of those are held, %d not to be had",
-                    chunk,
-                    name[:12],
-                    len(indices),
-                    len(mine),
-                    len(mine) - left,
-                    left,
+                    "chunk %(chunk)d of dataset %(dataset)s: of %(items)d items %(home)d are at home here: %(held)d of those are "
+                    "held, %(failed)d not to be had",
+                    {
+                        "chunk": chunk,
+                        "dataset": name[:12],
+                        "items": len(indices),
+                        "home": len(mine),
+                        "held": len(mine) - left,
+                        "failed": left,
+                    },
                 )
         except Exception:
             # Whatever is wrong with this chunk must not hold up the rotation.

@@ -42,7 +42,7 @@ class SweepLoop:
         if await self._store.try_lock() and not self.recovered.is_set():
             report = await self._store.recover()
             self.recovered.set()
-            log.info("recovery finished: %s", report)
+            log.info("recovery finished: %(report)s", {"report": report})
         self.ready.set()
         await self._store.sweep()
         self._tell_of_room(self._store.status())
@@ -53,7 +53,7 @@ class SweepLoop:
             return
         if status.shortage and not self._short:
             self._short = True
-            log.warning("%s", status.shortage)
+            log.warning("%(error)s", {"error": status.shortage})
         elif self._short and status.room >= Watermarks().high * (status.capacity - status.datasets):
             # Not as soon as it suffices: what fills under way take would be told of again and again.
             self._short = False

@@ -130,7 +130,7 @@ class ScoreExchange:
                 finally:
                     answer.release()
         except (LarderError, OSError, TimeoutError) as failure:
-            log.info("%s did not take scores: %s", node.id, failure)
+            log.info("node %(node)s did not take scores: %(error)s", {"node": node.id, "error": failure})
             return None
         metrics.SCORE_PARTS.labels("forwarded").inc()
         return _held(text) if answer.status == 409 else None

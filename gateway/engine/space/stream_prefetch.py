@@ -140,7 +140,9 @@ class _Ahead:
         """Log the first failure."""
         if not self.told:
             self.told = True
-            log.info("what is read next of %s cannot be loaded ahead: %s", stream, why)
+            log.info(
+                "what is read next of %(stream)s cannot be loaded ahead: %(error)s", {"stream": stream, "error": why}
+            )
 
 
 class StreamPrefetcher:

@@ -141,7 +141,7 @@ class _Whole:
         self.policy.failed()
         if not self.told:
             self.told = True
-            log.info("%s cannot be loaded as a whole: %s", self.stream.name, why)
+            log.info("%(stream)s cannot be loaded as a whole: %(error)s", {"stream": self.stream.name, "error": why})
 
 
 class WholeStreams:

@@ -149,7 +149,10 @@ def _judge(status: int, answer: bytes, errors: bytes, limits: Limits) -> Convert
         raise GrantExceeded(Limit(result["code"]))
     if "code" in result:
         raise ApiError(result["code"], result["detail"])
-    log.error("reading a digest file failed with status %d: %s", status, errors.decode("utf-8", "replace")[-2000:])
+    log.error(
+        "reading a digest file failed with status %(status)d: %(error)s",
+        {"status": status, "error": errors.decode("utf-8", "replace")[-2000:]},
+    )
     raise ApiError(
         "InvalidDigestFile",
         f"The file cannot be read as Parquet within {limits.memory} bytes of memory; it is damaged, or its row groups or pages "
