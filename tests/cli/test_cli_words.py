@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from gateway.cli import main
+from larder.cli import main as users_main
 
 _ASK = """
 {script}
@@ -46,3 +47,22 @@ def test_bash_completes_commands_and_options(
     script = _ASK.format(script=capsys.readouterr().out, words=words, at=at)
     ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert proposed in ran.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dataset", "lst"], "'lst' is no command; did you mean 'list'?"),
+        (["digest", "bild"], "'bild' is no command; did you mean 'build'?"),
+        (
+            ["datasets", "register", "a", "b", "--caching", "ful"],
+            "'ful' is no value of --caching; did you mean 'full'?",
+        ),
+    ],
+)
+def test_the_users_command_proposes_too(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rule: ``larder`` answers a mistyped word as ``larder-gateway`` does."""
+    with pytest.raises(SystemExit) as stop:
+        users_main(words)
+    assert stop.value.code == 2
+    assert said in capsys.readouterr().err

@@ -105,7 +105,7 @@ class Credentials(Resource[CredentialRecord]):
         if record.tenant and not view.has("tenants", record.tenant):
             raise ApiError(
                 "InvalidRequest",
-                f"tenant: unknown tenant {record.tenant!r}; create it with POST /-/admin/tenants, or omit it.",
+                f"tenant: unknown tenant {record.tenant!r}; create it (larder-gateway tenants create), or omit it.",
             )
 
     def check_new(self, record: CredentialRecord, view: View, now: float) -> None:

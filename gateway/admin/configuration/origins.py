@@ -27,7 +27,7 @@ class Origins(Resource[OriginRecord]):
     """Origins of the catalog and of the configuration file."""
 
     kind, state = OriginRecord, OriginState
-    taken = "GET /-/admin/origins lists them."
+    taken = "larder-gateway origins lists them."
     filed = "edit it there."
     about: Mapping[str, str] = {
         "list": "Origins by name, without secrets.",

@@ -29,7 +29,7 @@ class Tenants(Resource[TenantRecord]):
 
     kind, state = TenantRecord, TenantState
     file_counts = False
-    taken = "GET /-/admin/tenants lists them."
+    taken = "larder-gateway tenants lists them."
     filed = "edit its credentials there, or revoke them here."
     about: Mapping[str, str] = {
         "list": "Tenants by name.",

@@ -152,7 +152,7 @@ def _one(reading: FleetReading, digits: str) -> str:
     """The id that begins with ``digits``."""
     found = sorted(each for each in dataset_ids(reading) if each.startswith(digits))
     if not found:
-        raise ApiError("UnknownDataset", f"Unknown dataset {digits[:SHORT]}; GET /-/admin/datasets lists them.")
+        raise ApiError("UnknownDataset", f"Unknown dataset {digits[:SHORT]}; larder-gateway datasets lists them.")
     if len(found) > 1:
         raise ApiError("Conflict", f"{digits} begins {len(found)} ids; give more digits.")
     return found[0]

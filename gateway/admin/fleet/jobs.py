@@ -73,7 +73,7 @@ async def remove_job(tenant: str, job: str, caller: Changer, operations: Ops, pa
         known = await through_redis(fleet.sources.coordination.jobs.find(f"{tenant}/{job}"))
         if known is None or not await through_redis(fleet.sources.coordination.jobs.remove(known.record.key)):
             raise ApiError(
-                "UnknownJob", f"Unknown job {job[:128]!r} of {tenant[:128]!r}; GET /-/admin/jobs lists them."
+                "UnknownJob", f"Unknown job {job[:128]!r} of {tenant[:128]!r}; larder-gateway jobs lists them."
             )
         change.before = {"dataset": known.record.dataset, "gpus": known.record.gpus, "epoch": known.epoch}
     fleet.stale()

@@ -102,7 +102,7 @@ def _found(operations: Operations, name: str) -> Node:
 
 
 def _unknown(name: str) -> ApiError:
-    return ApiError("NotFound", f"Unknown node {name[:140]!r}; GET /-/admin/nodes lists them.")
+    return ApiError("NotFound", f"Unknown node {name[:140]!r}; larder-gateway nodes lists them.")
 
 
 def _document(operations: Operations, node: Node, state: NodeState) -> NodeDocument:

@@ -120,4 +120,6 @@ async def _one(fleet: FleetReader, tenant: str, job: str) -> PipelineDocument:
             if (one.tenant, one.job) == (tenant, job):
                 return one
         fleet.stale()
-    raise ApiError("NotFound", f"No pipeline of {tenant[:128]!r} and {job[:128]!r}; GET /-/admin/pipelines lists them.")
+    raise ApiError(
+        "NotFound", f"No pipeline of {tenant[:128]!r} and {job[:128]!r}; larder-gateway pipelines lists them."
+    )

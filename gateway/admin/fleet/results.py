@@ -124,4 +124,4 @@ async def _one(fleet: FleetReader, pool: str) -> ResultsDocument:
             if one.pool == pool:
                 return one
         fleet.stale()
-    raise ApiError("NotFound", f"No results {pool!r} are in use; GET /-/admin/results lists them.")
+    raise ApiError("NotFound", f"No results {pool!r} are in use; larder-gateway results lists them.")

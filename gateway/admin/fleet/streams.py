@@ -80,5 +80,5 @@ async def show_stream(
     reading = await operations.fleet.look()
     found = zone_streams(reading.streams).get(name)
     if found is None:
-        raise ApiError("NotFound", f"Unknown stream {name[:140]!r}; GET /-/admin/streams lists them.")
+        raise ApiError("NotFound", f"Unknown stream {name[:140]!r}; larder-gateway streams lists them.")
     return stream_document(reading, found)

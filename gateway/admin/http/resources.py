@@ -114,7 +114,7 @@ class Resource(ABC, Generic[R]):
     def unknown(self, name: str) -> ApiError:
         """The error for an unknown name."""
         return ApiError(
-            "NotFound", f"Unknown {self.kind.singular} {name[:140]!r}; GET /-/admin/{self.kind.plural} lists them."
+            "NotFound", f"Unknown {self.kind.singular} {name[:140]!r}; larder-gateway {self.kind.plural} lists them."
         )
 
     async def editable(

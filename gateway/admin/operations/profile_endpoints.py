@@ -108,7 +108,7 @@ async def list_reads(
     """The reads, in the order in which a warm-up loads them."""
     found = await operations.profiles.find(profile)
     if found is None:
-        raise ApiError("NotFound", "There is no such profile; GET /-/admin/profiles lists them.")
+        raise ApiError("NotFound", "There is no such profile; larder-gateway profiles lists them.")
     page = sliced(found.reads, limit, cursor)
     return Page(items=[_read(read) for read in page.items], next=page.next)
 

@@ -162,5 +162,5 @@ async def _find(connection: AsyncConnection, name: str) -> ProfileRow | None:
 
 def _there(found: ProfileRow | None) -> ProfileRow:
     if found is None:
-        raise ApiError("NotFound", "There is no such profile; GET /-/admin/profiles lists them.")
+        raise ApiError("NotFound", "There is no such profile; larder-gateway profiles lists them.")
     return found

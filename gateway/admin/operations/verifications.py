@@ -80,7 +80,7 @@ async def verify(
     wanted = sorted(set(asked.nodes if asked is not None and asked.nodes else there))
     unknown = [name for name in wanted if name not in there]
     if unknown:
-        raise ApiError("InvalidRequest", f"nodes: unknown node {unknown[0][:64]!r}; GET /-/admin/nodes lists them.")
+        raise ApiError("InvalidRequest", f"nodes: unknown node {unknown[0][:64]!r}; larder-gateway nodes lists them.")
 
     async def work(change: CatalogChange) -> VerificationDocument:
         name = await through_redis(operations.verifications.queue.add(wanted))

@@ -241,7 +241,7 @@ class Warmups:
                 return await self.find(name, reading)
         found = (await connection.execute(select(warmups).where(warmups.c.id == name))).mappings().one_or_none()
         if found is None:
-            raise ApiError("NotFound", "Unknown warm-up; GET /-/admin/warmups lists them.")
+            raise ApiError("NotFound", "Unknown warm-up; larder-gateway warm --list lists them.")
         return Warmup.from_row(found)
 
     async def page(self, before: tuple[float, str] | None, limit: int) -> list[Warmup]:

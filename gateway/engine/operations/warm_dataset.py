@@ -112,7 +112,7 @@ class WarmDataset:
         mode = self._datasets.planned.of(registration).caching
         if mode not in (CachingMode.FULL, CachingMode.STATIC):
             raise WarmupRefused(
-                f"dataset: the plan caches it as {mode.value!r}, not whole; pin it (PUT /-/admin/datasets/{{id}}/override), "
+                f"dataset: the plan caches it as {mode.value!r}, not whole; pin it (larder-gateway datasets pin), "
                 "or leave it to the plan"
             )
         return registration

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, NoReturn
 
 import larder
 
 _CACHING = ("auto", "full", "static", "chunked", "none")
+_WRONG = re.compile(r"argument (?P<what>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)$")
+"""How argparse reports a word that is none of the choices."""
 _EPILOG = """\
 Gateways are found by --endpoint, LARDER_ENDPOINT or AWS_ENDPOINT_URL, keys where AWS's tools look. "larder help COMMAND"
 explains one, with examples.
@@ -15,9 +19,25 @@ explains one, with examples.
 exit status: 0 good; 1 a problem; 2 wrong usage or configuration; 130 Ctrl-C"""
 
 
+class Parser(ArgumentParser):
+    """A parser that proposes what a mistyped command or choice was meant to be; so do the parsers of its subcommands."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and message, and exit with status 2."""
+        wrong = _WRONG.search(message)
+        if wrong is not None:
+            choices = [choice.strip(" '") for choice in wrong["choices"].split(",")]
+            meant = get_close_matches(wrong["given"], choices, 1)
+            kind = "command" if wrong["what"] == "COMMAND" else f"value of {wrong['what']}"
+            message = f"{wrong['given']!r} is no {kind}; " + (
+                f"did you mean {meant[0]!r}?" if meant else f"there are {', '.join(choices)}"
+            )
+        super().error(message)
+
+
 def parser() -> ArgumentParser:
     """The grammar of the command line."""
-    top = ArgumentParser(
+    top = Parser(
         "larder",
         description="Digest files, and the datasets and jobs of a Larder gateway.",
         epilog=_EPILOG,
