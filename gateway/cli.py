@@ -40,7 +40,7 @@ COMMANDS = (
     Command("check-config", "gateway.commands.configuration", "check a configuration and print it, without secrets"),
     Command("migrate", "gateway.commands.migrate", "bring the catalog's tables up to this version"),
     Command("status", "gateway.commands.status", "the fleet's current traffic and problems"),
-    Command("traffic", "gateway.commands.traffic", "requests by tenant and bucket, and the prefixes that are missed"),
+    Command("traffic", "gateway.commands.traffic", "requests by tenant and bucket, and missed prefixes"),
     Command("top", "gateway.commands.top", "the fleet's traffic, space and problems, live"),
     Command("trace", "gateway.commands.trace", "follow requests while they are answered"),
     Command("nodes", "gateway.commands.nodes", "the nodes of the fleet; drain and undrain", "list"),

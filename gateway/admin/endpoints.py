@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from operator import attrgetter
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.dependencies.utils import get_flat_params
@@ -51,6 +52,7 @@ def api_of(state: State, prefix: str) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        generate_unique_id_function=attrgetter("name"),
         servers=[{"url": "/-"}],
         # A redirect would leave "/-" and address a bucket.
         redirect_slashes=False,

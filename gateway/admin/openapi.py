@@ -1,11 +1,15 @@
 """One OpenAPI document for everything under ``/-``: ``/-/v1`` and the health endpoints are one application, ``/-/admin`` another.
 
-If both have a schema of one name with different contents, the admin's is renamed. Tags of the admin endpoints have a prefix,
-because jobs and datasets exist on both sides, for jobs and for operators.
+If both have a schema of one name with different contents, the admin's is renamed. Tags and operation ids of the admin endpoints
+have a prefix, because jobs and datasets exist on both sides, for jobs and for operators.
+
+Client generators make names of titles and operation ids, and types of statuses. So a schema's title is its name, an operation
+id is its function's, and FastAPI's status 422, which no endpoint returns (``edge/problems.py``), is left out.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -53,6 +57,8 @@ _TAGS = {
     "fleet": "Members of the fleet; signed",
 }
 _SCHEMAS = "#/components/schemas/"
+_PAGE, _PAGE_NAME = re.compile("^Page_(.*)_$"), r"\1Page"
+_NEVER_SENT = ("HTTPValidationError", "ValidationError")
 
 
 def describe_all(app: FastAPI, admin: Callable[[], FastAPI]) -> None:
@@ -71,15 +77,19 @@ def describe_all(app: FastAPI, admin: Callable[[], FastAPI]) -> None:
 def merged(own: Mapping[str, Any], admin: Mapping[str, Any]) -> Document:
     """Both documents merged into a new one."""
     mine, theirs = _schemas(own), _schemas(admin)
-    renamed = {name: f"Admin{name}" for name in theirs if name in mine and mine[name] != theirs[name]}
+    renamed = {name: _PAGE.sub(_PAGE_NAME, name) for name in theirs}
+    renamed |= {name: f"Admin{name}" for name in theirs if name in mine and mine[name] != theirs[name]}
     moved = _with_references(admin, {f"{_SCHEMAS}{old}": f"{_SCHEMAS}{new}" for old, new in renamed.items()})
     schemas = {renamed.get(name, name): schema for name, schema in _schemas(moved).items()}
     paths = {**own["paths"], **{path: _tagged(item) for path, item in moved["paths"].items()}}
+    paths = {path: _answered(item) for path, item in paths.items()}
     components = {
         part: {**own.get("components", {}).get(part, {}), **moved.get("components", {}).get(part, {})}
         for part in {*own.get("components", {}), *moved.get("components", {})}
     }
-    components["schemas"] = {**mine, **schemas}
+    components["schemas"] = {
+        name: {**schema, "title": name} for name, schema in {**mine, **schemas}.items() if name not in _NEVER_SENT
+    }
     return {
         **own,
         "info": {**own["info"], "description": ABOUT},
@@ -105,7 +115,24 @@ def _with_references(part: Any, moved: Mapping[str, str]) -> Any:
 
 def _tagged(item: Mapping[str, Any]) -> Document:
     return {
-        method: {**operation, "tags": [_PREFIX + tag for tag in operation.get("tags", ["other"])]}
+        method: {
+            **operation,
+            "tags": [_PREFIX + tag for tag in operation.get("tags", ["other"])],
+            "operationId": f"admin_{operation.get('operationId', method)}",
+        }
+        if isinstance(operation, Mapping)
+        else operation
+        for method, operation in item.items()
+    }
+
+
+def _answered(item: Mapping[str, Any]) -> Document:
+    """A path without the status that FastAPI describes and no endpoint returns."""
+    return {
+        method: {
+            **operation,
+            "responses": {status: each for status, each in operation["responses"].items() if status != "422"},
+        }
         if isinstance(operation, Mapping)
         else operation
         for method, operation in item.items()

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from enum import Enum
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -76,6 +77,7 @@ def ops_app() -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        generate_unique_id_function=attrgetter("name"),
         servers=[{"url": "/-"}],
         # A redirect would leave "/-" and address a bucket.
         redirect_slashes=False,
@@ -97,13 +99,13 @@ def add_monitoring(
 
 
 @_router.get("/healthz", summary="Liveness")
-async def healthz() -> Health:
+async def show_health() -> Health:
     """Answer while the event loop runs. Restart the process when this fails."""
     return Health()
 
 
 @_router.get("/readyz", summary="Readiness", responses={503: {"model": Readiness}})
-async def readyz(request: Request, response: Response) -> Readiness:
+async def show_readiness(request: Request, response: Response) -> Readiness:
     """Accept requests unless the worker is starting or draining. Other problems are listed, and do not stop reads."""
     monitoring: Monitoring = request.app.state.monitoring
     found = monitoring.problems()
@@ -114,7 +116,7 @@ async def readyz(request: Request, response: Response) -> Readiness:
 
 
 @_router.get("/metrics", summary="Prometheus metrics", response_class=Response)
-async def metrics(request: Request) -> Response:
+async def show_metrics(request: Request) -> Response:
     """All workers' metrics in the Prometheus text format, or in OpenMetrics if the client accepts that. There, latencies of
     traced requests have exemplars with the trace's id. Metrics with names of tenants, buckets and origins are shown to requests
     with an admin token only."""

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,10 +38,16 @@ def ratio(overview: Overview) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def document(running: Running) -> dict[str, Any]:
+    """What this gateway says of itself."""
+    found: dict[str, Any] = ask(running, "GET", "/openapi.json", key=None).json
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(document: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the types of this gateway."""
     folder = tmp_path_factory.mktemp("types")
-    document = ask(running, "GET", "/openapi.json", key=None).json
     (folder / "openapi.json").write_text(json.dumps(document), encoding="utf-8")
     options = (
         "--input openapi.json --input-file-type openapi --output larder_types.py "
@@ -79,3 +86,15 @@ def test_nothing_is_left_out(folder: Path) -> None:
     document = json.loads((folder / "openapi.json").read_text(encoding="utf-8"))
     types = {name.replace("_", "") for name in re.findall(r"^(?:class )?(\w+)\b", text, re.MULTILINE)}
     assert [name for name in document["components"]["schemas"] if name.replace("_", "") not in types] == []
+
+
+def test_names_suit_generators_of_clients(document: dict[str, Any]) -> None:
+    """Rule: operation ids are short and unique, titles are the schemas' names, and no status is described that never comes."""
+    operations = [each for path in document["paths"].values() for each in path.values()]
+    names = [each["operationId"] for each in operations]
+    assert len(set(names)) == len(names) > 80
+    assert [name for name in names if not re.fullmatch("[a-z]+(_[a-z]+){1,4}", name)] == []
+    schemas = document["components"]["schemas"]
+    assert [name for name, schema in schemas.items() if schema["title"] != name] == []
+    assert [name for name in schemas if not name.isalnum()] == []
+    assert [name for name, each in zip(names, operations, strict=True) if "422" in each["responses"]] == []

@@ -41,7 +41,11 @@ def test_schemas_of_one_name_stay_apart() -> None:
     own = document("/v1/jobs", "jobs", Job={"x": 1}, Problem=problem)
     admin = document("/admin/jobs", "jobs", Job={"x": 2}, Problem=problem)
     both = merged(own, admin)
-    assert both["components"]["schemas"] == {"Job": {"x": 1}, "AdminJob": {"x": 2}, "Problem": problem}
+    assert both["components"]["schemas"] == {
+        "Job": {"x": 1, "title": "Job"},
+        "AdminJob": {"x": 2, "title": "AdminJob"},
+        "Problem": problem,
+    }
     assert (answer_of(both, "/v1/jobs"), answer_of(both, "/admin/jobs")) == ("Job", "AdminJob")
 
 

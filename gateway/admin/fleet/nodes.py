@@ -38,7 +38,9 @@ async def list_nodes(
 
 
 @router.post("/nodes/{node}/drain", summary="Take a node out of the ring")
-async def drain(node: str, caller: Changer, operations: Ops, parts: Parts, asked: Drain | None = None) -> NodeDocument:
+async def drain_node(
+    node: str, caller: Changer, operations: Ops, parts: Parts, asked: Drain | None = None
+) -> NodeDocument:
     """Take a node out of the ring: it owns no keys, but keeps serving. It is LEAVING until it is undrained or restarted.
 
     Other nodes take over its objects, from its cache while it is up. The last READY node is drained only with `force`.
@@ -54,7 +56,7 @@ async def drain(node: str, caller: Changer, operations: Ops, parts: Parts, asked
 
 
 @router.post("/nodes/{node}/undrain", summary="Bring a node back into the ring")
-async def undrain(node: str, caller: Changer, operations: Ops, parts: Parts) -> NodeDocument:
+async def undrain_node(node: str, caller: Changer, operations: Ops, parts: Parts) -> NodeDocument:
     """The node owns its share again within a heartbeat, and uses what it has cached; the rest comes from the other nodes."""
     wanted = _found(operations, node)
     async with parts.catalog.changes.change(caller, "nodes.undrain", node) as change:
@@ -64,7 +66,7 @@ async def undrain(node: str, caller: Changer, operations: Ops, parts: Parts) -> 
 
 
 @router.delete("/nodes/{node}", summary="Dismiss a lost node", status_code=204)
-async def dismiss(node: str, caller: Changer, operations: Ops, parts: Parts) -> None:
+async def dismiss_node(node: str, caller: Changer, operations: Ops, parts: Parts) -> None:
     """Stop listing a lost node and reporting it as missing, unless it comes back. Its counts stay in the totals."""
     reading = await operations.fleet.look()
     if node in reading.nodes:

@@ -47,7 +47,7 @@ router = APIRouter(tags=["overview"])
 
 
 @router.get("/overview", summary="Show the whole zone")
-async def overview(_caller: Reader, operations: Ops) -> Overview:
+async def show_overview(_caller: Reader, operations: Ops) -> Overview:
     """Nodes, rates, traffic, origins, totals, jobs, pipelines and their results, datasets, streams and problems of the zone;
     the same from every gateway."""
     reading = await operations.fleet.look()
@@ -78,7 +78,7 @@ def _first(datasets: list[DatasetSummary]) -> list[DatasetSummary]:
 
 
 @router.get("/overview/history", summary="Show the last hours")
-async def past(
+async def show_history(
     _caller: Reader, operations: Ops, hours: Annotated[int, Query(ge=1, le=48, description="length of the period")] = 1
 ) -> History:
     """Traffic of the zone in steps of a minute or more, and the chunks held, for up to two days."""
@@ -109,7 +109,7 @@ async def _history(operations: Operations, reading: FleetReading, hours: int) ->
 
 
 @router.get("/problems", summary="List problems")
-async def problems(_caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = "") -> Page[ProblemSeen]:
+async def list_problems(_caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = "") -> Page[ProblemSeen]:
     """The current problems, each with its remedy; errors first."""
     fleet = operations.fleet
     found = problems_of(await fleet.look(), fleet.lost_for)

@@ -19,7 +19,7 @@ router = APIRouter(tags=["overview"])
 
 
 @router.get("/traffic", summary="Show traffic by tenant and bucket, and misses by prefix")
-async def traffic(_caller: Reader, operations: Ops) -> TrafficDocument:
+async def show_traffic(_caller: Reader, operations: Ops) -> TrafficDocument:
     """S3 requests of the last minute by tenant and bucket, and the reads of the last minutes that were not plain hits, with the
     reason; the same from every gateway."""
     return traffic_of(await operations.fleet.look(), MOST)

@@ -92,7 +92,7 @@ class Misses(ResponseModel):
 
 
 @router.get("/explain", summary="Explain the next read of an object")
-async def explain(
+async def explain_object(
     _caller: Reader,
     operations: Ops,
     bucket: Annotated[Bucket, Query(description="of the object")],
@@ -134,7 +134,7 @@ async def explain(
 
 
 @router.get("/explain/misses", summary="Count answers that were not hits")
-async def misses(
+async def count_misses(
     _caller: Reader,
     operations: Ops,
     node: Annotated[str, Query(max_length=64, description="only of this node")] = "",

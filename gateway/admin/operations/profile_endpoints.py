@@ -64,7 +64,7 @@ class ProfileReadDocument(ResponseModel):
 
 
 @router.post("/profiles", summary="Record a profile", status_code=201)
-async def record(
+async def record_profile(
     asked: ProfileRequest, caller: Changer, operations: Ops, parts: Parts, once: Idempotent, response: Response
 ) -> ProfileDocument:
     """Every gateway of this catalog records the reads of the access key below the prefix, starting within a second:
@@ -94,7 +94,7 @@ async def list_profiles(
 
 
 @router.get("/profiles/{profile}", summary="Show a profile")
-async def show(profile: ProfileName, _caller: Reader, operations: Ops, response: Response) -> ProfileDocument:
+async def show_profile(profile: ProfileName, _caller: Reader, operations: Ops, response: Response) -> ProfileDocument:
     """A profile, with the number of recorded reads; gateways add to it once a second."""
     document = _document(operations, await operations.profiles.show(profile))
     response.headers["ETag"] = document.etag
@@ -102,7 +102,7 @@ async def show(profile: ProfileName, _caller: Reader, operations: Ops, response:
 
 
 @router.get("/profiles/{profile}/reads", summary="List the reads of a profile")
-async def list_reads(
+async def list_profile_reads(
     profile: ProfileName, _caller: Reader, operations: Ops, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[ProfileReadDocument]:
     """The reads, in the order in which a warm-up loads them."""
@@ -114,7 +114,7 @@ async def list_reads(
 
 
 @router.post("/profiles/{profile}/stop", summary="End a recording")
-async def stop(
+async def stop_profile(
     profile: ProfileName, caller: Changer, operations: Ops, parts: Parts, if_match: IfMatch = None
 ) -> ProfileDocument:
     """Stop recording. Reads of the last second may still be added."""
@@ -123,7 +123,7 @@ async def stop(
 
 
 @router.delete("/profiles/{profile}", summary="Delete a profile", status_code=204)
-async def remove(
+async def delete_profile(
     profile: ProfileName, caller: Changer, operations: Ops, parts: Parts, if_match: IfMatch = None
 ) -> None:
     """Delete the profile; its objects stay in the cache. A warm-up that replays it continues with the reads it has loaded."""

@@ -58,7 +58,7 @@ class PurgeDone(ResponseModel):
 
 
 @router.post("/purge", summary="Purge a prefix")
-async def purge(asked: PurgeRequest, caller: Changer, operations: Ops, parts: Parts) -> PurgeDone:
+async def purge_prefix(asked: PurgeRequest, caller: Changer, operations: Ops, parts: Parts) -> PurgeDone:
     """Every node drops the objects and discards fills in progress; the next reads ask the origin.
 
     Use it for objects that were changed at the origin directly. Items of datasets stay, since their digest identifies them. The

@@ -50,7 +50,7 @@ class RequestsSeen(ResponseModel):
 
 
 @router.get("/requests", summary="Follow requests")
-async def follow(
+async def follow_requests(
     _caller: Reader,
     operations: Ops,
     follower: Annotated[

@@ -67,7 +67,7 @@ class VerificationDocument(ResponseModel):
 
 
 @router.post("/verifications", summary="Verify caches", status_code=202)
-async def verify(
+async def verify_caches(
     caller: Changer,
     operations: Ops,
     parts: Parts,

@@ -75,7 +75,7 @@ class WarmupDocument(ResponseModel):
 
 
 @router.post("/warmups", summary="Start a warm-up", status_code=202)
-async def start(
+async def start_warmup(
     asked: WarmupRequest, caller: Changer, operations: Ops, parts: Parts, once: Idempotent, response: Response
 ) -> WarmupDocument:
     """Load a prefix, a dataset or a profile into the caches of the fleet, at a lower priority than reads. One gateway runs it
@@ -114,7 +114,7 @@ async def list_warmups(
 
 
 @router.get("/warmups/{warmup}", summary="Show a warm-up")
-async def show(warmup: WarmupId, _caller: Reader, operations: Ops, response: Response) -> WarmupDocument:
+async def show_warmup(warmup: WarmupId, _caller: Reader, operations: Ops, response: Response) -> WarmupDocument:
     """A warm-up and its progress, which is updated every second."""
     document = _document(await operations.warmups.find(warmup))
     response.headers["ETag"] = document.etag
@@ -122,7 +122,7 @@ async def show(warmup: WarmupId, _caller: Reader, operations: Ops, response: Res
 
 
 @router.post("/warmups/{warmup}/cancel", summary="Cancel a warm-up")
-async def cancel(
+async def cancel_warmup(
     warmup: WarmupId, caller: Changer, operations: Ops, parts: Parts, if_match: IfMatch = None
 ) -> WarmupDocument:
     """The warm-up ends within two seconds. Loaded objects stay, and it can be resumed."""
@@ -131,7 +131,7 @@ async def cancel(
 
 
 @router.post("/warmups/{warmup}/resume", summary="Resume a warm-up")
-async def resume(
+async def resume_warmup(
     warmup: WarmupId, caller: Changer, operations: Ops, parts: Parts, if_match: IfMatch = None
 ) -> WarmupDocument:
     """A cancelled or failed warm-up continues where it stopped; a finished one checks everything again."""

@@ -305,7 +305,7 @@ router = APIRouter(prefix="/v1", tags=["datasets"], responses=PROBLEMS)
     openapi_extra={"requestBody": REGISTER_BODY},
     dependencies=checks("caching", "by_content", body=True),
 )
-async def register(
+async def register_dataset(
     name: str,
     request: Request,
     response: Response,
@@ -336,13 +336,13 @@ async def list_datasets(caller: Asking, service: Service) -> Datasets:
 
 
 @router.get("/datasets/{name}", summary="Show a dataset", dependencies=checks())
-async def show(name: str, caller: Asking, service: Service) -> Dataset:
+async def show_dataset(name: str, caller: Asking, service: Service) -> Dataset:
     """One dataset by its name or its id."""
     return service.describe(await service.found(caller.principal, name))
 
 
 @router.delete("/datasets/{name}", summary="Remove a dataset", status_code=204, dependencies=checks())
-async def remove(name: str, caller: Asking, service: Service) -> None:
+async def remove_dataset(name: str, caller: Asking, service: Service) -> None:
     """Forget a name. Nothing changes at the origin, and cached items stay until their space is needed."""
     await service.remove(caller.principal, name)
 
@@ -353,7 +353,7 @@ async def remove(name: str, caller: Asking, service: Service) -> None:
     response_model=Items,
     dependencies=checks("start", "count"),
 )
-async def items(
+async def list_items(
     name: str,
     caller: Asking,
     service: Service,

@@ -107,7 +107,7 @@ router = APIRouter(
 
 
 @router.get("/fleet", summary="Show the fleet", dependencies=[Depends(_admitted)])
-async def show(service: Service) -> Fleet:
+async def show_fleet(service: Service) -> Fleet:
     """The nodes of this zone: the input of the client's ring."""
     return service.show()
 

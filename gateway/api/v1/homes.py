@@ -37,7 +37,7 @@ router = APIRouter(prefix="/v1", tags=["datasets"], responses=PROBLEMS)
     },
     dependencies=checks("start", "count"),
 )
-async def homes(
+async def show_homes(
     name: str,
     caller: Asking,
     service: Service,

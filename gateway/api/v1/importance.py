@@ -145,7 +145,7 @@ router = APIRouter(prefix="/v1", tags=["jobs"], responses=refusals(_MEANINGS))
 
 
 @router.put("/jobs/{job}/importance", summary="Send the importance of items", openapi_extra=_BODY)
-async def importance(
+async def send_importance(
     job: str,
     dataset: Annotated[str, Query(description="the dataset's id", examples=["9f86d081884c7d659a2feaa0c55ad015..."])],
     request: Request,

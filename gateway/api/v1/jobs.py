@@ -353,7 +353,7 @@ router = APIRouter(prefix="/v1", tags=["jobs"], responses=refusals(_MEANINGS))
     responses={201: {"model": JobJoined, "description": "The job is new"}},
     openapi_extra=_takes(JobRequest),
 )
-async def register(request: Request, response: Response, caller: Asking, service: Service) -> JobJoined:
+async def register_job(request: Request, response: Response, caller: Asking, service: Service) -> JobJoined:
     """Every rank registers the same name: the first is answered 201, the others 200."""
     async with _counted("register"):
         joined, new = await service.register(caller.principal, await _said(request, caller, JobRequest))
@@ -369,28 +369,28 @@ async def list_jobs(caller: Asking, service: Service) -> JobList:
 
 
 @router.get("/jobs/{job}", summary="Show a job", dependencies=[Depends(_without_body)])
-async def show(job: str, caller: Asking, service: Service) -> Job:
+async def show_job(job: str, caller: Asking, service: Service) -> Job:
     """Show the state of a job."""
     async with _counted("show"):
         return await service.show(caller.principal, job)
 
 
 @router.delete("/jobs/{job}", summary="Remove a job", status_code=204, dependencies=[Depends(_without_body)])
-async def remove(job: str, caller: Asking, service: Service) -> None:
+async def remove_job(job: str, caller: Asking, service: Service) -> None:
     """Report that a job has ended. Jobs that send no heartbeats expire."""
     async with _counted("remove"):
         await service.remove(caller.principal, job)
 
 
 @router.post("/jobs/{job}/heartbeat", summary="Report a rank's progress", openapi_extra=_takes(Heartbeat))
-async def heartbeat(job: str, request: Request, caller: Asking, service: Service) -> HeartbeatTaken:
+async def report_progress(job: str, request: Request, caller: Asking, service: Service) -> HeartbeatTaken:
     """Report one rank's position and times; the answer has its directives."""
     async with _counted("heartbeat"):
         return await service.beat(caller.principal, job, await _said(request, caller, Heartbeat))
 
 
 @router.post("/jobs/{job}/epochs/{epoch}", summary="Agree on the order of an epoch", openapi_extra=_takes(EpochRequest))
-async def order(
+async def agree_on_order(
     job: str,
     epoch: Annotated[int, Path(ge=0, lt=2**31)],
     request: Request,
@@ -404,14 +404,14 @@ async def order(
 
 
 @router.get("/pipelines", summary="List pipelines", dependencies=[Depends(_without_body)])
-async def pipelines(caller: Asking, service: Service) -> PipelineList:
+async def list_pipelines(caller: Asking, service: Service) -> PipelineList:
     """The pipelines of the caller's jobs: what stages cost, where they cache and why, and workers over time."""
     async with _counted("show"):
         return await service.pipelines(caller.principal)
 
 
 @router.get("/plan", summary="Show the plan", dependencies=[Depends(_without_body)])
-async def plan(caller: Asking, service: Service) -> PlanDocument:
+async def show_plan(caller: Asking, service: Service) -> PlanDocument:
     """The plan for the caller's datasets and jobs, the inputs of its decisions, and recent changes."""
     async with _counted("plan"):
         return await service.plan(caller.principal)

@@ -113,6 +113,7 @@ DATA_PATHS: dict[str, Any] = {
         "post": {
             "tags": ["batches"],
             "summary": "Read items",
+            "operationId": "read_batch",
             "description": "Many items of a dataset in one answer. An answer without its end record was truncated: complete "
             "items count, and only the rest must be requested again.",
             "parameters": [_DATASET, *_BATCH_QUERY],
@@ -141,6 +142,7 @@ DATA_PATHS: dict[str, Any] = {
         "post": {
             "tags": ["batches"],
             "summary": "Look up cached items",
+            "operationId": "look_up_items",
             "description": "Bit i of the answer, least significant first, says whether candidate i is in the cache.",
             "parameters": [_DATASET],
             "requestBody": _INDICES,
@@ -157,8 +159,8 @@ DATA_PATHS: dict[str, Any] = {
         }
     },
     "/v1/blobs/{digest}": {
-        "get": {**_BLOB, "summary": "Read a blob"},
-        "head": {**_BLOB, "summary": "Get a blob's size"},
+        "get": {**_BLOB, "summary": "Read a blob", "operationId": "read_blob"},
+        "head": {**_BLOB, "summary": "Get a blob's size", "operationId": "show_blob"},
     },
 }
 
