@@ -178,6 +178,10 @@ class _Traced:
 
         await self._inner(scope, receive, told)
 
+    def begin(self, scope: Any, receive: Any, send: Any, send_files: Any) -> Any:
+        """What the gateway's application does at once."""
+        return self._inner.begin(scope, receive, send, send_files)
+
 
 def traced() -> _Traced:
     """The factory that the server calls."""

@@ -69,7 +69,7 @@ from gateway.origin.client import OriginClient
 from gateway.origin.listing import Listings
 from gateway.server.files import read_cold_by
 from gateway.server.local import LOCAL, LocalAddress
-from gateway.server.refusals import Application, Receive, Scope, Send
+from gateway.server.refusals import Application, Receive, Scope, Send, SendFiles
 from gateway.server.run import LISTENING, before_stop
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import DATASETS
@@ -94,6 +94,7 @@ log = logging.getLogger("larder.app")
 
 _RECOVERY_PATIENCE = 2.0
 _REFRESH = 0.5
+_OF_NODES = f"/-{PEER}".encode()
 _COLLECTED_AFTER = 10_000
 """Container objects made since the last collection of garbage that start another one. Reads leave no cycles behind, and with
 Python's own 700 a cold read spent 6 % of its time on looking for some."""
@@ -119,6 +120,14 @@ class Larder(Router):
     def at_exit(self, work: Callable[[], None]) -> None:
         """Do ``work`` when everything is closed."""
         self._stack.callback(work)
+
+    def begin_elsewhere(
+        self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles
+    ) -> Awaitable[None] | None:
+        """See ``Edge.begin``: objects for other nodes are sent at once."""
+        if self._peer is not None and scope["raw_path"].startswith(_OF_NODES) and self._is_ops(scope):
+            return self._peer.begin({**scope, "path": scope["path"][2:]}, receive, send, send_files)
+        return self.elsewhere(scope, receive, send)
 
     def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve paths under "/-", unless the host names a bucket: there, "/-/x" is the object "-/x"."""

@@ -13,7 +13,7 @@ from gateway import metrics
 from gateway.edge.problems import RETRY, send_problem
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
-from gateway.server.refusals import Application, Message, Receive, Scope, Send
+from gateway.server.refusals import Message, Receive, Scope, Send, SendFiles
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -24,13 +24,25 @@ class Router(ABC):
     ``objects`` serves S3; ``elsewhere`` has the lifespan, and paths that begin with "/-", which no bucket name can.
     """
 
-    objects: Application
+    objects: Edge
+
+    def begin(self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles) -> Awaitable[None] | None:
+        """See ``Edge.begin``."""
+        if scope["raw_path"].startswith(b"/-"):
+            return self.begin_elsewhere(scope, receive, send, send_files)
+        return self.objects.begin(scope, receive, send, send_files)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one request."""
         if scope["type"] != "http" or scope["raw_path"].startswith(b"/-"):
             return self.elsewhere(scope, receive, send)
         return self.objects(scope, receive, send)
+
+    def begin_elsewhere(
+        self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles
+    ) -> Awaitable[None] | None:
+        """See ``Edge.begin``; for a request that may not concern an object."""
+        return self.elsewhere(scope, receive, send)
 
     @abstractmethod
     def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -56,6 +68,14 @@ class Edge(ABC):
         self.in_flight = 0
         self._log = log
         self._limit = limit
+
+    def begin(self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles) -> Awaitable[None] | None:
+        """Answer one request at once if that takes no waiting: most hits then need no task.
+
+        Returns:
+            What is left to await; ``None`` if the request is answered.
+        """
+        return self(scope, receive, send)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

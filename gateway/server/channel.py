@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from gateway.model.errors import BlobGone, ClientGone, DiskUnavailable
-from gateway.server.files import SEEN, in_memory, read_at_once, read_slowly
+from gateway.server.files import PIECE, SEEN, in_memory, read_at_once, read_slowly
 from gateway.server.local import unreceived_bytes
 
 SMALL = 16 * 1024
@@ -37,8 +37,6 @@ MOST_DESCRIPTORS = 253
 """Descriptors of one message (SCM_MAX_FD, unix(7))."""
 PROMPT = 0.01
 """Seconds within which a peer that reads takes some of what fills its socket: that is transfer; what is beyond, its delay."""
-_PIECE = 2 * 1024**2
-_UNSEEN = (0.0, 0, 0)
 _COLD = 1024**2
 """Bytes that are read at once from a file that is not in memory."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -59,6 +57,7 @@ class Channel:
     __slots__ = (
         "_cold",
         "_done",
+        "_head",
         "_loop",
         "_out",
         "_spans",
@@ -85,6 +84,8 @@ class Channel:
         self._writable: asyncio.Future[None] | None = None
         self._out: socket.socket | None = None
         self._done: asyncio.Future[None] | None = None
+        self._head: bytes | None = None
+        """What the transport must take before the spans; ``None`` if they may be sent."""
         self._spans: deque[FileSpan] = deque()
         self._cold = False
         self._stalled_after = 0.0
@@ -126,13 +127,30 @@ class Channel:
             BlobGone: a file ended before the end of its span.
             DiskUnavailable: a file could not be read.
         """
+        if not self.send_now(head, spans):
+            await self.send_rest()
+
+    def send_now(self, head: bytes, spans: Sequence[FileSpan]) -> bool:
+        """Send ``head`` and then spans of files, as far as nothing must be waited for.
+
+        Returns:
+            Whether all is sent; if not, ``send_rest`` must follow.
+
+        Raises: as ``send_files``.
+        """
+        self._cold = False
         if self.paused or self.lost or self.transport.is_closing():
-            await self.drain()
+            self._head, self._spans = head, deque(spans)
+            return False
         if len(spans) == 1 and spans[0][2] <= SMALL:
             fd, offset, count = spans[0]
-            data = read_at_once(fd, count, offset) or await read_slowly(fd, count, offset)
-            self.transport.write(head + data)
-            return
+            data = read_at_once(fd, count, offset)
+            if data is not None:
+                self.transport.write(head + data)
+                return True
+            self._head, self._spans, self._cold = head, deque(spans), True
+            return False
+        self._head, self._spans = None, deque(spans)
         try:
             out = self._out or self._duplicate()
             try:
@@ -140,14 +158,28 @@ class Channel:
             except BlockingIOError:
                 sent = 0
             if sent < len(head):
-                self.transport.write(head[sent:])
+                self._head = head[sent:]
+                return False
+            return self._push()
+        except OSError as error:
+            raise self._explained(error) from None
+
+    async def send_rest(self) -> None:
+        """Send what ``send_now`` has left. Raises as ``send_files``."""
+        try:
+            out = self._out or self._duplicate()
+            done = False
+            if self._head is not None:
                 await self.drain()
-            self._spans = deque(spans)
-            while not self._push():
+                self.transport.write(self._head)
+                await self.drain()
+                done = not self._cold and self._push()
+            while not done:
                 if self._cold:
                     await self._send_cold()
                 else:
                     await self._wait_for_reader(out)
+                done = self._push()
         except OSError as error:
             raise self._explained(error) from None
 
@@ -239,9 +271,9 @@ class Channel:
         turn = TURN
         while spans and turn > 0:
             fd, offset, left = spans[0]
-            count = min(left, _PIECE)
-            until, start, stop = SEEN.get(fd, _UNSEEN)
-            if (now >= until or offset < start or offset + count > stop) and not in_memory(fd, offset, count, now):
+            piece = offset // PIECE
+            count = min(left, (piece + 1) * PIECE - offset)
+            if now >= SEEN.get((fd, piece), 0.0) and not in_memory(fd, offset, count, now):
                 self._cold = True
                 return False
             try:

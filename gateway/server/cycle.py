@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
@@ -28,7 +28,7 @@ from gateway.server.head import STATUS_LINES, Head, encode_head
 from gateway.server.refusals import Application, Message, Scope, internal_error
 
 FILES = "larder.files"
-"""Extension: a whole response to a GET made of files, in one message. See ``Cycle._send_files``."""
+"""Extension: a whole response to a GET made of files, in one message. See ``Cycle.send_files``."""
 PIECES = "larder.pieces"
 """Extension: a part of a response's body made of bytes and spans of files, in one message. See ``Cycle._send_pieces``."""
 CHANNEL = "larder.channel"
@@ -101,10 +101,30 @@ class Cycle:
         self.gone = True
         self.wake()
 
-    async def run(self, application: Application) -> None:
-        """Run the application and ensure that the response ends in one of the two ways."""
+    def begin(self, application: Application, *, at_once: bool) -> Coroutine[Any, Any, None] | None:
+        """Have the application answer.
+
+        Args:
+            application: may have a method ``begin`` (``edge/asgi.py``), which can answer a request before it returns.
+            at_once: whether it may do so.
+
+        Returns:
+            What is left to do in a task; ``None`` if the request is answered.
+        """
+        begin = getattr(application, "begin", None) if at_once else None
         try:
-            await application(self.scope, self.receive, self.send)
+            if begin is None:
+                return self._run(application(self.scope, self.receive, self.send))
+            rest = begin(self.scope, self.receive, self.send, self.send_files)
+        except Exception as error:
+            rest = _failed(error)
+        return None if rest is None and self.complete else self._run(rest)
+
+    async def _run(self, answer: Awaitable[None] | None) -> None:
+        """Ensure that the response ends in one of the two ways."""
+        try:
+            if answer is not None:
+                await answer
             if not self.complete and not self.gone:
                 raise RuntimeError("the application returned without completing its response")
         except (ClientGone, asyncio.CancelledError):
@@ -177,7 +197,9 @@ class Cycle:
         kind = message["type"]
         head = self._head
         if kind == FILES:
-            await self._send_files(message)
+            rest = self.send_files(message["status"], message["head"], message["files"])
+            if rest is not None:
+                await rest
             return
         if head is None:
             if kind != "http.response.start" or self.started:
@@ -206,10 +228,18 @@ class Cycle:
                 raise ClientGone("the client is gone")
             self._finish()
 
-    async def _send_files(self, message: Message) -> None:
-        """Send a complete response of files in one message: its status, header lines from ``encode_lines``, spans of open files.
+    def send_files(self, status: int, head: bytes, files: Sequence[FileSpan]) -> Coroutine[Any, Any, None] | None:
+        """Send a complete response of files.
 
-        The head must carry the content-length, which the spans must add up to.
+        Args:
+            status: of the response.
+            head: header lines from ``encode_lines``, with the content-length, which the spans must add up to.
+            files: spans of open files.
+
+        Returns:
+            What is left to await; ``None`` if all is sent.
+
+        Raises: as ``send``.
         """
         if self.started or not self._channel.zero_copy:
             raise RuntimeError(f"{FILES} cannot be sent here")
@@ -219,8 +249,13 @@ class Cycle:
         if self.more_body or self._expects:
             self.keep_alive = False
         ending = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
-        data = STATUS_LINES[message["status"]] + message["head"] + ending
-        await self._channel.send_files(data, message["files"])
+        if not self._channel.send_now(STATUS_LINES[status] + head + ending, files):
+            return self._send_rest()
+        self._finish()
+        return None
+
+    async def _send_rest(self) -> None:
+        await self._channel.send_rest()
         self._finish()
 
     def _begin(self, message: Message) -> None:
@@ -342,3 +377,7 @@ class Cycle:
         if self._event is not None:
             self._event.set()
         self._protocol.on_response_complete(self)
+
+
+async def _failed(error: Exception) -> None:
+    raise error

@@ -20,8 +20,10 @@ ReadCold = Callable[[int, int, int], Awaitable[bytes]]
 
 _CACHESTAT = 451
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+PIECE = 2 * 1024**2
+"""Bytes of a file that are checked together, from a multiple on: a slow reader takes far less at a time."""
 _MEMORY_FOR = 1.0
-"""Seconds for which a span that was in memory is assumed to stay there: recently read pages are reclaimed last."""
+"""Seconds for which a piece that was in memory is assumed to stay there: recently read pages are reclaimed last."""
 _MOST_REMEMBERED = 4096
 _NOT_SUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _LARGEST = 256 * 1024
@@ -33,8 +35,9 @@ _span_at, _counts_at = ctypes.addressof(_span), ctypes.addressof(_counts)
 _call = _libc.syscall
 _call.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
 _byte = [bytearray(1)]
-SEEN: dict[int, tuple[float, int, int]] = {}
-"""Spans found in memory, by descriptor: until when that is assumed, on the loop's clock, start and stop."""
+SEEN: dict[tuple[int, int], float] = {}
+"""Pieces found in memory, by descriptor and number: until when that is assumed, on the loop's clock. Negative: a piece of which
+something is not in memory."""
 
 
 async def _in_default_thread(fd: int, count: int, offset: int) -> bytes:
@@ -51,21 +54,39 @@ def read_cold_by(reader: ReadCold) -> None:
 
 
 def in_memory(fd: int, offset: int, count: int, now: float) -> bool:
-    """Check whether a span that is not in ``SEEN`` can be read without the disk; ``now``: the loop's clock."""
-    _span[0], _span[1] = offset, count
-    last = offset + count - 1
+    """Check whether a span can be read without the disk.
+
+    Args:
+        fd: of the file.
+        offset: first byte.
+        count: of bytes, all in one piece that ``SEEN`` does not have.
+        now: the loop's clock.
+    """
+    piece = fd, offset // PIECE
+    if now >= -SEEN.get(piece, 0.0):
+        if len(SEEN) >= _MOST_REMEMBERED:
+            SEEN.clear()
+        start = offset - offset % PIECE
+        whole = _resident(fd, start, min(start + PIECE, os.fstat(fd).st_size))
+        SEEN[piece] = now + _MEMORY_FOR if whole else -now - _MEMORY_FOR
+        if whole:
+            return True
+    return _resident(fd, offset, offset + count)
+
+
+def _resident(fd: int, start: int, stop: int) -> bool:
+    """Whether the bytes from ``start`` to before ``stop`` are in memory."""
+    if start >= stop:
+        return False
+    _span[0], _span[1] = start, stop - start
+    last = stop - 1
     if _call(_CACHESTAT, fd, _span_at, _counts_at, 0) == 0:
-        if _counts[0] < last // _PAGE - offset // _PAGE + 1:
+        if _counts[0] < last // _PAGE - start // _PAGE + 1:
             return False
-    elif not _readable(fd, offset):
+    elif not _readable(fd, start):
         return False
     # Pages being read from the disk count as in memory; they arrive in order.
-    if not _readable(fd, last):
-        return False
-    if len(SEEN) >= _MOST_REMEMBERED:
-        SEEN.clear()
-    SEEN[fd] = (now + _MEMORY_FOR, offset, last + 1)
-    return True
+    return _readable(fd, last)
 
 
 def _readable(fd: int, offset: int) -> bool:

@@ -213,8 +213,11 @@ class GatewayProtocol(asyncio.Protocol):
             and not cycle.scope["raw_path"].startswith(b"/-/")
         ):
             application = slow_down
-        cycle.task = self.loop.create_task(cycle.run(application))
-        self.tasks.add(cycle.task)
+        # Answered at once, a long pipeline would be a deep recursion.
+        rest = cycle.begin(application, at_once=not self._pipeline)
+        if rest is not None:
+            cycle.task = self.loop.create_task(rest)
+            self.tasks.add(cycle.task)
 
     def await_body(self, cycle: Cycle) -> None:
         """The application waits for more of the body: read it, within ``body_timeout``."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import secrets
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from email.utils import formatdate
 from hashlib import sha256
 from socket import gethostname
@@ -21,6 +21,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+SendFiles = Callable[[int, bytes, Sequence[tuple[int, int, int]]], Awaitable[None] | None]
+"""Sends a whole response of files (status, header lines, spans); returns what is left to await, ``None`` if all is sent."""
 RETRY_AFTER = b"1"
 """Seconds that a client refused because of overload should wait; SDKs back off further by themselves."""
 

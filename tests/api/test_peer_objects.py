@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,16 @@ class Reply:
 
 
 class Home:
-    """A node that is asked, in the test's own event loop; ``files``: its server can send files in one message.
+    """A node that is asked, in the test's own event loop.
 
-    ``hits`` counts the answers that took the short way.
+    ``files``: its server can send files in one message; ``at_once``: and before the application returns. ``hits`` counts the
+    answers that took the short way.
     """
 
-    def __init__(self, bench: Bench, *, files: bool = False) -> None:
+    def __init__(self, bench: Bench, *, files: bool = False, at_once: bool = False) -> None:
         self.bench = bench
         self.hits = 0
+        self._at_once = at_once
         self._extensions = {FILES: {}} if files else {}
         objects = PeerObjects(ObjectReads(bench.engine), HotReads(bench.engine, alone()), bench.engine.warm)
         gate = PeerGate(SECRET, now=lambda: bench.now[0])
@@ -81,7 +83,13 @@ class Home:
         async def send(message: MutableMapping[str, Any]) -> None:
             sent.append(dict(message))
 
-        await self.app(scope, receive, send)
+        def send_files(status: int, head: bytes, files: Sequence[tuple[int, int, int]]) -> None:
+            sent.append({"type": FILES, "status": status, "head": head, "files": files})
+
+        if not self._at_once:
+            await self.app(scope, receive, send)
+        elif (rest := self.app.begin(scope, receive, send, send_files)) is not None:
+            await rest
         if sent[0]["type"] == FILES:
             self.hits += 1
             return _of_files(sent[0])
@@ -95,15 +103,15 @@ def _of_files(message: MutableMapping[str, Any]) -> Reply:
     return Reply(message["status"], {name.decode(): value.decode() for name, _, value in lines}, body)
 
 
-@pytest.fixture(params=["pieces", "files"])
+@pytest.fixture(params=["pieces", "at once"])
 async def home(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Home]:
     """A home that has one object at its origin and nothing in its cache; by both ways of its server to send."""
     async with benched(tmp_path / "cache") as bench:
         bench.origin.put("b", KEY.key, b"0123456789" * 10, [("x-amz-meta-a", "1")])
-        yield Home(bench, files=request.param == "files")
+        yield Home(bench, files=request.param != "pieces", at_once=request.param == "at once")
 
 
-@pytest.mark.parametrize("home", ["files"], indirect=True)
+@pytest.mark.parametrize("home", ["files", "at once"], indirect=True)
 async def test_a_repeated_hit_takes_the_short_way(home: Home) -> None:
     """Rule: what the short way gives to another node is what the long way gave, range and checksums included."""
     await home.ask()

@@ -100,7 +100,7 @@ def read_response(sock: socket.socket) -> tuple[bytes, bytes]:
 
 
 def with_lifespan(handler: Handler) -> Handler:
-    """An application whose HTTP side is the handler."""
+    """An application whose HTTP side is the handler; it has the handler's ``begin``, if there is one."""
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -111,6 +111,8 @@ def with_lifespan(handler: Handler) -> Handler:
                     return
         await handler(scope, receive, send)
 
+    if (begin := getattr(handler, "begin", None)) is not None:
+        application.begin = begin  # type: ignore[attr-defined]
     return application
 
 

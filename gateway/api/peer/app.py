@@ -11,17 +11,23 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Protocol
 
+from prometheus_client import Counter
+
 from gateway import metrics
+from gateway.api.s3.hot import Hit
 from gateway.edge.asgi import Edge
 from gateway.fleet.peer_gate import REFUSED
 from gateway.model.datasets import ApiError
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.peer_principal import PRINCIPAL, read_principal
+from gateway.model.sigv4 import WireRequest
+from gateway.server.cycle import FILES
 from gateway.server.received import Receive, whole_body
-from gateway.server.refusals import Scope, Send
+from gateway.server.refusals import Scope, Send, SendFiles
 from gateway.server.strangers import authenticated
 
 log = logging.getLogger("larder.v1")
@@ -29,6 +35,10 @@ PEER = "/peer/v1/"
 """The prefix of all paths (without "/-")."""
 _NONSENSE = (400, 403, 405, 413)
 """Statuses of refusals that a correctly configured node of this version never gets."""
+_ADMITTED = "larder.admitted"
+"""The scope key of what ``begin`` has found out: ``_Admitted``, or the refusal."""
+_OF_BODIES = frozenset({b"content-length", b"transfer-encoding"})
+_PRINCIPAL = PRINCIPAL.encode()
 _NOBODY = Principal("", "", OriginIdentity("", ""))
 
 
@@ -72,13 +82,33 @@ Handler = Callable[[PeerRequest], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One endpoint: its paths under ``/-/peer/v1/``, methods and handler; ``longest`` is the body limit in bytes."""
+    """One endpoint: its paths under ``/-/peer/v1/``, methods and handler; ``longest`` is the body limit in bytes.
+
+    ``at_once`` finds what a GET can be answered with at once.
+    """
 
     pattern: re.Pattern[str]
     methods: tuple[str, ...]
     handler: Handler
     longest: int = 0
     on_behalf_of: OnBehalfOf = OnBehalfOf.READER
+    at_once: Callable[[WireRequest, Principal], Hit | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Admitted:
+    """A request whose head is verified."""
+
+    kind: str
+    address: Address
+    caller: NodeCaller
+    request: WireRequest
+    principal: Principal
+
+
+@cache  # one for each endpoint
+def _served(kind: str) -> Counter:
+    return metrics.PEER_SERVED.labels(kind)
 
 
 class PeerApp(Edge):
@@ -107,27 +137,68 @@ class PeerApp(Edge):
             metrics.PEER_REFUSED.labels("request").inc()
         await super().refuse(scope, send, failure)
 
+    def begin(self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles) -> Awaitable[None] | None:
+        """See ``Edge.begin``: what can be sent at once needs no task."""
+        if scope["method"] != "GET" or FILES not in scope["extensions"] or self.in_flight >= self._limit:
+            return self(scope, receive, send)
+        try:
+            admitted = scope[_ADMITTED] = self._admit(scope)
+        except LarderError as refusal:
+            scope[_ADMITTED] = refusal
+            return self(scope, receive, send)
+        request, find = admitted.request, admitted.address.at_once
+        if find is None or not request.fields.keys().isdisjoint(_OF_BODIES):
+            return self(scope, receive, send)
+        hit = find(request, admitted.principal)
+        if hit is None:
+            return self(scope, receive, send)
+        admitted.caller.confirm(b"")
+        _served(admitted.kind).inc()
+        rest = send_files(hit.status, hit.head, hit.files)
+        return None if rest is None else self._finish(hit, rest)
+
+    async def _finish(self, hit: Hit, rest: Awaitable[None]) -> None:
+        """Send the rest of a hit, whose files are open as long as it exists."""
+        self.in_flight += 1
+        try:
+            await rest
+        finally:
+            self.in_flight -= 1
+            del hit
+
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        admitted = scope.get(_ADMITTED) or self._admit(scope)
+        if isinstance(admitted, LarderError):
+            raise admitted
+        body = await whole_body(receive, admitted.address.longest)
+        admitted.caller.confirm(body)
+        _served(admitted.kind).inc()
+        await admitted.address.handler(PeerRequest(scope, send, body, admitted.principal))
+
+    def _admit(self, scope: Scope) -> _Admitted:
+        """Verify the head of a request.
+
+        Raises:
+            ApiError: it must not be answered.
+        """
         # Match the raw path: a decoded slash in a name would begin another segment.
         path = scope["raw_path"].decode("ascii", "replace").removeprefix("/-" + PEER)
-        found = [name for name, address in self._addresses.items() if address.pattern.fullmatch(path)]
-        if not found:
+        found = next((each for each in self._addresses.items() if each[1].pattern.fullmatch(path)), None)
+        if found is None:
             raise ApiError("NotFound")
-        kind, address = found[0], self._addresses[found[0]]
+        kind, address = found
         if scope["method"] not in address.methods:
             raise ApiError("MethodNotAllowed", headers={"Allow": ", ".join(address.methods)})
         caller = self._gate.admit(scope)
         authenticated(scope)
-        body = await whole_body(receive, address.longest)
-        caller.confirm(body)
-        metrics.PEER_SERVED.labels(kind).inc()
-        await address.handler(PeerRequest(scope, send, body, self._principal(scope, address.on_behalf_of)))
+        request = WireRequest(scope["method"], scope["raw_path"], b"", scope["headers"], scope["scheme"])
+        return _Admitted(kind, address, caller, request, self._principal(request, address.on_behalf_of))
 
-    def _principal(self, scope: Scope, on_behalf_of: OnBehalfOf) -> Principal:
+    def _principal(self, request: WireRequest, on_behalf_of: OnBehalfOf) -> Principal:
         if on_behalf_of is OnBehalfOf.NODE:
             return _NOBODY
-        told = dict(scope["headers"]).get(PRINCIPAL.encode(), b"")
+        told = request.fields.get(_PRINCIPAL, b"")
         try:
             principal = read_principal(told.decode("latin-1"))
         except ValueError as mistake:

@@ -63,7 +63,10 @@ class PeerObjects:
     @property
     def address(self) -> Address:
         """The endpoint of this class."""
-        return Address(re.compile("objects/.+"), ("GET", "HEAD", "POST"), self.send)
+        return Address(re.compile("objects/.+"), ("GET", "HEAD", "POST"), self.send, at_once=self._hit)
+
+    def _hit(self, request: WireRequest, principal: Principal) -> Hit | None:
+        return self._hot.find_for_node(request, principal.identity)
 
     async def send(self, request: PeerRequest) -> None:
         """Answer one request.

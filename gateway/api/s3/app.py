@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ from gateway.model.redaction import redact_path
 from gateway.model.sigv4 import WireRequest
 from gateway.server.cycle import FILES
 from gateway.server.received import Receive, request_body
-from gateway.server.refusals import HOST_ID
+from gateway.server.refusals import HOST_ID, SendFiles
 from gateway.server.strangers import AUTHENTICATED, authenticated
 from gateway.store.accesses import Note
 
@@ -80,29 +81,67 @@ class S3App(Edge):
         self._domain = domain
         self._serial = int.from_bytes(os.urandom(6), "big") << 16
 
+    def begin(self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles) -> Awaitable[None] | None:
+        """See ``Edge.begin``: a hit that can be sent at once needs no task."""
+        if self.in_flight >= self._limit:
+            return self(scope, receive, send)
+        trace = self._look(scope)
+        hit = trace.found
+        if not isinstance(hit, Hit):
+            return self(scope, receive, send)
+        assert trace.auth is not None
+        who = trace.auth.principal.access_key_id
+        self._note(hit.key, hit.start, hit.stop, hit.size, True, trace.time, who, scope.get("client"), 0.0)
+        rest = send_files(hit.status, _head_of(trace, hit), hit.files)
+        if rest is not None:
+            return self._finish_hit(scope, trace, hit, rest)
+        self._account_hit(scope, trace, hit)
+        return None
+
+    async def _finish_hit(self, scope: Scope, trace: Trace, hit: Hit, rest: Awaitable[None]) -> None:
+        self.in_flight += 1
+        try:
+            await rest
+        finally:
+            self.in_flight -= 1
+            self._account_hit(scope, trace, hit)
+
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. All refusals happen before the first byte."""
-        trace = self._trace(scope)
-        request, now = trace.request, time.time()
-        if request.method == "OPTIONS":
-            trace.auth = auth = self._authenticator.preflight(request)
-        else:
-            trace.auth = auth = self._authenticator.authenticate(request, now)
-            if AUTHENTICATED in scope and not auth.principal.anonymous:
-                authenticated(scope)
-        hit = self._hot.find(request, auth, now) if FILES in scope["extensions"] else Unresolved.OTHER
-        if not isinstance(hit, Hit):
-            answer = await self._answer(trace, auth, receive, plain=hit is Unresolved.PLAIN)
-            if answer.span is not None and trace.key is not None:
-                served = answer.outcome in (Outcome.HIT, Outcome.STALE)
-                waited = time.perf_counter() - trace.started
-                who = auth.principal.access_key_id
-                self._note(trace.key, *answer.span, served, now, who, scope.get("client"), waited)
-            await self._send(scope, send, trace, answer)
-        else:
+        trace: Trace = scope.get(_TRACE) or self._look(scope)
+        if trace.refusal is not None:
+            raise trace.refusal
+        auth, hit = trace.auth, trace.found
+        assert auth is not None
+        if isinstance(hit, Hit):
             who = auth.principal.access_key_id
-            self._note(hit.key, hit.start, hit.stop, hit.size, True, now, who, scope.get("client"), 0.0)
-            await self._send_hit(scope, send, trace, hit, now)
+            self._note(hit.key, hit.start, hit.stop, hit.size, True, trace.time, who, scope.get("client"), 0.0)
+            await self._send_hit(scope, send, trace, hit)
+            return
+        answer = await self._answer(trace, auth, receive, plain=hit is Unresolved.PLAIN)
+        if answer.span is not None and trace.key is not None:
+            served = answer.outcome in (Outcome.HIT, Outcome.STALE)
+            waited = time.perf_counter() - trace.started
+            who = auth.principal.access_key_id
+            self._note(trace.key, *answer.span, served, trace.time, who, scope.get("client"), waited)
+        await self._send(scope, send, trace, answer)
+
+    def _look(self, scope: Scope) -> Trace:
+        """Verify a request, and look for a hit that can be sent at once. A refusal is kept in the trace."""
+        trace = self._trace(scope)
+        request, now = trace.request, trace.time
+        try:
+            if request.method == "OPTIONS":
+                trace.auth = auth = self._authenticator.preflight(request)
+            else:
+                trace.auth = auth = self._authenticator.authenticate(request, now)
+                if AUTHENTICATED in scope and not auth.principal.anonymous:
+                    authenticated(scope)
+            if FILES in scope["extensions"]:
+                trace.found = self._hot.find(request, auth, now)
+        except LarderError as refusal:
+            trace.refusal = refusal
+        return trace
 
     async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:
         """Answer with an S3 error document."""
@@ -114,21 +153,18 @@ class S3App(Edge):
             scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], scope["scheme"]
         )
         self._serial += 1
-        trace = scope[_TRACE] = Trace(time.perf_counter(), f"{self._serial & 0xFFFFFFFFFFFFFFFF:016X}", request)
+        request_id = f"{self._serial & 0xFFFFFFFFFFFFFFFF:016X}"
+        trace = scope[_TRACE] = Trace(time.perf_counter(), time.time(), request_id, request)
         return trace
 
-    async def _send_hit(self, scope: Scope, send: Send, trace: Trace, hit: Hit, now: float) -> None:
-        trace.bucket, trace.key = hit.key.bucket, hit.key
-        date = date_header(int(now))[1]
-        head = b"%bx-amz-request-id: %b\r\ndate: %b\r\n" % (hit.head, trace.request_id.encode(), date)
+    async def _send_hit(self, scope: Scope, send: Send, trace: Trace, hit: Hit) -> None:
+        """Send a hit through the applications around this one."""
         try:
-            await send({"type": FILES, "status": hit.status, "head": head, "files": hit.files})
+            await send({"type": FILES, "status": hit.status, "head": _head_of(trace, hit), "files": hit.files})
         except LarderError as failure:
             raise BrokenBody(str(failure)) from failure
         finally:
-            self._account(
-                scope, trace, Answer(hit.status, [], b"", Outcome.HIT, length=hit.stop - hit.start), trace.started
-            )
+            self._account_hit(scope, trace, hit)
 
     async def _answer(self, trace: Trace, auth: Authenticated, receive: Receive, *, plain: bool) -> Answer:
         exchange = self._open(trace, auth, plain=plain)
@@ -213,6 +249,11 @@ class S3App(Edge):
         finally:
             self._account(scope, trace, answer, turned_around)
 
+    def _account_hit(self, scope: Scope, trace: Trace, hit: Hit) -> None:
+        trace.bucket, trace.key = hit.key.bucket, hit.key
+        answer = Answer(hit.status, [], b"", Outcome.HIT, length=hit.stop - hit.start)
+        self._account(scope, trace, answer, trace.started)
+
     def _account(self, scope: Scope, trace: Trace, answer: Answer, turned_around: float) -> None:
         seconds = time.perf_counter() - trace.started
         self._accounting.note(scope, trace, answer, seconds, turned_around - trace.started)
@@ -229,3 +270,9 @@ class S3App(Edge):
             headers.append(date_header(int(time.time())))
         if b"server" not in names:
             headers.append(SERVER)
+
+
+def _head_of(trace: Trace, hit: Hit) -> bytes:
+    """The header lines of the answer to a hit."""
+    date = date_header(int(trace.time))[1]
+    return b"%bx-amz-request-id: %b\r\ndate: %b\r\n" % (hit.head, trace.request_id.encode(), date)

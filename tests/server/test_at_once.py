@@ -1,0 +1,117 @@
+"""Answers that an application gives at once, in ``begin``: without a task."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.model.errors import BlobGone
+from gateway.server.head import encode_lines
+from tests.server.conftest import body, head, read_all, read_response
+
+GET = b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n"
+LAST = b"GET %b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+SMALL, LARGE = 100, 32 * 1024**2
+
+
+class Prompt:
+    """Answers with a file at once, and names the task and the path; requests of ``/later`` by a task."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        path.write_bytes(os.urandom(size))
+        self.data = path.read_bytes()
+        self.fd = os.open(path, os.O_RDONLY)
+        self.claimed = size
+        self.left: list[bool] = []
+        self.failure: Exception | None = None
+
+    async def __call__(self, scope, receive, send) -> None:
+        """Answer in a task."""
+        await send(head(4, (b"x-path", scope["raw_path"])))
+        await send(body(b"task"))
+
+    def begin(self, scope, receive, send, send_files) -> Awaitable[None] | None:
+        """Answer at once."""
+        if scope["path"] == "/later":
+            return self(scope, receive, send)
+        if self.failure is not None:
+            raise self.failure
+        if scope["path"] == "/nothing":
+            return None
+        task = b"no" if asyncio.current_task() is None else b"yes"
+        lines = [(b"content-length", b"%d" % self.claimed), (b"x-task", task), (b"x-path", scope["raw_path"])]
+        rest = send_files(200, encode_lines(lines), [(self.fd, 0, self.claimed)])
+        self.left.append(rest is not None)
+        return rest
+
+
+@pytest.fixture
+def prompt(tmp_path: Path) -> Iterator[Prompt]:
+    """An application with a small file."""
+    made = Prompt(tmp_path / "file", SMALL)
+    yield made
+    os.close(made.fd)
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Iterator[Prompt]:
+    """An application with a file that fits in no socket."""
+    made = Prompt(tmp_path / "file", LARGE)
+    yield made
+    os.close(made.fd)
+
+
+def test_an_answer_given_at_once_needs_no_task(start, prompt):
+    """Rule: the request is answered before ``begin`` returns, and the connection goes on."""
+    with start(prompt).connect() as sock:
+        for _ in range(2):
+            sock.sendall(GET % b"/a")
+            answer, data = read_response(sock)
+            assert b"x-task: no\r\n" in answer
+            assert data == prompt.data
+        sock.sendall(LAST % b"/later")
+        assert read_all(sock).endswith(b"task")
+
+
+def test_a_long_pipeline_is_answered_in_order(start, prompt):
+    """Rule: requests that arrive together are answered in their order, however many they are."""
+    paths = [b"/%d" % number for number in range(3000)]
+    with start(prompt).connect() as sock:
+        sock.sendall(b"".join(GET % path for path in paths) + LAST % b"/later")
+        received = read_all(sock)
+    found = [line.removeprefix(b"x-path: ") for line in received.split(b"\r\n") if line.startswith(b"x-path: ")]
+    assert found == [*paths, b"/later"]
+
+
+def test_a_slow_reader_gets_the_rest_from_a_task(start, large):
+    """Rule: what the socket does not take at once follows when it can, and the next request waits for that."""
+    with start(large).connect() as sock:
+        sock.sendall(GET % b"/a")
+        received = sock.recv(1)  # it has begun: the next request does not arrive together with it
+        sock.sendall(LAST % b"/later")
+        received += read_all(sock)
+    assert received.partition(b"\r\n\r\n")[2].startswith(large.data)
+    assert received.endswith(b"task")
+    assert large.left == [True]
+
+
+def test_a_file_that_is_too_short_breaks_the_connection(start, large):
+    """Rule: after the first byte there is no other answer than a broken connection."""
+    large.claimed = LARGE + 1
+    with start(large).connect() as sock:
+        sock.sendall(GET % b"/a")
+        with pytest.raises(ConnectionError):
+            read_all(sock)
+
+
+@pytest.mark.parametrize("failure", [ValueError("a mistake"), BlobGone("a file is gone"), None])
+def test_an_application_that_does_not_answer_is_an_internal_error(start, prompt, failure):
+    """Rule: raising before the answer, or returning without one, is answered 500, as in a task."""
+    prompt.failure = failure
+    with start(prompt).connect() as sock:
+        sock.sendall(GET % b"/nothing")
+        assert read_all(sock).startswith(b"HTTP/1.1 500")
