@@ -1,0 +1,56 @@
+"""Recipes of docs/frameworks.md for large packages: each in a process of its own, with items in memory instead of a gateway."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.docs.blocks import ROOT, blocks
+
+PAGE = ROOT / "docs/frameworks.md"
+TIMEOUT = 240
+"""Seconds: such a package is imported for many of them on a busy machine."""
+SETTINGS = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+_ITEMS = """\
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader
+
+import larder.torch
+from larder.testing import MemorySource
+from larder.torch import watch
+
+torch.set_num_threads(1)
+ITEMS, BATCH, ENDPOINT = 60, 8, "memory:"
+CachedDataset = partial(larder.torch.CachedDataset, source=MemorySource(ITEMS))
+"""
+
+
+def run_recipe(first: str, folder: Path, before: str, after: str) -> str:
+    """What a program prints that has a block of the page in its middle.
+
+    Args:
+        first: beginning of the block.
+        folder: of the process.
+        before: of the program; it has ``CachedDataset`` of ``ITEMS`` items, each its own number as text.
+        after: of the program.
+    """
+    (block,) = (block for block in blocks(PAGE) if block.text.startswith(first))
+    program = folder / "recipe.py"
+    program.write_text(f"{_ITEMS}{before}\n{block.text}\n{after}", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=folder,
+        env=os.environ | SETTINGS | {"HF_HUB_OFFLINE": "1", "HOME": str(folder), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, f"{block.place}: {done.stdout}{done.stderr}"
+    return done.stdout
