@@ -1,5 +1,8 @@
 """Samples of several objects: what is asked of the gateway, and what becomes of its answers."""
 
+import io
+import tarfile
+
 import numpy as np
 import pytest
 
@@ -8,7 +11,7 @@ from larder.frames import HIT, JOINED, MISSING
 from larder.importance import ImportanceReport
 from larder.samples import SampleReader
 from larder.stats import Stats
-from larder.tar import sample_members
+from larder.tar import BLOCK, _header, header_of, pack_sample, sample_members
 from larder.testing import MemorySource
 
 INFO = larder.DatasetInfo("pairs", "f" * 64, 20, members=2)
@@ -89,3 +92,13 @@ def test_members_have_the_importance_of_their_sample():
     """Rule: what gateways keep by score they keep as a whole."""
     report = ImportanceReport(1, np.array([1, 2], np.float16), np.array([3, 0])).of_members(2)
     assert (report.scores.tolist(), report.counts.tolist()) == ([1, 1, 2, 2], [3, 3, 0, 0])
+
+
+def test_a_sample_is_a_tar():
+    """What a loader delivers can be read by anything that reads archives, whatever the members' names and sizes."""
+    members = {"jpg": b"x" * 513, "seg.png": b"", "ü" * 40: b"y" * BLOCK}
+    sample = pack_sample({name: memoryview(body) for name, body in members.items()})
+    with tarfile.open(fileobj=io.BytesIO(bytes(sample) + bytes(2 * BLOCK))) as archive:
+        found = {name.removeprefix("sample."): archive.extractfile(name).read() for name in archive.getnames()}
+    assert found == members == {name: bytes(body) for name, body in sample_members(sample).items()}
+    assert header_of(_header("jpg", 8**11), 0).size == 8**11

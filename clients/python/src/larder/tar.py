@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 BLOCK = 512
@@ -139,10 +140,23 @@ def pack_sample(members: Mapping[str, memoryview]) -> memoryview:
     """The stretch of a TAR that holds these members; the inverse of ``sample_members``."""
     pieces: list[bytes | memoryview] = []
     for name, content in members.items():
-        entry = tarfile.TarInfo(f"sample.{name}")
-        entry.size = len(content)
-        pieces += [entry.tobuf(tarfile.GNU_FORMAT), content, bytes(-len(content) % BLOCK)]
+        pieces += [_header(name, len(content)), content, bytes(-len(content) % BLOCK)]
     return memoryview(b"".join(pieces))
+
+
+def _header(member: str, size: int) -> bytes:
+    """The header of a sample's member. Only size and checksum differ between samples, and tarfile would take 50 microseconds."""
+    octal = size < 8**11
+    number = b"%011o\0" % size if octal else b"\x80" + size.to_bytes(11, "big")
+    header = bytearray(_empty_header(member))
+    header[124:136] = number
+    header[148:156] = b"%06o\0 " % _checksum(header)
+    return bytes(header)
+
+
+@lru_cache(maxsize=256)
+def _empty_header(member: str) -> bytes:
+    return tarfile.TarInfo(f"sample.{member}").tobuf(tarfile.GNU_FORMAT)
 
 
 def _records(data: bytes, position: int) -> dict[str, str]:
@@ -159,7 +173,7 @@ def _records(data: bytes, position: int) -> dict[str, str]:
     return found
 
 
-def _checksum(block: bytes) -> int:
+def _checksum(block: bytes | bytearray) -> int:
     return sum(block[:148]) + 8 * ord(" ") + sum(block[156:])
 
 
