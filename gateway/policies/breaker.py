@@ -126,6 +126,10 @@ class Breaker:
         self._probing = True
         return Step.PROBE
 
+    def is_usual(self, event: Event) -> bool:
+        """Whether an event changes nothing while the state is NORMAL."""
+        return isinstance(event, Ok) or (isinstance(event, Wrote) and event.seconds <= self._params.slow_write)
+
     def handle(self, event: Event, now: float) -> BreakerState:
         """Take note of an outcome; the state after it."""
         match event:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 STRIDE = 2048
 """Blobs. An index of 25 million evicts 900 a second at first (benchmarks/results/index_large.md), so fills wait 2.3 seconds."""
@@ -41,8 +42,7 @@ class Watermarks:
     low: float = 0.90
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(NamedTuple):
     """The space of the cache, all in bytes.
 
     ``used`` is the sum of all blobs, ``filling`` what fills under way were promised and may still write, ``free`` what

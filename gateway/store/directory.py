@@ -25,6 +25,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from stat import S_IMODE
 from typing import NamedTuple
@@ -82,6 +83,7 @@ class CacheDirectory:
         """Paths that could not be removed, such as immutable files, and directories in place of blobs."""
         self._blobs = str(root / "blobs")
         self._tmp = str(root / "tmp")
+        self._unique, self._serial = os.urandom(9).hex(), count()
         self._boot_path = str(root / "boot")
         self._boot_fd = -1
         self._identity = (0, 0)
@@ -170,7 +172,7 @@ class CacheDirectory:
 
     def create_temporary(self) -> tuple[int, str]:
         """A new file for a blob, locked by its writer: descriptor and path."""
-        path = f"{self._tmp}/{os.urandom(12).hex()}"
+        path = f"{self._tmp}/{self._unique}{next(self._serial):x}"
         descriptor = os.open(path, _NEW_FILE, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         return descriptor, path

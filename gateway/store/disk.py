@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 FILE_THREADS = 8
 """Threads for small work on files; with those below, the maximum that a hung disk blocks."""
+_ROW = 8
+"""Small pieces of work that one of them does in a row while the disk is quick."""
 _VERIFY_THREADS = 2
 _MOUNT_PATIENCE = 30.0
 """Seconds for the first use of the directory, which syncs several files; after that, the start continues without the disk."""
@@ -43,6 +45,8 @@ class Disk:
         self.directory = directory
         self.generations = Generations()
         self.breaker = Breaker()
+        self.in_use = True
+        """Whether the breaker lets every call through; if not, ``require`` and ``usable`` decide."""
         self.readable = True
         """Whether open files may be read: a disk that is only unwritable still serves them."""
         self.now = now
@@ -50,7 +54,7 @@ class Disk:
         """Whether the keeper must compare everything: after the index was recreated, older blobs have no rows."""
         self._watch = HangWatch(self.failed)
         self._database = Database(directory.index, directory.require, self._watch, self._hear)
-        self._files = Threads(FILE_THREADS, "larder-file", self._watch)
+        self._files = Threads(FILE_THREADS, "larder-file", self._watch, self.failed, _ROW)
         self._reading = Threads(FILE_THREADS, "larder-read", self._watch)
         self._verifying = Threads(_VERIFY_THREADS, "larder-verify", self._watch)
         self._chores = Threads(_CHORE_THREADS, "larder-chore", self._watch)
@@ -77,7 +81,7 @@ class Disk:
 
     async def close(self) -> None:
         """Finish posted operations and release everything; afterwards the disk counts as not in use."""
-        self._closed = True
+        self._closed, self.in_use = True, False
         if self._probe is not None:
             await asyncio.wait([self._probe], timeout=HUNG_AFTER)
         await self._database.close()
@@ -90,10 +94,8 @@ class Disk:
 
     def usable(self) -> bool:
         """Whether the disk may be used now. If not, this starts a probe when one is due."""
-        if self._closed:
-            return False
-        if self.breaker.state is not BreakerState.DOWN:
-            return True
+        if self.in_use or self._closed:
+            return self.in_use
         step = self.breaker.decide(self.now())
         if step is Step.PROBE:
             self._probe = asyncio.get_running_loop().create_task(self._run_probe())
@@ -108,9 +110,10 @@ class Disk:
     def note(self, event: Event) -> None:
         """Report an event to the breaker, and log a change of its state."""
         before = self.breaker.state
-        if before is BreakerState.NORMAL and isinstance(event, Ok):
+        if before is BreakerState.NORMAL and self.breaker.is_usual(event):
             return
         state = self.breaker.handle(event, self.now())
+        self.in_use = not self._closed and state is not BreakerState.DOWN
         self.readable = state is not BreakerState.DOWN or self.breaker.cause not in (FailureKind.IO, FailureKind.HUNG)
         if state is before:
             return
@@ -132,7 +135,7 @@ class Disk:
 
     def require(self) -> None:
         """Raise ``DiskFault`` unless the disk may be used."""
-        if (self._closed or self.breaker.state is BreakerState.DOWN) and not self.usable():
+        if not self.in_use and not self.usable():
             raise DiskFault(self.breaker.cause or FailureKind.IO, "the cache disk is not in use")
 
     def write(self, operation: Operation[T]) -> asyncio.Future[T]:
@@ -150,7 +153,8 @@ class Disk:
         Raises:
             DiskFault: it was not done.
         """
-        self.require()
+        if not self.in_use:
+            self.require()
         return self._database.write_each(operation, argument)
 
     def read(self, operation: Operation[T]) -> asyncio.Future[T]:
@@ -168,8 +172,19 @@ class Disk:
         Raises:
             DiskFault: the index cannot answer.
         """
-        self.require()
+        if not self.in_use:
+            self.require()
         return self._database.look(operation)
+
+    def look_each(self, operation: SharedOperation[A, T], argument: A) -> asyncio.Future[T]:
+        """``look`` with one argument, together with those that wait for the same operation.
+
+        Raises:
+            DiskFault: the index cannot answer.
+        """
+        if not self.in_use:
+            self.require()
+        return self._database.look_each(operation, argument)
 
     def post(self, operation: Operation[object], undone: Callable[[], object] = lambda: None) -> None:
         """``write`` without waiting; ignored while the disk is not in use.
@@ -181,7 +196,7 @@ class Disk:
         if self.usable():
             self._database.post(operation, undone)
 
-    async def run(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
+    def run(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> asyncio.Future[T]:
         """Run blocking work on files in a thread; see ``Threads.submit``.
 
         Raises:
@@ -189,27 +204,22 @@ class Disk:
             OSError: the work raised it.
         """
         self.require()
-        try:
-            return await self._files.submit(partial(self._checked, work), abandoned=abandoned)
-        except DiskFault as fault:
-            self.failed(fault)
-            raise
+        return self._files.submit(partial(self._checked, work), abandoned=abandoned)
 
-    async def step(self, work: Callable[[], T]) -> T:
+    def step(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """``run`` a step of writing a blob; whatever fails is a fault of the disk.
 
         Raises:
             DiskFault: it failed.
             Exception: the work raised it, and it says nothing about the disk.
         """
-        self.require()
-        try:
-            return await self._files.submit(partial(self._checked, work))
-        except (OSError, DiskFault) as error:
-            fault = disk_fault(error)
-            assert fault is not None
-            self.failed(fault)
-            raise fault from (None if fault is error else error)
+        if not self.in_use:
+            self.require()
+        return self._files.submit(partial(self._stepped, work))
+
+    def _stepped(self, work: Callable[[], T]) -> T:
+        with disk_faults():
+            return self._checked(work)
 
     def _checked(self, work: Callable[[], T]) -> T:
         self.directory.require()

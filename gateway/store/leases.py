@@ -31,17 +31,15 @@ class FillLeases:
 
     def __init__(self, path: Path | None = None) -> None:
         self._fd = -1
+        self.shared = False
+        """Whether other workers may hold leases; if not, each lease is this worker's without being asked for."""
         self._held: dict[int, int] = {}
         if path is not None:
             try:
                 self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except OSError:
                 return  # a failing disk stores nothing, so there is nothing to coordinate
-
-    @property
-    def shared(self) -> bool:
-        """Whether other workers may hold leases."""
-        return self._fd >= 0
+            self.shared = True
 
     def acquire(self, key: ObjectKey, number: int, generation: int) -> bool:
         """Whether this worker may fill block ``number`` of this generation now; ``False`` while another worker does.
@@ -88,7 +86,7 @@ class FillLeases:
         """Release all leases."""
         if self._fd >= 0:
             os.close(self._fd)
-            self._fd = -1
+            self._fd, self.shared = -1, False
             self._held.clear()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,6 +27,9 @@ is not counted either; but a cache of a few megabytes would have no room left fo
 _HEADROOM = 64 * 1024**2
 """Bytes of the file system that blobs never use; on a small one, this share of it."""
 _SMALLEST_SHARE = 16
+_RECENT = 0.05
+"""Seconds for which a measurement of a file system with more than ``_ROOMY`` bytes to spare is used for new blobs."""
+_ROOMY = 1024**3
 
 
 class SpaceMeter:
@@ -50,6 +54,7 @@ class SpaceMeter:
         self._learned = 0
         self._evicting = 0
         self._free: Free | None = None
+        self._free_at = 0.0
 
     @contextmanager
     def evicting(self) -> Iterator[None]:
@@ -63,7 +68,14 @@ class SpaceMeter:
 
     def measure(self) -> None:
         """Measure the file system. Blocks; raises ``OSError``."""
-        self._free = self._disk.directory.free()
+        self._free, self._free_at = self._disk.directory.free(), time.monotonic()
+
+    def measure_if_due(self) -> None:
+        """``measure``, unless the last result is recent, and leaves more room than anybody fills until it is not."""
+        free = self._free
+        roomy = free is not None and free.bytes - self._settings.reserve > _ROOMY
+        if not roomy or time.monotonic() - self._free_at > _RECENT:
+            self.measure()
 
     def current(self) -> Space:
         """The space as last known; free space is that of the last measurement.

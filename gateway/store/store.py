@@ -142,7 +142,7 @@ class Store:
         if not self.generations.trusts(key):
             return None
         try:
-            return await self._disk.look(partial(objects.known, key=key, most=most))
+            return await self._disk.look_each(objects.known, (key, most))
         except DiskFault:
             return None
 
@@ -305,7 +305,8 @@ class Store:
         Raises:
             DiskUnavailable: as ``begin``.
         """
-        self._disk.require()
+        if not self._disk.in_use:
+            self._disk.require()
         if self._space.take(size):
             return BlobWriter(self, size)
         if not await self.make_room(size):
@@ -363,7 +364,7 @@ class Store:
     @property
     def usable(self) -> bool:
         """Whether the disk works; if not, reads should go to the origin at once."""
-        return self._disk.usable()
+        return self._disk.in_use or self._disk.usable()
 
     # --- the keeper's duties
 
@@ -436,7 +437,7 @@ class Store:
 
     def create_temporary(self) -> tuple[int, str]:
         """A file for a writer, if its reservation still fits into the file system. Runs in a thread."""
-        self._space.measure()
+        self._space.measure_if_due()
         if not admits(self._space.current(), 0):
             raise DiskUnavailable("no-space", "the file system is full")
         return self.directory.create_temporary()

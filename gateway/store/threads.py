@@ -33,6 +33,10 @@ SLOWEST_READ = 10 * 1024**2
 LONG = math.inf
 """Patience with work of unpredictable duration, such as listing a directory."""
 _LOOK_EVERY = 0.25
+_WEIGHT = 0.2
+"""Of the last row of jobs in the average."""
+_QUICK = 0.002
+"""Seconds for a job of a quick disk: its files are in memory, and waking a thread costs as much as the job."""
 
 
 class Station:
@@ -116,17 +120,52 @@ class _Job:
         self.abandoned = abandoned
 
 
-class Threads:
-    """At most ``limit`` threads, started on demand; ``watch`` is ``None`` for work that may take any time."""
+_Outcome = tuple[_Job, Any, BaseException | None]
 
-    def __init__(self, limit: int, name: str, watch: HangWatch | None) -> None:
+
+def _done(job: _Job, station: Station) -> _Outcome:
+    """Do a job. Runs in a thread."""
+    station.begin(job.patience)
+    try:
+        return job, job.work(), None
+    except BaseException as failure:
+        return job, None, failure
+    finally:
+        station.end()
+
+
+class Threads:
+    """At most ``limit`` threads, started on demand.
+
+    Args:
+        limit: of them.
+        name: of each, followed by its number.
+        watch: ends the waits for them; ``None`` for work that may take any time.
+        failed: hears in the event loop which faults of the disk the work raised, whether anybody still waits for it or not.
+        row: jobs that one thread does one after the other while the disk is quick; more than 1 for small work only.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        name: str,
+        watch: HangWatch | None,
+        failed: Callable[[DiskFault], None] | None = None,
+        row: int = 1,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._limit = limit
         self._name = name
         self._watch = watch
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._failed = failed
+        self._row = row
+        self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = 0
+        self._gathered: list[_Job] = []
+        self._hand_over: asyncio.Handle | None = None
+        self._pace = 1.0
+        """Seconds that a job takes, averaged; a disk counts as slow until it has shown that it is quick."""
 
     def submit(
         self,
@@ -143,51 +182,57 @@ class Threads:
             abandoned: called in the thread with the result if the waiter has left.
         """
         future = self._loop.create_future() if self._watch is None else self._watch.future()
-        if not self._idle and len(self._threads) < self._limit:
-            thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        elif self._idle:
-            self._idle -= 1
-        self._jobs.put(_Job(work, future, patience, abandoned))
+        self._gathered.append(_Job(work, future, patience, abandoned))
+        if self._hand_over is None:
+            self._hand_over = self._loop.call_soon(self._flush)
         return future
+
+    def _flush(self) -> None:
+        """Hand over what this turn of the event loop submitted: to one thread each, or a row to one if the disk is quick."""
+        jobs, self._gathered, self._hand_over = self._gathered, [], None
+        row = self._row if self._pace < _QUICK else 1
+        for start in range(0, len(jobs), row):
+            if not self._idle and len(self._threads) < self._limit:
+                thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            elif self._idle:
+                self._idle -= 1
+            self._jobs.put(jobs[start : start + row])
 
     def stop(self) -> None:
         """End the threads after the submitted work; does not wait."""
+        self._flush()
         for _ in self._threads:
             self._jobs.put(None)
 
     def _run(self) -> None:
         station = Station() if self._watch is None else self._watch.station()
-        while (job := self._jobs.get()) is not None:
-            self._work(job, station)
-            # Drop the result: an idle thread would keep a blob open until its next job.
-            del job
+        while (jobs := self._jobs.get()) is not None:
+            began = time.monotonic()
+            outcomes = [_done(job, station) for job in jobs]
+            took = (time.monotonic() - began) / len(jobs)
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, outcomes, took)
+            except RuntimeError:  # the loop is closed
+                for outcome in outcomes:
+                    _drop(*outcome)
+            # Drop the results: an idle thread would keep a blob open until its next job.
+            del jobs, outcomes
 
-    def _work(self, job: _Job, station: Station) -> None:
-        station.begin(job.patience)
-        result, error = None, None
-        try:
-            result = job.work()
-        except BaseException as failure:
-            error = failure
-        station.end()
-        try:
-            self._loop.call_soon_threadsafe(self._deliver, job, result, error)
-        except RuntimeError:  # the loop is closed
-            _drop(job, result, error)
-        finally:
-            del error  # break the cycle: its traceback refers to this frame
-
-    def _deliver(self, job: _Job, result: Any, error: BaseException | None) -> None:
+    def _deliver(self, outcomes: list[_Outcome], took: float) -> None:
         self._idle += 1
-        if job.future.done():
-            if error is None:
-                closer.submit(lambda: job.abandoned(result))
-        elif error is None:
-            job.future.set_result(result)
-        else:
-            job.future.set_exception(error)
+        self._pace += _WEIGHT * (took - self._pace)
+        for job, result, error in outcomes:
+            if self._failed is not None and isinstance(error, DiskFault):
+                self._failed(error)
+            if job.future.done():
+                if error is None:
+                    closer.submit(partial(job.abandoned, result))
+            elif error is None:
+                job.future.set_result(result)
+            else:
+                job.future.set_exception(error)
 
 
 class OnceExecutor(Executor):

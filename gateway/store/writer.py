@@ -43,7 +43,7 @@ class WriterHost(Protocol):
 
     directory: CacheDirectory
 
-    async def on_disk(self, work: Callable[[], T]) -> T:
+    def on_disk(self, work: Callable[[], T]) -> Awaitable[T]:
         """Run a step in a thread; raises DiskFault for failures of the disk, and the step's other exceptions."""
 
     def note(self, event: Event) -> None:

@@ -137,6 +137,28 @@ async def test_recordings_wait_for_others_until_another_operation_comes(store, m
     assert done == [[0, 1, 2], "another"]
 
 
+async def test_look_ups_of_one_moment_share_a_call(store):
+    """What one turn of the event loop asks is answered by one call, at once."""
+    done = []
+
+    def together(_connection, arguments):
+        done.append(list(arguments))
+        return arguments
+
+    assert await asyncio.gather(*(store._disk.look_each(together, number) for number in range(3))) == [0, 1, 2]
+    assert done == [[0, 1, 2]]
+
+
+async def test_look_ups_together_find_what_each_finds_alone(store):
+    """Objects with a row, without one, and with a key that no index can hold, asked for in one moment."""
+    for number in range(3):
+        await put(store, f"o{number}", b"bytes %d" % number)
+    keys = [key_of(name) for name in ("o0", "absent", "o1", "\ud800", "o2", "o0")]
+    found = await asyncio.gather(*(store.known(key, 64) for key in keys))
+    assert found == [await store.known(key, 64) for key in keys]
+    assert [known is not None for known in found] == [True, False, True, False, True, True]
+
+
 async def test_recordings_are_written_before_the_index_is_closed(store, monkeypatch):
     """Nothing that waits for others is lost at the end."""
     monkeypatch.setattr(database, "GATHER", 3600.0)

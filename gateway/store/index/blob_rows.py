@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import Connection
+from typing import NamedTuple
 
 from gateway.model.objects import BlobRef
 from gateway.store.index import pool_rows
@@ -37,8 +38,7 @@ class Counts:
     blobs: int
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """A committed blob file. ``boot`` is the start during which the file of ``mtime_ns`` was verified."""
 
     ref: BlobRef

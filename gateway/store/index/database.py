@@ -6,8 +6,9 @@ Group commit. Writes submitted while a transaction is running are done together 
 connection. If one of a group fails, the group is rolled back and each operation is retried in its own transaction, so an
 operation may run twice, and must have no effects except through the connection, or only idempotent ones (unlinking a file).
 Frequent operations take an argument, and are called once with the arguments of all consecutive ones: a statement costs more than
-its rows, as the threads of the process compete for the interpreter after each. Nobody waits for their transaction, so they
-are gathered for ``GATHER`` seconds, unless another operation comes.
+its rows, as the threads of the process compete for the interpreter after each. Nobody waits for the transaction of those that
+write, so they are gathered for ``GATHER`` seconds, unless another operation comes. Look-ups are grouped in the same way, and not
+gathered: readers wait for them.
 
 A thread is woken once for all operations that one turn of the event loop submits: waking it costs more than a look-up.
 
@@ -117,7 +118,8 @@ class _Lane:
     ) -> None:
         self._session = session
         self._hear = hear
-        self._writes = writes
+        self._do = self._write if writes else self._read
+        self._gathers = writes
         self._patience = LONG if long else HUNG_AFTER
         self._watch = watch
         self._station = watch.station()
@@ -132,7 +134,7 @@ class _Lane:
     def submit(self, operation: Callable[..., Any], argument: object = _NONE) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._watch.future()
         self._gathered.append(_QueuedOperation(operation, future, argument))
-        if argument is _NONE and not self._at_once:
+        if not (self._at_once or (self._gathers and argument is not _NONE)):
             self._at_once = True
             if self._hand_over is not None:
                 self._hand_over.cancel()
@@ -162,16 +164,14 @@ class _Lane:
             group: list[_QueuedOperation] = []
             going = self._collect(group)
             if group:
-                self._report(self._do(group))
+                self._station.begin(self._patience)
+                try:
+                    outcomes = self._do(group)
+                finally:
+                    self._station.end()
+                self._call(self._deliver, outcomes)
         self._session.close()
         self._call(_end, self._ended)
-
-    def _do(self, group: list[_QueuedOperation]) -> list[Outcome]:
-        self._station.begin(self._patience)
-        try:
-            return self._write(group) if self._writes else [self._try(job) for job in group]
-        finally:
-            self._station.end()
 
     def _collect(self, group: list[_QueuedOperation]) -> bool:
         jobs = self._jobs.get()
@@ -205,17 +205,27 @@ class _Lane:
                 return [outcome for job in group for outcome in self._write([job])]
             return [(group[0], None, judged)]
 
-    def _try(self, job: _QueuedOperation) -> Outcome:
+    def _read(self, group: list[_QueuedOperation]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for _, jobs in groupby(group, lambda job: (job.operation, job.argument is _NONE and id(job))):
+            outcomes += self._look(list(jobs))
+        return outcomes
+
+    def _look(self, jobs: list[_QueuedOperation]) -> list[Outcome]:
+        """The outcomes of one operation, or of consecutive ones that share a call."""
         try:
-            return job, job.operation(self._session.connection()), None
+            results = _results(self._session.connection(), jobs)
+            return [(job, result, None) for job, result in zip(jobs, results, strict=True)]
         except Exception as error:
-            return job, None, self._judge(error)
+            judged = self._judge(error)
+            return (
+                [outcome for job in jobs for outcome in self._look([job])]
+                if len(jobs) > 1
+                else [(jobs[0], None, judged)]
+            )
 
     def _judge(self, error: Exception) -> Exception:
         return _judged(error, self._session)
-
-    def _report(self, outcomes: list[Outcome]) -> None:
-        self._call(self._deliver, outcomes)
 
     def _deliver(self, outcomes: list[Outcome]) -> None:
         """Tell how the index behaved, once where it did as it should, and then the waiters."""
@@ -282,6 +292,14 @@ class Database:
             DiskFault: the index cannot answer.
         """
         return self._looker.submit(operation)
+
+    def look_each(self, operation: SharedOperation[A, T], argument: A) -> asyncio.Future[T]:
+        """``look``, together with those that wait for the same operation.
+
+        Raises:
+            DiskFault: the index cannot answer.
+        """
+        return self._looker.submit(operation, argument)
 
     def post(self, operation: Operation[object], undone: Callable[[], object]) -> None:
         """``write`` without waiting, after everything submitted before it; ``undone`` is called if the disk fails."""

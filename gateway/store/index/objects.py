@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from sqlite3 import Connection
 from typing import NamedTuple
 
@@ -29,8 +29,7 @@ _LAST = "\U0010ffff"
 """Sorts after every other character."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(NamedTuple):
     """The row after recording, if there is one, and the digests that may have lost their rows."""
 
     record: ObjectRecord | None
@@ -72,8 +71,33 @@ def blocks(connection: Connection, row_id: int, first: int, last: int) -> dict[i
     return {no: BlobRef(digest, size, crc32) for no, digest, size, crc32 in rows}
 
 
-def known(connection: Connection, key: ObjectKey, most: int) -> CachedObject | None:
-    """The row of a key with its grants and at most ``most`` of its first blocks."""
+def present(connection: Connection, keys: Sequence[ObjectKey]) -> set[ObjectKey]:
+    """The keys that have a row."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for origin, bucket, key in keys:
+        places.setdefault((origin, bucket), []).append(key)
+    found: set[ObjectKey] = set()
+    for (origin, bucket), names in places.items():
+        for start in range(0, len(names), _PAGE):
+            page = names[start : start + _PAGE]
+            marks = ",".join("?" * len(page))
+            statement = f"SELECT key FROM objects WHERE origin = ? AND bucket = ? AND key IN ({marks})"  # noqa: S608 - "?" only
+            for (key,) in connection.execute(statement, (origin, bucket, *page)):
+                found.add(ObjectKey(origin, bucket, key))
+    return found
+
+
+def known(connection: Connection, asked: Sequence[tuple[ObjectKey, int]]) -> list[CachedObject | None]:
+    """The rows of keys with their grants and at most so many of their first blocks; ``None`` for a key without a row.
+
+    Most keys that are looked up together have none, as when many clients read new data: those cost one statement.
+    """
+    keys = [key for key, _ in asked]
+    rows = set(keys) if len(keys) == 1 else present(connection, keys)
+    return [_known(connection, key, most) if key in rows else None for key, most in asked]
+
+
+def _known(connection: Connection, key: ObjectKey, most: int) -> CachedObject | None:
     row = lookup(connection, key)
     if row is None:
         return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from sqlite3 import Connection
 from typing import NamedTuple
 
@@ -35,8 +34,7 @@ _TIE = "INSERT OR REPLACE INTO object_blocks (object_id, no, digest) VALUES (?, 
 _GRANTS = "grants (object_id, identity, granted_at)"
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(NamedTuple):
     """The input of ``record`` for one object.
 
     ``used_at`` is the blocks' last use, which may be long after ``confirmed_at``. ``still_valid`` is called in the transaction.
@@ -120,7 +118,7 @@ def record(
 def _record_page(
     connection: Connection, page: Sequence[Recording], capacity: int, now: float, counts: Counts
 ) -> tuple[list[Recorded], Counts]:
-    known = _known(connection, [recording.key for recording in page])
+    known = objects.present(connection, [recording.key for recording in page])
     found: dict[int, Recorded] = {}
     new: dict[int, _Arrived] = {}
     for place, recording in enumerate(page):
@@ -147,21 +145,6 @@ def _record_page(
     for place in rest:
         found[place] = _merge(connection, page[place], capacity, now)
     return [found[place] for place in range(len(page))], blob_rows.counts(connection) if rest else counts
-
-
-def _known(connection: Connection, keys: Sequence[ObjectKey]) -> set[ObjectKey]:
-    """The keys among some that have a row."""
-    places: dict[tuple[str, str], list[str]] = {}
-    for origin, bucket, key in keys:
-        places.setdefault((origin, bucket), []).append(key)
-    found: set[ObjectKey] = set()
-    for (origin, bucket), names in places.items():
-        marks = ",".join("?" * len(names))
-        statement = f"SELECT key FROM objects WHERE origin = ? AND bucket = ? AND key IN ({marks})"  # noqa: S608 - "?" only
-        found.update(
-            ObjectKey(origin, bucket, key) for (key,) in connection.execute(statement, (origin, bucket, *names))
-        )
-    return found
 
 
 def _present(recording: Recording) -> dict[int, tuple[Kept, int]]:
