@@ -244,7 +244,7 @@ class Larder(Router):
             # no write can be missed.
             heard=channel.heard if self._shared else HeardWrites(),
             fleet=others_of(fleet),
-            moved=Moves(fleet.membership, fleet.peers),
+            moved=None if fleet.gate is None else Moves(fleet.membership, fleet.peers),
             keeps=management.planned.keeps,
             scores=scores_of(store, management),
         )

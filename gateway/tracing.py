@@ -10,9 +10,8 @@ OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_TRACES_SAMPLER, set the exporter and the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gateway.model.errors import ConfigError
 from gateway.model.objects import Header
@@ -22,7 +21,17 @@ if TYPE_CHECKING:
     from gateway.telemetry import Telemetry
 
 _CACHE = b"x-larder-cache"
-_telemetry: Telemetry | None = None
+telemetry: Telemetry | None = None
+"""Of this process; ``None`` if it does not trace. The exchange reads it, so that without tracing a request costs no call here."""
+
+
+class Answered(Protocol):
+    """An answer with its HTTP status."""
+
+    status: int
+
+
+A = TypeVar("A", bound=Answered)
 
 
 def start() -> Callable[[], None]:
@@ -34,18 +43,18 @@ def start() -> Callable[[], None]:
     Raises:
         ConfigError: OpenTelemetry is not installed.
     """
-    global _telemetry
+    global telemetry
     try:
         from gateway.telemetry import Telemetry
     except ImportError:
         raise ConfigError(
             "tracing.enabled: OpenTelemetry is not installed; install larder-gateway[tracing], or set it to false"
         ) from None
-    started = _telemetry = Telemetry()
+    started = telemetry = Telemetry()
 
     def end() -> None:
-        global _telemetry
-        _telemetry = None
+        global telemetry
+        telemetry = None
         started.close()
 
     return end
@@ -53,28 +62,31 @@ def start() -> Callable[[], None]:
 
 def trace_id() -> str | None:
     """The id of the current trace in hex, for a log line."""
-    return None if _telemetry is None else _telemetry.trace_id()
+    return None if telemetry is None else telemetry.trace_id()
 
 
 def sampled_trace_id() -> str | None:
     """The id of the current trace in hex, if its spans are exported."""
-    return None if _telemetry is None else _telemetry.trace_id(sampled=True)
+    return None if telemetry is None else telemetry.trace_id(sampled=True)
 
 
-@contextmanager
-def sending(
-    method: str, target: str, address: str, headers: Sequence[Header]
-) -> Iterator[tuple[Sequence[Header], Callable[[int], None]]]:
-    """The span of a request to an origin or a node, until the head of its answer.
+async def sent(
+    method: str, target: str, address: str, headers: Sequence[Header], send: Callable[[Sequence[Header]], Awaitable[A]]
+) -> A:
+    """Send a request to an origin or a node within a span, which ends at the head of its answer.
 
-    Yields:
-        The request's headers, with ``traceparent`` if it is traced; and a function to call with the status of the answer.
+    Args:
+        method: of the request.
+        target: its path and query.
+        address: of the other side.
+        headers: of the request.
+        send: sends it with the headers that it is given: those, and ``traceparent``.
     """
-    if _telemetry is None:
-        yield headers, _untold
-        return
-    with _telemetry.sent(method, _path(target), address) as (added, answered):
-        yield [*headers, *added.items()], lambda status: answered(status, "")
+    assert telemetry is not None
+    with telemetry.sent(method, _path(target), address) as (added, answered):
+        answer = await send([*headers, *added.items()])
+        answered(answer.status, "")
+        return answer
 
 
 class Traced:
@@ -85,12 +97,12 @@ class Traced:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request within a span of its own."""
-        if _telemetry is None or scope["type"] != "http":
+        if telemetry is None or scope["type"] != "http":
             await self._application(scope, receive, send)
             return
         told = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         path = _path(scope["raw_path"].decode("ascii", "replace"))
-        with _telemetry.received(scope["method"], path, told) as answered:
+        with telemetry.received(scope["method"], path, told) as answered:
 
             async def watched(message: Any) -> None:
                 if "status" in message:
@@ -101,15 +113,11 @@ class Traced:
 
 
 def _cache_of(message: Any) -> str:
-    """The value of ``x-larder-cache``; empty without one. Hits of the short path have their head encoded."""
-    if "head" in message:
+    """The value of ``x-larder-cache``; empty without one. Hits of the short path have an encoded head alone."""
+    if "head" in message and "headers" not in message:
         return "HIT"
     return next((value.decode("latin-1") for name, value in message.get("headers", ()) if name == _CACHE), "")
 
 
 def _path(target: str) -> str:
     return redact_path(target.partition("?")[0])
-
-
-def _untold(_status: int) -> None:
-    return

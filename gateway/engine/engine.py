@@ -92,10 +92,14 @@ class Engine:
             body.data = None if part is None else part.piece(start, stop)
             if body.data is not None:
                 return body
-            if not (found.filling and self.blocks.follow(body)):
+            growing = self.blocks.follow(body) if found.filling else None
+            if growing is None:
                 await self.blocks.load(entry, body.numbers[0], body.numbers[-1])
                 body.missed = self.blocks.lacks(entry, body.numbers)
                 body.partial = body.missed and entry.has_bytes and entry.record.block_count > 1
+            elif not ask.hasty:
+                await growing.available(min(body.first, growing.length - 1))
+                return body
             await (self._reads.hastily(ask, body.prepare()) if body.missed and ask.hasty else body.prepare())
         except BaseException:
             body.close()

@@ -53,8 +53,10 @@ class ByteStream:
         self._reopen = reopen
         self._left = b""
 
-    async def next_chunk(self, most: int | None = None) -> bytes:
+    async def next_chunk(self, most: int | None = None, *, gather: bool = False) -> bytes:
         """The bytes received since the last call, at most ``most``, waiting for at least one; ``b""`` at the end.
+
+        ``gather``: wait for ``most`` bytes, but not for long; see ``StreamedResponse.next_chunk``.
 
         Raises:
             LarderError: the rest cannot be read.
@@ -65,7 +67,7 @@ class ByteStream:
                 if self._response is None:
                     assert self._reopen is not None
                     self._response = await self._reopen(self.received)
-                chunk = await self._response.next_chunk()
+                chunk = await (self._response.next_chunk(most) if gather and most else self._response.next_chunk())
                 self.received += len(chunk)
                 if chunk or self._length is None:
                     break
@@ -155,16 +157,17 @@ class GrowingBlob:
         """
         self.writer = writer
         writer.hold()
+        small = self.length <= SMALL
         while True:
             room = self.length - self.received
-            chunk = await stream.next_chunk(room)
+            chunk = await stream.next_chunk(room, gather=small)
             if len(chunk) == room:
                 if self.gathered:
                     chunk = self.gathered + chunk
                 self.ref = await writer.commit(chunk, digest)
                 self.gathered, self.received = b"", self.length
                 return self.ref
-            if self.length <= SMALL:
+            if small:
                 self.gathered += chunk
             else:
                 await writer.write(chunk)

@@ -44,17 +44,13 @@ class _Unscored:
         return True
 
 
-async def _not_moved(_key: ObjectKey, _identity: OriginIdentity) -> Moved | None:
-    return None
-
-
 @dataclass(slots=True)
 class Services:
     """Shared by the engine's parts; ``rules`` is replaced when the configuration is reloaded.
 
     ``heard`` tells which writes elsewhere in the fleet this worker knows of. ``fleet`` calls other nodes; ``None`` outside a
-    fleet. ``moved`` takes objects over from their previous homes, except those recently ``forgotten``.
-    ``keeps`` tells whether the plan has space for an item of a dataset, ``scores`` how important the item is.
+    fleet. ``moved`` takes objects over from their previous homes, except those recently ``forgotten``; ``None``
+    outside a fleet. ``keeps`` tells whether the plan has space for an item of a dataset, ``scores`` how important the item is.
     """
 
     store: Store
@@ -66,7 +62,7 @@ class Services:
     now: Callable[[], float] = time.time
     heard: HeardWrites = field(default_factory=HeardWrites)
     fleet: PeerNodes | None = None
-    moved: Callable[[ObjectKey, OriginIdentity], Awaitable[Moved | None]] = field(default=_not_moved)
+    moved: Callable[[ObjectKey, OriginIdentity], Awaitable[Moved | None]] | None = None
     forgotten: RecentlyInvalidated = field(default_factory=RecentlyInvalidated)
     keeps: Callable[[Content, int], bool] = _everything
     scores: ScoredItems = field(default_factory=_Unscored)

@@ -37,13 +37,15 @@ class IncomingAnswer:
         headers: order, spelling and repetitions are the peer's; each character of a value is one byte.
         fields: the first value of each header, by its name in lower case.
         pieces: of the body, those not read yet; ``size`` bytes in all.
+        least: bytes for which ``waiter`` is woken before the body has ended.
         complete: the body has ended; its last pieces may not be read yet.
         failure: why no more pieces will come.
         waiter: is woken when something of this changes.
     """
 
     __slots__ = (
-        "begun", "complete", "connection", "failure", "fields", "headers", "loop", "pieces", "size", "status", "waiter",
+        "begun", "complete", "connection", "failure", "fields", "headers", "least", "loop", "pieces", "size", "status",
+        "waiter",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -54,6 +56,7 @@ class IncomingAnswer:
         self.fields: dict[str, str] = {}
         self.pieces: list[bytes] = []
         self.size = 0
+        self.least = 1
         self.complete = False
         self.failure: ExchangeFailed | None = None
         self.waiter: asyncio.Future[None] | None = None
@@ -321,10 +324,10 @@ class ClientConnection(asyncio.Protocol):
         if ended:
             self._end(None)
             return
-        waiter = incoming.waiter
-        if waiter is not None and not waiter.done() and incoming.pieces:
+        full, waiter = incoming.size > self._buffer, incoming.waiter
+        if waiter is not None and not waiter.done() and (full or incoming.size >= incoming.least):
             waiter.set_result(None)
-        if incoming.size > self._buffer:
+        if full:
             self.deadline, self.paused = NEVER, True
             self.transport.pause_reading()
         elif not self._sending:

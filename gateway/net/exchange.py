@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from prometheus_client import Counter
@@ -35,6 +36,8 @@ _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods whose requests carry no length if they have no body (RFC 9110, 8.6)."""
 T = TypeVar("T")
 _CLOSE: Header = ("Connection", "close")
+GATHER = 0.005
+"""Seconds for which a reader of many bytes waits for them, instead of being woken for each piece that arrives."""
 _MOST_PATIENCE = 4.0
 """Seconds; shorter limits make the search for overdue connections more frequent."""
 
@@ -78,39 +81,49 @@ class StreamedResponse(IncomingAnswer):
         """The first value of a header, by case-insensitive name, or ``None``."""
         return self.fields.get(name.lower())
 
-    async def head(self) -> None:
-        """Wait for the head.
-
-        Raises:
-            ExchangeFailed: there is none.
-            LarderError: the other side is not alive.
-        """
-        if self._remote.silence is None:
-            await self.begun
-        else:
-            await _while_alive(self._remote, self.begun)
-
-    async def next_chunk(self) -> bytes:
+    async def next_chunk(self, least: int = 1) -> bytes:
         """The bytes received since the last call, waiting for at least one; ``b""`` at the end of the body.
+
+        Args:
+            least: bytes to wait for, for ``GATHER`` seconds; after that, or once the read-ahead is full, fewer will do.
 
         Raises:
             LarderError: ``Remote.failed``. The body ended before its Content-Length, the connection broke, nothing arrived
                 within the limit, or the other side is not alive.
         """
-        while not self.pieces:
-            if self.complete:
+        if self.size < least and self.connection is not None and not self.connection.paused:
+            await self._wait(least)
+        if not self.pieces:
+            if self.failure is None:
                 return b""
-            if self.failure is not None:
-                self.abort()
-                raise self._remote.failed(f"broke off its answer: {self.failure}", self.failure) from self.failure
-            self.waiter = self.loop.create_future()
-            await (self.waiter if self._remote.silence is None else _while_alive(self._remote, self.waiter))
+            self.abort()
+            raise self._remote.failed(f"broke off its answer: {self.failure}", self.failure) from self.failure
         pieces, self.pieces, self.size = self.pieces, [], 0
         if self.connection is not None and self.connection.paused:
             self.connection.resume()
         chunk = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._remote.bytes.inc(len(chunk))
         return chunk
+
+    async def _wait(self, least: int) -> None:
+        """Wait until a chunk can be taken, or none will come."""
+        self.least = least
+        timer = self.loop.call_later(GATHER, self._gathered) if least > 1 else None
+        try:
+            while True:
+                self.waiter = self.loop.create_future()
+                await (self.waiter if self._remote.silence is None else _while_alive(self._remote, self.waiter))
+                if self.pieces or self.connection is None:
+                    return
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _gathered(self) -> None:
+        """``GATHER`` is over."""
+        self.least = 1
+        if self.pieces and self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body, piece by piece as it arrives. Raises what ``next_chunk`` raises."""
@@ -170,7 +183,7 @@ class Connections:
         self._idle: dict[ServerAddress, list[ClientConnection]] = {}
         self._closed = False
 
-    async def ask(
+    def ask(
         self,
         remote: Remote,
         method: str,
@@ -181,7 +194,7 @@ class Connections:
         *,
         within: float | None,
         repeat: bool = False,
-    ) -> StreamedResponse:
+    ) -> Awaitable[StreamedResponse]:
         """Send a complete request; return at the head of its answer.
 
         Args:
@@ -197,10 +210,8 @@ class Connections:
         Raises:
             LarderError: ``Remote.failed``.
         """
-        with tracing.sending(method, target, address.name, headers) as (sent, answered):
-            response = await self._ask(remote, method, address, target, sent, body, within=within, repeat=repeat)
-            answered(response.status)
-            return response
+        ask = partial(self._ask, remote, method, address, target, body, within=within, repeat=repeat)
+        return ask(headers) if tracing.telemetry is None else tracing.sent(method, target, address.name, headers, ask)
 
     async def _ask(
         self,
@@ -208,8 +219,8 @@ class Connections:
         method: str,
         address: ServerAddress,
         target: str,
-        headers: Sequence[Header],
         body: bytes,
+        headers: Sequence[Header],
         *,
         within: float | None,
         repeat: bool,
@@ -224,7 +235,7 @@ class Connections:
                 response = StreamedResponse(remote, self._loop)
                 try:
                     connection.send(response, request, bodiless=bodiless, last=last, within=within or math.inf)
-                    await response.head()
+                    await (response.begun if remote.silence is None else _while_alive(remote, response.begun))
                     return response
                 except ExchangeFailed as failure:
                     if not (failure.unanswered and kept and (repeat or method in _IDEMPOTENT)):
@@ -236,22 +247,20 @@ class Connections:
         except ExchangeFailed as failure:
             raise remote.failed(f"gave no answer: {failure}", failure) from failure
 
-    async def upload(
+    def upload(
         self, remote: Remote, method: str, address: ServerAddress, target: str, headers: Sequence[Header], body: Upload
-    ) -> StreamedResponse:
+    ) -> Awaitable[StreamedResponse]:
         """Send a request with a streamed body; return at the head of its answer.
 
         Raises:
             LarderError: ``Remote.failed``.
             Exception: what the body raised.
         """
-        with tracing.sending(method, target, address.name, headers) as (sent, answered):
-            response = await self._upload(remote, method, address, target, sent, body)
-            answered(response.status)
-            return response
+        send = partial(self._upload, remote, method, address, target, body)
+        return send(headers) if tracing.telemetry is None else tracing.sent(method, target, address.name, headers, send)
 
     async def _upload(
-        self, remote: Remote, method: str, address: ServerAddress, target: str, headers: Sequence[Header], body: Upload
+        self, remote: Remote, method: str, address: ServerAddress, target: str, body: Upload, headers: Sequence[Header]
     ) -> StreamedResponse:
         request = _encoded(method, target, [*headers, ("Content-Length", str(body.length))])
         try:

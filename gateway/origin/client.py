@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache, partial
 from types import ModuleType
 
@@ -207,25 +207,45 @@ class OriginClient:
         """
         try:
             link = self._links[identity.origin]
-            keys = await self._ring.keys(identity)
+            keys = self._ring.fixed.get(identity) or await self._ring.keys(identity)
         except KeyError:
             # The key was revoked or the origin removed while the request was in progress.
             raise IdentityGone("the origin, or the keys for it, are no longer configured") from None
         target = _target(raw_path, query)
         # The Host that is sent and signed is the configured one.
-        pairs = [pair for pair in headers if pair[0].lower() != "host"]
+        pairs: list[Header] = []
+        for pair in headers:
+            if pair[0].lower() != "host":
+                pairs.append(pair)  # noqa: PERF401  # in Python 3.11 a comprehension is a call
         pairs += *OWN_HEADERS, ("Host", link.address.name)
         if keys is not None:
             self._signer.sign(
                 method, raw_path, query, pairs, payload_hash=payload_hash, keys=keys, region=link.origin.region
             )
         began = time.perf_counter()
+        link.began()
         try:
-            response = await _exchange(link, method, target, pairs, _sent(link, body, content_length))
-        except OriginUnavailable:
-            link.reach.doubt()
-            ORIGIN_REQUESTS.labels(method, "failed").inc()
+            if body is None or isinstance(body, bytes):
+                link.reach.asked()
+                try:
+                    response = await link.connections.ask(
+                        link, method, link.address, target, pairs, body or b"", within=link.head_within
+                    )
+                finally:
+                    link.reach.ended()
+            else:
+                assert content_length is not None
+                response = await _upload(link, method, target, pairs, body, content_length)
+        except BaseException as failure:
+            link.ended()
+            if isinstance(failure, OriginUnavailable):
+                _doubted(link, method)
             raise
+        if not 200 <= response.status < 600:  # not a final HTTP status (RFC 9110 section 15), so it cannot be relayed
+            response.abort()
+            ORIGIN_FAILURES.labels("invalid").inc()
+            _doubted(link, method)
+            raise OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
         link.reach.heard()
         requests, latency = _series(method, response.status // 100)
         requests.inc()
@@ -242,37 +262,17 @@ class OriginClient:
             await link.close()
 
 
-def _sent(link: _Link, body: bytes | AsyncIterator[bytes] | None, length: int | None) -> bytes | Upload:
-    """The body of a request, as the exchange takes it."""
-    if body is None or isinstance(body, bytes):
-        return body or b""
-    assert length is not None
-    return Upload(body, length, patience=link.patience, head_within=link.head_within)
+def _upload(
+    link: _Link, method: str, target: str, pairs: Sequence[Header], body: AsyncIterator[bytes], length: int
+) -> Awaitable[StreamedResponse]:
+    upload = Upload(body, length, patience=link.patience, head_within=link.head_within)
+    return link.connections.upload(link, method, link.address, target, pairs, upload)
 
 
-async def _exchange(
-    link: _Link, method: str, target: str, pairs: list[Header], body: bytes | Upload
-) -> StreamedResponse:
-    link.began()
-    try:
-        if isinstance(body, bytes):
-            link.reach.asked()
-            try:
-                response = await link.connections.ask(
-                    link, method, link.address, target, pairs, body, within=link.head_within
-                )
-            finally:
-                link.reach.ended()
-        else:
-            response = await link.connections.upload(link, method, link.address, target, pairs, body)
-    except BaseException:
-        link.ended()
-        raise
-    if not 200 <= response.status < 600:  # not a final HTTP status (RFC 9110 section 15), so it cannot be relayed
-        response.abort()
-        ORIGIN_FAILURES.labels("invalid").inc()
-        raise OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
-    return response
+def _doubted(link: _Link, method: str) -> None:
+    """A request failed: find out whether the origin answers at all."""
+    link.reach.doubt()
+    ORIGIN_REQUESTS.labels(method, "failed").inc()
 
 
 @cache  # as many as there are series

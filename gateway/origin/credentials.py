@@ -52,21 +52,22 @@ class KeyRing:
 
     def __init__(self, origins: Sequence[Origin], credentials: Sequence[Credential], chain: KeySource) -> None:
         self._chain = chain
-        self._keys: dict[OriginIdentity, Keys] = {}
+        self.fixed: dict[OriginIdentity, Keys] = {}
+        """The keys that the configuration has; for an identity that is not among them, ask ``keys``."""
         self._unsigned = {OriginIdentity(origin.name, "") for origin in origins}
         self._chained = {OriginIdentity(origin.name, CHAIN_KEY) for origin in origins if not origin.access_key_id}
         for origin in origins:
             if origin.access_key_id:
                 keys = Keys(origin.access_key_id, origin.secret_access_key, origin.session_token)
-                self._keys[OriginIdentity(origin.name, origin.access_key_id)] = keys
+                self.fixed[OriginIdentity(origin.name, origin.access_key_id)] = keys
         for own in credentials:
             if own.origin_access_key_id:
                 keys = Keys(own.origin_access_key_id, own.origin_secret_access_key, own.origin_session_token)
-                self._keys[OriginIdentity(own.origin, own.origin_access_key_id)] = keys
+                self.fixed[OriginIdentity(own.origin, own.origin_access_key_id)] = keys
 
     def has(self, identity: OriginIdentity) -> bool:
         """Whether requests may be sent as this identity."""
-        return identity in self._keys or identity in self._unsigned or identity in self._chained
+        return identity in self.fixed or identity in self._unsigned or identity in self._chained
 
     async def keys(self, identity: OriginIdentity) -> Keys | None:
         """The keys to sign with, or ``None`` to send the request unsigned.
@@ -78,4 +79,4 @@ class KeyRing:
             return None
         if identity.access_key_id == CHAIN_KEY:
             return await self._chain.current()
-        return self._keys[identity]
+        return self.fixed[identity]

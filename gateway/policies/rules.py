@@ -38,13 +38,14 @@ class Rules:
 
     def __init__(self, rules: Sequence[Caching] = ()) -> None:
         self._rules = (*rules, Caching())
-        self._only = self._rules[0] if self._rules[0].match == "**" else None
+        self.only = self._rules[0] if self._rules[0].match == "**" else None
+        """The rule that holds for every object, if there is one."""
         self._memo: dict[str, Caching] = {}
 
     def for_path(self, path: str) -> Caching:
         """The rule for ``bucket/key``; the defaults when none matches."""
-        if self._only is not None:
-            return self._only
+        if self.only is not None:
+            return self.only
         found = self._memo.get(path)
         if found is None:
             found = next(rule for rule in self._rules if glob_matches(rule.match, path))

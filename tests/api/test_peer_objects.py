@@ -20,6 +20,7 @@ from gateway.model.peer_auth import PeerSigner
 from gateway.model.peer_objects import object_path, read_error
 from gateway.model.peer_principal import principal_header
 from gateway.model.sigv4 import WireRequest
+from gateway.net import exchange
 from gateway.policies.rules import Caching, Rules
 from gateway.server.cycle import FILES
 from gateway.testing.origin import ALICE, BOB
@@ -42,13 +43,13 @@ class Home:
     """A node that is asked, in the test's own event loop.
 
     ``files``: its server can send files in one message; ``at_once``: and before the application returns. ``hits`` counts the
-    answers that took the short way.
+    answers that took the short way, ``messages`` those that make up the last answer.
     """
 
     def __init__(self, bench: Bench, *, files: bool = False, at_once: bool = False) -> None:
         self.bench = bench
-        self.hits = 0
         self._at_once = at_once
+        self.hits = self.messages = 0
         self._extensions = {FILES: {}} if files else {}
         objects = PeerObjects(ObjectReads(bench.engine), HotReads(bench.engine, alone()), bench.engine.warm)
         gate = PeerGate(SECRET, now=lambda: bench.now[0])
@@ -90,8 +91,9 @@ class Home:
             await self.app(scope, receive, send)
         elif (rest := self.app.begin(scope, receive, send, send_files)) is not None:
             await rest
+        self.messages = len(sent)
         if sent[0]["type"] == FILES:
-            self.hits += 1
+            self.hits += "headers" not in sent[0]
             return _of_files(sent[0])
         given = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         return Reply(sent[0]["status"], given, b"".join(message.get("body", b"") for message in sent[1:]))
@@ -127,6 +129,17 @@ async def test_a_repeated_hit_takes_the_short_way(home: Home) -> None:
     assert (await home.ask(who=BOB.access_key_id)).status == 200
     assert (await home.ask("HEAD")).body == b""
     assert home.hits == before + 1
+
+
+@pytest.mark.parametrize("home", ["files"], indirect=True)
+async def test_a_small_object_that_came_at_once_leaves_in_one_message(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: the reader of a cold object whose bytes arrive together is sent head and file together, as for a hit."""
+    monkeypatch.setattr(exchange, "GATHER", 3600.0)
+    cold = await home.ask()
+    assert (cold.body, cold.headers["x-larder-cache"]) == (b"0123456789" * 10, "MISS; reason=cold")
+    assert (home.messages, home.hits) == (1, 0)
 
 
 async def test_it_says_what_its_cache_did(home: Home) -> None:

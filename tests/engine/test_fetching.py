@@ -24,7 +24,7 @@ class Answer:
         self._failure = failure
         self.aborted = False
 
-    async def next_chunk(self) -> bytes:
+    async def next_chunk(self, least: int = 1) -> bytes:
         """The next piece."""
         if self._left:
             return self._left.pop(0)

@@ -58,7 +58,7 @@ class Answer:
         """Only its length matters here."""
         return str(len(self.body)) if name.lower() == "content-length" else None
 
-    async def next_chunk(self) -> bytes:
+    async def next_chunk(self, least: int = 1) -> bytes:
         """A kilobyte at a time."""
         chunk = self.body[self._at : self._at + 1000]
         self._at += len(chunk)
@@ -375,7 +375,7 @@ async def test_a_stream_goes_on_from_the_origin(place: Place) -> None:
 class _Short(Answer):
     """Says how long it is, and breaks off after two kilobytes."""
 
-    async def next_chunk(self) -> bytes:
+    async def next_chunk(self, least: int = 1) -> bytes:
         """As ``Answer``, twice."""
         if self._at >= 2000:
             raise PeerUnavailable("it broke off")

@@ -52,7 +52,7 @@ async def test_asking_for_the_header_does_not_hide_what_a_fill_stores(bench: Ben
     gate = bench.origin.inject(Hang(after=10)).gate
     reader = asyncio.create_task(bench.read("k"))
     await gate.reached()
-    await bench.engine.find(replace(bench.ask("k", metadata_first=True), head=True))
+    await bench.engine.find(bench.ask("k", metadata_first=True)._replace(head=True))
     gate.open()
     await reader
     await bench.settle()
@@ -184,7 +184,7 @@ class _Body:
     def __init__(self, body: bytes) -> None:
         self._left = [body]
 
-    async def next_chunk(self) -> bytes:
+    async def next_chunk(self, least: int = 1) -> bytes:
         """All of it at once."""
         return self._left.pop() if self._left else b""
 

@@ -16,7 +16,7 @@ import uvloop
 from prometheus_client import Counter
 
 from gateway.model.errors import LarderError, OriginUnavailable
-from gateway.net import dialing
+from gateway.net import dialing, exchange
 from gateway.net.dialing import Dialer, ExchangeFailed, ServerAddress
 from gateway.net.exchange import Connections, StreamedResponse, probe
 from gateway.net.upload import Upload
@@ -184,6 +184,64 @@ async def test_a_request_is_repeated_once() -> None:
             await each.ask()
         assert (server.connections, each.origin.kinds) == (2, ["broken"])
         await each.connections.close()
+
+
+@asynccontextmanager
+async def halting(*pieces: bytes) -> AsyncIterator[tuple[Asking, asyncio.Event]]:
+    """A client of a peer that sends an answer of these pieces, each one when the event is set."""
+    goes_on = asyncio.Event()
+
+    async def sending(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % sum(map(len, pieces)))
+        for piece in pieces:
+            await goes_on.wait()
+            goes_on.clear()
+            writer.write(piece)
+            await writer.drain()
+
+    async with talking(sending) as url, asyncio.timeout(60):
+        each = Asking(url, buffer=1024)
+        yield each, goes_on
+        await each.connections.close()
+
+
+async def test_a_reader_of_many_bytes_is_woken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: pieces that arrive while a reader waits for more than one of them are one chunk; the end is waited for no longer."""
+    monkeypatch.setattr(exchange, "GATHER", 3600.0)
+    async with halting(b"abc", b"def", b"gh") as (each, goes_on):
+        response = await each.ask()
+        chunk = asyncio.create_task(response.next_chunk(6))
+        goes_on.set()
+        await eventually(lambda: response.size == 3)
+        goes_on.set()
+        assert await chunk == b"abcdef"
+        goes_on.set()
+        assert await response.next_chunk(100) == b"gh"
+        assert await response.next_chunk(100) == b""
+
+
+async def test_a_reader_of_many_bytes_does_not_wait_for_a_slow_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: after GATHER a reader gets what has arrived, or the first byte that will."""
+    monkeypatch.setattr(exchange, "GATHER", 0.001)
+    async with halting(b"abc", b"def") as (each, goes_on):
+        response = await each.ask()
+        for piece in (b"abc", b"def"):
+            chunk = asyncio.create_task(response.next_chunk(6))
+            goes_on.set()
+            assert await chunk == piece
+
+
+async def test_a_reader_of_more_than_is_read_ahead_gets_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a full read-ahead pauses the connection, so nothing more is waited for."""
+    monkeypatch.setattr(exchange, "GATHER", 3600.0)
+    async with halting(bytes(100_000)) as (each, goes_on):
+        response = await each.ask()
+        goes_on.set()
+        left = 100_000
+        while left:
+            left -= (size := len(await response.next_chunk(200_000)))
+            assert size
 
 
 async def test_a_slow_reader_holds_the_peer_back() -> None:

@@ -27,6 +27,7 @@ from gateway.model.live import LiveRequest
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.redaction import redact_path
 from gateway.model.sigv4 import WireRequest
+from gateway.policies.ring import Ring
 from gateway.tracing import sampled_trace_id, trace_id
 
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
@@ -50,6 +51,8 @@ class Trace:
     bucket: str = ""
     key: ObjectKey | None = None
     signer: ClaimedSigner | None = None
+    ring: Ring | None = None
+    """The ring by which this node is the home of the object to read."""
 
 
 class _Series:

@@ -17,6 +17,8 @@ from gateway.engine.fetching import Span
 from gateway.engine.objects.body import Body
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.outcomes import Outcome, Reason
+from gateway.server.cycle import FILES
+from gateway.server.head import encode_lines
 from gateway.server.send import send_file
 
 Scope = MutableMapping[str, Any]
@@ -90,13 +92,19 @@ async def complete(scope: Scope, send: Send, answer: Answer) -> None:
     Raises:
         BrokenBody: the body broke off; the connection must not end cleanly.
     """
+    content = answer.content
     try:
-        await send_answer(scope, send, answer)
+        if isinstance(content, Body) and FILES in scope["extensions"] and (span := content.whole()) is not None:
+            head, files = encode_lines(answer.headers), [(span.fd, span.offset, span.count)]
+            told = {"status": answer.status, "headers": answer.headers}
+            await send({"type": FILES, **told, "head": head, "files": files})
+        else:
+            await send_answer(scope, send, answer)
     except LarderError as failure:
         raise BrokenBody(str(failure)) from failure
     finally:
-        if isinstance(answer.content, Body):
-            answer.content.close()
+        if isinstance(content, Body):
+            content.close()
         if answer.cleanup is not None:
             await answer.cleanup()
 

@@ -118,7 +118,11 @@ class S3App(Edge):
             self._note(hit.key, hit.start, hit.stop, hit.size, True, trace.time, who, scope.get("client"), 0.0)
             await self._send_hit(scope, send, trace, hit)
             return
-        answer = await self._answer(trace, auth, receive, plain=hit is Unresolved.PLAIN)
+        exchange = self._open(trace, auth, plain=hit is Unresolved.PLAIN)
+        found = await self._route(trace, exchange, receive)
+        answer = found if isinstance(found, Answer) else await self._pass_on(exchange, receive, found)
+        if trace.ring is not None and answer is found:
+            self._hot.learn(exchange, trace.ring)
         if answer.span is not None and trace.key is not None:
             served = answer.outcome in (Outcome.HIT, Outcome.STALE)
             waited = time.perf_counter() - trace.started
@@ -166,27 +170,26 @@ class S3App(Edge):
         finally:
             self._account_hit(scope, trace, hit)
 
-    async def _answer(self, trace: Trace, auth: Authenticated, receive: Receive, *, plain: bool) -> Answer:
-        exchange = self._open(trace, auth, plain=plain)
-        reason = None
+    def _route(self, trace: Trace, exchange: Exchange, receive: Receive) -> Awaitable[Answer | Relay | Forward]:
+        """Begin to answer a request in the way that it needs."""
         if not exchange.plain:
             if is_form_upload(exchange):
-                return await self._upload(trace, exchange, receive)
+                return self._upload(trace, exchange, receive)
             reason = not_cacheable(exchange)
-        outcome = Outcome.BYPASS
-        if reason is None:
-            home, ring = self._relayed.home(exchange)
-            found = await (self._relayed.here(exchange) if home is None else self._relayed.read(exchange, home))
-            if isinstance(found, Answer):
-                if home is None:
-                    self._hot.learn(exchange, ring)
-                return found
-            if isinstance(found, Relay):
-                return relay(exchange, found.response, Outcome.MISS, found.reason)
-            assert isinstance(found, Forward)
-            reason = found.reason
-            outcome = Outcome.MISS if found.miss else Outcome.BYPASS
-        return await self._forwarder.forward(exchange, request_body(receive), outcome, reason)
+            if reason is not None:
+                return self._forwarder.forward(exchange, request_body(receive), Outcome.BYPASS, reason)
+        home, ring = self._relayed.home(exchange)
+        if home is not None:
+            return self._relayed.read(exchange, home)
+        trace.ring = ring
+        return self._relayed.here(exchange)
+
+    async def _pass_on(self, exchange: Exchange, receive: Receive, found: Relay | Forward) -> Answer:
+        """The origin's answer to a read that the cache does not answer."""
+        if isinstance(found, Relay):
+            return relay(exchange, found.response, Outcome.MISS, found.reason)
+        outcome = Outcome.MISS if found.miss else Outcome.BYPASS
+        return await self._forwarder.forward(exchange, request_body(receive), outcome, found.reason)
 
     async def _upload(self, trace: Trace, exchange: Exchange, receive: Receive) -> Answer:
         """An upload by HTML form: uploader and key are named in the body."""
@@ -261,7 +264,9 @@ class S3App(Edge):
     def _finish_headers(self, trace: Trace, answer: Answer) -> None:
         """Add the headers that every answer has and the origin did not send."""
         headers = answer.headers
-        names = {name.lower() for name, _ in headers}
+        names = set()
+        for name, _ in headers:
+            names.add(name.lower())  # in Python 3.11 a comprehension is a call
         headers.append(cache_status(answer.outcome, answer.reason))
         headers.append((b"x-larder-request-id", trace.request_id.encode()))
         if b"x-amz-request-id" not in names:

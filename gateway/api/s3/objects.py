@@ -172,7 +172,12 @@ def part_head(meta: ObjectMeta) -> bytes:
 
 
 def _raw(headers: Sequence[Header]) -> RawHeaders:
-    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    raw = []
+    for name, value in headers:
+        raw.append(
+            (name.lower().encode("latin-1"), value.encode("latin-1"))
+        )  # in Python 3.11 a comprehension is a call
+    return raw
 
 
 _OF_304 = (b"etag", b"last-modified", b"cache-control", b"expires", b"content-location", b"vary", b"x-amz-version-id")

@@ -119,16 +119,20 @@ class Blocks:
         if self._growing.get(slot, (None,))[0] is fill:
             del self._growing[slot]
 
-    def follow(self, body: Body) -> bool:
-        """Have a body follow the fill that its reader has begun; ``False`` when that does not give its first block any more."""
-        number = body.numbers[0]
-        growing = self._join(body.entry, number)
+    def follow(self, body: Body) -> GrowingBlob | None:
+        """Have a body follow the fill that its reader has begun.
+
+        Returns:
+            Its first block; ``None`` if the fill does not give that any more.
+        """
+        entry, number = body.entry, body.numbers[0]
+        growing = self._join(entry, number)
         if growing is None:
-            return False
+            return None
         body.missed = True
         body.follow(growing)
-        self.record(body.entry, number, body.identity)
-        return True
+        self._accesses.record(Access(entry.key, number, b"", False, self._services.now(), body.identity))
+        return growing[1]
 
     async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlob]:
         """See ``BlockSource.block``."""
@@ -218,7 +222,7 @@ class Blocks:
         growing = self._growing.get((entry.key, entry.record.meta.etag, number))
         if growing is None:
             return None
-        if not growing[0].comes_to(number) or growing[0].is_far_from(number):
+        if not growing[0].serves(number):
             growing[0].cut_short(number)
             return None
         growing[1].join()

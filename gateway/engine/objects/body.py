@@ -63,6 +63,8 @@ class Body:
         self.stop = stop
         # An empty object is one empty block, which its reader needs all the same.
         self.numbers = block_span(start, stop, entry.record.block_size) or range(1)
+        self.first = start % entry.record.block_size
+        """The number of the first byte in its block."""
         self.joined = False
         self.missed = False
         self.partial = False
@@ -75,8 +77,8 @@ class Body:
 
     def follow(self, growing: tuple[Fill, GrowingBlob]) -> None:
         """Take the first block, which was joined for this body, from its fill."""
-        self._ready = growing
-        self._attach(growing)
+        self._ready, self._fill = growing, growing[0]
+        growing[0].readers += 1
 
     async def prepare(self) -> None:
         """Open the first block, or get all bytes of a small range.
@@ -92,7 +94,17 @@ class Body:
             self._ready = await self._source.block(self, self.numbers[0])
             self._attach(self._ready)
         if not isinstance(self._ready, OpenBlob):
-            await self._ready[1].available(min(self.start % self.entry.record.block_size, self._ready[1].length - 1))
+            await self._ready[1].available(min(self.first, self._ready[1].length - 1))
+
+    def whole(self) -> Span | None:
+        """All bytes, if one file has them by now; after ``prepare``, valid until ``close``."""
+        ready = self._ready
+        if ready is None or len(self.numbers) > 1 or self.start == self.stop:
+            return None
+        file = ready if isinstance(ready, OpenBlob) else ready[1].writer
+        if file is None or (not isinstance(ready, OpenBlob) and ready[1].ref is None):
+            return None
+        return Span(file.fd, self.first, self.stop - self.start)
 
     def close(self) -> None:
         """Let go of what is held; the fill is told that one reader less follows it."""

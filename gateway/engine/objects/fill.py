@@ -20,12 +20,12 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gateway.engine.fetching import RESUMES, ByteStream, GrowingBlob
 from gateway.engine.objects.entries import ObjectEntry
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
+from gateway.model.objects import ObjectRecord
 from gateway.model.outcomes import Reason
 from gateway.net.exchange import StreamedResponse
 from gateway.store.leases import FillLeases
@@ -44,8 +44,7 @@ class FillEnded(LarderError):
     """The fill stopped before this block, which had no readers; a reader of it starts another fill."""
 
 
-@dataclass(frozen=True, slots=True)
-class FillParts:
+class FillParts(NamedTuple):
     """The subject of a fill: the object, the blocks ``first`` to ``last`` (inclusive), and the source of their bytes.
 
     The caller holds the lease of the first block, which is the fill's from then on. ``started_at`` is when, in seconds since the
@@ -101,9 +100,9 @@ class Fill:
     def __repr__(self) -> str:
         return f"<Fill {self.entry.key.path} blocks {self.current}..{self.last}, {self.readers} readers>"
 
-    def is_far_from(self, number: int) -> bool:
-        """Whether a reader of block ``number`` had better not wait for this fill to get there."""
-        return number - self.current > FAR_AHEAD
+    def serves(self, number: int) -> bool:
+        """Whether a reader of block ``number`` should wait for this fill: it comes to that block, and soon."""
+        return number <= self.last and number - self.current <= FAR_AHEAD
 
     def comes_to(self, number: int) -> bool:
         """Whether this fill still means to fill block ``number``; it does not once it was cut short before it."""
@@ -144,7 +143,8 @@ class Fill:
             self._abort(stream, OriginUnavailable("the gateway is stopping"))
             raise
         finally:
-            self._leases.release(self.entry.key, self.current, self.entry.generation)
+            if self._leases.shared:
+                self._leases.release(self.entry.key, self.current, self.entry.generation)
             self._owner.fill_ended(self)
 
     async def _open(self) -> ByteStream:
@@ -225,7 +225,8 @@ class Fill:
             if not self.race:
                 raise DiskUnavailable(Reason.DISK, "the index did not take the block")
         else:
-            entry.record = replace(entry.record, row_id=record.row_id)
+            now = entry.record
+            entry.record = ObjectRecord(record.row_id, now.meta, now.block_size, now.confirmed_at)
             for identity in granted.keys() - entry.grants.keys():
                 await self._store.revoke(record.row_id, identity)  # refused while the row was being written
         self._end(block)

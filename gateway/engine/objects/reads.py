@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from gateway.engine.objects.blocks import Blocks
 from gateway.engine.objects.entries import EntryCache, ObjectEntry
@@ -46,8 +46,7 @@ T = TypeVar("T")
 Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """A plain read of one object.
 
     ``metadata_first`` says that the reader wants a range, a condition evaluated, or only the header, so that the size and ETag
@@ -65,8 +64,7 @@ class Ask:
     hasty: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """The object is known and may be read by this reader.
 
     ``part`` is the small range that told what the object is; ``filling``: this reader's question has begun a fill of all of it.
@@ -95,8 +93,7 @@ class Forward:
     miss: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(NamedTuple):
     """The origin's answer on an object, with the key's generation and the time from before it was asked.
 
     It counts as confirmed and granted from then on, not from when the answer came: a write that this gateway did not hear of may
@@ -137,7 +134,8 @@ class Reads:
         Raises:
             OriginUnavailable: the origin is needed and cannot be reached.
         """
-        rule = self._services.rules.for_path(ask.key.path)
+        rules = self._services.rules
+        rule = rules.only or rules.for_path(ask.key.path)
         if not rule.cache:
             return Forward(Reason.RULE)
         reason: Reason | None = None
@@ -148,7 +146,7 @@ class Reads:
             if entry is None or not (complete or entry.has_bytes or ask.metadata_first):
                 found = await self._from_origin(ask, rule)
                 if found is not None:
-                    return found if not isinstance(found, Found) or reason is None else replace(found, reason=reason)
+                    return found if not isinstance(found, Found) or reason is None else found._replace(reason=reason)
                 continue
             if complete and self._verdict(entry, ask, rule) is Verdict.SERVE:
                 return await self._granted(entry, ask, Outcome.HIT, reason)
@@ -165,13 +163,13 @@ class Reads:
         Between asking the index and its answer somebody else may have put an entry there, of which fills already know; so
         memory is asked again afterwards, and what it has counts.
         """
-        if (entry := self._in_memory(key)) is not None:
+        if key in self._entries and (entry := self._in_memory(key)) is not None:
             return entry
         store = self._services.store
         generation = store.generations.of(key)
         known = await store.known(key, _LOAD_AT_ONCE)
         entry = None if known is None else ObjectEntry(key, known.record, generation, known.blobs, known.grants)
-        if (present := self._in_memory(key)) is not None:
+        if key in self._entries and (present := self._in_memory(key)) is not None:
             return present
         if entry is not None:
             self._entries.put(entry)
@@ -329,7 +327,8 @@ class Reads:
         if pending is not None:
             return await self._join(ask, pending, reach)
         if not ask.metadata_first:
-            opening: Coroutine[Any, Any, Found | Relay | Forward | None] = self._open_cold(ask, rule, generation)
+            open_it = self._open_leased if self._services.leases.shared else self._open_cold
+            opening: Coroutine[Any, Any, Found | Relay | Forward | None] = open_it(ask, rule, generation)
         elif ask.span is not None and self._blocks.small.may_read(ask.span.longest, self._services.block_size):
             opening = self._open_range(ask, ask.span, rule, generation)
         else:
@@ -356,7 +355,8 @@ class Reads:
         known = joined.part is None and ask.identity.name in joined.entry.grants
         if ask.head or not known or not self._current(joined.entry):
             return None
-        return replace(joined, reason=joined.reason if joined.reason is Reason.MOVED else Reason.JOINED, filling=False)
+        reason = joined.reason if joined.reason is Reason.MOVED else Reason.JOINED
+        return joined._replace(reason=reason, filling=False)
 
     async def _head(self, ask: Ask, rule: Caching) -> Found | Relay | Forward:
         """Learn an object's metadata without its bytes."""
@@ -400,31 +400,31 @@ class Reads:
                 await response.read(meta.size)
         return Found(entry, Outcome.MISS, Reason.COLD)
 
-    async def _open_cold(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward | None:
-        """Ask for the whole object; ``None`` when another worker turned out to have stored it."""
+    async def _open_leased(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward | None:
+        """``_open_cold`` beside other workers; ``None`` when one of them turned out to have stored the object."""
         leases = self._services.leases
-        if not leases.acquire(ask.key, 0, generation):
-            try:
-                await self._blocks.lease(ask.key, 0, generation)
-            except DiskUnavailable:
-                return Forward(Reason.OVERLOAD, miss=True)
+        try:
+            await self._blocks.lease(ask.key, 0, generation)
+        except DiskUnavailable:
+            return Forward(Reason.OVERLOAD, miss=True)
         started = False
         try:
-            if leases.shared and await self._services.store.lookup(ask.key) is not None:
+            if await self._services.store.lookup(ask.key) is not None:
                 return None
-            opened = await self._open_leased(ask, rule, generation)
+            opened = await self._open_cold(ask, rule, generation)
             started = isinstance(opened, Found)
             return opened
         finally:
             if not started:
                 leases.release(ask.key, 0, generation)
 
-    async def _open_leased(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay:
+    async def _open_cold(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay:
+        """Ask for the whole object; this worker has the lease of its first block."""
         services = self._services
-        believed = not ask.forced and ask.key not in services.forgotten
-        moved = await services.moved(ask.key, ask.identity) if believed else None
-        if moved is not None and (found := self._take_over(ask, rule, generation, moved)) is not None:
-            return found
+        if services.moved is not None and not ask.forced and ask.key not in services.forgotten:
+            moved = await services.moved(ask.key, ask.identity)
+            if moved is not None and (found := self._take_over(ask, rule, generation, moved)) is not None:
+                return found
         asked_at = services.now()
         response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", CHECKSUMS)
         if response.status != 200:
@@ -453,7 +453,7 @@ class Reads:
     def _keep_metadata(self, ask: Ask, rule: Caching, learned: Learned) -> ObjectEntry:
         """The object's entry in memory: the one that is there, of which fills already know, or a new one."""
         meta = learned.meta
-        entry = self._in_memory(ask.key)
+        entry = self._in_memory(ask.key) if ask.key in self._entries else None
         if entry is not None and entry.generation == learned.generation and entry.is_of(meta):
             self._renew(entry, ask.identity, rule, learned)
         else:
