@@ -212,12 +212,7 @@ class OriginClient:
             # The key was revoked or the origin removed while the request was in progress.
             raise IdentityGone("the origin, or the keys for it, are no longer configured") from None
         target = _target(raw_path, query)
-        # The Host that is sent and signed is the configured one.
-        pairs: list[Header] = []
-        for pair in headers:
-            if pair[0].lower() != "host":
-                pairs.append(pair)  # noqa: PERF401  # in Python 3.11 a comprehension is a call
-        pairs += *OWN_HEADERS, ("Host", link.address.name)
+        pairs = _pairs(link, headers)
         if keys is not None:
             self._signer.sign(
                 method, raw_path, query, pairs, payload_hash=payload_hash, keys=keys, region=link.origin.region
@@ -234,25 +229,11 @@ class OriginClient:
                 finally:
                     link.reach.ended()
             else:
-                assert content_length is not None
                 response = await _upload(link, method, target, pairs, body, content_length)
         except BaseException as failure:
-            link.ended()
-            if isinstance(failure, OriginUnavailable):
-                _doubted(link, method)
+            _ended(link, method, failure)
             raise
-        if not 200 <= response.status < 600:  # not a final HTTP status (RFC 9110 section 15), so it cannot be relayed
-            response.abort()
-            ORIGIN_FAILURES.labels("invalid").inc()
-            _doubted(link, method)
-            raise OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
-        link.reach.heard()
-        requests, latency = _series(method, response.status // 100)
-        requests.inc()
-        seconds = time.perf_counter() - began
-        latency.observe(seconds)
-        ORIGIN_ANSWERS.labels(identity.origin).observe(seconds)
-        return response
+        return _answered(link, method, response, time.perf_counter() - began)
 
     async def close(self) -> None:
         """Close every connection; answers in progress break off."""
@@ -263,16 +244,44 @@ class OriginClient:
 
 
 def _upload(
-    link: _Link, method: str, target: str, pairs: Sequence[Header], body: AsyncIterator[bytes], length: int
+    link: _Link, method: str, target: str, pairs: Sequence[Header], body: AsyncIterator[bytes], length: int | None
 ) -> Awaitable[StreamedResponse]:
+    assert length is not None
     upload = Upload(body, length, patience=link.patience, head_within=link.head_within)
     return link.connections.upload(link, method, link.address, target, pairs, upload)
 
 
-def _doubted(link: _Link, method: str) -> None:
-    """A request failed: find out whether the origin answers at all."""
-    link.reach.doubt()
-    ORIGIN_REQUESTS.labels(method, "failed").inc()
+def _pairs(link: _Link, headers: Sequence[Header]) -> list[Header]:
+    """The headers of a request. The Host that is sent and signed is the configured one."""
+    pairs: list[Header] = []
+    for pair in headers:
+        if pair[0].lower() != "host":
+            pairs.append(pair)  # noqa: PERF401  # in Python 3.11 a comprehension is a call
+    pairs += *OWN_HEADERS, ("Host", link.address.name)
+    return pairs
+
+
+def _ended(link: _Link, method: str, failure: BaseException) -> None:
+    """A request got no answer; if that is the origin's fault, find out whether it answers at all."""
+    link.ended()
+    if isinstance(failure, OriginUnavailable):
+        link.reach.doubt()
+        ORIGIN_REQUESTS.labels(method, "failed").inc()
+
+
+def _answered(link: _Link, method: str, response: StreamedResponse, seconds: float) -> StreamedResponse:
+    if not 200 <= response.status < 600:  # not a final HTTP status (RFC 9110 section 15), so it cannot be relayed
+        response.abort()
+        ORIGIN_FAILURES.labels("invalid").inc()
+        link.reach.doubt()
+        ORIGIN_REQUESTS.labels(method, "failed").inc()
+        raise OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
+    link.reach.heard()
+    requests, latency = _series(method, response.status // 100)
+    requests.inc()
+    latency.observe(seconds)
+    ORIGIN_ANSWERS.labels(link.origin.name).observe(seconds)
+    return response
 
 
 @cache  # as many as there are series

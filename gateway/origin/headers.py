@@ -59,7 +59,8 @@ def entity_headers(headers: Sequence[Header], *, checksums_asked: bool = True) -
             continue
         found.setdefault(lowered, value)
         if lowered == "connection":
-            nominated.update(_tokens(value))
+            if value.lower() not in HOP_BY_HOP:
+                nominated.update(_tokens(value))
         elif lowered not in _NOT_OF_THE_OBJECT and not lowered.startswith("x-larder-"):
             kept.append((name, value))
     if nominated:

@@ -80,7 +80,7 @@ class Reach:
     def heard(self) -> None:
         """An answer has begun."""
         self._heard_at = self._loop.time()
-        if self._state.lost:
+        if self._state.contact is not Contact.ANSWERS:
             self._note(Contact.ANSWERS)
             if self._probing is not None:
                 self._probing.cancel()

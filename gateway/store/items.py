@@ -66,7 +66,9 @@ class ItemBlobs:
     def stored(self, ref: BlobRef, mtime_ns: int) -> None:
         """Record a blob that was just published; it was hashed while it was written."""
         for content in tuple(self._contents.values()):
-            self._note(content, content.indices_of(ref.digest), VERIFIED, ref.crc32, stamp_of(mtime_ns))
+            indices = content.indices_of(ref.digest)
+            if indices.size:
+                self._note(content, indices, VERIFIED, ref.crc32, stamp_of(mtime_ns))
 
     def gone(self, digests: Iterable[bytes]) -> None:
         """Record that blobs were evicted or dropped."""

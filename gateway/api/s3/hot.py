@@ -196,13 +196,12 @@ class HotReads:
         request, key = exchange.request, exchange.key
         host = request.fields.get(b"host", b"")
         if ring is self._ring and key is not None and not request.query and len(host) <= _LONGEST_HOST:
-            self._remember((key.origin, host, request.raw_path), key)
+            self._addresses[key.origin, host, request.raw_path] = _KnownAddress(key)
+            if len(self._addresses) > self._most:
+                self._addresses.popitem(last=False)
 
     def learn_for_node(self, request: WireRequest, key: ObjectKey) -> None:
         """Remember the address by which another node asked for an object that the long path answered."""
-        self._remember((key.origin, b"", request.raw_path), key)
-
-    def _remember(self, address: Address, key: ObjectKey) -> None:
-        self._addresses[address] = _KnownAddress(key)
+        self._addresses[key.origin, b"", request.raw_path] = _KnownAddress(key)
         if len(self._addresses) > self._most:
             self._addresses.popitem(last=False)

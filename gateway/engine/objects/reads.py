@@ -46,7 +46,8 @@ T = TypeVar("T")
 Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
 
 
-class Ask(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Ask:
     """A plain read of one object.
 
     ``metadata_first`` says that the reader wants a range, a condition evaluated, or only the header, so that the size and ETag

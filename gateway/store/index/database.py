@@ -260,6 +260,10 @@ class Database:
         self._writer = _Lane(_Session(path, check), "larder-index-writer", watch, hear, writes=True)
         self._reader = _Lane(_Session(path, check), "larder-index-reader", watch, hear, long=True)
         self._looker = _Lane(_Session(path, check), "larder-index-looker", watch, hear)
+        self.write_each = self._writer.submit
+        """``write`` of a shared operation with one argument, together with those that wait for the same operation."""
+        self.look_each = self._looker.submit
+        """``look``, likewise."""
 
     def write(self, operation: Operation[T]) -> asyncio.Future[T]:
         """Run ``operation`` in a transaction; returns when it is committed.
@@ -268,14 +272,6 @@ class Database:
             DiskFault: the index cannot take it.
         """
         return self._writer.submit(operation)
-
-    def write_each(self, operation: SharedOperation[A, T], argument: A) -> asyncio.Future[T]:
-        """``write``, together with those that wait for the same operation.
-
-        Raises:
-            DiskFault: the index cannot take it.
-        """
-        return self._writer.submit(operation, argument)
 
     def read(self, operation: Operation[T]) -> asyncio.Future[T]:
         """Run ``operation``, which only reads and may take long, outside of a transaction.
@@ -292,14 +288,6 @@ class Database:
             DiskFault: the index cannot answer.
         """
         return self._looker.submit(operation)
-
-    def look_each(self, operation: SharedOperation[A, T], argument: A) -> asyncio.Future[T]:
-        """``look``, together with those that wait for the same operation.
-
-        Raises:
-            DiskFault: the index cannot answer.
-        """
-        return self._looker.submit(operation, argument)
 
     def post(self, operation: Operation[object], undone: Callable[[], object]) -> None:
         """``write`` without waiting, after everything submitted before it; ``undone`` is called if the disk fails."""
