@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from gateway.policies.breaker import FailureKind
 from gateway.store.datasets.incoming import incoming
-from gateway.store.threads import once, within
+from gateway.store.failures import DiskFault
+from gateway.store.threads import Threads, once, within
 
 
 async def test_the_result_of_abandoned_work_is_disposed_of() -> None:
@@ -30,6 +33,44 @@ async def test_a_call_that_hangs_delays_no_other() -> None:
     assert await asyncio.wrap_future(once.submit(lambda: threading.current_thread().daemon)) is True
     gate.set()
     assert await asyncio.wrap_future(hanging) is True
+
+
+async def test_a_quick_disk_has_small_work_done_in_a_row() -> None:
+    """Rule: one thread is woken for what one turn of the event loop submits; each piece of work has its own result."""
+    threads = Threads(8, "test", None, row=8)
+    threads._pace = 0.0
+
+    def fail() -> int:
+        raise ValueError
+
+    works = [threading.get_ident, fail, threading.get_ident]
+    first, failed, last = await asyncio.gather(*map(threads.submit, works), return_exceptions=True)
+    assert first == last != threading.get_ident()
+    assert isinstance(failed, ValueError)
+    threads.stop()
+
+
+async def test_a_slow_disk_has_small_work_done_at_once() -> None:
+    """Rule: work waits for no other work of its turn unless the disk has shown that it is quick."""
+    threads, meeting = Threads(8, "test", None, row=8), threading.Barrier(3)
+    await asyncio.gather(*(threads.submit(partial(meeting.wait, 30)) for _ in range(3)))
+    threads.stop()
+
+
+async def test_a_fault_is_heard_of_when_nobody_waits_any_more() -> None:
+    """Rule: a reader that leaves hides no failure of the disk."""
+    heard: list[DiskFault] = []
+    threads, gate = Threads(1, "test", None, heard.append), threading.Event()
+
+    def fail() -> None:
+        gate.wait(30)
+        raise DiskFault(FailureKind.IO)
+
+    threads.submit(fail).cancel()
+    gate.set()
+    await threads.submit(lambda: None)
+    assert [fault.kind for fault in heard] == [FailureKind.IO]
+    threads.stop()
 
 
 async def test_an_uploaded_file_is_private_and_whole(tmp_path: Path) -> None:

@@ -93,9 +93,9 @@ class Fill:
         self._started_at = parts.started_at
         self._ended: set[int] = set()
         record = parts.entry.record
-        self.blocks = {
-            number: GrowingBlob(number, record.block_length(number)) for number in range(parts.first, parts.last + 1)
-        }
+        self.blocks: dict[int, GrowingBlob] = {}
+        for number in range(parts.first, parts.last + 1):
+            self.blocks[number] = GrowingBlob(number, record.block_length(number))
 
     def __repr__(self) -> str:
         return f"<Fill {self.entry.key.path} blocks {self.current}..{self.last}, {self.readers} readers>"
