@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -283,6 +283,9 @@ class Keys:
 
     def __len__(self) -> int:
         return len(self._bucket_of)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return map(self.__getitem__, range(len(self)))
 
     def offset(self, index: int) -> int | None:
         """The first byte of an item in its object; ``None`` for a whole object."""
