@@ -243,9 +243,12 @@ def pairs(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_files_beside_each_other_come_together(running, pairs):
+@pytest.mark.parametrize("caching", ["chunked", "full"])
+def test_files_beside_each_other_come_together(running, pairs, caching):
     """Each sample once per epoch with all of its members, of which each is an item; from the cache once all are there."""
-    loader = watch(loader_of(dataset_at(running, pairs, transform=named_pair, collate=list, keys=True), 1))
+    access = larder.Access(credentials=KEY, caching=caching)
+    dataset = dataset_at(running, pairs, transform=named_pair, collate=list, keys=True, access=access)
+    loader = watch(loader_of(dataset, 1))
     for epoch in range(3):
         found = Counter(tuple(sample) for batch in loader for sample in batch)
         assert found == Counter((number, body_of(number), f"pairs/{number:03}.jpg") for number in range(N)), epoch
