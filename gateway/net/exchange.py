@@ -96,14 +96,27 @@ class StreamedResponse(IncomingAnswer):
         if not self.pieces:
             if self.failure is None:
                 return b""
-            self.abort()
-            raise self._remote.failed(f"broke off its answer: {self.failure}", self.failure) from self.failure
+            raise self._broken(self.failure)
         pieces, self.pieces, self.size = self.pieces, [], 0
         if self.connection is not None and self.connection.paused:
             self.connection.resume()
         chunk = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._remote.bytes.inc(len(chunk))
         return chunk
+
+    async def beginning(self) -> bytes:
+        """What ``next_chunk`` will return, or the beginning of it. Raises what ``next_chunk`` raises."""
+        if not self.pieces and self.connection is not None:
+            await self._wait(1)
+        if not self.pieces and self.failure is not None:
+            raise self._broken(self.failure)
+        return b"".join(self.pieces)
+
+    def _broken(self, failure: ExchangeFailed) -> LarderError:
+        self.abort()
+        error = self._remote.failed(f"broke off its answer: {failure}", failure)
+        error.__cause__ = failure
+        return error
 
     async def _wait(self, least: int) -> None:
         """Wait until a chunk can be taken, or none will come."""

@@ -11,6 +11,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from types import ModuleType
 
@@ -34,10 +35,13 @@ from gateway.net.exchange import OWN_HEADERS, Connections, StreamedResponse, pro
 from gateway.net.upload import Upload
 from gateway.origin.credentials import KeyRing, Keys, KeySource, is_chained
 from gateway.origin.reach import Reach
+from gateway.origin.refusals import RefusedKeys
 from gateway.origin.signer import Signer
 
 CHAIN = "gateway.origin.chain"
 """The module of the AWS credential chain, imported when an origin first needs it."""
+_OF_KEYS = (400, 401, 403)
+"""Statuses of answers that may refuse a key itself."""
 _READ_BUFFER = 128 * 1024
 """Bytes of an answer that are read ahead."""
 
@@ -125,6 +129,7 @@ class OriginClient:
         self._links = {origin.name: _Link(origin) for origin in origins}
         self._ring = KeyRing(origins, credentials, self._chain)
         self._retired: list[_Link] = []
+        self._refused = RefusedKeys(now)
 
     def has(self, identity: OriginIdentity) -> bool:
         """Whether the configuration has this identity."""
@@ -155,6 +160,11 @@ class OriginClient:
     def contacts(self) -> dict[str, str]:
         """What this worker last met at each origin, by name: a ``Contact``."""
         return {name: link.reach.contact.value for name, link in self._links.items()}
+
+    @property
+    def refused_keys(self) -> str:
+        """The keys that origins refuse, in words; empty if there are none."""
+        return self._refused.problem
 
     async def replace(self, origins: Sequence[Origin], credentials: Sequence[Credential]) -> None:
         """Adopt a reloaded configuration.
@@ -233,7 +243,18 @@ class OriginClient:
         except BaseException as failure:
             _ended(link, method, failure)
             raise
-        return _answered(link, method, response, time.perf_counter() - began)
+        response = _answered(link, method, response, time.perf_counter() - began)
+        if keys is not None and (response.status in _OF_KEYS or self._refused.current):
+            await self._judge(response, identity.origin, keys.access_key_id)
+        return response
+
+    async def _judge(self, response: StreamedResponse, origin: str, access_key_id: str) -> None:
+        """Note whether an answer refuses the key itself. An answer without a body, as to HEAD, says neither."""
+        if response.status in _OF_KEYS:
+            with suppress(OriginUnavailable):  # raised again for the reader of the body
+                self._refused.refused(origin, access_key_id, await response.beginning())
+        elif response.status < 500:
+            self._refused.accepted(origin, access_key_id)
 
     async def close(self) -> None:
         """Close every connection; answers in progress break off."""

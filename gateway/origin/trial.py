@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import asdict
-from html import unescape
 from typing import NamedTuple
 
 from gateway.config import Origin
@@ -13,26 +12,12 @@ from gateway.imports import imported
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.origin.client import CHAIN, OriginClient
+from gateway.origin.refusals import refusal_of_key
 
 _WITHIN = 10.0
 """Seconds that the origin may take to answer."""
 _BEGINNING = 64 * 1024
 """Bytes of the answer that are looked at: all of an error, and the beginning of a list of buckets."""
-_ABOUT_KEYS = frozenset(
-    {
-        "AuthorizationHeaderMalformed",
-        "ExpiredToken",
-        "InvalidAccessKeyId",
-        "InvalidToken",
-        "RequestTimeTooSkewed",
-        "SignatureDoesNotMatch",
-    }
-)
-"""Refusals of every request with these keys ("Error responses", Amazon S3 API reference); others may allow reads of objects."""
-_REMEDIES = {
-    "AuthorizationHeaderMalformed": "AWS_REGION names the region of the origin",
-    "RequestTimeTooSkewed": "set the clock of this machine",
-}
 _OF_S3 = re.compile(rb"<Code>\w+</Code>|<(?:\w+:)?ListAllMyBucketsResult[ >]")
 """In every answer of a store to a signed request for its buckets: an error of S3, or the list."""
 
@@ -70,9 +55,8 @@ async def try_keys(origin: Origin) -> Trial:
         await client.close()
     if keys is None:
         return Trial(signed=False, doubt="")
-    if (code := _element(body, "Code")) in _ABOUT_KEYS:
-        said = [code, _element(body, "Message"), _REMEDIES.get(code, "")]
-        raise KeysRefused(f"the origin refuses the key {keys.access_key_id}: " + "; ".join(filter(None, said)))
+    if said := refusal_of_key(body):
+        raise KeysRefused(f"the origin refuses the key {keys.access_key_id}: {said}")
     return Trial(signed=True, doubt=_doubt(origin.endpoint, answer.status, body))
 
 
@@ -84,9 +68,3 @@ def _doubt(endpoint: str, status: int, body: bytes) -> str:
     if status == 400 and endpoint.startswith("http://") and b"https" in body.lower():
         other = f"; it may want https: https://{endpoint.removeprefix('http://')}"
     return f"{endpoint} answers {status}, but not as an S3 store does{other}"
-
-
-def _element(body: bytes, name: str) -> str:
-    """The text of an element of an error document; empty without one."""
-    found = re.search(rf"<{name}>([^<]*)</{name}>".encode(), body)
-    return unescape(found[1].decode("utf-8", "replace")).rstrip(". ") if found else ""

@@ -69,6 +69,11 @@ KINDS: Mapping[str, Kind] = {
     "clock": Kind("warning", "Synchronise the clocks of all machines by NTP.", "larderrefusals"),
     # Of one node, by what its parts say.
     "origin-lost": Kind("error", "Check the origin, and the network between it and this node.", "larderoriginfailing"),
+    "origin-keys": Kind(
+        "error",
+        "Correct the key of the origin, or of the credential, or wait until the AWS credential chain has new ones.",
+        "larderoriginfailing",
+    ),
     "redis": Kind("warning", "Check the Redis of redis.url, and the network to it.", "larderredislost"),
     "fleet": Kind("error", "Do what the message says, and watch /-/readyz of this node.", "larderfleetconflict"),
     "no-secret": Kind(

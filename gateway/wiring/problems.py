@@ -26,6 +26,8 @@ def sources(
     def origin() -> Iterator[Trouble]:
         if problem := fleet.without(services.origin.problem):
             yield Trouble.of("origin-lost", problem)
+        if problem := services.origin.refused_keys:
+            yield Trouble.of("origin-keys", problem)
 
     def redis() -> Iterator[Trouble]:
         if problem := redis_problem(channel, fleet):

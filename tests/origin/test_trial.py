@@ -48,7 +48,7 @@ async def test_a_store_raises_no_doubt(status: int, body: bytes) -> None:
     ("code", "message", "told"),
     [
         ("InvalidAccessKeyId", "Unknown key.", "refuses the key OK: InvalidAccessKeyId; Unknown key"),
-        ("AuthorizationHeaderMalformed", "The region 'us-east-1' is wrong; expecting 'eu-west-1'", "'eu-west-1'; AWS_REGION"),
+        ("AuthorizationHeaderMalformed", "Wrong; expecting 'eu-west-1'", "'eu-west-1'; the region of the origin is another"),
         ("RequestTimeTooSkewed", "Too large.", "set the clock of this machine"),
     ],
 )  # fmt: skip

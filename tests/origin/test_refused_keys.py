@@ -1,0 +1,77 @@
+"""An origin that refuses the gateway's own key: said in the log and among the problems, not only to the client."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ClientError
+
+from gateway.origin.client import OriginClient
+from gateway.origin.refusals import RefusedKeys
+from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
+from gateway.testing.origin_auth import User
+from tests.gateways import Settings, gateway
+from tests.origin.raw_server import AS_ALICE, client_for, origin_at
+from tests.v1 import ask
+
+SAID = "he origin 'default' refuses a key of the gateway: SignatureDoesNotMatch; the log names it"
+
+
+async def read(client: OriginClient, path: str) -> tuple[int, bytes]:
+    """Status and body of a GET."""
+    answer = await client.send(AS_ALICE, "GET", path, "", ())
+    return answer.status, await answer.read(10_000)
+
+
+async def test_a_refused_key_is_a_problem_until_it_is_accepted(caplog: pytest.LogCaptureFixture) -> None:
+    """Rule: it is logged once and listed; the client still gets the whole document; an answer to the key ends it."""
+    async with FakeOrigin([User(ALICE.access_key_id, "another secret")]) as origin:
+        origin.put("b", "k", b"body")
+        client = await client_for(origin_at(origin.endpoint))
+        with caplog.at_level(logging.WARNING, "larder.origin"):
+            for _ in range(2):
+                status, body = await read(client, "/b/k")
+                assert (status, body.endswith(b"</Error>")) == (403, True)
+        assert SAID in client.refused_keys
+        [logged] = caplog.records
+        assert f"refuses the gateway's key {ALICE.access_key_id}: SignatureDoesNotMatch" in logged.getMessage()
+        origin.users = [ALICE]
+        assert await read(client, "/b/k") == (200, b"body")
+        assert client.refused_keys == ""
+        await client.close()
+
+
+async def test_a_right_that_is_missing_is_no_refused_key() -> None:
+    """Rule: AccessDenied is about an object and its reader; a HEAD has no document to look at."""
+    async with FakeOrigin() as origin:
+        origin.put("b", "k", b"body")
+        origin.deny(ALICE.access_key_id, "b/*")
+        client = await client_for(origin_at(origin.endpoint))
+        assert (await read(client, "/b/k"))[0] == 403
+        answer = await client.send(AS_ALICE, "HEAD", "/b/k", "", ())
+        answer.release()
+        assert (answer.status, client.refused_keys) == (403, "")
+        await client.close()
+
+
+def test_a_refusal_is_forgotten_after_a_while() -> None:
+    """Rule: a key that nobody uses any more is no problem for ever."""
+    now = 0.0
+    keys = RefusedKeys(lambda: now)
+    keys.refused("o", "k", b"<Error><Code>InvalidAccessKeyId</Code><Message>Unknown.</Message></Error>")
+    assert keys.problem == "the origin 'o' refuses a key of the gateway: InvalidAccessKeyId; the log names it"
+    now = 301.0
+    assert keys.problem == ""
+
+
+def test_an_operator_sees_a_refused_key(tmp_path: Path) -> None:
+    """Rule: a gateway whose origin refuses its key lists origin-keys in /-/readyz, which strangers may read: no key is named."""
+    users = [User("origin-key-a", "another secret")]
+    with OriginThread(users) as origin, gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as running:
+        with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
+            running.client().get_object(Bucket="b", Key="k")
+        problems = json.loads(ask(running, "GET", "/readyz", key=None).body)["problems"]
+    assert SAID in problems["origin-keys"]
