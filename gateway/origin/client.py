@@ -158,8 +158,8 @@ class OriginClient:
 
     @property
     def contacts(self) -> dict[str, str]:
-        """What this worker last met at each origin, by name: a ``Contact``."""
-        return {name: link.reach.contact.value for name, link in self._links.items()}
+        """What this worker last met at each origin that it has asked, by name: a ``Contact``."""
+        return {name: link.reach.contact.value for name, link in self._links.items() if link.reach.met}
 
     @property
     def refused_keys(self) -> str:

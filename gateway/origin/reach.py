@@ -48,6 +48,11 @@ class Reach:
         return self._state.contact
 
     @property
+    def met(self) -> bool:
+        """Whether the origin was ever asked: by a request that it answered, or by a probe."""
+        return max(self._heard_at, self._probed_at) > float("-inf")
+
+    @property
     def lost(self) -> bool:
         """Whether the origin cannot be reached."""
         return self._state.lost

@@ -237,6 +237,7 @@ def test_caches_are_verified(window: Any, running: Running) -> None:
 
 def test_origins_are_managed(window: Any, running: Running) -> None:
     """Rule: each says whether nodes reach it; those of the catalog are created, changed and removed, the file's only shown."""
+    assert get(running, "/data/warm/1").status == 200
     page = console(window, "origins").page
     expect(row(page, "default")).to_contain_text("answers")
     expect(row(page, "default").get_by_role("button")).to_have_count(0)
@@ -246,6 +247,7 @@ def test_origins_are_managed(window: Any, running: Running) -> None:
     confirm(page, "Create")
     closed(page)
     expect(row(page, "archive")).to_contain_text("us-east-1")
+    expect(row(page, "archive")).to_contain_text("not asked yet")
     press(page, "Change archive")
     field(page, "Region").fill("eu-west-1")
     confirm(page, "Change")

@@ -330,7 +330,7 @@ class Overview(ResponseModel):
     now: Now
     answers: AnswersDocument
     traffic: TrafficDocument = Field(description="at most 20 of each list, GET /-/admin/traffic has all")
-    origins: list[OriginSeen] = Field(description="by name")
+    origins: list[OriginSeen] = Field(description="those that nodes have asked, by name")
     total: Total
     jobs: list[JobDocument] = Field(description="by tenant and name; at most 500, GET /-/admin/jobs has all")
     pipelines: list[PipelineDocument] = Field(

@@ -12,7 +12,7 @@ _WORST = (Contact.SILENT, Contact.REFUSES, Contact.ANSWERS)
 
 
 def origins_of(reading: FleetReading) -> list[OriginSeen]:
-    """The origins that nodes report, by name."""
+    """The origins that nodes have asked, by name."""
     met: dict[str, dict[str, str]] = {}
     for node in sorted(reading.nodes):
         told = reading.told[node].document.get("origins", {}) if node in reading.told else {}
@@ -22,7 +22,8 @@ def origins_of(reading: FleetReading) -> list[OriginSeen]:
     for answers, seconds in answered(reading):
         everything = everything.plus(answers) if seconds > 0 else everything
     rates = per_second(reading)
-    return [_seen(name, met[name], everything, rates) for name in sorted(met)]
+    answering = {name for name, buckets in everything.origins.items() if any(buckets.values())}
+    return [_seen(name, met.get(name, {}), everything, rates) for name in sorted(answering | met.keys())]
 
 
 def _seen(name: str, met: dict[str, str], everything: Answers, rates: Answers) -> OriginSeen:

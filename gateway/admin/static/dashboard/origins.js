@@ -12,9 +12,12 @@ const KEYS = [
 ];
 
 function state({ seen }) {
-  if (!seen) return "not asked yet";
-  const word = STATES[seen.state] ?? seen.state;
-  return seen.lost_by.length > 0 ? `${word}: ${seen.lost_by.join(", ")}` : word;
+  return seen ? (STATES[seen.state] ?? seen.state) : "not asked yet";
+}
+
+function problem({ problem: why, seen }) {
+  const lost = seen && seen.lost_by.length > 0 ? `not reached by ${seen.lost_by.join(", ")}` : "";
+  return [why, lost].filter(Boolean).join("; ") || "–";
 }
 
 function latency({ seen }) {
@@ -83,12 +86,12 @@ export const origins = new ListView({
   key: (origin) => origin.name,
   columns: [
     { label: "Origin", show: (origin) => origin.name, under: (origin) => `${origin.endpoint}, ${origin.region}` },
-    { label: "State", show: state, mood: ({ seen }) => (seen ? (seen.lost_by.length > 0 ? "bad" : "good") : "") },
+    { label: "State", fixed: true, show: state, mood: ({ seen }) => (seen ? (seen.lost_by.length > 0 ? "bad" : "good") : "") },
     { label: "Answers", number: true, show: ({ seen }) => (seen ? perSecond(seen.requests_per_second) : "–") },
     { label: "50, 95, 99 % within", number: true, show: latency },
     { label: "Credentials", number: true, show: (origin) => count(origin.credentials) },
     { label: "Kept in", fixed: true, show: (origin) => origin.source },
-    { label: "Problem", show: (origin) => origin.problem || "–" },
+    { label: "Problem", show: problem },
   ],
   actions: () => [{ word: "Create", main: true, run: create }],
   rowActions: (origin) => (origin.source === "file" ? [] : [{ word: "Change", run: () => edit(origin) }, { word: "Remove", run: () => remove(origin) }]),

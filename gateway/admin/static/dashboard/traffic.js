@@ -26,6 +26,7 @@ function updateBucket({ parts }, found) {
 function createMiss() {
   const parts = { reason: cell("Reason"), reads: cell("Reads", true), sent: cell("Sent", true), change: cell("What helps") };
   parts.change.classList.add("wide");
+  for (const each of [parts.reason, parts.reads, parts.sent]) each.classList.add("fixed");
   return row(parts);
 }
 

@@ -1,0 +1,73 @@
+"""What axe-core, the engine of accessibility checkers, finds in the pages of a gateway at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.browser import figures
+from tests.browser.chromium import PATIENCE, TOKEN, Played
+from tests.browser.console import admin, console
+from tests.gateways import Running, Settings, gateway
+
+expect.set_options(timeout=PATIENCE)
+
+PHONE = {"width": 360, "height": 740}
+VIEWS = (
+    "credentials", "tenants", "origins", "rules", "warmups", "profiles", "verifications", "explain", "tokens", "audit",
+)  # fmt: skip
+SERIOUS = ("serious", "critical")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A gateway with a row in each list."""
+    home = tmp_path_factory.mktemp("accessible")
+    with gateway(Settings("http://127.0.0.1:9", home / "cache", extra=f'[admin]\ntoken = "{TOKEN}"\n'), home) as ready:
+        below = {"bucket": "data", "prefix": "train/"}
+        for path, body in (
+            ("tenants", {"name": "vision", "description": "the vision team"}),
+            ("origins", {"name": "archive", "endpoint": "http://127.0.0.1:9"}),
+            ("tokens", {"name": "grafana"}),
+            ("warmups", {"access_key_id": "GWA", **below}),
+            ("profiles", {"name": "nightly", "access_key_id": "GWA", **below}),
+            ("verifications", {}),
+        ):
+            assert admin(ready, "POST", path, body).status in (201, 202), path
+        yield ready
+
+
+def found(page: Page) -> list[tuple[str, str]]:
+    """Serious violations: the rule, and the first element that breaks it."""
+    violations: list[dict[str, Any]] = Axe().run(page).response["violations"]
+    return [(each["id"], each["nodes"][0]["html"]) for each in violations if each["impact"] in SERIOUS]
+
+
+@pytest.mark.parametrize("options", [{}, {"color_scheme": "dark", "viewport": PHONE}], ids=["light", "dark phone"])
+def test_lists_have_no_serious_violation(window: Any, running: Running, options: dict[str, Any]) -> None:
+    """Rule: axe-core finds nothing serious in any list, whatever the scheme and the width, nor in a dialog."""
+    page = console(window, VIEWS[0], **options).page
+    for view in VIEWS:
+        page.goto(f"/-/#/{view}")
+        expect(page.locator(f"#title-{view}")).to_be_visible()
+        assert found(page) == [], view
+    page.goto("/-/#/profiles")
+    page.get_by_role("button", name="Record", exact=True).click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert found(page) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"color_scheme": "dark", "viewport": PHONE}], ids=["light", "dark phone"])
+def test_the_overview_has_no_serious_violation(window: Any, running: Running, options: dict[str, Any]) -> None:
+    """Rule: axe-core finds nothing serious in the overview of a fleet in trouble."""
+    page = window(**options).page
+    page.clock.set_fixed_time(figures.NOW)
+    Played(page, figures.in_trouble())
+    page.goto("/-/")
+    expect(page.locator("#misses tbody tr")).to_have_count(3)
+    page.locator("#ratio-chart path.line").first.wait_for()
+    assert found(page) == []
