@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,7 +209,7 @@ class Item:
         name: bucket and key, if the dataset has ``keys=True``.
         dataset: name of its dataset, as given, in a `larder.Mix`.
         offset: its first byte in its object, if the dataset has ``keys=True`` and the item is a part; of a sample, that of its
-            first member. Pipelines do not have it.
+            first member.
     """
 
     index: int
@@ -257,6 +257,21 @@ class Item:
         return self.name
 
 
+class ItemPlace(NamedTuple):
+    """Where an item is; without ``offset`` it is a whole object."""
+
+    bucket: str
+    key: str
+    offset: int | None
+
+
+def item_at(index: int, data: memoryview, place: ItemPlace | None, dataset: str = "") -> Item:
+    """An item whose place is known if the dataset has ``keys``."""
+    if place is None:
+        return Item(index, data, None, dataset)
+    return Item(index, data, (place.bucket, place.key), dataset, place.offset)
+
+
 class Keys:
     """Bucket and key by item index, for transforms that need them (a label is often part of the key).
 
@@ -287,10 +302,10 @@ class Keys:
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return map(self.__getitem__, range(len(self)))
 
-    def offset(self, index: int) -> int | None:
-        """The first byte of an item in its object; ``None`` for a whole object."""
-        found = int(self._offsets[index])
-        return None if found == _WHOLE else found
+    def place(self, index: int) -> ItemPlace:
+        """Bucket, key and offset of an item."""
+        offset = int(self._offsets[index])
+        return ItemPlace(*self[index], None if offset == _WHOLE else offset)
 
     def __getitem__(self, index: int) -> tuple[str, str]:
         start, end = int(self._ends[index]), int(self._ends[index + 1])

@@ -188,6 +188,7 @@ def test_results_that_see_more_than_bytes_are_told_apart():
     assert not mark(number).by_item
     assert mark(lambda item: item.index).by_item
     assert mark(lambda item: item.key).by_item
+    assert mark(lambda item: item.offset).by_item
     assert mark(operator.attrgetter("data")).by_item  # no code to look at
 
 

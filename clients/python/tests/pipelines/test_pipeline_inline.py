@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -215,9 +216,16 @@ def test_a_failing_batch_stage_names_its_items():
 
 
 def test_items_have_names_with_keys():
-    """With ``keys=True`` the first function sees bucket and key."""
-    pipeline = pipeline_of(20, keys=True).map(lambda item: (item.index, item.key))
-    assert sorted(pipeline) == [(index, f"item-{index}") for index in range(20)]
+    """With ``keys=True`` the first function sees bucket, key and offset."""
+    pipeline = pipeline_of(20, keys=True).map(lambda item: (item.index, item.key, item.offset))
+    assert sorted(pipeline) == [(index, f"item-{index}", None) for index in range(20)]
+
+    class Parts(MemorySource):
+        def locations(self, info, start=0, count=None):
+            return (replace(place, offset=10 * place.index) for place in super().locations(info, start, count))
+
+    parts = pipeline_of(source=Parts(20), keys=True).map(lambda item: item.offset)
+    assert sorted(parts) == [10 * index for index in range(20)]
 
 
 def test_stages_are_measured():

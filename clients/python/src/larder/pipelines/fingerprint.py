@@ -42,7 +42,7 @@ _CLASS_NOISE = frozenset({
     "__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__abstractmethods__", "_abc_impl", "__hash__",
     "__parameters__", "__firstlineno__", "__static_attributes__", "__dataclass_fields__", "__dataclass_params__", "__slots__",
 })  # fmt: skip
-_ITEM_NAMES = frozenset({"index", "bucket", "key", "name"})
+_ITEM_NAMES = frozenset({"index", "bucket", "key", "name", "offset"})
 _RANDOM_MODULES = ("random", "secrets", "uuid", "numpy.random", "torch.random", "torch.distributions")
 _RANDOM_TYPES = (random.Random, np.random.Generator, np.random.RandomState)
 _RANDOM_OF_TORCH = frozenset({

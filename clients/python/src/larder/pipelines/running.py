@@ -441,7 +441,7 @@ class EpochElements:
             progress=self._start,
             dataset=loader.info.id,
         )
-        names = loader.keys.__getitem__ if self._runtime.options.keys else None
+        names = loader.keys.place if self._runtime.options.keys else None
         return SplitLedger(PlannedItems(plan), self.epoch, first, names, self._cache)
 
     def _piece(self, released: Released) -> Piece | None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from larder.pipelines.stages import ElementFailure
 from larder.planner import EpochPlan
+from larder.source import ItemPlace
 
 MOST_DEATHS = 3
 """Workers that may die at one element before the element counts as failed."""
@@ -51,7 +52,7 @@ class Split:
         indices: items in the dataset.
         first: place of the first of ``indices`` in the split as it was when it was new.
         careful: return each element at once, because a worker has died in this split.
-        names: bucket and key of each item, if the pipeline has ``keys``.
+        names: the place of each item, if the pipeline has ``keys``.
         cache: the mark through which it is read; ``None``: all of it is computed.
     """
 
@@ -60,7 +61,7 @@ class Split:
     indices: tuple[int, ...]
     first: int = 0
     careful: bool = False
-    names: tuple[tuple[str, str], ...] | None = None
+    names: tuple[ItemPlace, ...] | None = None
     cache: CacheMark | None = None
 
     def part(self, start: int, stop: int) -> Split:
@@ -138,7 +139,7 @@ class SplitLedger:
         planned: the items in their order.
         epoch: number of the epoch.
         first: number of the first split; numbers are not used again.
-        names: bucket and key of an item, if the pipeline has ``keys``.
+        names: the place of an item, if the pipeline has ``keys``.
         cache: the mark through which the epoch is read.
     """
 
@@ -147,7 +148,7 @@ class SplitLedger:
         planned: PlannedItems,
         epoch: int,
         first: int,
-        names: Callable[[int], tuple[str, str]] | None = None,
+        names: Callable[[int], ItemPlace] | None = None,
         cache: CacheMark | None = None,
     ) -> None:
         self._planned = planned

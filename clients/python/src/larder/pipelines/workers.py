@@ -24,7 +24,7 @@ from larder.pipelines.splits import CacheMark, Split, Value
 from larder.pipelines.stages import Counts, ElementFailure, ElementStages, Stage, StageCounts
 from larder.results import Lookup
 from larder.seeds import own_generators
-from larder.source import Item, ItemReader, ResultSource, Source
+from larder.source import ItemReader, ResultSource, Source, item_at
 from larder.stats import Stats
 
 READING = "stage 0, reading"
@@ -212,9 +212,8 @@ class SplitComputation:
             self._fetch(loaded, [index])  # its result was there, and could not be used
         if (missing := loaded.failed.get(index)) is not None:
             return ElementFailure(READING, missing.detail, status=missing.status)
-        item = Item(
-            index, loaded.items[index], None if split.names is None else split.names[loaded.places[index] - split.first]
-        )
+        place = None if split.names is None else split.names[loaded.places[index] - split.first]
+        item = item_at(index, loaded.items[index], place)
         if mark is None:
             return self.stages.run(item, split.epoch, spent)
         return self.stages.until(mark, item, split.epoch, spent)

@@ -13,7 +13,7 @@ from larder.dataset import MixtureInfo
 from larder.errors import ItemUntransformable
 from larder.mixing import numbering_of
 from larder.seeds import own_generators, seed_generators
-from larder.source import Item, Keys
+from larder.source import Item, Keys, item_at
 from larder.stats import Stats
 from larder.torch.collation import collate
 
@@ -31,19 +31,13 @@ class ItemNames(NamedTuple):
         keys = self.keys
         if self.mixture is None:
             for number, each in zip(numbers, data, strict=True):
-                yield number, _item(number, number, each, keys)
+                yield number, item_at(number, each, None if keys is None else keys.place(number))
             return
         numbering, names = numbering_of(self.mixture), self.mixture.names
         parts, indices = numbering.parts(np.asarray(numbers, np.uint32))
         for number, part, index, each in zip(numbers, parts.tolist(), indices.tolist(), data, strict=True):
-            yield number, _item(index, number % numbering.total, each, keys, names[part])
-
-
-def _item(index: int, place: int, data: memoryview, keys: Keys | None, dataset: str = "") -> Item:
-    """An item; ``place`` is that of its key."""
-    if keys is None:
-        return Item(index, data, None, dataset)
-    return Item(index, data, keys[place], dataset, keys.offset(place))
+            place = None if keys is None else keys.place(number % numbering.total)
+            yield number, item_at(index, each, place, names[part])
 
 
 Transform = Callable[[Item], Any]
