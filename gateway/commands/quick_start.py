@@ -93,7 +93,11 @@ def prepare(origin: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -
     """
     place = origin_of(origin, environ)
     flags = {"log.format": "text"} | {**flags, "origins.0.endpoint": place.endpoint, "origins.0.region": place.region}
-    settings = load_settings(None, environ, flags)
+    try:
+        settings = load_settings(None, environ, flags)
+    except ConfigError as error:
+        # Said by the name that it was given by, with what was given: it comes from one of several places.
+        raise ConfigError(str(error).replace("origins.0.endpoint:", f"{place.named_by}: {place.endpoint}")) from None
     if _is_own(place, settings):
         raise ConfigError(
             f"{place.named_by}: {place.endpoint} is this gateway's own address; name the object store behind it with --origin"

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from gateway.config import Origin
 from gateway.imports import imported
-from gateway.model.errors import LarderError
+from gateway.model.errors import LarderError, OriginUnavailable
 from gateway.model.keys import OriginIdentity
+from gateway.net.exchange import StreamedResponse
 from gateway.origin.client import CHAIN, OriginClient
 from gateway.origin.refusals import refusal_of_key
 
@@ -46,7 +47,7 @@ async def try_keys(origin: Origin) -> Trial:
     asked = origin.model_copy(update={"read_timeout": _WITHIN} | (asdict(keys) if keys else {}))
     client = OriginClient([asked], (), now=time.time)
     try:
-        answer = await client.send(OriginIdentity(origin.name, asked.access_key_id), "GET", "/", "", ())
+        answer = await _sent(client, OriginIdentity(origin.name, asked.access_key_id), origin.endpoint)
         body = b""
         while len(body) < _BEGINNING and (chunk := await answer.next_chunk()):
             body += chunk
@@ -58,6 +59,16 @@ async def try_keys(origin: Origin) -> Trial:
     if said := refusal_of_key(body):
         raise KeysRefused(f"the origin refuses the key {keys.access_key_id}: {said}")
     return Trial(signed=True, doubt=_doubt(origin.endpoint, answer.status, body))
+
+
+async def _sent(client: OriginClient, identity: OriginIdentity, endpoint: str) -> StreamedResponse:
+    """The answer to a request for the buckets; a failure of TLS that plain HTTP explains says so."""
+    try:
+        return await client.send(identity, "GET", "/", "", ())
+    except OriginUnavailable as error:
+        if "WRONG_VERSION_NUMBER" not in str(error):
+            raise
+        raise OriginUnavailable(f"{error}; it may speak plain http: http://{endpoint.partition('://')[2]}") from None
 
 
 def _doubt(endpoint: str, status: int, body: bytes) -> str:

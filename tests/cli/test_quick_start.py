@@ -131,6 +131,21 @@ def test_the_origin_that_is_named(given: str, environ: Mapping[str, str], found:
     assert origin_of(given, environ) == NamedOrigin(*found)
 
 
+@pytest.mark.parametrize(
+    ("given", "environ", "named"),
+    [
+        ("s3://bucket", {}, "--origin: s3://bucket"),
+        ("http://minio:9000/bucket", {}, "--origin: http://minio:9000/bucket"),
+        ("", {"AWS_ENDPOINT_URL": "minio:9000"}, "AWS_ENDPOINT_URL: minio:9000"),
+    ],
+)
+@pytest.mark.usefixtures("origin")
+def test_an_address_that_is_none_is_named_as_it_was_given(given: str, environ: Mapping[str, str], named: str) -> None:
+    """Rule: the error names the option or variable, and its value, not a setting of a file that is not there."""
+    with pytest.raises(ConfigError, match=rf"{named} must look like .* without a path"):
+        prepare(given, environ, {})
+
+
 @pytest.mark.usefixtures("origin")
 def test_a_profile_names_the_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: address and region of the AWS profile count where the variables have neither; a missing profile is an error."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gateway.config import Origin
+from gateway.model.errors import OriginUnavailable
 from gateway.origin.trial import KeysRefused, Trial, try_keys
+from gateway.testing.origin import FakeOrigin
 from tests.origin.raw_server import RawServer
 
 LIST = b'<?xml version="1.0"?><ListAllMyBucketsResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Buckets/>'
@@ -57,6 +59,14 @@ async def test_a_refusal_of_the_keys_says_what_the_store_says(code: str, message
     with pytest.raises(KeysRefused) as refused:
         await tried(403, error(code, message.replace("'", "&apos;")))
     assert told in str(refused.value)
+
+
+async def test_tls_to_a_plain_port_is_explained() -> None:
+    """Rule: https:// to a store that speaks plain HTTP names the address that may be meant."""
+    async with FakeOrigin() as origin:
+        plain = origin.endpoint
+        with pytest.raises(OriginUnavailable, match=f"it may speak plain http: {plain}$"):
+            await try_keys(Origin(endpoint=plain.replace("http:", "https:")))
 
 
 @pytest.mark.parametrize(
