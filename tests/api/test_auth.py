@@ -120,8 +120,9 @@ def test_garbage_signature_is_refused() -> None:
 
 
 def test_unknown_access_key_is_refused() -> None:
-    """An access key that nobody knows is InvalidAccessKeyId."""
-    assert refusal(ClientSigner("nobody").header("GET", URL)).code == "InvalidAccessKeyId"
+    """An access key that nobody knows is InvalidAccessKeyId; who signs with one of the store reads whose key it should be."""
+    error = refusal(ClientSigner("nobody").header("GET", URL))
+    assert (error.code, "a key of the gateway, not of the store" in str(error.message)) == ("InvalidAccessKeyId", True)
 
 
 def test_unsigned_amz_header_is_refused() -> None:

@@ -56,6 +56,7 @@ _SIGNATURES = sigv4_claims.QUERY_PARAMETERS | sigv2.QUERY_PARAMETERS
 _FORM_V4_NAMES = frozenset({"x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature"})
 _FORM_V2_NAMES = frozenset({"awsaccesskeyid", "signature"})
 _MAX_SIGNING_KEYS = 1024
+_OWN_KEYS = "Clients of this gateway sign with a key of the gateway, not of the store behind it."
 
 Fields = Mapping[bytes, bytes]
 
@@ -306,7 +307,7 @@ class Authenticator:
     def _known(self, access_key_id: str) -> Account:
         account = self.find(access_key_id)
         if account is None:
-            raise S3Error("InvalidAccessKeyId", extra={"AWSAccessKeyId": access_key_id})
+            raise S3Error("InvalidAccessKeyId", explain=_OWN_KEYS, extra={"AWSAccessKeyId": access_key_id})
         return account
 
     def _verify(
