@@ -65,6 +65,11 @@ class SiblingNames:
         return 0
 
     @property
+    def whole(self) -> bool:
+        """Whether all names are kept, so that a position depends on no other that is asked for."""
+        return not self._bits
+
+    @property
     def seen(self) -> int:
         """How many different names are known, as far as the sample tells; exact up to 1,024."""
         return self._exact if self.listed else len(self._sample) << self._bits
@@ -100,9 +105,8 @@ class DistinctItems:
         self._bits = 0
         self._sample: set[int] = set()
 
-    def add(self, name: str) -> None:
-        """Note an item by its name."""
-        mark = _mark(name)
+    def add(self, mark: int) -> None:
+        """Note an item by the mark of its name."""
         if mark >> (32 - self._bits):
             return
         self._sample.add(mark)
@@ -116,14 +120,14 @@ class DistinctItems:
         return len(self._sample) << self._bits
 
 
-def _mark(name: str) -> int:
+def mark_of(name: str) -> int:
     """A name's hash, of 32 bits."""
     return (crc32(name.encode("utf-8", "surrogatepass")) * _SPREAD) & 0xFFFFFFFF
 
 
 def _zeros(name: str) -> int:
     """Zero bits at the top of a name's mark."""
-    return 32 - _mark(name).bit_length()
+    return 32 - mark_of(name).bit_length()
 
 
 def _rounded(count: int) -> int:

@@ -113,8 +113,8 @@ class Stream:
             self.settled = min(self.names.seen - seen, self.again - again) < FEW * span
             self.judged = self.draws, self.names.seen, self.again
 
-    def count(self, item: str, hit: bool, size: int, time: float, waited: float) -> None:
-        """Count one read of ``size`` bytes of an item that was ``waited`` for; ``time`` is the latest that is known."""
+    def count(self, item: int, hit: bool, size: int, time: float, waited: float) -> None:
+        """Count one read of ``size`` bytes of an item, by its mark, that was ``waited`` for; ``time`` is the latest known."""
         self.items.add(item)
         self.accesses += 1
         self.hits += hit

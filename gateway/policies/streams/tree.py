@@ -22,9 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 
 from gateway.policies.streams.lifetime import gaps_of
-from gateway.policies.streams.names import SiblingNames
+from gateway.policies.streams.names import SiblingNames, mark_of
 from gateway.policies.streams.pattern import (
     MOST_WINDOWS,
     WINDOW,
@@ -139,7 +140,7 @@ class AccessStreamTree:
         if has_blocks(key, blocks):
             path.append(block)
         node, at, end = self._root, 0, len(path)
-        deepest = None
+        deepest, mark = None, -1
         while at < end:
             name = path[at]
             at += 1
@@ -148,26 +149,25 @@ class AccessStreamTree:
             fresh = node.last.get(client) != name
             if fresh:
                 node.note(name, time, client)
-            child = node.children.pop(name, None)
-            if child is not None:
-                node.children[name] = child
-            else:
-                node.children[name] = tuple(path[at:])
-                self._grown(node, path[:at], blocks)
+            child = (children := node.children).pop(name, None)
+            children[name] = tuple(path[at:]) if child is None else child
+            if child is None:
+                self._grown(node, path, at, blocks)
             stream = node.stream
             if stream is not None:
-                stream.count(f"{key}/{block}", hit, size, node.last_time, waited)
+                mark = mark if mark >= 0 else mark_of(f"{key}/{block}")
+                stream.count(mark, hit, size, node.last_time, waited)
                 if fresh:
                     self._drawn(node, stream, name, child is None, time)
                 deepest = stream
             if child is None:
                 break
             if isinstance(child, tuple):
-                if child == tuple(path[at:]):
+                if len(child) == end - at and (at == end or child == tuple(path[at:])):
                     break
-                child = node.children[name] = self._fork(child, path[at:])
+                child = children[name] = self._fork(child, path[at:])
             elif child.label and path[at : at + len(child.label)] != child.label:
-                child = node.children[name] = self._split(child, path[at:])
+                child = children[name] = self._split(child, path[at:])
             at += len(child.label)
             node = child
         if self.nodes > self._bound:
@@ -220,17 +220,17 @@ class AccessStreamTree:
 
     # --- one node
 
-    def _grown(self, node: _Branch, path: list[Segment], blocks: int) -> None:
-        """A child entered, the last segment of ``path``: the node may have become a stream, or have one child too many."""
+    def _grown(self, node: _Branch, path: list[Segment], at: int, blocks: int) -> None:
+        """A child entered, the last of the first ``at`` segments: the node may have become a stream, or have a child too many."""
         self.nodes += 1
-        if len(node.children) <= self._window:
-            if len(node.children) == _FEW and tuple(path[:-2]) in self._in_order and _ordered(node):
-                node.stream = self._new_stream(path, blocks, node)
+        children = node.children
+        if len(children) <= self._window:
+            if len(children) == _FEW and tuple(path[: max(0, at - 2)]) in self._in_order and _ordered(node):
+                node.stream = self._new_stream(path[:at], blocks, node)
             return
         if node.stream is None and node is not self._root:
-            node.stream = self._new_stream(path, blocks, node)
-        for passed, name in enumerate(node.children):
-            child = node.children[name]
+            node.stream = self._new_stream(path[:at], blocks, node)
+        for passed, (name, child) in enumerate(children.items()):
             if isinstance(child, tuple) or not child.holds_streams:
                 self._drop(node, name)
                 return
@@ -284,15 +284,17 @@ class AccessStreamTree:
         """Recognise the pattern of the last window."""
         stream.next_look = stream.draws + self._window
         reads = [read for read in node.window if isinstance(read[0], int) == bool(stream.blocks)]
+        recent = _recent(reads, self._window)
         if stream.blocks:
             count, population = stream.blocks, None
-            sightings = [Sighting(float(name), time, client) for name, time, client in reads]
+            sightings = [Sighting(float(name), time, client) for name, time, client in recent]
         else:
             stream.settle()
             names = stream.reference
             count, population = names.seen, names.population(stream.draws)
-            places = names.positions(str(name) for name, _, _ in reads)
-            sightings = [Sighting(places[str(name)], time, client) for name, time, client in reads]
+            # The positions that a sample gives depend on all names that are asked for.
+            places = names.positions(str(name) for name, _, _ in (recent if names.whole else reads))
+            sightings = [Sighting(places[str(name)], time, client) for name, time, client in recent]
         seen, stream.evidence = recognise(sightings, count, population, self._window)
         stream.recognition = stream.recognition.after(seen)
         self._note_order(stream)
@@ -358,6 +360,13 @@ class AccessStreamTree:
             if self.nodes <= self._bound * 9 // 10:
                 break
             self._drop(parent, name)
+
+
+def _recent(reads: list[tuple[Segment, float, int]], window: int) -> list[tuple[Segment, float, int]]:
+    """The latest reads that a pattern is recognised from, in the order of time: a window for each client, up to some."""
+    ordered = sorted(reads, key=itemgetter(1))
+    clients = len({client for _, _, client in ordered[-window:]})
+    return ordered[-window * min(clients, MOST_WINDOWS) :]
 
 
 def _ordered(node: _Branch) -> bool:
