@@ -5,6 +5,10 @@ one, so a leader that was deposed without noticing changes nothing. Followers ch
 keep their plan while Redis is lost: allocation freezes. They never return to an older fence, as a lagging replica would have
 them do.
 
+The manager's memory is three quarters of a plan with many jobs. Only a leader needs it at once, so it has a key of its own, which
+followers read with another plan, but not more often than every ``MEMORY_EVERY`` seconds: after a loss of Redis any of them may
+lead.
+
 Beside the plan are its inputs and its history: the nodes' reports on the chunks they load (``Reports``), operators' decisions
 (``overrides``: hash of dataset to pin or never; ``quotas``: hash of dataset to bytes), and recent changes with their reasons
 (``history``).
@@ -15,7 +19,9 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
@@ -26,6 +32,8 @@ from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.plan import JobOrder, Plan, PoolOrder
 from gateway.policies.streams.zone import NodeStreams
 
+MEMORY_EVERY = 10.0
+"""Seconds between two readings of the manager's memory by a follower, at least."""
 HISTORY = 100
 """Number of changes that are kept."""
 OVERRIDES = ("pin", "never")
@@ -43,14 +51,15 @@ if not lease or tonumber(string.match(lease, '^%d+')) ~= fence then return 0 end
 if stamp and tonumber(string.match(stamp, '^%d+')) > fence then return 0 end
 redis.call('SET', KEYS[1] .. 'plan', ARGV[3])
 redis.call('SET', KEYS[1] .. 'plan:stamp', ARGV[2])
-for place = 5, #ARGV do redis.call('LPUSH', KEYS[1] .. 'history', ARGV[place]) end
+redis.call('SET', KEYS[1] .. 'plan:memory', ARGV[5])
+for place = 6, #ARGV do redis.call('LPUSH', KEYS[1] .. 'history', ARGV[place]) end
 redis.call('LTRIM', KEYS[1] .. 'history', 0, ARGV[4] - 1)
 return 1
 """
 _READ = """
 local stamp = redis.call('GET', KEYS[1] .. 'plan:stamp')
 if not stamp or stamp == ARGV[1] then return false end
-return {stamp, redis.call('GET', KEYS[1] .. 'plan') or ''}
+return {stamp, redis.call('GET', KEYS[1] .. 'plan') or '', ARGV[2] == '1' and redis.call('GET', KEYS[1] .. 'plan:memory') or ''}
 """
 _TELL = """
 local time = redis.call('TIME')
@@ -93,18 +102,21 @@ class Plans:
     Args:
         redis: for commands.
         prefix: of the zone's keys.
+        memory_every: seconds between two readings of the manager's memory by a follower, at least.
 
     Attributes:
-        plan: the newest known plan; version 0 before the first.
+        plan: the newest known plan; version 0 before the first. Its memory may be older.
 
     Methods that use Redis raise one of ``DOWN`` if it is down, slow or refuses.
     """
 
-    def __init__(self, redis: Redis, prefix: str) -> None:
+    def __init__(self, redis: Redis, prefix: str, memory_every: float = MEMORY_EVERY) -> None:
         self.plan = Plan()
+        self._memory_every = memory_every
         self._redis = redis
         self._prefix = prefix
         self._stamp = ""
+        self._remembered = float("-inf")
         self._write = redis.register_script(_WRITE)
         self._read = redis.register_script(_READ)
 
@@ -118,26 +130,38 @@ class Plans:
 
     async def refresh(self) -> None:
         """Follow: take over a newer plan."""
-        await self._take(self._stamp)
+        await self._take(self._stamp, whole=time.monotonic() - self._remembered >= self._memory_every)
 
     async def latest(self) -> bool:
         """Adopt the plan in Redis, even a change that followers ignore; returns whether Redis has a plan."""
-        return await self._take("")
+        return await self._take("", whole=True)
 
-    async def _take(self, known: str) -> bool:
-        found = await self._read(keys=[self._prefix], args=[known])
+    async def _take(self, known: str, *, whole: bool) -> bool:
+        found = await self._read(keys=[self._prefix], args=[known, int(whole)])
         if found is None:
             return False
-        stamp, document = (text.decode() for text in found)
+        stamp, document, memory = (text.decode() for text in found)
         try:
-            plan = Plan.from_json(json.loads(document))
+            plan = self._plan(json.loads(document), memory)
         except (ValueError, KeyError, TypeError, AttributeError):
             _LOG.warning("the plan in Redis cannot be read; the last readable one stays in force")
             return False
         if plan.fence < self.plan.fence:
             return False
         self.plan, self._stamp = plan, stamp
+        self._remembered = time.monotonic() if whole else self._remembered
         return True
+
+    def _plan(self, document: dict[str, Any], memory: str) -> Plan:
+        """A plan as it was written, with the memory that was read with it, else the last one. Earlier versions write it inside.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: it is none.
+        """
+        plan = Plan.from_json(document)
+        if plan.memory:
+            return plan
+        return replace(plan, memory=dict(json.loads(memory)) if memory else self.plan.memory)
 
     async def write(self, plan: Plan, events: Sequence[Mapping[str, Any]] = ()) -> bool:
         """Publish a plan under its fence; ``False`` if the fence is no longer valid, because the writer was deposed.
@@ -147,7 +171,8 @@ class Plans:
             events: what changed and why, oldest first, for the history.
         """
         stamp = f"{plan.fence} {plan.version}"
-        arguments: list[str] = [str(plan.fence), stamp, json.dumps(plan.to_json()), str(HISTORY)]
+        followed, memory = json.dumps(replace(plan, memory={}).to_json()), json.dumps(dict(plan.memory))
+        arguments: list[str] = [str(plan.fence), stamp, followed, str(HISTORY), memory]
         arguments += [json.dumps(event) for event in events]
         if not int(await self._write(keys=[self._prefix], args=arguments)):
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
@@ -87,6 +88,39 @@ async def test_a_plan_is_followed(redis: Redis) -> None:
     assert follower.dataset("other") is None
     assert follower.job("t", "j") == JobOrder(False, Phase.PROBE_MISS)
     assert follower.job("u", "j") is None
+
+
+async def test_followers_seldom_read_what_only_a_leader_needs(redis: Redis) -> None:
+    """Rule: the manager's memory comes with a plan, but not with each one; who takes office has that of the last plan."""
+    leader, writer, follower, eager = (
+        leadership(redis, "a"),
+        Plans(redis, Z),
+        Plans(redis, Z, LONG),
+        Plans(redis, Z, 0.0),
+    )
+    first = replace(PLAN, fence=await lead_after(leader))
+    second = replace(first, version=4, memory={"m": 2}, inputs={"i": [2]})
+    await writer.write(first)
+    await follower.refresh()
+    await eager.refresh()
+    await writer.write(second)
+    await follower.refresh()
+    await eager.refresh()
+    assert follower.plan == replace(second, memory=first.memory)
+    assert eager.plan == second
+    assert await follower.latest()
+    assert follower.plan == second
+
+
+async def test_a_plan_of_an_earlier_version_is_whole(redis: Redis) -> None:
+    """Rule: earlier versions write the memory inside the plan, and what lies beside it is of another one then."""
+    plans, follower = Plans(redis, Z), Plans(redis, Z)
+    await plans.write(replace(PLAN, fence=await lead_after(leadership(redis, "a"))))
+    earlier = replace(plans.plan, version=9, memory={"m": 7})
+    await redis.set(f"{Z}plan", json.dumps(earlier.to_json()))
+    await redis.set(f"{Z}plan:stamp", f"{earlier.fence} 9")
+    await follower.refresh()
+    assert follower.plan == earlier
 
 
 async def test_a_deposed_leader_writes_nothing(redis: Redis) -> None:
