@@ -28,7 +28,7 @@ from gateway.store.observation import decode_reads, encode_reads
 CONNECTIONS = 16
 OBJECTS = 400
 SIZE = 4096
-REPEATS = 9
+REPEATS = 5
 SECONDS = 2
 PARTS = 200
 ORDERS = ("random", "sequential")
