@@ -37,6 +37,18 @@ def test_the_page_lists_every_address(window: Any, running: Running) -> None:
     assert {"/v1/jobs", "/admin/overview"} <= described["paths"].keys()
 
 
+def test_the_page_follows_the_scheme(window: Any) -> None:
+    """Rule: dark where the system is, unless light was chosen on the dashboard."""
+    page = window(color_scheme="dark").page
+    page.goto("/-/docs")
+    expect(page.locator("body")).to_have_css("background-color", "rgb(28, 32, 34)")
+    expect(page.locator(".opblock").first).to_be_visible()
+    expect(page.locator(".swagger-ui .info .title")).to_have_css("color", "rgb(210, 214, 215)")
+    page.evaluate("() => localStorage.setItem('larder-theme', 'light')")
+    page.reload()
+    expect(page.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
+
+
 def test_the_page_fits_a_phone(window: Any) -> None:
     """Rule: 360 pixels are wide enough for the list of addresses."""
     page = window(viewport={"width": 360, "height": 740}).page
