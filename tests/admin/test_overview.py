@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from tests.admin.operations_world import READ_TOKEN, Zone, admin, get, zone
 from tests.batches import bytes_of, stock
+from tests.gateways import Running
 from tests.scenarios.world import content, eventually
 from tests.v1 import send
 
@@ -102,9 +105,24 @@ def test_traffic_names_tenant_bucket_and_missed_prefix(world: Zone) -> None:
         assert (row["bucket"], row["bytes"]) == ("bucket", 4000)
         assert row["meaning"]
         assert row["change"]
-        (read,) = [each for each in get(node, "/overview")["traffic"]["buckets"] if each["bucket"] == "bucket"]
+
+
+def test_traffic_is_that_of_the_last_minute(world: Zone) -> None:
+    """Rule: every gateway says how much which tenant reads of which bucket now."""
+    world.origin.put("/bucket/busy", content(1000, "busy"))
+
+    def bucket(node: Running) -> list[dict[str, Any]]:
+        world.read(0, "/bucket/busy")
+        return [each for each in get(node, "/overview")["traffic"]["buckets"] if each["bucket"] == "bucket"]
+
+    for node in world.nodes:
+        (read,) = eventually(
+            partial(bucket, node),
+            lambda found: [each["sent_bytes_per_second"] > 0 for each in found] == [True],
+            "traffic of the bucket",
+        )
         assert read["requests_per_second"] > 0
-        assert read["sent_bytes_per_second"] > 0
+        assert 0 <= read["hit_ratio"] <= 1
 
 
 def test_metrics_name_tenants_buckets_and_origins_to_those_with_a_token(world: Zone) -> None:
@@ -149,11 +167,18 @@ def test_requests_of_all_gateways_are_followed_live(world: Zone) -> None:
 
 def test_origins_are_shown_with_their_latency(world: Zone) -> None:
     """Rule: every gateway says of each origin whether nodes reach it, and how fast it answered within the last minute."""
-    world.origin.put("/bucket/from-the-origin", content(1000, "origin"))
-    world.read(0, "/bucket/from-the-origin")
+    serial = itertools.count()
+
+    def seen(node: Running) -> list[dict[str, Any]]:
+        path = f"/bucket/from-the-origin/{next(serial)}"
+        world.origin.put(path, content(1000, path))
+        world.read(0, path)
+        found: list[dict[str, Any]] = get(node, "/overview")["origins"]
+        return found
+
     for node in world.nodes:
         (origin,) = eventually(
-            lambda node=node: get(node, "/overview")["origins"],
+            partial(seen, node),
             lambda found: len(found) == 1 and found[0]["requests_per_second"] > 0,
             "answers of the origin",
         )
