@@ -31,6 +31,7 @@ WINDOW = 15 * 60.0
 """Accepted difference, in seconds, between a request's date and the receiver's clock."""
 
 _OWN = (PEER, PEER_PROTOCOL, PEER_DATE, PEER_BODY, PEER_SIGNATURE)
+_OWN_RAW = {name.encode(): name for name in _OWN}
 _PREFIX = b"x-larder-"
 
 
@@ -124,8 +125,7 @@ def verify(secret: str, request: WireRequest, now: float) -> Verified:
 def _own(headers: Iterable[RawHeader]) -> dict[str, str]:
     found: dict[str, str] = {}
     for raw, value in headers:
-        name = raw.decode("latin-1")
-        if name in _OWN:
+        if (name := _OWN_RAW.get(raw)) is not None:
             if name in found:
                 raise PeerRefused("unsigned", f"{name} appears more than once.")
             found[name] = value.decode("latin-1")
@@ -141,4 +141,4 @@ def _signature(secret: str, request: WireRequest, headers: Iterable[RawHeader]) 
     )
     lines = [b"larder-peer-1", request.method.encode(), request.raw_path, request.query]
     lines += [name + b":" + value.strip() for name, value in named]
-    return hmac.new(secret.encode(), b"\n".join(lines), sha256).hexdigest()
+    return hmac.digest(secret.encode(), b"\n".join(lines), "sha256").hex()

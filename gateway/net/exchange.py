@@ -325,7 +325,9 @@ class Connections:
     ) -> ClientConnection:
         attempt = self._loop.create_task(dialed)
         try:
-            return await _while_alive(remote, attempt)
+            while not (await asyncio.wait([attempt], timeout=remote.silence))[0]:
+                await remote.check()
+            return attempt.result()
         except BaseException:
             attempt.add_done_callback(_abort_made)
             attempt.cancel()
@@ -356,10 +358,29 @@ class Connections:
 
 
 async def _while_alive(remote: Remote, waited: asyncio.Future[T]) -> T:
-    """The result of a future, as long as the other side confirms that it is alive."""
-    while not (await asyncio.wait([waited], timeout=remote.silence))[0]:
-        await remote.check()
-    return waited.result()
+    """The result of a future, as long as the other side confirms that it is alive; a future still waited for gets the failure."""
+    assert remote.silence is not None
+    checking: list[asyncio.Task[None]] = []
+    alarm = waited.get_loop().call_later(
+        remote.silence, lambda: checking.append(asyncio.create_task(_check(remote, waited)))
+    )
+    try:
+        return await waited
+    finally:
+        alarm.cancel()
+        for each in checking:
+            each.cancel()
+
+
+async def _check(remote: Remote, waited: asyncio.Future[T]) -> None:
+    """Check the other side until it fails, or the future is not waited for any more."""
+    try:
+        while True:
+            await remote.check()
+            await asyncio.sleep(remote.silence or 0)
+    except Exception as failure:
+        if not waited.done():
+            waited.set_exception(failure)
 
 
 def _abort_made(attempt: asyncio.Task[ClientConnection]) -> None:
