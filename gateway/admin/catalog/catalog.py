@@ -1,9 +1,9 @@
 """The catalog of one worker: opened, polled, and changed.
 
-A poll reads the number and the mark of the last change. If they differ from those of the last snapshot, the whole catalog is
-read: it is small, and so every snapshot is consistent. A failed poll leaves the last snapshot in force. Until the first poll
-succeeds, requests are refused (gateway/wiring/admin.py). Withdrawn rights take effect even before the change is read
-(gateway/admin/catalog/withdrawals.py).
+A poll reads the number and the mark of the last change, unless the catalog's file is unchanged. If they differ from those of the
+last snapshot, the whole catalog is read: it is small, and so every snapshot is consistent. A failed poll leaves the last snapshot
+in force. Until the first poll succeeds, requests are refused (gateway/wiring/admin.py). Withdrawn rights take effect even before
+the change is read (gateway/admin/catalog/withdrawals.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from sqlalchemy import insert, select
 
 from gateway.admin.catalog.changes import CatalogChange, ChangeListener, Changes
-from gateway.admin.catalog.database import PATIENCE, CatalogDatabase, witnesses
+from gateway.admin.catalog.database import PATIENCE, CatalogDatabase, FileState, witnesses
 from gateway.admin.catalog.migrating import lost_tables, migrate, read_before
 from gateway.admin.catalog.schema import meta
 from gateway.admin.catalog.snapshot import EMPTY, Snapshot, mark_of, read_noted, read_snapshot
@@ -54,6 +54,8 @@ class Catalog:
         self._newest: Snapshot | None = None
         self._withdrawn = Withdrawn()
         self._vault: Vault | None = None
+        self._state: FileState | None = None
+        """Of the catalog's file when ``last`` was read; ``None`` if it is not known."""
         self._looking = asyncio.Lock()
         self._reading: asyncio.Task[Snapshot] | None = None
         self._away = False
@@ -181,9 +183,14 @@ class Catalog:
         """A new snapshot, or ``last`` if nothing has changed."""
         if self._vault is None:
             self._vault = await self._open()
+        last, state = self.last, await self.database.state()
+        if last is not None and state is not None and state == self._state:
+            return last
+        self._state = None
         async with self.database.reading() as connection:
-            last, noted = self.last, await read_noted(connection)
+            noted = await read_noted(connection)
             if last is not None and mark_of(noted) == (last.version, last.mark):
+                self._state = state
                 return last
             if mark_of(noted) == (EMPTY.version, EMPTY.mark):
                 await self._check_begun_anew()

@@ -4,6 +4,8 @@ SQLite. Every use opens a connection, and only to an existing file: a removed fi
 restored backup is noticed. The journal is a rollback journal, so polling writes nothing. A writing transaction takes the lock at
 its beginning, because two that read first would deadlock.
 
+A poll of an unchanged file opens nothing: while its inode, its size and its times are the same, so are the tables (``state``).
+
 PostgreSQL. A small pool of connections, which are tested before use. Reads are REPEATABLE READ, so they are consistent.
 
 Both raise ``CatalogUnavailable`` for lost connections, long locks, a server that is starting, stopping or read-only, and a full
@@ -13,8 +15,10 @@ disk. Tables that are missing, different, or inaccessible to this user are ``Cat
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,9 +32,14 @@ from sqlalchemy.pool import NullPool
 
 from gateway.imports import imported
 from gateway.model.errors import CatalogUnavailable, CatalogUnusable
+from gateway.store.threads import within
 
+FileState = tuple[int, int, int, int, int]
+"""Device, inode, size and times of a file."""
 PATIENCE = 3.0
 """Seconds that a statement, a lock or a connection may take."""
+_SETTLED = 1_000_000_000
+"""Nanoseconds after a write from which the next one gives the file another time: the clocks of file systems tick slowly."""
 _WRITES = "larder_writes"
 _OURS = (IntegrityError, ProgrammingError, DataError)
 _OTHER_TABLES = frozenset({"42P01", "42703", "42704", "42804", "42883", "42501", "3F000"})
@@ -66,6 +75,19 @@ class CatalogDatabase:
     def shared(self) -> bool:
         """Whether gateways on other machines can share it."""
         return self.path is None
+
+    async def state(self) -> FileState | None:
+        """What every write to a file changes; ``None`` if that cannot be told: a server, a missing file, or a write just now.
+
+        Raises:
+            CatalogUnavailable: the disk did not answer.
+        """
+        if self.path is None:
+            return None
+        try:
+            return await within(PATIENCE, partial(_state_of, self.path))
+        except OSError as error:  # a timeout is one
+            raise CatalogUnavailable("the disk of the catalog's files did not answer") from error
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
@@ -117,6 +139,16 @@ def _unavailable(lost: tuple[type[Exception], ...]) -> Iterator[None]:
         raise CatalogUnavailable(_reason(cause)) from error
     except lost as error:
         raise CatalogUnavailable(_reason(error)) from error
+
+
+def _state_of(path: Path) -> FileState | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) < _SETTLED:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _reason(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import CatalogChange
+from gateway.admin.catalog.database import FileState
 from gateway.admin.catalog.schema import warmups
 from gateway.admin.http.documents import Bucket, Name, Prefix, RequestModel, Text
 from gateway.admin.http.requests import check_if_match, etag_of
@@ -177,6 +178,8 @@ class Warmups:
     def __init__(self, catalog: Catalog, factory: WarmupFactory) -> None:
         self.factory = factory
         self._catalog = catalog
+        self._idle: FileState | None = None
+        """Of the catalog's file when no warm-up was to be run."""
 
     async def judge(self, request: WarmupRequest) -> None:
         """Refuse a request that is bound to fail.
@@ -255,9 +258,14 @@ class Warmups:
 
     async def unfinished(self) -> list[Warmup]:
         """Those to run, oldest first."""
+        state = await self._catalog.database.state()
+        if state is not None and state == self._idle:
+            return []
         query = select(warmups).where(warmups.c.state.in_(UNFINISHED)).order_by(warmups.c.created_at, warmups.c.id)
         async with self._catalog.database.reading() as connection:
-            return [Warmup.from_row(row) for row in (await connection.execute(query)).mappings()]
+            found = [Warmup.from_row(row) for row in (await connection.execute(query)).mappings()]
+        self._idle = None if found else state
+        return found
 
     async def take(self, name: str, owner: str) -> bool:
         """Make a worker the owner of a warm-up; ``False`` if it has ended."""
