@@ -211,15 +211,13 @@ class OriginClient:
 
         Raises:
             OriginUnavailable: no connection, or it broke or fell silent before the head of an answer.
-            S3Error: ``InvalidURI`` if the path or query cannot be put on a request line; ``IncompleteBody`` if the length of
-                the body differs from ``content_length``.
+            S3Error: ``InvalidURI``: path or query fit no request line; ``IncompleteBody``: the body has another length.
             IdentityGone: the origin or the identity is not configured.
         """
         try:
             link = self._links[identity.origin]
             keys = self._ring.fixed.get(identity) or await self._ring.keys(identity)
         except KeyError:
-            # The key was revoked or the origin removed while the request was in progress.
             raise IdentityGone("the origin, or the keys for it, are no longer configured") from None
         target = _target(raw_path, query)
         pairs = _pairs(link, headers)
