@@ -40,7 +40,7 @@ from larder import BatchReader
 
 LENGTHS = {"10 KiB": 10 * 1024, "110 KiB": 110 * 1024, "1 MiB": 1024**2}
 ITEMS = {"10 KiB": 2048, "110 KiB": 1024, "1 MiB": 256}
-BATCHES = (16, 64, 256)
+BATCHES = (16, 256)
 CONNECTIONS = (1, 4)
 REPEATS = 3
 SECONDS = 0.5

@@ -34,7 +34,7 @@ from larder.source import Access
 
 ITEMS = 600
 LENGTH = 20_000
-LATENCIES = {0.02: 3, 0.2: 1}
+LATENCIES = {0.02: 2, 0.2: 1}
 """Seconds until the origin answers, and pairs that are measured: what waits for a distant origin hardly varies."""
 THREADS = 16
 BATCHES = (8, 64)

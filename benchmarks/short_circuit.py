@@ -28,7 +28,7 @@ LENGTHS = {"10 KiB": 10 * 1024, "110 KiB": 110 * 1024, "1 MiB": 1024**2}
 ITEMS = {"10 KiB": 2048, "110 KiB": 1024, "1 MiB": 256}
 BATCH = 256
 CASE = "110 KiB"
-REPEATS = 5
+REPEATS = 3
 SECONDS = 0.5
 WAYS = {
     "tcp": "TCP",

@@ -1,6 +1,6 @@
 """How long a start takes: of the gateway until its first answer, of a command, of an import.
 
-Usage: python -m benchmarks.start [--turns 5]
+Usage: python -m benchmarks.start [--turns 3]
 
 The first request waits in the listening socket from the moment that the gateway announces it, so the answer comes as soon as a
 worker can give it. CPU is user and system time of all processes of the start. Wall time depends on what else the machine does;
@@ -96,7 +96,7 @@ def serve(home: Path, workers: int, extra: str = "") -> Took:
     return Took(cpu, wall)
 
 
-def run(turns: int = 5) -> None:
+def run(turns: int = 3) -> None:
     """Measure in turn, and write the result."""
     where = machine()
     home = Path(tempfile.mkdtemp(prefix="larder-start-"))
@@ -136,7 +136,7 @@ def _page(took: dict[str, list[Took]], budgets: dict[str, float]) -> str:
         ]
         for name, turns in took.items()
     ]
-    about = f"{__doc__.partition('[--turns 5]')[2].strip()} Medians of {len(next(iter(took.values())))} starts, in turn.\n\n"
+    about = f"{__doc__.partition('[--turns 3]')[2].strip()} Medians of {len(next(iter(took.values())))} starts, in turn.\n\n"
     return about + table(
         ["start", "CPU", "until the end or the first answer", "the fastest", "budget, quiet machine"], rows
     )
@@ -144,5 +144,5 @@ def _page(took: dict[str, list[Took]], budgets: dict[str, float]) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=3)
     run(parser.parse_args().turns)
