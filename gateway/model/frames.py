@@ -25,7 +25,7 @@ END_MAGIC = b"LEND"
 END_POSITION = 0xFFFFFFFF
 MEDIA_TYPE = "application/x-larder-batch"
 ATTACHED = 1
-"""Flag of the preamble: items are not in the answer but in open files that came with it."""
+"""Flag of the preamble: items are not in the answer but in open files that come with it."""
 
 PREAMBLE = struct.Struct("<4sHHII")
 ENTRY = struct.Struct("<IIQQIHH")
@@ -109,12 +109,7 @@ def index_head(entries: Iterable[FrameEntry]) -> tuple[bytes, bytes, int]:
 
 
 def resident_head(
-    positions: Sequence[int],
-    indices: NDArray[np.uint32],
-    lengths: Sequence[int],
-    crcs: Sequence[int],
-    *,
-    attached: bool = False,
+    positions: Sequence[int], indices: NDArray[np.uint32], lengths: Sequence[int], crcs: Sequence[int]
 ) -> tuple[bytes, bytes, int]:
     """``index_head`` for items of the cache, by column: of a batch's answer, objects for its items are the largest part.
 
@@ -123,22 +118,76 @@ def resident_head(
         indices: of the items.
         lengths: in bytes.
         crcs: CRC-32 of the bytes.
-        attached: every item is at the beginning of a file that comes with the answer, and no bytes follow.
     """
+    rows = _rows(positions, indices, lengths, crcs)
+    ends = np.cumsum(rows["length"])
+    rows["offset"] = ends - rows["length"]
+    size = int(ends[-1]) if len(rows) else 0
+    head, end = _around(rows.tobytes(), len(rows), 0, size, 0)
+    return head, end, size
+
+
+def _rows(
+    positions: Sequence[int], indices: NDArray[np.uint32], lengths: Sequence[int], crcs: Sequence[int]
+) -> NDArray[np.void]:
     rows = np.zeros(len(positions), _ENTRIES)
     rows["position"], rows["index"], rows["length"], rows["crc32"] = positions, indices, lengths, crcs
     rows["flags"] = ItemFlag.HIT
-    ends = np.cumsum(rows["length"])
-    if not attached:
-        rows["offset"] = ends - rows["length"]
-    size = int(ends[-1]) if len(rows) else 0
-    head, end = _around(rows.tobytes(), len(rows), 0, size, ATTACHED if attached else 0)
-    return head, end, size
+    return rows
 
 
 def _around(block: bytes, count: int, missing: int, size: int, flags: int) -> tuple[bytes, bytes]:
     end = END.pack(END_POSITION, END_MAGIC, size, count - missing, missing, crc32(block), 0, 0)
     return PREAMBLE.pack(INDEX_MAGIC, VERSION, flags, count, 0) + block, end
+
+
+class AttachedIndex:
+    """The records of an answer whose items are in open files: the index form without bodies, in parts.
+
+    Every item is at the beginning of its file, and the files of a part leave with its entries.
+
+    Args:
+        count: items of the answer.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.delivered = 0
+        self.bytes = 0
+        self._crc = 0
+
+    @property
+    def length(self) -> int:
+        """Bytes of all records."""
+        return PREAMBLE.size + self.count * ENTRY.size + END.size
+
+    def preamble(self) -> bytes:
+        """The beginning."""
+        return PREAMBLE.pack(INDEX_MAGIC, VERSION, ATTACHED, self.count, 0)
+
+    def items(
+        self, positions: Sequence[int], indices: NDArray[np.uint32], lengths: Sequence[int], crcs: Sequence[int]
+    ) -> bytes:
+        """The entries of items with a file, as for ``resident_head``."""
+        self.delivered += len(positions)
+        self.bytes += sum(lengths)
+        return self._record(_rows(positions, indices, lengths, crcs))
+
+    def gone(self, positions: Sequence[int], indices: NDArray[np.uint32]) -> bytes:
+        """The entries of items that were evicted before their files could be opened; the client requests them again."""
+        rows = np.zeros(len(positions), _ENTRIES)
+        rows["position"], rows["index"], rows["status"] = positions, indices, ItemStatus.NOT_RESIDENT
+        return self._record(rows)
+
+    def end(self) -> bytes:
+        """The end record."""
+        missing = self.count - self.delivered
+        return END.pack(END_POSITION, END_MAGIC, self.bytes, self.delivered, missing, self._crc, 0, 0)
+
+    def _record(self, rows: NDArray[np.void]) -> bytes:
+        block = rows.tobytes()
+        self._crc = crc32(block, self._crc)
+        return block
 
 
 class FrameSequence:

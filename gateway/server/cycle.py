@@ -34,8 +34,8 @@ PIECES = "larder.pieces"
 CHANNEL = "larder.channel"
 """Extension: the sending side of the connection, which knows for how long it waited for the client."""
 DESCRIPTORS = "larder.descriptors"
-"""Extension: the rest of a response's body, and open files beside it, in one message. See ``Cycle._send_descriptors``. Its value
-in the scope is a function that says whether so many descriptors may be sent now."""
+"""Extension: a piece of a response's body, and open files beside it, in one message. See ``Cycle._send_descriptors``. Its value
+in the scope is the connection's ``local.Passing``, which must admit the descriptors first."""
 HIGH_WATER = 256 * 1024
 """Bytes of a request body buffered for the application before reading pauses."""
 
@@ -328,7 +328,7 @@ class Cycle:
         await self._write(b"".join(waiting))
 
     async def _send_descriptors(self, head: Head, body: bytes, files: Sequence[int]) -> None:
-        """Send the whole body, which must have a content-length, with descriptors attached to its message."""
+        """Send a piece of the body, which must have a content-length, with descriptors attached to its message."""
         self._account(head, len(body))
         data, self._held = self._held + body, b""
         await self._channel.send_descriptors(data, files)

@@ -162,18 +162,54 @@ class DescriptorsInFlight:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._sent: dict[Receiver, int] = {}
+        self._sending: set[Receiver] = set()
 
     def admit(self, receiver: Receiver, count: int) -> bool:
-        """Whether ``count`` descriptors may be sent; then they count until the peer has received everything."""
+        """Whether ``count`` descriptors may be sent; then they count until they are ``sent`` and received."""
         if receiver.unreceived():
             return False
         self._sent.pop(receiver, None)
+        self._sending.discard(receiver)
         if sum(self._sent.values()) + count > self._limit:
-            self._sent = {other: sent for other, sent in self._sent.items() if not other.lost and other.unreceived()}
+            self._forget_received()
         if sum(self._sent.values()) + count > self._limit:
             return False
         self._sent[receiver] = count
+        self._sending.add(receiver)
         return True
+
+    def sent(self, receiver: Receiver) -> None:
+        """All of the admitted ones were sent: they count until the peer has received everything."""
+        self._sending.discard(receiver)
+
+    def _forget_received(self) -> None:
+        self._sending = {other for other in self._sending if not other.lost}
+        self._sent = {
+            other: count
+            for other, count in self._sent.items()
+            if other in self._sending or (not other.lost and other.unreceived())
+        }
+
+
+class Passing:
+    """One connection's part in ``DescriptorsInFlight``.
+
+    Args:
+        in_flight: of its worker.
+        receiver: the connection.
+    """
+
+    def __init__(self, in_flight: DescriptorsInFlight, receiver: Receiver) -> None:
+        self._in_flight = in_flight
+        self._receiver = receiver
+
+    def admit(self, count: int) -> bool:
+        """Whether ``count`` descriptors may be sent now; they count from here on."""
+        return self._in_flight.admit(self._receiver, count)
+
+    def sent(self) -> None:
+        """All of them were sent."""
+        self._in_flight.sent(self._receiver)
 
 
 def in_flight_of(server_state: Any) -> DescriptorsInFlight:

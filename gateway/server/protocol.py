@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from functools import partial
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -29,7 +28,7 @@ from gateway import metrics
 from gateway.net.deadlines import NEVER, watch
 from gateway.server.channel import Channel
 from gateway.server.cycle import CHANNEL, DESCRIPTORS, FILES, PIECES, Cycle
-from gateway.server.local import in_flight_of, is_another_user
+from gateway.server.local import Passing, in_flight_of, is_another_user
 from gateway.server.parsing import BadRequest, RequestHead, RequestParser, TlsClient
 from gateway.server.refusals import Application, Scope, refusal, slow_down
 from gateway.server.strangers import AUTHENTICATED, strangers_of
@@ -101,7 +100,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         self._extensions = {CHANNEL: self.channel, **(_ZERO_COPY if self.channel.zero_copy else {})}
         if is_another_user(transport.get_extra_info("socket")):
-            self._extensions[DESCRIPTORS] = partial(in_flight_of(self._state).admit, self.channel)
+            self._extensions[DESCRIPTORS] = Passing(in_flight_of(self._state), self.channel)
         self._connections.add(self)
         metrics.OPENED_CONNECTIONS.inc()
         metrics.CONNECTIONS.inc()

@@ -84,6 +84,16 @@ class ItemBlobs:
         states.stamp[index] = stamp
         states.flags[index] = flag
 
+    def doubt(self, content: Content, indices: NDArray[np.uint32]) -> None:
+        """Record that these items could not be opened: those that still seem verified are looked at when they are read next."""
+        flags = content.states.flags
+        flags[indices[flags[indices] == VERIFIED]] = RESIDENT
+
+    @property
+    def readable(self) -> bool:
+        """Whether files may be read now."""
+        return self._disk.readable
+
     # --- datasets
 
     def adopt(self, content: Content) -> None:
@@ -259,3 +269,8 @@ def close_each(descriptors: Sequence[int]) -> None:
 def close_files(files: Sequence[ItemFile]) -> None:
     """Close the files returned by ``open_all`` and ``look``."""
     closer.close_files([file.fd for file in files])
+
+
+def close_files_soon(files: Sequence[ItemFile]) -> None:
+    """``close_files`` in a thread, which costs less for many files."""
+    closer.close_many([file.fd for file in files])

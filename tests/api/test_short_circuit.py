@@ -132,6 +132,13 @@ def blobs_open_in(running: Running) -> list[str]:
     return [link for link in links if "/blobs/" in link]
 
 
+def when_sent(running: Running, child: OtherUser, before: float) -> None:
+    """Wait until the gateway has sent all files of an answer, of which its reader has read none."""
+    child.steps.wait()
+    name = "larder_batch_descriptors_total"
+    wait_until(lambda: running.metric(name) - before == COUNT, 20.0, "sending the files")
+
+
 def blob(settings: Settings, made: Stock, index: int) -> Path:
     """Where an item's bytes are in the cache."""
     name = made.rows[index].digest.hex()
@@ -228,7 +235,7 @@ def test_files_that_do_not_fit_into_the_process(running: Running, made: Stock) -
 
 
 def between(steps: Steps) -> None:
-    """In a reader: when the files of an answer have come and none was read, let the test act, and go on."""
+    """In a reader: when files of an answer have come and none was read, let the test act, and go on."""
     fill = frames._filled
     told = []
 
@@ -251,13 +258,27 @@ def test_an_evicted_item_stays_readable_while_open(settings: Settings, running: 
         reading.fetch_everything()
         return reading.stats.by_way
 
+    before = running.metric("larder_batch_descriptors_total")
     with OtherUser(read) as child:
-        child.steps.wait()
+        when_sent(running, child, before)
         for index in EVERYTHING:
             blob(settings, made, index).unlink()
         child.steps.reached()
         assert child.result() == {"files": COUNT}
     assert sorted(made.read(running, EVERYTHING)) == EVERYTHING
+
+
+def test_items_that_left_the_cache_before_they_were_opened(settings: Settings, running: Running, made: Stock) -> None:
+    """Rule: an answer that has begun says which of its items are gone; they are requested again, and come as bytes."""
+
+    def read() -> tuple[dict[str, int], int, int]:
+        reading = Reading(running, made)
+        reading.fetch_everything()
+        return reading.stats.by_way, reading.stats.retries, reading.stats.crc_errors
+
+    for index in (0, 40, COUNT - 2):
+        blob(settings, made, index).unlink()
+    assert as_another_user(read) == ({"files": COUNT - 3, "socket/cold": 3}, 1, 0)
 
 
 def test_a_damaged_blob_is_never_delivered(settings: Settings, running: Running, made: Stock) -> None:
@@ -269,8 +290,9 @@ def test_a_damaged_blob_is_never_delivered(settings: Settings, running: Running,
         reading.fetch_everything()
         return reading.stats.by_way, reading.stats.crc_errors
 
+    before = running.metric("larder_batch_descriptors_total")
     with OtherUser(read) as child:
-        child.steps.wait()
+        when_sent(running, child, before)
         os.truncate(blob(settings, made, 5), 100)
         blob(settings, made, 6).write_bytes(bytes(5_000))
         child.steps.reached()
@@ -311,8 +333,9 @@ def test_a_gateway_that_is_killed_mid_batch(origin: FakeOrigin, made: Stock, tmp
             reading.fetch_everything()
             return before >= COUNT, reading.stats.by_way["files"] - before
 
+        before = first.metric("larder_batch_descriptors_total")
         with OtherUser(read) as child:
-            child.steps.wait()
+            when_sent(first, child, before)
             first.kill()
             first.process.stdout.close()
             child.steps.reached()

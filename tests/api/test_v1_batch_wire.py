@@ -6,9 +6,11 @@ import json
 from itertools import starmap
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from gateway.model.frames import (
     ATTACHED,
@@ -18,6 +20,7 @@ from gateway.model.frames import (
     FRAME,
     PREAMBLE,
     TRAILER,
+    AttachedIndex,
     FrameEntry,
     FrameSequence,
     ItemFlag,
@@ -53,18 +56,34 @@ def test_the_index_form_is_that_of_the_golden_vector() -> None:
     assert size == sum(map(len, bodies))
 
 
-@pytest.mark.parametrize("rows", [[], [(0, 7, 5, 1), (2, 9, 0, 2**32 - 1), (1, 2**32 - 2, 2**33, 3)]])
-def test_an_index_by_columns_is_the_same(rows: list[tuple[int, int, int, int]]) -> None:
-    """Rule: items of the cache have the index that their entries make; with open files, all offsets are 0 and a flag says so."""
+ROWS = [(0, 7, 5, 1), (2, 9, 0, 2**32 - 1), (1, 2**32 - 2, 2**33, 3)]
+Columns = tuple[list[int], NDArray[np.uint32], list[int], list[int]]
+
+
+def columns(rows: list[tuple[int, int, int, int]]) -> Columns:
+    """Positions, indices, lengths and CRCs."""
     positions, indices, lengths, crcs = ([row[at] for row in rows] for at in range(4))
-    columns = positions, np.array(indices, np.uint32), lengths, crcs
-    head, end, size = resident_head(*columns)
-    assert (head, end, size) == index_head(starmap(FrameEntry, rows))
-    attached, attached_end, attached_size = resident_head(*columns, attached=True)
-    assert PREAMBLE.unpack_from(attached)[2] == ATTACHED
-    offsets = [ENTRY.unpack_from(attached, PREAMBLE.size + ENTRY.size * number)[2] for number in range(len(rows))]
-    assert offsets == [0] * len(rows)
-    assert (len(attached), len(attached_end), attached_size) == (len(head), len(end), size)
+    return positions, np.array(indices, np.uint32), lengths, crcs
+
+
+@pytest.mark.parametrize("rows", [[], ROWS])
+def test_an_index_by_columns_is_the_same(rows: list[tuple[int, int, int, int]]) -> None:
+    """Rule: items of the cache have the index that their entries make."""
+    assert resident_head(*columns(rows)) == index_head(starmap(FrameEntry, rows))
+
+
+def test_an_index_in_parts() -> None:
+    """Rule: with open files, a flag says so, all offsets are 0, and the end record counts what was opened and what was gone."""
+    index = AttachedIndex(4)
+    made = index.preamble() + index.items(*columns(ROWS[:2])) + index.gone([3], np.array([8], np.uint32))
+    made += index.items(*columns(ROWS[2:])) + index.end()
+    assert len(made) == index.length
+    assert PREAMBLE.unpack_from(made)[2:4] == (ATTACHED, 4)
+    entries = made[PREAMBLE.size : -END.size]
+    first, second, third = ((position, item, 0, size, crc, 0, ItemFlag.HIT) for position, item, size, crc in ROWS)
+    gone = (3, 8, 0, 0, 0, ItemStatus.NOT_RESIDENT, 0)
+    assert list(ENTRY.iter_unpack(entries)) == [first, second, gone, third]
+    assert END.unpack(made[-END.size :])[2:6] == (5 + 2**33, 3, 1, crc32(entries))
 
 
 def test_frames_are_those_of_the_golden_vector() -> None:

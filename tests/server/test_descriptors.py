@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from gateway.server.cycle import DESCRIPTORS
-from gateway.server.local import DescriptorsInFlight, is_another_user
+from gateway.server.local import DescriptorsInFlight, Passing, is_another_user
 from tests.other_user import OtherUser, as_another_user, open_folder
 from tests.server.conftest import head, wait_until
 
@@ -65,13 +65,14 @@ def attaching(files, body=b"see the files"):
     """Answers with files if it may, else says that it may not."""
 
     async def handler(scope, receive, send):
-        admit = scope["extensions"].get(DESCRIPTORS)
-        if admit is None or not admit(len(files)):
+        passing = scope["extensions"].get(DESCRIPTORS)
+        if passing is None or not passing.admit(len(files)):
             await send(head(3))
             await send({"type": "http.response.body", "body": b"no."})
             return
         await send(head(len(body)))
         await send({"type": DESCRIPTORS, "body": body, "files": files})
+        passing.sent()
 
     return handler
 
@@ -128,11 +129,16 @@ def test_a_peer_that_has_not_received_gets_no_more(start, numbered, path):
     admitted = []
     answer = attaching(numbered[:3])
 
+    class Noted(Passing):
+        """Notes what was admitted."""
+
+        def admit(self, count):
+            admitted.append(super().admit(count))
+            return admitted[-1]
+
     async def handler(scope, receive, send):
-        found = scope["extensions"].get(DESCRIPTORS)
-        if found is not None:
-            admit = found
-            scope["extensions"] = {DESCRIPTORS: lambda count: admitted.append(admit(count)) or admitted[-1]}
+        passing = scope["extensions"][DESCRIPTORS]
+        scope["extensions"] = {DESCRIPTORS: Noted(passing._in_flight, passing._receiver)}
         await answer(scope, receive, send)
 
     start(handler, unix_socket=path)
@@ -170,14 +176,30 @@ def test_descriptors_in_flight_are_bounded():
     in_flight = DescriptorsInFlight(10)
     one, other, third = Receiver(), Receiver(), Receiver()
     assert in_flight.admit(one, 6)
+    in_flight.sent(one)
     one.waiting = True
     assert not in_flight.admit(one, 1)
     assert not in_flight.admit(other, 5)
     assert in_flight.admit(other, 4)
+    in_flight.sent(other)
     other.waiting = True
     assert not in_flight.admit(third, 1)
     other.waiting = False
     assert in_flight.admit(third, 4)
+    in_flight.sent(third)
     one.lost = True
     assert in_flight.admit(other, 6)
     assert not in_flight.admit(Receiver(), 11)
+
+
+def test_descriptors_that_are_still_to_be_sent_count():
+    """Rule: of an answer in parts, the parts to come count although the peer has received all before; unless it is lost."""
+    in_flight = DescriptorsInFlight(10)
+    slow, other = Receiver(), Receiver()
+    assert in_flight.admit(slow, 6)
+    assert not in_flight.admit(other, 5)
+    in_flight.sent(slow)
+    assert in_flight.admit(other, 5)
+    assert not in_flight.admit(slow, 6)
+    other.lost = True
+    assert in_flight.admit(slow, 6)

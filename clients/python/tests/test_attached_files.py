@@ -9,14 +9,14 @@ from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
-from batch_wire import Item, attached_form
+from batch_wire import NOT_RESIDENT, Item, attached_form
 
 import larder
 from larder.connection import Connection
 from larder.credentials import Credentials
 from larder.errors import TruncatedBatch, UnexpectedAnswer
 from larder.frames import Decoder
-from larder.local import LocalSocket, acceptable
+from larder.local import LocalSocket, acceptable, close_all
 
 KEY = Credentials("key", "secret")
 ITEMS = [Item(1, 11, b"eleven"), Item(4, 10, b"ten"), Item(0, 10, b"ten"), Item(3, 13, b"")]
@@ -29,6 +29,7 @@ class Files:
     def __init__(self, folder, contents):
         self.paths = []
         self.open = []
+        self._taken = False
         for number, content in enumerate(contents):
             path = folder / f"item-{number}"
             path.write_bytes(content)
@@ -36,8 +37,9 @@ class Files:
             self.open.append(os.open(path, os.O_RDONLY))
 
     def take(self):
-        """All."""
-        return self.open
+        """All, once."""
+        taken, self._taken = self._taken, True
+        return [] if taken else list(self.open)
 
     def closed(self):
         """Whether each descriptor is closed."""
@@ -50,9 +52,10 @@ def files(tmp_path):
     return Files(tmp_path, [item.data for item in ITEMS])
 
 
-def decoder(files, **options):
+def decoder(files, body=None, **options):
     """A decoder of an answer with files."""
-    return Decoder(np.array(REQUEST, "<u4"), length=len(attached_form(ITEMS)), files=files, **options)
+    length = len(attached_form(ITEMS) if body is None else body)
+    return Decoder(np.array(REQUEST, "<u4"), length=length, files=files, **options)
 
 
 def test_items_are_read_from_files(files):
@@ -61,6 +64,81 @@ def test_items_are_read_from_files(files):
     assert received.positions == [1, 4, 0, 3]
     assert [bytes(data) for data in received.data] == [b"eleven", b"ten", b"ten", b""]
     assert (received.attached, received.corrupt) == (4, 0)
+    assert files.closed()
+
+
+class Parts(io.RawIOBase):
+    """An answer whose entries come in parts with their files, each part only when all files before it are closed."""
+
+    def __init__(self, folder, items, part):
+        self.body = attached_form(items)
+        self.at = 0
+        self.open = []
+        self._arrived = []
+        self._parts = [items[first : first + part] for first in range(0, len(items), part)]
+        self._folder = folder
+
+    def readinto(self, view):
+        """No more than the current part."""
+        begins = 16 + 32 * self._given
+        if self.at == begins and self._parts:
+            assert self.all_closed()
+            self._come(self._parts.pop(0))
+        end = 16 + 32 * self._given if self._given else 16
+        size = min(len(view), end - self.at if self._parts or self.at < end else len(self.body) - self.at)
+        view[:size] = self.body[self.at : self.at + size]
+        self.at += size
+        return size
+
+    @property
+    def _given(self):
+        return len(self.open)
+
+    def _come(self, items):
+        for item in items:
+            path = self._folder / f"part-{len(self.open)}"
+            path.write_bytes(item.data)
+            self.open.append(os.open(path, os.O_RDONLY))
+            self._arrived.append(self.open[-1])
+
+    def take(self):
+        """Those that came."""
+        taken, self._arrived = self._arrived, []
+        return taken
+
+    def all_closed(self):
+        """Whether each descriptor is closed."""
+        return all(not os.path.exists(f"/proc/self/fd/{file}") for file in self.open)
+
+
+def test_items_are_read_while_others_are_opened(tmp_path):
+    """Rule: the files of a part are read and closed before the next part is waited for."""
+    items = [Item(at, 100 + at, b"item %d" % at) for at in range(70)]
+    parts = Parts(tmp_path, items, 32)
+    decoding = Decoder(np.arange(100, 170, dtype="<u4"), length=len(parts.body), files=parts)
+    received = decoding.decode(parts)
+    assert [bytes(data) for data in received.data] == [item.data for item in items]
+    assert parts.all_closed()
+
+
+def test_items_without_a_file_are_neither_received_nor_failed(tmp_path):
+    """Rule: what the gateway could not open any more is requested again; the others have their own files."""
+    files = Files(tmp_path, [b"eleven", b"ten"])
+    items = [ITEMS[0], Item(4, 10, status=NOT_RESIDENT, flags=0), ITEMS[2]]
+    received = decoder(files, body=attached_form(items)).decode(io.BytesIO(attached_form(items)))
+    assert [bytes(data) for data in received.data] == [b"eleven", b"ten"]
+    assert (received.positions, received.failures, received.corrupt) == ([1, 0], {}, 0)
+    assert files.closed()
+
+
+def test_closing_leaves_other_files_open(tmp_path):
+    """Rule: exactly the given descriptors are closed, in whatever order, and none of an empty list."""
+    files = Files(tmp_path, [b"x"] * 6)
+    close_all([])
+    close_all([files.open[4], files.open[1], files.open[3]])
+    left = [os.path.exists(f"/proc/self/fd/{file}") for file in files.open]
+    assert left == [True, False, True, False, False, True]
+    close_all(each for each, is_open in zip(files.open, left, strict=True) if is_open)
     assert files.closed()
 
 
@@ -103,15 +181,17 @@ def test_another_number_of_files_than_items(tmp_path, number):
     assert files.closed()
 
 
-def test_every_cut(files):
-    """Rule: an answer that is cut anywhere gives nothing; its files wait for the connection's end."""
+def test_every_cut(tmp_path):
+    """Rule: an answer that is cut anywhere gives nothing; its files are closed, or wait for the connection's end."""
     body = attached_form(ITEMS)
     for size in range(len(body)):
+        files = Files(tmp_path, [item.data for item in ITEMS])
         decoding = decoder(files)
         with pytest.raises(TruncatedBatch):
             decoding.decode(io.BytesIO(body[:size]))
         assert decoding.received.positions == []
-    assert decoder(files).decode(io.BytesIO(body)).attached == 4
+        close_all(files.take())
+        assert files.closed()
 
 
 def test_every_flipped_byte(tmp_path):

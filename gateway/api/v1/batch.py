@@ -20,13 +20,12 @@ from gateway.api.v1.batch_body import (
     Framing,
     RawHeaders,
     headers_of,
-    send_attached,
     send_frames,
     send_resident,
-    why_bytes,
 )
+from gateway.api.v1.batch_files import WANTED, Answer, open_answer, send_attached
 from gateway.edge.asgi import send_json
-from gateway.engine.items.answers import BatchAsk, Resident
+from gateway.engine.items.answers import Arriving, BatchAsk, Resident, Unopened
 from gateway.engine.items.batch import Batches
 from gateway.engine.space.planned import InForce, Planned
 from gateway.model.datasets import ApiError
@@ -41,10 +40,9 @@ from gateway.store.datasets.opened import Registration
 
 MOST_INDICES = 1_048_576
 _PARAMETERS = ("mode", "take", "ordered", "epoch", "job")
-_DESCRIPTORS = b"x-larder-descriptors"
-"""Header of a request: how many open files the client can take."""
 _BYTES = "x-larder-bytes"
-"""Header of the answer: why it has bytes instead."""
+"""Header of the answer: why it has bytes instead of open files."""
+_FORMS = {Resident: "index", Unopened: "descriptors", Arriving: "frames"}
 _LONGEST_JOB = 128
 _TURN = 1000
 
@@ -215,19 +213,21 @@ class BatchEndpoint:
         fields = dict(scope["headers"])
         as_tar = batch_tar.MEDIA_TYPE in fields.get(b"accept", b"").decode("latin-1")
         timer = SendTimer(scope)
-        answer = await self._batches.open(ask)
         headers = headers_of([("content-type", batch_tar.MEDIA_TYPE if as_tar else MEDIA_TYPE)])
         headers += self._directives(content, plan)
-        form = "tar" if as_tar else "index" if isinstance(answer, Resident) else "frames"
-        if _DESCRIPTORS in fields and not as_tar:
-            reason = why_bytes(scope, fields[_DESCRIPTORS], answer)
+        answer: Answer
+        if WANTED in fields and not as_tar:
+            answer, reason = await open_answer(self._batches, scope, ask, fields[WANTED])
             headers += headers_of([(_BYTES, reason)]) if reason else []
-            form = form if reason else "descriptors"
-        metrics.BATCHES.labels(ask.mode.value, form).inc()
-        if as_tar:
+        else:
+            answer = await self._batches.open(ask)
+        metrics.BATCHES.labels(ask.mode.value, "tar" if as_tar else _FORMS[type(answer)]).inc()
+        if isinstance(answer, Unopened):
+            await send_attached(
+                scope, send, ask, answer, headers
+            )  # the reading, which takes the time, is not seen here
+        elif as_tar:
             await batch_tar.send_tar(scope, send, ask, answer, self._batches.fetches, headers)
-        elif isinstance(answer, Resident) and form == "descriptors":
-            await send_attached(send, ask, answer, headers)  # the reading, which takes the time, is not seen here
         elif isinstance(answer, Resident):
             size = await send_resident(scope, send, ask, answer, headers)
             self._note_read(len(answer.positions), size, timer.seconds)

@@ -21,7 +21,7 @@ from gateway.engine.items.wanted import FailedItem, InMemoryItem, ItemStream, La
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.frames import FrameEntry, FrameSequence, ItemFlag, ItemStatus, resident_head
 from gateway.server.channel import SMALL
-from gateway.server.cycle import DESCRIPTORS, Piece
+from gateway.server.cycle import Piece
 from gateway.server.files import read_exactly
 from gateway.server.refusals import Scope, Send
 from gateway.server.send import send_pieces
@@ -35,8 +35,6 @@ RESULTS = {
     ItemStatus.NOT_RESIDENT: "not-resident",
     ItemStatus.REFUSED: "refused",
 }
-_DIGITS = 9
-"""Digits of the largest number of descriptors that a client may say."""
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,16}\Z")
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -100,51 +98,10 @@ async def send_resident(
         opened.close()
 
 
-async def send_attached(send: Send, ask: BatchAsk, opened: Resident, headers: RawHeaders) -> None:
-    """Send the index form with the open files beside it instead of their bytes, and close the files. See ``why_bytes``.
-
-    Raises:
-        ClientGone: the connection was lost; the kernel closes what was not received.
-    """
-    try:
-        head, end, size = _head(ask, opened, attached=True)
-        body = head + end
-        start: dict[str, Any] = {"type": "http.response.start", "status": 200}
-        start["headers"] = [*headers, (b"content-length", b"%d" % len(body))]
-        await send(start)
-        await send({"type": DESCRIPTORS, "body": body, "files": [file.fd for file in opened.files]})
-        metrics.DESCRIPTORS.inc(len(opened.files))
-        TO_CLIENTS.tally.delivered("hit", len(opened.files), size)
-    finally:
-        opened.close()
-
-
-def why_bytes(scope: Scope, wanted: bytes, answer: Resident | Arriving) -> str:
-    """Why a client that can take open files gets bytes; empty: the files may be sent now, and count as in flight from here on.
-
-    Args:
-        scope: of the request.
-        wanted: how many files the client can take, as its header says.
-        answer: to its request.
-    """
-    if not isinstance(answer, Resident):
-        return "cold"
-    admit = scope.get("extensions", {}).get(DESCRIPTORS)
-    if admit is None:
-        reason = "tcp" if scope.get("client") else "user"
-    elif not wanted.isdigit() or len(wanted) > _DIGITS or len(answer.files) > int(wanted):
-        reason = "many"
-    else:
-        reason = "" if admit(len(answer.files)) else "in-flight"
-    if reason:
-        metrics.DESCRIPTORS_REFUSED.labels(reason).inc()
-    return reason
-
-
-def _head(ask: BatchAsk, opened: Resident, *, attached: bool = False) -> tuple[bytes, bytes, int]:
+def _head(ask: BatchAsk, opened: Resident) -> tuple[bytes, bytes, int]:
     """Index, end record, and the items' bytes."""
     _, sizes, crcs = zip(*opened.files, strict=True) if opened.files else ((), (), ())
-    return resident_head(opened.positions, ask.indices[opened.positions], sizes, crcs, attached=attached)
+    return resident_head(opened.positions, ask.indices[opened.positions], sizes, crcs)
 
 
 @dataclass(frozen=True, slots=True)

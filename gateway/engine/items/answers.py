@@ -1,8 +1,8 @@
-"""The request of a batch, and its two forms of answer."""
+"""The request of a batch, and the forms of its answer."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from gateway.model.keys import OriginIdentity
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
 from gateway.store.datasets.opened import Registration
-from gateway.store.items import ItemFile, close_files
+from gateway.store.items import ItemFile, close_files, close_files_soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,27 @@ class Resident:
 
     def close(self) -> None:
         """Close the files."""
+        close_files(self._release())
+
+    def close_soon(self) -> None:
+        """Close the files in a thread: their peer has them open too."""
+        close_files_soon(self._release())
+
+    def _release(self) -> list[ItemFile]:
         files, self.files = self.files, []
         self._room.left += len(files)
-        close_files(files)
+        return files
+
+
+@dataclass(frozen=True, slots=True)
+class Unopened:
+    """An answer that is entirely on disk, as far as is known: ``positions``, in the order of delivery.
+
+    ``open`` opens the files of some of them. Those that it does not return have left the cache meanwhile.
+    """
+
+    positions: Sequence[int]
+    open: Callable[[Sequence[int]], Awaitable[Resident]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 ``Batches.open`` decides between the two forms of an answer (gateway/model/frames.py). If all items to be delivered are
 on disk, it opens the files and the answer has a length (``Resident``). Otherwise items are delivered as they arrive
-(``Arriving``): resident items first, then fetched ones.
+(``Arriving``): resident items first, then fetched ones. A reader that gets the files themselves reads the first ones while the
+others are opened (``Unopened``).
 
 In substitute mode the reader gets the requested number as long as there are candidates: a slow item is replaced by another one
 (``policies.batch.may_replace``), and so is a failed one. Items that were not delivered can be requested again.
@@ -16,12 +17,13 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from cachetools import TTLCache
 from numpy.typing import NDArray
 
-from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident, Room
+from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident, Room, Unopened
 from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.homes import HolderLookup, Split, split_of
 from gateway.engine.items.prefetch import Prefetcher
@@ -74,6 +76,26 @@ class Batches:
         """Decide what to deliver, and open the resident items."""
         await self._prepare(ask)
         return await (self._open_exact(ask) if ask.mode is BatchMode.EXACT else self._open_substitute(ask))
+
+    async def unopened(self, ask: BatchAsk, files: int) -> Unopened | None:
+        """An answer of at most ``files`` files of this node that can be opened while it is sent; ``None``: ``open`` is needed."""
+        await self._prepare(ask)
+        wanted = min(ask.take, len(ask.indices))
+        positions = np.flatnonzero(self.resident(ask))[:wanted]
+        flags = ask.registration.content.states.flags[ask.indices[positions]]
+        if wanted > min(files, LARGEST_OPEN_BATCH) or len(positions) < wanted or np.any(flags != VERIFIED):
+            return None
+        return Unopened(positions.tolist(), partial(self._open_some, ask)) if self._items.readable else None
+
+    async def _open_some(self, ask: BatchAsk, positions: Sequence[int]) -> Resident:
+        files = await self._ready(ask, positions)
+        found = {position: file for position, file in zip(positions, files, strict=True) if file is not None}
+        if len(found) < len(files):
+            lost = [position for position in positions if position not in found]
+            self._items.doubt(ask.registration.content, ask.indices[lost])
+        opened = Resident(self._room)
+        opened.take(found.keys(), found.values())
+        return opened
 
     def resident(self, ask: BatchAsk) -> NDArray[np.bool_]:
         """By position, whether the item is known to be in the cache."""

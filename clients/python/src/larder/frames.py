@@ -1,9 +1,9 @@
 """Streaming decoder of a batch's answer. The format is in docs/batch-protocol.md of the gateway.
 
 There are two forms. If all items are resident, an index comes first and the items' bytes follow contiguously: they are read
-into a few large buffers. Over a unix socket, open files may come beside the index instead of the bytes, and are read in the same
-way. Otherwise each item is a frame. Both end with a record of the totals; an answer without it is
-truncated, whatever the transport reports.
+into a few large buffers. Over a unix socket, open files may come beside the index instead of the bytes: each has come when its
+entry has, and is read while the gateway opens the next ones. Otherwise each item is a frame. Both end with a record of the
+totals; an answer without it is truncated, whatever the transport reports.
 
 Rule of this module: `Received` holds exactly the complete items with a correct CRC at requested positions, none twice, whatever
 happens; an inconsistent answer loses even those. So a truncated, damaged or hostile answer costs a repetition, never a wrong
@@ -23,8 +23,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from larder.buffers import SIZE, Space
 from larder.checksums import crc32
 from larder.errors import TruncatedBatch, UnexpectedAnswer
+from larder.local import close_all
 
 MEDIA_TYPE = "application/x-larder-batch"
 OK, MISSING, CHANGED, ORIGIN_ERROR, NOT_RESIDENT, REFUSED, CLAIMED, BUSY, LATER = range(9)
@@ -51,10 +53,10 @@ _ENTRY = np.dtype(
         ("flags", "<u2"),
     ]
 )
-_BUFFER = 16 << 20
-"""Bytes of a buffer that items share: the allocator returns larger ones to the system, and maps them anew page by page."""
 _GROUP = 1 << 20
 """Bytes that are read at a time, about: a connection reset costs at most one group."""
+_PART = 32
+"""Entries that are read at a time where files come with them: while these are read, the gateway opens the next ones."""
 
 
 Buffer = bytes | bytearray | memoryview
@@ -176,38 +178,41 @@ class Decoder:
             raise self._invalid(
                 f"{count} items were announced in at most {self._budget} bytes for {len(self._request)} asked"
             )
+        if attached:
+            self._attached_form(source, count)
+            return
+        entries = self._entries(source, count, room)
+        self._check_contiguous(entries, room)
+        self._bodies(source, entries)
+        self._end(source)
+
+    def _entries(self, source: ByteSource, count: int, room: int) -> NDArray[np.void]:
+        """Read the next entries of the index.
+
+        They are positions that were requested, each once; no item is larger than ``room``, the bytes for all of them.
+        """
         block = self._read(source, count * _ENTRY.itemsize, "its index")
         entries = np.frombuffer(block, dtype=_ENTRY)
-        self._check_entries(entries, self._limit if attached else room)
-        if not attached:
-            self._check_contiguous(entries, room)
-        self._crc = crc32(block)
-        self._missing = int(np.count_nonzero(entries["status"]))
-        self._delivered = count - self._missing
-        self._bytes = int(entries["length"][entries["status"] == OK].sum())
-        if attached:
-            self._end(source)
-            self._read_files(entries)
-        else:
-            self._bodies(source, entries)
-            self._end(source)
-
-    def _check_entries(self, entries: NDArray[np.void], room: int) -> None:
-        """Check that positions are requested and distinct, and that no item is larger than the room for all."""
-        positions, lengths = entries["position"], entries["length"]
-        if len(entries) and int(positions.max()) >= len(self._request):
+        positions, lengths, good = entries["position"], entries["length"], entries["status"] == OK
+        if count and int(positions.max()) >= len(self._request):
             raise self._invalid(f"position {positions.max()} was not requested")
-        if len(np.unique(positions)) != len(entries):
+        self._seen[positions] = True
+        self._missing += count - int(np.count_nonzero(good))
+        self._delivered += int(np.count_nonzero(good))
+        if np.count_nonzero(self._seen) != self._delivered + self._missing:
             raise self._invalid("duplicate position")
         if np.any(self._request[positions] != entries["index"]):
             raise self._invalid("an item is not the requested one of its position")
-        if np.count_nonzero(entries["status"] == OK) > self._take:
+        if self._delivered > self._take:
             raise self._invalid(f"more than {self._take} items")
-        if len(entries) and int(lengths.max()) > room:
+        if count and int(lengths.max()) > room:
             raise self._invalid(f"an item of {lengths.max()} bytes in an answer of at most {room}")
         # At most 2^20 lengths of at most 2^34: the sum cannot overflow.
         if int(lengths.sum(dtype=np.uint64)) > room:
             raise self._invalid("the lengths of the items do not add up to that of the answer")
+        self._crc = crc32(block, self._crc)
+        self._bytes += int(lengths[good].sum())
+        return entries
 
     def _check_contiguous(self, entries: NDArray[np.void], room: int) -> None:
         """Check that bodies are contiguous and fill the answer."""
@@ -222,43 +227,45 @@ class Decoder:
     def _bodies(self, source: ByteSource, entries: NDArray[np.void]) -> None:
         """Read the items into shared buffers, each contiguous."""
         rows = entries.tolist()
-        for stretch in _stretches(rows, _BUFFER):
+        for stretch in _stretches(rows, SIZE):
             start = stretch[0][2]
-            buffer = self._buffer(stretch[-1][2] + stretch[-1][3] - start)
+            space = self._buffer(stretch[-1][2] + stretch[-1][3] - start)
             filled = 0
             for group in _stretches(stretch, _GROUP):
                 end = group[-1][2] + group[-1][3] - start
-                filled += _fill(source, buffer[filled:end])
+                filled += _fill(source, space[filled:end])
                 for position, index, offset, length, crc, status, flags in group:
                     if offset - start + length > filled:
                         raise self._broken("it ended inside an item's bytes")
-                    self._item(position, index, buffer[offset - start : offset - start + length], crc, status, flags)
+                    self._item(position, index, space[offset - start : offset - start + length], crc, status, flags)
 
-    def _read_files(self, entries: NDArray[np.void]) -> None:
-        """Read the items from the files that came with the answer, into shared buffers. What a file lacks is not received."""
+    def _attached_form(self, source: ByteSource, count: int) -> None:
+        """Read the items from the files that come with their entries, part by part, into shared buffers.
+
+        They are received once the end record has verified all entries. What a file lacks is not received.
+        """
         assert self._files is not None
-        files = self._files.take()
+        space, kept, files = Space(self._buffer), Received(), list[int]()
         try:
-            if len(files) != len(entries):
-                raise self._broken(f"{len(files)} of {len(entries)} open files came with it")
-            ends = np.cumsum(entries["length"], dtype=np.uint64)
-            starts = (ends - entries["length"]).tolist()
-            rows = [(row[0], row[1], start, *row[3:]) for row, start in zip(entries.tolist(), starts, strict=True)]
-            sources = zip(files, entries["offset"].tolist(), strict=True)
-            for stretch in _stretches(rows, _BUFFER):
-                first = stretch[0][2]
-                buffer = self._buffer(stretch[-1][2] + stretch[-1][3] - first)
-                for position, index, start, length, crc, status, flags in stretch:
-                    file, offset = next(sources)
-                    body = buffer[start - first : start - first + length]
-                    if _filled(file, offset, body):
-                        self._item(position, index, body, crc, status, flags)
-                    else:
-                        self.received.corrupt += 1
-            self.received.attached = len(self.received.positions)
+            for first in range(0, count, _PART):
+                entries = self._entries(source, min(_PART, count - first), self._limit - self._bytes)
+                entries = entries[entries["status"] == OK]  # the files of the others are gone: they are requested again
+                files += self._files.take()
+                if len(files) < len(entries):
+                    raise self._broken(f"{kept.attached + len(files)} of {count} open files came with it")
+                space.expected = int(entries["length"].sum()) * (count - first) // max(1, len(entries))
+                _read_files(entries, files, space, kept)
+                close_all(files[: len(entries)])
+                del files[: len(entries)]
+            self._end(source)
+            files += self._files.take()
+            if files:
+                raise self._broken(f"{kept.attached + len(files)} of {kept.attached} open files came with it")
         finally:
-            for file in files:
-                os.close(file)
+            close_all(files)
+        received = self.received
+        received.positions, received.data, received.flags = kept.positions, kept.data, kept.flags
+        received.attached, received.corrupt = len(kept.positions), kept.corrupt
 
     def _frames_form(self, source: ByteSource) -> None:
         while True:
@@ -398,18 +405,28 @@ def _fill(source: ByteSource, view: memoryview) -> int:
     return filled
 
 
+def _read_files(entries: NDArray[np.void], files: Sequence[int], space: Space, kept: Received) -> None:
+    """Read each item from its file."""
+    for (position, _, offset, length, crc, _, flags), file in zip(entries.tolist(), files, strict=False):
+        body = space.take(length)
+        if _filled(file, offset, body) and crc32(body) == crc:
+            kept.positions.append(position)
+            kept.data.append(body)
+            kept.flags.append(flags)
+        else:
+            kept.corrupt += 1
+    kept.attached += len(entries)
+
+
 def _filled(file: int, offset: int, view: memoryview) -> bool:
     """Fill a view from an open file; whether the file had all of its bytes and could be read."""
-    filled = 0
     try:
-        while filled < len(view):
-            count = os.preadv(file, [view[filled:]], offset + filled)
-            if not count:
-                return False
-            filled += count
+        filled = count = os.preadv(file, (view,), offset)
+        while filled < len(view) and count:
+            filled += (count := os.preadv(file, (view[filled:],), offset + filled))
     except (OSError, OverflowError):
         return False
-    return True
+    return filled == len(view)
 
 
 def _failure(index: int, status: int, body: bytes) -> ItemFailure:

@@ -95,12 +95,12 @@ class Merge:
             spared: while every item has origin errors, none fails: the origin is down.
         """
         left = np.count_nonzero(self._open)
-        for position, data, flags in zip(received.positions, received.data, received.flags, strict=True):
-            place = int(asked[position])
-            self._open[place] = False
-            self._places.append(place)
-            self._data.append(data)
-            self._flags.append(flags)
+        if received.positions:
+            places = asked[received.positions]
+            self._open[places] = False
+            self._places += places.tolist()
+            self._data += received.data
+            self._flags += received.flags
         for position, failure in received.failures.items():
             if spared and failure.status == ORIGIN_ERROR and not self._places:
                 continue
@@ -114,11 +114,14 @@ class Merge:
 
     def result(self, directives: Directives, *, ordered: bool = False) -> Fetched:
         """The result so far."""
-        order = sorted(range(len(self._places)), key=self._places.__getitem__) if ordered else range(len(self._places))
+        places, data, flags = np.array(self._places, np.intp), list(self._data), np.array(self._flags, np.uint16)
+        if ordered:
+            order = np.argsort(places)
+            places, flags, data = places[order], flags[order], [data[at] for at in order.tolist()]
         return Fetched(
-            indices=self.request[[self._places[at] for at in order]] if self._places else self.request[:0],
-            data=[self._data[at] for at in order],
-            flags=np.array([self._flags[at] for at in order], dtype=np.uint16),
+            indices=self.request[places],
+            data=data,
+            flags=flags,
             failed=dict(self._failed),
             directives=directives,
         )

@@ -1,0 +1,38 @@
+"""Memory for items whose lengths become known little by little.
+
+Free buffers are not kept for the next batch, although that would spare the system from clearing new pages. Measured with items of
+110 KiB and of 1 MiB, reading into memory that was used for an earlier batch takes a fifth longer: it has left the processor's
+caches since, while pages that were just cleared are in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+SIZE = 16 << 20
+"""Bytes of a buffer that items share: the allocator returns larger ones to the system, and maps them anew page by page."""
+
+
+class Space:
+    """Places for items that come one after the other, side by side in shared buffers.
+
+    Args:
+        allocate: makes a buffer of so many bytes.
+    """
+
+    def __init__(self, allocate: Callable[[int], memoryview]) -> None:
+        self.expected = 0
+        """Bytes that are to come, about; a buffer is not made larger than that."""
+        self._allocate = allocate
+        self._buffer = memoryview(b"")
+        self._used = 0
+
+    def take(self, size: int) -> memoryview:
+        """A place of ``size`` bytes."""
+        end = self._used + size
+        if end > len(self._buffer):
+            self._buffer, self._used, end = self._allocate(max(size, min(self.expected, SIZE))), 0, size
+        place = self._buffer[self._used : end]
+        self._used = end
+        self.expected -= size
+        return place

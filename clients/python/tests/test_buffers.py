@@ -1,0 +1,29 @@
+"""The memory of items."""
+
+import numpy as np
+
+from larder.buffers import SIZE, Space
+
+
+def address(view):
+    """Where a view's bytes are."""
+    return np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+
+
+def test_items_lie_side_by_side():
+    """Rule: items share a buffer of the expected bytes; what does not fit begins another one, and a large item has its own."""
+    made = []
+
+    def allocate(size):
+        made.append(size)
+        return memoryview(bytearray(size))
+
+    space = Space(allocate)
+    space.expected = 300
+    places = [space.take(size) for size in (100, 0, 200)]
+    assert (made, [len(place) for place in places]) == ([300], [100, 0, 200])
+    assert address(places[2]) - address(places[0]) == 100
+    space.expected = 2 * SIZE
+    space.take(10)
+    space.take(SIZE + 1)
+    assert made == [300, SIZE, SIZE + 1]

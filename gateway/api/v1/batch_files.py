@@ -1,0 +1,92 @@
+"""Batch answers over the unix socket as open files, which the client reads itself (SCM_RIGHTS, unix(7)).
+
+Files leave in parts, each with the entries of its items, as soon as they are open. So the client reads the first items while the
+others are opened: with two processors, the slower of the two decides, and not their sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gateway import metrics
+from gateway.api.v1.batch_body import TO_CLIENTS, RawHeaders
+from gateway.engine.items.answers import Arriving, BatchAsk, Resident, Unopened
+from gateway.engine.items.batch import Batches
+from gateway.model.frames import AttachedIndex
+from gateway.server.cycle import DESCRIPTORS
+from gateway.server.local import Passing
+from gateway.server.refusals import Scope, Send
+
+WANTED = b"x-larder-descriptors"
+"""Header of a request: how many open files the client can take."""
+_DIGITS = 9
+"""Digits of the largest number of descriptors that a client may say."""
+_PART = 32
+"""Items whose files leave together."""
+Answer = Resident | Unopened | Arriving
+
+
+async def open_answer(batches: Batches, scope: Scope, ask: BatchAsk, wanted: bytes) -> tuple[Answer, str]:
+    """The answer for a client that can take open files, and why it gets bytes; empty: the files count as in flight from here on.
+
+    Args:
+        batches: of this worker.
+        scope: of the request.
+        ask: the batch.
+        wanted: how many files the client can take, as its header says.
+    """
+    passing: Passing | None = scope.get("extensions", {}).get(DESCRIPTORS)
+    files = int(wanted) if wanted.isdigit() and len(wanted) <= _DIGITS else 0
+    unopened = None if passing is None else await batches.unopened(ask, files)
+    if passing is not None and unopened is not None and passing.admit(len(unopened.positions)):
+        return unopened, ""
+    answer = await batches.open(ask)
+    reason = _why_bytes(scope, passing, files, answer) if unopened is None else "in-flight"
+    if reason and reason != "cold":
+        metrics.DESCRIPTORS_REFUSED.labels(reason).inc()
+    return answer, reason
+
+
+def _why_bytes(scope: Scope, passing: Passing | None, files: int, answer: Resident | Arriving) -> str:
+    if not isinstance(answer, Resident):
+        return "cold"
+    if passing is None:
+        return "tcp" if scope.get("client") else "user"
+    return "many" if len(answer.files) > files else "cold"
+
+
+async def send_attached(scope: Scope, send: Send, ask: BatchAsk, answer: Unopened, headers: RawHeaders) -> None:
+    """Send the index form with the open files beside it instead of their bytes, part by part.
+
+    Raises:
+        ClientGone: the connection was lost; the kernel closes what was not received.
+    """
+    index, positions = AttachedIndex(len(answer.positions)), answer.positions
+    start: dict[str, Any] = {"type": "http.response.start", "status": 200}
+    start["headers"] = [*headers, (b"content-length", b"%d" % index.length)]
+    await send(start)
+    head = index.preamble()
+    for first in range(0, len(positions), _PART):
+        await _send_part(send, ask, answer, index, positions[first : first + _PART], head)
+        head = b""
+    scope["extensions"][DESCRIPTORS].sent()
+    await send({"type": "http.response.body", "body": head + index.end()})
+
+
+async def _send_part(
+    send: Send, ask: BatchAsk, answer: Unopened, index: AttachedIndex, positions: Sequence[int], head: bytes
+) -> None:
+    opened = await answer.open(positions)
+    try:
+        found = opened.positions
+        _, sizes, crcs = zip(*opened.files, strict=True) if opened.files else ((), (), ())
+        body = head + index.items(found, ask.indices[found], sizes, crcs)
+        if len(found) < len(positions):
+            gone = [position for position in positions if position not in found]
+            body += index.gone(gone, ask.indices[gone])
+        await send({"type": DESCRIPTORS, "body": body, "files": [file.fd for file in opened.files], "more_body": True})
+        metrics.DESCRIPTORS.inc(len(found))
+        TO_CLIENTS.tally.delivered("hit", len(found), sum(sizes))
+    finally:
+        opened.close_soon()
