@@ -21,7 +21,7 @@ from gateway.tracing import trace_id
 FIELDS = (
     "request_id", "request", "status", "code", "error", "state", "node", "zone", "address", "origin", "dataset", "stream",
     "chunk", "warmup", "path", "place", "task", "pid", "actor", "action", "target", "kind", "version", "fence", "settings",
-    "cursor", "report", "items", "home", "held", "done", "total", "failed", "closed", "limit", "share",
+    "cursor", "report", "items", "home", "held", "done", "total", "failed", "closed", "limit", "share", "access_key_id",
 )  # fmt: skip
 """Names of facts. Times are in seconds, amounts in bytes unless they count something."""
 

@@ -69,7 +69,7 @@ def _try_origin(quick: QuickStart) -> None:
                 "no AWS credentials were found: the origin is asked without a signature, which public buckets allow"
             )
         if trial.doubt:
-            log.warning("%s: %s", quick.origin.named_by, trial.doubt)
+            log.warning("%(settings)s: %(error)s", {"settings": quick.origin.named_by, "error": trial.doubt})
     except KeysRefused as error:
         raise ConfigError(str(error)) from None
     except OriginUnavailable as error:

@@ -55,7 +55,10 @@ class RefusedKeys:
         """Note the beginning of a refusal's document, and log a key that was not refused before."""
         if said := refusal_of_key(body):
             if (origin, access_key_id) not in self.current:
-                log.warning("the origin %r refuses the gateway's key %s: %s", origin, access_key_id, said)
+                log.warning(
+                    "the origin %(origin)r refuses the gateway's key %(access_key_id)s: %(error)s",
+                    {"origin": origin, "access_key_id": access_key_id, "error": said},
+                )
             self.current[origin, access_key_id] = self._now() + _REMEMBERED, said
 
     def accepted(self, origin: str, access_key_id: str) -> None:
