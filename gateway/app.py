@@ -61,7 +61,7 @@ from gateway.engine.space.keeper import SweepLoop
 from gateway.engine.space.score_exchange import ScoreExchange
 from gateway.fleet.announcer import nobody
 from gateway.fleet.delegation import Delegation
-from gateway.fleet.invalidations import HeardWrites, Invalidations
+from gateway.fleet.invalidations import HeardWrites, InvalidationChannel, Invalidations, NullInvalidations
 from gateway.logs import set_up
 from gateway.model.keys import ObjectKey
 from gateway.model.sigv4 import WireRequest
@@ -183,7 +183,7 @@ class Larder(Router):
         channel = self._channel(store, fleet)
         management = manage(settings, self._start.redis, fleet.membership, stack)
         services = self._services(store, origin, fleet, channel, management)
-        engine = _engine(settings, services, channel)
+        engine = _engine(settings, services, channel if self._shared else NullInvalidations())
         stack.push_async_callback(engine.close)
         self._heard = engine.forget_from_fleet
         await engine.settle_origins(endpoints_of(settings))
@@ -241,7 +241,7 @@ class Larder(Router):
             settings.cache.block_size,
             leases,
             # An embedded Redis has no clients on other machines, and the workers of this one share the store's generations, so
-            # no write can be missed.
+            # no write can be missed, and none need be announced.
             heard=channel.heard if self._shared else HeardWrites(),
             fleet=others_of(fleet),
             moved=None if fleet.gate is None else Moves(fleet.membership, fleet.peers),
@@ -384,7 +384,7 @@ class Larder(Router):
         keep_running(work, self._stack)
 
 
-def _engine(settings: Settings, services: Services, channel: Invalidations) -> Engine:
+def _engine(settings: Settings, services: Services, channel: InvalidationChannel) -> Engine:
     return Engine(
         services,
         channel,

@@ -71,7 +71,7 @@ class InvalidationChannel(Protocol):
 
 
 class NullInvalidations:
-    """A fleet of one worker: nothing to announce or to miss."""
+    """A node without others, whose workers share the generations of its store: nothing to announce or to miss."""
 
     healthy = True
 

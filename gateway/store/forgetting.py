@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
+from sqlite3 import Connection
 
 from gateway.model.keys import ObjectKey
 from gateway.store.disk import Disk
@@ -70,9 +71,7 @@ class Forgetter:
         for key in keys:
             self._generations.bump(key)
         try:
-            loose, counts = await self._disk.write(
-                lambda connection: (objects.forget(connection, keys), blob_rows.counts(connection))
-            )
+            loose, counts = await self._disk.write(partial(_forgotten, keys=keys))
             self._settle(Recorded(None, tuple(loose)), counts)
         except DiskFault:
             for key in keys:
@@ -96,3 +95,9 @@ class Forgetter:
         finally:
             self._generations.bump_all()
         return forgotten
+
+
+def _forgotten(connection: Connection, keys: Sequence[ObjectKey]) -> tuple[list[bytes], Counts | None]:
+    """Delete the rows of keys; the digests of blobs deleted with them, and what is left if there are any."""
+    loose = objects.forget(connection, keys)
+    return loose, blob_rows.counts(connection) if loose else None

@@ -88,6 +88,15 @@ def test_put(workers, origin):
     assert_everywhere(workers[::-1], "/bucket/put", new)
 
 
+def test_a_node_alone_announces_nothing(workers, origin, running):
+    """The workers of a node share its generations: with an embedded Redis, which no other node has, nobody need be told."""
+    warm(workers, origin, "/bucket/alone")
+    new = content(1000, "alone")
+    assert workers[1].put("/bucket/alone", new).status == 200
+    assert_everywhere(workers, "/bucket/alone", new)
+    assert running.metric("larder_invalidation_seconds_count") == 0
+
+
 def test_create_after_not_found(workers, origin):
     """That an object was missing is not remembered: created, it is there for everybody."""
     origin.put("/bucket/other", b"makes the bucket")

@@ -19,6 +19,7 @@ from gateway.store.index.schema import DEFAULT_POOL
 
 _OBJECT = "id, etag, size, last_modified, headers, checksums, block_size, confirmed_at"
 _SELECT = f"SELECT {_OBJECT} FROM objects WHERE origin = ? AND bucket = ? AND key = ?"  # noqa: S608
+_ROW_ID = "SELECT id FROM objects WHERE origin = ? AND bucket = ? AND key = ?"
 _REFRESH = "UPDATE objects SET last_modified = ?, headers = ?, checksums = ?, confirmed_at = ? WHERE id = ?"
 _DROP_UNTIED = (
     "DELETE FROM blobs WHERE digest = ? AND item = 0 "
@@ -131,8 +132,8 @@ def confirm(connection: Connection, key: ObjectKey, meta: ObjectMeta, confirmed_
 
 def forget(connection: Connection, keys: Sequence[ObjectKey]) -> list[bytes]:
     """Delete the rows of these keys; returns the digests of blobs deleted with them."""
-    rows = [row for key in keys if (row := lookup(connection, key)) is not None]
-    return drop_untied(connection, delete(connection, [row.row_id for row in rows]))
+    row_ids = [row[0] for key in keys for row in connection.execute(_ROW_ID, key)]
+    return drop_untied(connection, delete(connection, row_ids))
 
 
 def forget_page(connection: Connection, origin: str, bucket: str, prefix: str) -> tuple[int, list[bytes]]:
