@@ -6,8 +6,6 @@
 * ``Upgrade`` is ignored, as RFC 9110 section 7.8 allows: curl offers h2c on every request. llhttp stops at such a request,
   so its head is parsed once more without the offer; the headers passed on stay as they were sent.
 * The request target is split, never normalised: signatures are verified over it.
-* A GET without a body, alone in what was read, is split here by lines, which for most requests costs a third: the lines that
-  clients repeat are looked up. What is not plain in every character is left to llhttp, so the two never disagree.
 * A request names one host: in exactly one Host header, which HTTP/1.0 may lack, and the same in an absolute target (RFC 9112,
   section 3.2). Routes, virtual buckets and signatures depend on it.
 """
@@ -27,25 +25,6 @@ _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/1\.[01]\r\
 _CLIENT_HELLO = re.compile(rb"\x16\x03[\x00-\x04]")
 """How a TLS connection begins: a handshake record and its version (RFC 8446 section 5.1)."""
 _VERSIONS = {"1.0": "1.0", "1.1": "1.1"}
-_PLAIN_TARGET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/%?=&+"
-_PLAIN_NAME = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-"
-_PLAIN_VALUE = bytes(range(0x20, 0x7F))
-_NOT_PLAIN = frozenset(
-    {b"connection", b"content-length", b"expect", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade"}
-)
-"""Headers that decide what follows the head."""
-_KEEP_ALIVE = (b"connection", b"keep-alive")
-_REPEATED = frozenset(
-    {
-        b"host", b"user-agent", b"accept", b"accept-encoding", b"accept-language", b"x-amz-content-sha256", b"x-amz-date",
-        b"x-amz-user-agent", b"amz-sdk-request", b"x-amz-checksum-mode",
-    }
-)  # fmt: skip
-"""Headers whose lines are the same in many requests, and no secret."""
-_LONGEST_KEPT = 256
-_MOST_KEPT = 1024
-_kept: dict[bytes, tuple[bytes, bytes]] = {}
-"""Repeated lines, split."""
 
 
 class BadRequest(Exception):
@@ -102,8 +81,6 @@ class RequestParser:
         self._llhttp: Any = self._new()
         self._unfinished = 0
         self._advanced = self._measure = False
-        self._between = True
-        """Whether the next byte begins a request."""
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._hosts: list[bytes] = []
@@ -116,10 +93,6 @@ class RequestParser:
         Raises:
             Refused: not HTTP/1.1, or a head is too long; the rest of the connection is unusable.
         """
-        if self._between and not self._unfinished and (head := _plain_get(data)) is not None:
-            self._listener.on_request(head)
-            self._listener.on_end()
-            return
         was_in_head = self.in_head
         size = self._unfinished + len(data)
         # A head that arrives in one short piece needs no measuring.
@@ -174,7 +147,7 @@ class RequestParser:
         self._target.clear()
         self._headers = []
         self._hosts = []
-        self._expects = self._between = False
+        self._expects = False
         self.in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -224,7 +197,7 @@ class RequestParser:
     def on_message_complete(self) -> None:
         """The end of a request, or of the first pass over one that offered an upgrade."""
         if not self._upgrading:
-            self._advanced = self._between = True
+            self._advanced = True
             self._listener.on_end()
 
 
@@ -238,39 +211,3 @@ def _origin_form(target: bytes, hosts: list[bytes]) -> bytes:
         raise BadRequest("InvalidRequest", "The request target and the Host header name different hosts.")
     path = rest[authority_end:]
     return path if path.startswith(b"/") else b"/" + path
-
-
-def _plain_get(data: bytes) -> RequestHead | None:
-    """The GET that received bytes are; ``None``: they are anything else, or llhttp must judge."""
-    if not data.startswith(b"GET /") or not data.endswith(b"\r\n\r\n") or len(data) > MAX_HEAD:
-        return None
-    lines = data.split(b"\r\n")
-    target = lines[0][4:-9]
-    if lines[0][-9:] != b" HTTP/1.1" or target.translate(None, _PLAIN_TARGET):
-        return None
-    headers = []
-    hosts = 0
-    for line in lines[1:-2]:
-        pair = _kept.get(line) or _plain_header(line)
-        if pair is None:
-            return None
-        hosts += pair[0] == b"host"
-        headers.append(pair)
-    if hosts != 1:
-        return None
-    raw_path, _, query = target.partition(b"?")
-    return RequestHead("GET", raw_path, query, "1.1", headers, keep_alive=True, expects=False)
-
-
-def _plain_header(line: bytes) -> tuple[bytes, bytes] | None:
-    name, _, value = line.partition(b":")
-    lowered, value = name.lower(), value.strip(b" ")
-    if not value or name.translate(None, _PLAIN_NAME) or value.translate(None, _PLAIN_VALUE) or not name:
-        return None
-    if lowered in _NOT_PLAIN and (lowered, value.lower()) != _KEEP_ALIVE:
-        return None
-    if lowered in _REPEATED and len(line) <= _LONGEST_KEPT:
-        if len(_kept) >= _MOST_KEPT:
-            _kept.clear()
-        _kept[line] = lowered, value
-    return lowered, value
