@@ -203,6 +203,7 @@ async def test_workers_together_do_not_exceed_the_capacity(open_store, root):
 async def test_the_reserve_is_kept(open_store, root):
     """When the file system has no more than the reserve, fills are refused and the keeper gives space back."""
     directory = FaultyDirectory(root)
+    directory.free_bytes = 10**6
     store = await open_store(directory=directory, reserve=5000, capacity=100_000)
     assert await store.try_lock()
     await fill(store, 10)
