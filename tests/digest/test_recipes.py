@@ -72,7 +72,7 @@ def test_a_recipe_gives_a_digest_file(recipe, folder, running):
 
 def test_the_function_of_the_page_finds_records(store, tmp_path, monkeypatch):
     """The example of `--index` can be used as it stands."""
-    (tmp_path / "records.py").write_text(BLOCKS["Items inside larger objects"][1], encoding="utf-8")
+    (tmp_path / "records.py").write_text(BLOCKS["Other formats"][1], encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     body = (100).to_bytes(8, "little") + bytes(92) + b"r" * 10_000
     store.put("k", body)

@@ -7,11 +7,11 @@ import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from larder.digest.parquet import row_groups
+from larder.digest.ranges import ReadRange
 from larder.errors import LarderError
 from larder.tar import split_name
 
-ReadRange = Callable[[int, int], bytes]
-"""``read(offset, length)``: bytes of the object in question."""
 Index = Callable[[str, str, int, ReadRange], Iterable[tuple[int, int]]]
 """``items(bucket, key, size, read)``: offset and length of each item in one object, in any order."""
 
@@ -67,9 +67,6 @@ class Items:
         if what in (OBJECTS, TAR_MEMBERS, TAR_SAMPLES):
             return cls(what)
         if what == ROW_GROUPS:
-            # Not at the top: it imports pyarrow's Parquet reader, and this module is for all kinds.
-            from larder.digest.parquet import row_groups
-
             return cls(what, row_groups, _PARTS, shared=True)
         if what.startswith(SAMPLES):
             return cls(what, members=_members(what.removeprefix(SAMPLES)))

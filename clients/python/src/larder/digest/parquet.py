@@ -12,7 +12,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from larder.digest.items import ReadRange
+from larder.digest.ranges import ReadRange
 from larder.parquet_layout import span_of
 
 _TAIL = 8

@@ -11,6 +11,8 @@ PIECE = 1 << 20
 _WORTH_READING = 1 << 18
 """Bytes of a gap that cost less to read than another request: about what a store delivers in one round trip."""
 
+ReadRange = Callable[[int, int], bytes]
+"""``read(offset, length)``: bytes of the object in question."""
 Read = Callable[[int], bytes | bytearray | memoryview]
 """Gives the next bytes of a stream, at least one and at most so many; nothing at its end."""
 
