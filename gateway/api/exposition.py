@@ -1,4 +1,4 @@
-"""What ``/-/metrics`` shows: names only to those with a token, and trace ids on the buckets of request latencies.
+"""The content of ``/-/metrics``: names only with a token, and trace ids on the buckets of request latencies.
 
 Scrapers without a token see everything but the metrics with names of tenants, buckets and origins.
 
@@ -49,7 +49,7 @@ def exposed(registry: CollectorRegistry, accept: str, *, names: bool) -> tuple[b
 
 
 class _Shown:
-    """What a caller sees of a registry."""
+    """The view of a registry for a caller."""
 
     def __init__(self, registry: CollectorRegistry, *, names: bool) -> None:
         self._registry = registry

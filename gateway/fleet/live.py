@@ -58,7 +58,7 @@ class LiveExchange:
         self._take = redis.register_script(_TAKE)
 
     async def followers(self) -> Mapping[str, LiveFilter]:
-        """Who follows now, and what."""
+        """The present followers and their filters."""
         return await self._followers.all()
 
     async def follow(self, follower: str, wanted: LiveFilter) -> None:

@@ -1,4 +1,4 @@
-"""What each worker of a zone counted of its misses, in Redis."""
+"""The tallies of misses of a zone's workers, in Redis."""
 
 from __future__ import annotations
 

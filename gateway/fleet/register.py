@@ -58,8 +58,8 @@ class NodeEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What a heartbeat found: the time in milliseconds of Redis's clock, its node's entry, the decision on the node, the version
-    of the membership."""
+    """The findings of a heartbeat: the time in milliseconds of Redis's clock, its node's entry, the decision on the node, the
+    version of the membership."""
 
     now: int
     own: bytes | None
@@ -218,7 +218,7 @@ class Register:
         return before.without(self._members) if before is not None and self._members is not None else frozenset()
 
     def _look(self, pipeline: Pipeline, name: str) -> None:
-        """What every heartbeat reads: time, decision on this node, version of the membership, number of expiries, the first."""
+        """Read for every heartbeat: time, decision on this node, version of the membership, number of expiries, the first."""
         pipeline.time()
         pipeline.hget(self._drained, name)
         pipeline.get(self._version)
@@ -235,7 +235,7 @@ class Register:
         *,
         renew: bool = False,
     ) -> Change[Heard]:
-        """What a heartbeat writes: entry and expiry, and another version if others see a difference, or with ``renew``."""
+        """The writes of a heartbeat: entry and expiry, and another version if others see a difference, or with ``renew``."""
         conflict = _address(known.document) if claimed.entry is None and known is not None else ""
         change = Change(replace(heard, conflict=conflict, drained=claimed.drained))
         if claimed.entry is not None:

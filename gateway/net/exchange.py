@@ -105,7 +105,7 @@ class StreamedResponse(IncomingAnswer):
         return chunk
 
     async def beginning(self) -> bytes:
-        """What ``next_chunk`` will return, or the beginning of it. Raises what ``next_chunk`` raises."""
+        """The bytes that ``next_chunk`` will return, or the first of them. Raises the same errors."""
         if not self.pieces and self.connection is not None:
             await self._wait(1)
         if not self.pieces and self.failure is not None:

@@ -158,7 +158,7 @@ class OriginClient:
 
     @property
     def contacts(self) -> dict[str, str]:
-        """What this worker last met at each origin that it has asked, by name: a ``Contact``."""
+        """The last contact of this worker with each origin that it has asked, by name: a ``Contact``."""
         return {name: link.reach.contact.value for name, link in self._links.items() if link.reach.met}
 
     @property

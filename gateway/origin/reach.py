@@ -44,7 +44,7 @@ class Reach:
 
     @property
     def contact(self) -> Contact:
-        """What the last probe met, or ANSWERS."""
+        """The outcome of the last probe, or ANSWERS."""
         return self._state.contact
 
     @property

@@ -28,7 +28,7 @@ class KeysRefused(LarderError):
 
 
 class Trial(NamedTuple):
-    """What came of the request: whether the chain has keys, and what the origin is if it does not seem to be a store."""
+    """The outcome of the request: whether the chain has keys, and a description of an origin that does not seem to be a store."""
 
     signed: bool
     doubt: str

@@ -15,7 +15,7 @@ from math import inf
 from typing import Any
 
 TRAFFIC = ("requests", "sent_bytes", "cache_bytes")
-"""What is counted of a tenant's requests to a bucket."""
+"""The counts of a tenant's requests to a bucket."""
 Buckets = Mapping[float, float]
 """Requests by the upper bound of their seconds; each includes those of the smaller bounds."""
 

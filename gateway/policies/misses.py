@@ -36,7 +36,7 @@ class MissedPrefix(NamedTuple):
 
 
 class MissReport(NamedTuple):
-    """What a worker counted within the last ``seconds``, the most frequent first."""
+    """The counts of a worker within the last ``seconds``, the most frequent first."""
 
     seconds: float
     rows: list[MissedPrefix]

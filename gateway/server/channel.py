@@ -85,7 +85,7 @@ class Channel:
         self._out: socket.socket | None = None
         self._done: asyncio.Future[None] | None = None
         self._head: bytes | None = None
-        """What the transport must take before the spans; ``None`` if they may be sent."""
+        """The bytes that the transport must take before the spans; ``None`` if the spans may be sent."""
         self._spans: deque[FileSpan] = deque()
         self._cold = False
         self._stalled_after = 0.0

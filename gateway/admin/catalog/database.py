@@ -77,7 +77,7 @@ class CatalogDatabase:
         return self.path is None
 
     async def state(self) -> FileState | None:
-        """What every write to a file changes; ``None`` if that cannot be told: a server, a missing file, or a write just now.
+        """A mark that every write to the file changes; ``None`` if there is none: a server, a missing file, or a write just now.
 
         Raises:
             CatalogUnavailable: the disk did not answer.

@@ -81,7 +81,7 @@ def now_of(reading: FleetReading) -> Now:
 
 
 def answered(reading: FleetReading) -> list[tuple[Answers, float]]:
-    """What each node answered within about the last minute, and the seconds that it reports for that."""
+    """The answers of each node within about the last minute, and the seconds that they cover."""
     told = [reading.told[name].document.get("answers", {}) for name in reading.nodes if name in reading.told]
     return [(Answers.from_json(one), float(one.get("for", 0.0))) for one in told]
 

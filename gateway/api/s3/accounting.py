@@ -1,5 +1,5 @@
-"""What is kept of each S3 request after its answer: metrics, the tally by tenant and bucket, the line of the access log, and what
-those get who follow requests live."""
+"""Accounting of each S3 request after its answer: metrics, the tally by tenant and bucket, the line of the access log, and the
+entry for those who follow requests live."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ SILENCE = 6 * EVERY
 
 @dataclass(slots=True)
 class _Unpublished:
-    """What the metrics have not been told yet of one kind of request."""
+    """The counts of one kind of request that the metrics do not have yet."""
 
     requests: int
     sent: int

@@ -43,7 +43,7 @@ class DatasetInfo:
 
     @property
     def samples(self) -> int:
-        """What a loader delivers: the items, or the samples that they form."""
+        """The units that a loader delivers: items, or the samples that they form."""
         return self.items // self.members
 
     @classmethod

@@ -90,5 +90,5 @@ class LoaderState(TrainerCallback, ExportableState):  # type: ignore[misc]
         self.saved = merge_states(states)
 
     def state(self) -> dict[str, Any]:
-        """What the Trainer keeps in the checkpoint."""
+        """The state for the Trainer's checkpoint."""
         return {"args": {}, "attributes": {"saved": self.saved}}
