@@ -1,7 +1,5 @@
 """How much has to go: watermarks, reserve, and what is wanted."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,10 +59,10 @@ def test_a_stride_of_a_large_cache_is_short():
     """Fills wait for the end of a stride, so it has ``STRIDE`` blobs at most, whichever limit asks for it."""
     large = Space(used=95 * MILLION, capacity=100 * MILLION, free=PLENTY, reserve=0, blobs=MILLION)
     assert decide_eviction(large, wanted=MILLION).size == MILLION + STRIDE * 95
-    assert decide_eviction(replace(large, filling=1)).size == 1 + STRIDE * 95
+    assert decide_eviction(large._replace(filling=1)).size == 1 + STRIDE * 95
     short = Space(used=90 * MILLION, capacity=100 * MILLION, free=90, reserve=100, blobs=MILLION)
     assert decide_eviction(short).size == STRIDE * 90
-    full = replace(short, free=PLENTY, inodes=0, of_inodes=MILLION)
+    full = short._replace(free=PLENTY, inodes=0, of_inodes=MILLION)
     assert decide_eviction(full).files == STRIDE
 
 
