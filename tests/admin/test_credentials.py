@@ -179,7 +179,10 @@ async def test_a_tenant_that_is_not_enabled_has_no_valid_key(admin: AdminWorld) 
 
 async def test_what_is_named_has_to_exist(admin: AdminWorld) -> None:
     """Rule: a misspelt tenant would be a new one, and a misspelt origin no origin; each is refused with what to do."""
-    for body, word in (({"tenant": "nobody"}, "larder-gateway tenants create"), ({"origin": "nowhere"}, "known: default")):
+    for body, word in (
+        ({"tenant": "nobody"}, "larder-gateway tenants create"),
+        ({"origin": "nowhere"}, "known: default"),
+    ):
         refused = await admin.ask("POST", "/credentials", 400, body)
         assert word in refused["detail"]
         assert next(iter(body)) in refused["detail"]

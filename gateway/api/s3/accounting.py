@@ -12,7 +12,7 @@ from typing import Any
 
 from prometheus_client import Counter, Histogram
 
-from gateway import metrics
+from gateway import metrics, tracing
 from gateway.api import exposition
 from gateway.api.s3.access_log import AccessLine, AccessLog
 from gateway.api.s3.answer import Answer, Scope, cache_status
@@ -28,7 +28,6 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.redaction import redact_path
 from gateway.model.sigv4 import WireRequest
 from gateway.policies.ring import Ring
-from gateway.tracing import sampled_trace_id, trace_id
 
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
 """The methods of S3."""
@@ -58,30 +57,19 @@ class Trace:
 class _Series:
     """The metrics of one kind of answer.
 
-    Only the event loop counts answers. So it adds to the values themselves: without the lock that prometheus_client takes for
-    each and, with several workers, without asking for the process id four times, by system calls.
+    Only the event loop counts answers. So it adds to the values themselves (``Accounting.note``): without the lock that
+    prometheus_client takes for each and, with several workers, without asking for the process id four times, by system calls.
     """
 
-    __slots__ = ("_bounds", "_buckets", "_requests", "_seconds", "_sent", "_shared")
+    __slots__ = ("bounds", "buckets", "requests", "seconds", "sent", "shared")
 
     def __init__(self, requests: Counter, seconds: Histogram, sent: Counter) -> None:
-        self._requests: Any = requests._value
-        self._sent: Any = sent._value
-        self._seconds: Any = seconds._sum
-        self._bounds: Sequence[float] = seconds._upper_bounds
-        self._buckets: Sequence[Any] = seconds._buckets
-        self._shared: bool = self._requests._multiprocess
-
-    def count(self, seconds: float, sent: int) -> None:
-        """Count an answer that took so long and sent so many bytes."""
-        bucket = self._buckets[bisect_left(self._bounds, seconds)]
-        self._requests._value += 1
-        self._seconds._value += seconds
-        self._sent._value += sent
-        bucket._value += 1
-        if self._shared:
-            for each in (self._requests, self._seconds, self._sent, bucket):
-                each._file.write_value(each._key, each._value, 0.0)
+        self.requests: Any = requests._value
+        self.sent: Any = sent._value
+        self.seconds: Any = seconds._sum
+        self.bounds: Sequence[float] = seconds._upper_bounds
+        self.buckets: Sequence[Any] = seconds._buckets
+        self.shared: bool = self.requests._multiprocess
 
 
 @cache  # as many as there are series
@@ -105,30 +93,42 @@ class Accounting:
         self._live = live
         self.publish = tally.publish
 
-    def note(self, scope: Scope, trace: Trace, answer: Answer, seconds: float, turn_around: float) -> None:
+    def note(self, scope: Scope, trace: Trace, answer: Answer, turned_around: float) -> None:
         """Account for a request.
 
         Args:
             scope: of ASGI.
             trace: the request.
             answer: its answer.
-            seconds: until the end of the answer.
-            turn_around: seconds until its beginning.
+            turned_around: when the answer began, on the performance counter; it ends now.
         """
+        seconds = time.perf_counter() - trace.started
         method, length, outcome = trace.request.method, answer.length, answer.outcome
         sent = length if method == "GET" else 0
         series = _series(method if method in METHODS else "OTHER", answer.status // 100, outcome, answer.reason)
-        series.count(seconds, sent)
-        if (trace_of := sampled_trace_id()) is not None:
+        bucket_of = series.buckets[bisect_left(series.bounds, seconds)]
+        series.requests._value += 1
+        series.seconds._value += seconds
+        series.sent._value += sent
+        bucket_of._value += 1
+        if series.shared:
+            for each in (series.requests, series.seconds, series.sent, bucket_of):
+                each._file.write_value(each._key, each._value, 0.0)
+        if tracing.telemetry is not None and (trace_of := tracing.sampled_trace_id()) is not None:
             exposition.note(outcome.value, seconds, trace_of)
         if trace.auth is not None:
-            self._tally.note(trace.auth.principal.tenant, trace.bucket, outcome, answer.status, sent)
+            tenant, bucket = trace.auth.principal.tenant, trace.bucket
+            traffic = self._tally.kinds.get((tenant, bucket, outcome))
+            if traffic is None:
+                traffic = self._tally.begin(tenant, bucket, outcome, answer.status)
+            traffic.requests += 1
+            traffic.sent += sent
             if answer.reason is not None and trace.key is not None and method == "GET":
                 self._tally.note_miss(trace.key, answer.reason, sent)
         if self._live.followers:
             self._live.note(self._seen(scope, trace, answer, seconds))
         if self._access.enabled:
-            self._access.write(_line(scope, trace, answer, seconds, turn_around))
+            self._access.write(_line(scope, trace, answer, seconds, turned_around - trace.started))
 
     def _seen(self, scope: Scope, trace: Trace, answer: Answer, seconds: float) -> LiveRequest:
         principal = None if trace.auth is None else trace.auth.principal
@@ -136,7 +136,7 @@ class Accounting:
             at=time.time(),
             node=self._node,
             request_id=trace.request_id,
-            trace_id=trace_id() or "",
+            trace_id=tracing.trace_id() or "",
             tenant="" if principal is None else principal.tenant,
             access_key_id="" if principal is None else principal.access_key_id,
             address=(scope.get("client") or ("", 0))[0],

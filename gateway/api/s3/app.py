@@ -250,16 +250,12 @@ class S3App(Edge):
         try:
             await complete(scope, send, answer)
         finally:
-            self._account(scope, trace, answer, turned_around)
+            self._accounting.note(scope, trace, answer, turned_around)
 
     def _account_hit(self, scope: Scope, trace: Trace, hit: Hit) -> None:
         trace.bucket, trace.key = hit.key.bucket, hit.key
         answer = Answer(hit.status, [], b"", Outcome.HIT, length=hit.stop - hit.start)
-        self._account(scope, trace, answer, trace.started)
-
-    def _account(self, scope: Scope, trace: Trace, answer: Answer, turned_around: float) -> None:
-        seconds = time.perf_counter() - trace.started
-        self._accounting.note(scope, trace, answer, seconds, turned_around - trace.started)
+        self._accounting.note(scope, trace, answer, trace.started)
 
     def _finish_headers(self, trace: Trace, answer: Answer) -> None:
         """Add the headers that every answer has and the origin did not send."""

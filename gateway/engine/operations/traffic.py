@@ -1,8 +1,9 @@
 """Counts a worker's S3 requests by tenant and bucket, and its misses by folder.
 
-A request costs one look-up and two additions. Twice a second the sums go to the metrics, where those of all workers meet; the
-misses go to Redis, as folders are too many for metrics. Tenants and buckets are labels of metrics, so their number is bounded: a
-worker names the first ``MOST`` pairs that have a successful request, and counts the others together. A made-up bucket has none.
+A request costs one look-up and two additions, which the edge makes itself (gateway/api/s3/accounting.py). Twice a second the sums
+go to the metrics, where those of all workers meet; the misses go to Redis, as folders are too many for metrics. Tenants and
+buckets are labels of metrics, so their number is bounded: a worker names the first ``MOST`` pairs that have a successful
+request, and counts the others together. A made-up bucket has none.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ SILENCE = 6 * EVERY
 
 
 @dataclass(slots=True)
-class _Unpublished:
-    """The counts of one kind of request that the metrics do not have yet."""
+class Traffic:
+    """The counts of one kind of request that the metrics do not have yet; ``sent``: bytes of objects."""
 
     requests: int
     sent: int
@@ -38,21 +39,28 @@ class _Unpublished:
 
 
 class TrafficTally:
-    """Counts the requests of one worker. ``clock``: monotonic seconds."""
+    """The counts of one worker's requests. ``clock``: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        self.kinds: dict[tuple[str, str, Outcome], Traffic] = {}
+        """By tenant, bucket and outcome; ``begin`` gives those that are not here."""
         self._clock = clock
         self._named: set[tuple[str, str]] = set()
-        self._pending: dict[tuple[str, str, Outcome], _Unpublished] = {}
         self._misses = MissTally(clock())
 
-    def note(self, tenant: str, bucket: str, outcome: Outcome, status: int, sent: int) -> None:
-        """Count one request; ``sent``: bytes of objects."""
-        pending = self._pending.get((tenant, bucket, outcome))
-        if pending is None:
-            pending = self._begun(tenant, bucket, outcome, status)
-        pending.requests += 1
-        pending.sent += sent
+    def begin(self, tenant: str, bucket: str, outcome: Outcome, status: int) -> Traffic:
+        """The counts for a request whose kind is not in ``kinds``."""
+        if (tenant, bucket) not in self._named:
+            if status < 400 and len(self._named) < MOST:
+                self._named.add((tenant, bucket))
+            else:
+                tenant = bucket = OTHER
+        found = self.kinds.get((tenant, bucket, outcome))
+        if found is None:
+            labels = tenant, bucket, outcome.value
+            found = Traffic(0, 0, metrics.BUCKET_REQUESTS.labels(*labels), metrics.BUCKET_SENT_BYTES.labels(*labels))
+            self.kinds[tenant, bucket, outcome] = found
+        return found
 
     def note_miss(self, key: ObjectKey, reason: Reason, sent: int) -> None:
         """Count a read of an object that was no plain hit."""
@@ -64,23 +72,8 @@ class TrafficTally:
 
     def publish(self) -> None:
         """Add what was counted since the last call to the metrics."""
-        for pending in self._pending.values():
+        for pending in self.kinds.values():
             if pending.requests:
                 pending.all_requests.inc(pending.requests)
                 pending.all_sent.inc(pending.sent)
                 pending.requests = pending.sent = 0
-
-    def _begun(self, tenant: str, bucket: str, outcome: Outcome, status: int) -> _Unpublished:
-        if (tenant, bucket) not in self._named:
-            if status < 400 and len(self._named) < MOST:
-                self._named.add((tenant, bucket))
-            else:
-                tenant = bucket = OTHER
-        found = self._pending.get((tenant, bucket, outcome))
-        if found is None:
-            labels = tenant, bucket, outcome.value
-            found = _Unpublished(
-                0, 0, metrics.BUCKET_REQUESTS.labels(*labels), metrics.BUCKET_SENT_BYTES.labels(*labels)
-            )
-            self._pending[tenant, bucket, outcome] = found
-        return found
