@@ -127,3 +127,25 @@ async def test_a_read_that_hangs_ends_its_response_alone(tmp_path: Path, reader:
     with pytest.raises(DiskUnavailable):
         await sending
     os.close(fd)
+
+
+def test_a_piece_in_memory_is_looked_at_once(tmp_path: Path) -> None:
+    """Rule: a range of a piece that is in memory as a whole answers for the whole piece, and for no other one."""
+    files.SEEN.clear()
+    fd, _ = written(tmp_path / "warm", 2 * files.PIECE, cold=False)
+    assert files.in_memory(fd, 1000, 100, 50.0)
+    assert files.SEEN[fd, 0] > 50.0
+    assert (fd, 1) not in files.SEEN
+    os.close(fd)
+
+
+def test_a_piece_with_a_hole_answers_for_ranges_only(tmp_path: Path) -> None:
+    """Rule: of a piece that is in memory in part, each range is looked at for itself."""
+    files.SEEN.clear()
+    fd, _ = written(tmp_path / "cold", files.PIECE, cold=True)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # without read-ahead
+    os.pread(fd, 4096, 0)
+    for now in (50.0, 50.1):
+        assert files.in_memory(fd, 0, 4096, now)
+        assert not files.in_memory(fd, files.PIECE // 2, 4096, now)
+    os.close(fd)

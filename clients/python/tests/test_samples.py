@@ -18,7 +18,7 @@ INFO = larder.DatasetInfo("pairs", "f" * 64, 20, members=2)
 
 
 class Items:
-    """The items of samples in memory; records the requests, and gives each item the flags that it is told to."""
+    """The items of samples in memory, with given flags; records the requests."""
 
     def __init__(self, flags=None, **source):
         self.dataset = INFO

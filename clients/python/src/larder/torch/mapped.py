@@ -170,7 +170,7 @@ class CachedMapDataset(Dataset[Any]):
             return None
         epoch = int(self._epoch)
         if epoch == _NOT_SET:
-            # Epoch 0 for ever would be the same augmentation in every epoch.
+            # With a default, every epoch would have the same augmentations.
             raise ValueError("with a seed, call dataset.set_epoch(epoch) before each epoch")
         return self._seed, epoch
 
