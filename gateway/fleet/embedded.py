@@ -22,6 +22,7 @@ from pathlib import Path
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from gateway import children
 from gateway.model.errors import ConfigError
 from gateway.tasks import Tasks, repeat, require_not_cancelled
 
@@ -126,6 +127,7 @@ class EmbeddedRedis:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
+            env=children.environment(),
             # Ctrl-C in a terminal must reach the gateway only, which still needs Redis while it drains.
             start_new_session=True,
         )

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,41 @@ async def test_it_answers_on_its_socket_and_listens_on_no_port(redis_server: Emb
         assert (await redis.config_get("save"))["save"] == ""
     socket = Path(redis_server.url.removeprefix("unix://"))
     assert socket.stat().st_mode & 0o077 == 0
+
+
+async def test_it_gets_no_secret_of_the_gateway(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis has the variables that its start needs, and not the gateway's keys."""
+    spy, seen = tmp_path / "redis-server", tmp_path / "environment"
+    spy.write_text(f'#!/bin/sh\nenv > "{seen}"\nexec "{find_server()}" "$@"\n')
+    spy.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("LARDER_CREDENTIALS__0__SECRET_ACCESS_KEY", "gateway-secret")
+    async with EmbeddedRedis(run_dir):
+        given = seen.read_text()
+    assert "PATH=" in given
+    assert "gateway-secret" not in given
+
+
+async def test_it_starts_while_the_environment_changes(run_dir: Path) -> None:
+    """The supervisor sets variables while Redis starts in another thread, which must not make execve fail (EFAULT)."""
+    ended = threading.Event()
+
+    def change() -> None:
+        while not ended.is_set():
+            for number in range(200):
+                os.environ[f"LARDER_TEST_{number}"] = "x" * 50
+            for number in range(200):
+                del os.environ[f"LARDER_TEST_{number}"]
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        for _ in range(8):
+            async with EmbeddedRedis(run_dir) as server:
+                assert server.pid
+    finally:
+        ended.set()
+        changing.join()
 
 
 async def test_stop_leaves_neither_process_nor_socket(run_dir: Path) -> None:

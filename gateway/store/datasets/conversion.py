@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any
 import aiofiles
 
 import gateway
+from gateway import children
 from gateway.model.datasets import MAX_ITEMS, ApiError
 from gateway.model.errors import LarderError
 from gateway.policies.breaker import FailureKind
@@ -31,7 +31,6 @@ NO_SPACE = "NoSpace"
 """The converter's code for a full disk, which is not the client's error."""
 _WAIT_FOR_TURN = 120.0
 _LARGEST_ANSWER = 64 * 1024
-_KEPT = frozenset({"PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +160,8 @@ def _judge(status: int, answer: bytes, errors: bytes, limits: Limits) -> Convert
 
 
 def _environment() -> dict[str, str]:
-    """An environment without the gateway's secrets, and with one thread, because each thread reserves address space."""
-    kept = {name: value for name, value in os.environ.items() if name in _KEPT}
-    return kept | {
+    """The environment of the conversion: with one thread, because each thread reserves address space."""
+    return children.environment() | {
         "PYTHONPATH": str(Path(gateway.__file__).resolve().parents[1]),
         "ARROW_DEFAULT_MEMORY_POOL": "system",
         "OMP_NUM_THREADS": "1",
