@@ -92,7 +92,7 @@ class Engine:
             body.data = None if part is None else part.piece(start, stop)
             if body.data is not None:
                 return body
-            growing = self.blocks.follow(body) if found.filling else None
+            growing = None if found.fill is None else self.blocks.follow(body)
             if growing is None:
                 await self.blocks.load(entry, body.numbers[0], body.numbers[-1])
                 body.missed = self.blocks.lacks(entry, body.numbers)

@@ -88,7 +88,15 @@ class Blocks:
     def start_fill(
         self, entry: ObjectEntry, span: tuple[int, int], identity: OriginIdentity, response: StreamedResponse | None
     ) -> Fill:
-        """Begin to fill blocks ``span`` (first, last; inclusive), from an open answer or a new ranged read."""
+        """Fill blocks ``span`` (first, last; inclusive), from an open answer or a new ranged read, in a task."""
+        fill = self.begin_fill(entry, span, identity, response)
+        self.tasks.start(fill.run())
+        return fill
+
+    def begin_fill(
+        self, entry: ObjectEntry, span: tuple[int, int], identity: OriginIdentity, response: StreamedResponse | None
+    ) -> Fill:
+        """``start_fill``, but the caller's task carries the fill out, and goes on with ``Fill.run`` at once."""
 
         async def reopen(start: int, stop: int) -> StreamedResponse:
             return await self.read_range(entry, identity, start, stop)
@@ -100,7 +108,6 @@ class Blocks:
         _STARTED.inc()
         for number, block in fill.blocks.items():
             self._growing[entry.key, entry.record.meta.etag, number] = (fill, block)
-        self.tasks.start(fill.run())
         return fill
 
     def fill_received(self, fill: Fill) -> None:

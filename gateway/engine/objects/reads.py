@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from gateway.engine.objects.blocks import Blocks
 from gateway.engine.objects.entries import EntryCache, ObjectEntry
+from gateway.engine.objects.fill import Fill
 from gateway.engine.objects.grants import Grants
 from gateway.engine.objects.handover import Moved
 from gateway.engine.objects.ranged import is_exact
@@ -44,6 +45,7 @@ _ATTEMPTS = 3
 _LOAD_AT_ONCE = 64
 T = TypeVar("T")
 Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
+_Slot = tuple[ObjectKey, int]  # with the generation: a read that began before the last write is none to wait for
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +70,14 @@ class Ask:
 class Found(NamedTuple):
     """The object is known and may be read by this reader.
 
-    ``part`` is the small range that told what the object is; ``filling``: this reader's question has begun a fill of all of it.
+    ``part`` is the small range that told what the object is; ``fill`` is of all of it, and this reader's question began it.
     """
 
     entry: ObjectEntry
     outcome: Outcome
     reason: Reason | None = None
     part: Part | None = None
-    filling: bool = False
+    fill: Fill | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,10 @@ class Forward:
 
     reason: Reason
     miss: bool = False
+
+
+_Answered = asyncio.Future[Found | Relay | Forward | None]
+"""The outcome of a question to the origin; ``None``: look again."""
 
 
 class Learned(NamedTuple):
@@ -118,7 +124,7 @@ class Reads:
         self._blocks = blocks
         self._entries = entries
         self._grants = grants
-        self._cold: SingleFlight[tuple[ObjectKey, int], Found | Relay | Forward | None] = SingleFlight()
+        self._cold: dict[_Slot, _Answered] = {}
         self._checks: SingleFlight[tuple[ObjectKey, str], ObjectMeta | Forward | None] = SingleFlight()
 
     def _current(self, entry: ObjectEntry) -> bool:
@@ -322,7 +328,7 @@ class Reads:
         reach = self._services.origin.reach(ask.identity) if ask.hasty else None
         if reach is not None:
             reach.require()
-        # A read that began before the last write is none to wait for: who comes after the write is owed the new object.
+        # Who comes after a write is owed the new object.
         generation = store.generations.of(ask.key)
         pending = self._cold.get((ask.key, generation))
         if pending is not None:
@@ -334,21 +340,37 @@ class Reads:
             opening = self._open_range(ask, ask.span, rule, generation)
         else:
             return await self._head(ask, rule)
-        task = self._cold.begin((ask.key, generation), opening)
+        answered = self._cold[ask.key, generation] = asyncio.get_running_loop().create_future()
+        self._blocks.tasks.start(self._carry((ask.key, generation), answered, opening))
         try:
-            return await (asyncio.shield(task) if reach is None else reach.result(task))
+            return await (asyncio.shield(answered) if reach is None else reach.result(answered))
         except (asyncio.CancelledError, OriginUnavailable):
-            task.add_done_callback(_abandon)
+            answered.add_done_callback(_abandon)
             raise
 
-    async def _join(
-        self, ask: Ask, pending: asyncio.Task[Found | Relay | Forward | None], reach: Reach | None
-    ) -> Found | Relay | Forward | None:
+    async def _carry(
+        self, slot: _Slot, answered: _Answered, opening: Coroutine[Any, Any, Found | Relay | Forward | None]
+    ) -> None:
+        """Ask the origin, answer the readers, and carry out the fill that has come of it, in one task that is no reader's."""
+        opened: Found | Relay | Forward | None = None
+        try:
+            answered.set_result(opened := await opening)
+        except Exception as failure:
+            answered.set_exception(failure)
+        finally:
+            del self._cold[slot]
+            if not answered.done():
+                answered.set_exception(OriginUnavailable("the gateway is stopping"))
+            answered.exception()  # mark it as retrieved: all readers may have left
+        if isinstance(opened, Found) and opened.fill is not None:
+            await opened.fill.run()
+
+    async def _join(self, ask: Ask, pending: _Answered, reach: Reach | None) -> Found | Relay | Forward | None:
         """The outcome of another reader's question, if it answers this one too; ``None``: look again."""
         if ask.forced:
             return Forward(Reason.JOINED, miss=True)
         await (asyncio.wait([pending]) if reach is None else reach.wait(pending))
-        joined = Forward(Reason.JOINED) if pending.cancelled() or pending.exception() else pending.result()
+        joined = Forward(Reason.JOINED) if pending.exception() else pending.result()
         if joined is None:
             return None
         if not isinstance(joined, Found):
@@ -357,7 +379,7 @@ class Reads:
         if ask.head or not known or not self._current(joined.entry):
             return None
         reason = joined.reason if joined.reason is Reason.MOVED else Reason.JOINED
-        return joined._replace(reason=reason, filling=False)
+        return joined._replace(reason=reason, fill=None)
 
     async def _head(self, ask: Ask, rule: Caching) -> Found | Relay | Forward:
         """Learn an object's metadata without its bytes."""
@@ -438,8 +460,8 @@ class Reads:
             # There was some before the origin was asked, and many may have been asking.
             return Relay(response, Reason.OVERLOAD)
         entry = self._keep_metadata(ask, rule, Learned(meta, generation, asked_at))
-        self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, response)
-        return Found(entry, Outcome.MISS, Reason.COLD, filling=True)
+        fill = self._blocks.begin_fill(entry, (0, entry.record.block_count - 1), ask.identity, response)
+        return Found(entry, Outcome.MISS, Reason.COLD, fill=fill)
 
     def _take_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> Found | None:
         """Fill from the former home what it gives; ``None`` when that cannot be kept."""
@@ -448,8 +470,8 @@ class Reads:
             moved.body.abort()
             return None
         entry = self._keep_metadata(ask, rule, Learned(meta, generation, self._services.now() - moved.age))
-        self._blocks.start_fill(entry, (0, entry.record.block_count - 1), ask.identity, moved.body)
-        return Found(entry, Outcome.HIT, Reason.MOVED, filling=True)
+        fill = self._blocks.begin_fill(entry, (0, entry.record.block_count - 1), ask.identity, moved.body)
+        return Found(entry, Outcome.HIT, Reason.MOVED, fill=fill)
 
     def _keep_metadata(self, ask: Ask, rule: Caching, learned: Learned) -> ObjectEntry:
         """The object's entry in memory: the one that is there, of which fills already know, or a new one."""
@@ -465,9 +487,9 @@ class Reads:
         return entry
 
 
-def _abandon(task: asyncio.Task[Found | Relay | Forward | None]) -> None:
+def _abandon(answered: _Answered) -> None:
     """The reader left before the origin answered: an answer that is not being stored has no reader any more."""
-    if not task.cancelled() and task.exception() is None and isinstance(result := task.result(), Relay):
+    if answered.exception() is None and isinstance(result := answered.result(), Relay):
         result.response.abort()
 
 
