@@ -6,9 +6,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.commands.connection import path
+from gateway.commands.connection import Admin, path
+from gateway.commands.grammar import size as number_of_bytes
 from gateway.commands.grammar import subcommand, subcommands
-from gateway.commands.output import Column, age, facts, number, share, size
+from gateway.commands.output import Column, age, facts, line, number, printable, share, size
 from gateway.commands.resources import add_list, answering, listing
 
 
@@ -31,6 +32,7 @@ _COLUMNS = (
     Column("held", _of_pool("bytes"), size),
     Column("target", _of_pool("target"), size),
     Column("idle", "idle_seconds", age),
+    Column("pinned", "pinned", size),
 )
 
 
@@ -52,6 +54,33 @@ def add(command: ArgumentParser) -> None:
         "larder-gateway streams show datasets/imagenet/train/",
     )
     shown.add_argument("name", metavar="STREAM", help="the stream's name")
+    pinned = subcommand(
+        commands,
+        "pin",
+        "keep so many bytes of a prefix or an object, whatever others gain",
+        answering(_pin, _pinned),
+        "larder-gateway streams pin datasets/imagenet/val/ 40GB",
+    )
+    unpinned = subcommand(
+        commands,
+        "unpin",
+        "let the plan decide on a prefix again",
+        answering(_pin, _pinned),
+        "larder-gateway streams unpin datasets/imagenet/val/",
+    )
+    for one in (pinned, unpinned):
+        one.add_argument("name", metavar="PREFIX", help="bucket/prefix/ with its last slash; or bucket/key, one object")
+    pinned.add_argument("bytes", metavar="SIZE", type=number_of_bytes, help='bytes of all nodes, such as "40GB"')
+    unpinned.set_defaults(bytes=None)
+
+
+def _pin(admin: Admin, options: Namespace) -> Any:
+    return admin.ask("PUT", f"{path('streams', options.name)}/pin", {"bytes": options.bytes})
+
+
+def _pinned(options: Namespace, _answer: object) -> None:
+    told = "no pin" if options.bytes is None else f"{size(options.bytes)} pinned"
+    line(f"{printable(options.name)}: {told}, from the next plan on")
 
 
 def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
@@ -66,6 +95,7 @@ def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
             ("idle", age(found.get("idle_seconds"))),
             ("by", ", ".join(found.get("nodes") or ())),
             ("loaded ahead", _ahead(found.get("ahead") or {})),
+            ("pinned", size(found.get("pinned")) if found.get("pinned") else None),
             ("pool", _pool(pool)),
         )
     )

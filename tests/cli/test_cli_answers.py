@@ -220,6 +220,14 @@ def test_streams_say_what_was_recognised_and_what_is_held(admin, operator):
     assert operator("streams", "--json").json["items"] == [held, new]
 
 
+def test_a_prefix_is_pinned_and_unpinned(admin, operator):
+    """Rule: a pin is a size, and none ends it."""
+    admin.answers["PUT streams/lake%2Fval%2F/pin"] = {**STREAM, "name": "lake/val/", "pinned": 40_000_000_000}
+    assert "lake/val/: 40.0 GB pinned" in operator("streams", "pin", "lake/val/", "40GB").out
+    assert "lake/val/: no pin" in operator("streams", "unpin", "lake/val/").out
+    assert [asked.body for asked in admin.asked] == [{"bytes": 40_000_000_000}, {"bytes": None}]
+
+
 @pytest.mark.parametrize("name", ["lake/../..//%2e/", "../credentials", "lake/?a=b#c/", "lake/\n/"])
 def test_a_stream_of_any_name_is_shown(admin, operator, name):
     """Rule: a name is one part of the address, and asks for nothing else of the gateway."""

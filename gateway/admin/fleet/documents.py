@@ -289,6 +289,9 @@ class StreamDocument(ResponseModel):
     idle_seconds: float = Field(description="since the last read", examples=[0.4])
     nodes: list[str] = Field(description="nodes whose clients read it", examples=[["gw-1", "gw-2"]])
     ahead: StreamAhead
+    pinned: int | None = Field(
+        description="bytes that stay for it, as an operator decided; null: it is not pinned", examples=[40_000_000_000]
+    )
     pool: StreamPool | None = Field(description="null: its objects are in the pool `default`")
 
 

@@ -1,4 +1,7 @@
-"""``/-/admin/streams``: the access patterns recognised from plain S3 reads, and what the cache holds of each stream."""
+"""``/-/admin/streams``: the access patterns recognised from plain S3 reads, what the cache holds of each stream, and pins.
+
+A pin is an override with the name of a stream's pool (``overrides.py``): a prefix may be pinned before anybody reads it.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,17 @@ from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi import Path as PathParameter
+from pydantic import Field
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from gateway.admin.fleet.documents import EvidenceDocument, StreamAhead, StreamDocument, StreamPool
+from gateway.admin.fleet.overrides import Decision, replace_override
 from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.http.requests import Cursor, Limit, Page, paged
-from gateway.admin.http.tokens import Reader
+from gateway.admin.http.documents import RequestModel
+from gateway.admin.http.requests import Cursor, Limit, Page, Parts, paged
+from gateway.admin.http.tokens import Changer, Reader
 from gateway.admin.operations.parts import Ops
+from gateway.engine.space.manager import pins_of
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import STREAM
 from gateway.policies.streams.zone import AheadReport, ZoneStream, zone_streams
@@ -27,11 +34,28 @@ class _StreamName(PathConvertor):
 
 register_url_convertor("stream", _StreamName())
 router = APIRouter(tags=["streams"])
+StreamName = Annotated[str, PathParameter(max_length=2048, description="of the stream, with its slashes")]
+_MOST_PINS = 64
+"""Pins of a zone. Each is a pool of every node."""
+
+
+class StreamPin(RequestModel):
+    """How many bytes of a prefix stay in the cache."""
+
+    bytes: Annotated[int, Field(ge=1, le=2**60)] | None = Field(
+        description="of all nodes together; null: no pin", examples=[40_000_000_000]
+    )
 
 
 def streams_of(reading: FleetReading) -> list[StreamDocument]:
-    """All streams, by name."""
-    return [stream_document(reading, one) for one in zone_streams(reading.streams).values()]
+    """All streams and pinned prefixes, by name."""
+    return [stream_document(reading, one) for _, one in sorted(_known(reading).items())]
+
+
+def _known(reading: FleetReading) -> dict[str, ZoneStream]:
+    """Streams and pinned prefixes, which need not be read."""
+    pins = pins_of(reading.overrides, reading.quotas)
+    return {name: ZoneStream(name) for name in pins} | zone_streams(reading.streams)
 
 
 def stream_document(reading: FleetReading, one: ZoneStream) -> StreamDocument:
@@ -52,6 +76,7 @@ def stream_document(reading: FleetReading, one: ZoneStream) -> StreamDocument:
         idle_seconds=round(seen.idle, 3),
         nodes=list(one.seen_by),
         ahead=StreamAhead(**asdict(seen.ahead), accuracy=_accuracy(seen.ahead)),
+        pinned=pins_of(reading.overrides, reading.quotas).get(one.name),
         pool=pool,
     )
 
@@ -71,14 +96,30 @@ async def list_streams(
 
 
 @router.get("/streams/{name:stream}", summary="Show an access stream")
-async def show_stream(
-    name: Annotated[str, PathParameter(max_length=2048, description="of the stream, with its slashes")],
-    _caller: Reader,
-    operations: Ops,
-) -> StreamDocument:
+async def show_stream(name: StreamName, _caller: Reader, operations: Ops) -> StreamDocument:
     """One stream: its pattern, the evidence, and its share of the cache."""
     reading = await operations.fleet.look()
-    found = zone_streams(reading.streams).get(name)
+    found = _known(reading).get(name)
     if found is None:
         raise ApiError("NotFound", f"Unknown stream {name[:140]!r}; larder-gateway streams lists them.")
     return stream_document(reading, found)
+
+
+@router.put("/streams/{name:stream}/pin", summary="Pin a prefix")
+async def pin_stream(
+    name: StreamName, caller: Changer, operations: Ops, parts: Parts, asked: StreamPin
+) -> StreamDocument:
+    """Keep so many bytes of a prefix, `bucket/prefix/`, or of one object, `bucket/key`, whatever others gain; the next plan, a
+    heartbeat later, follows. Nothing is loaded: a warm-up does that. All pins together get at most nine tenths of the cache."""
+    if name.find("/") < 1:
+        raise ApiError("InvalidRequest", f"name: bucket/prefix/ or bucket/key, not {name[:140]!r}.")
+    fleet = operations.fleet
+    fleet.stale()
+    pins = pins_of((reading := await fleet.look()).overrides, reading.quotas)
+    if asked.bytes is not None and name not in pins and len(pins) >= _MOST_PINS:
+        raise ApiError("Conflict", f"{_MOST_PINS} prefixes are pinned; larder-gateway streams unpin ends a pin.")
+    decision = Decision(None if asked.bytes is None else "pin", asked.bytes)
+    await replace_override(caller, operations, parts, "streams.pin", f"{STREAM}{name}", decision, None)
+    fleet.stale()
+    reading = await fleet.look()
+    return stream_document(reading, _known(reading).get(name) or ZoneStream(name))

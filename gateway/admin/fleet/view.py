@@ -28,6 +28,7 @@ from gateway.fleet.samples import HeldChunk
 from gateway.model.units import format_size
 from gateway.policies.answers import Answers, Buckets, percentile, together
 from gateway.policies.datasets import USABLE, CachingMode, decide
+from gateway.policies.pools import OF_KEYS
 from gateway.policies.rates import Point, rates, ratio
 from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, PoolOrder
 from gateway.policies.space.probing import times
@@ -162,11 +163,11 @@ def job_document(reading: FleetReading, known: KnownJob) -> JobDocument:
 
 def dataset_ids(reading: FleetReading) -> set[str]:
     """Ids of all known datasets."""
+    overridden = {*reading.overrides, *reading.quotas}
     return {
         *reading.datasets.values(),
         *reading.plan.datasets,
-        *reading.overrides,
-        *reading.quotas,
+        *(name for name in overridden if not name.startswith(OF_KEYS)),
         *(job.record.dataset for job in reading.jobs),
     }
 

@@ -14,7 +14,7 @@ _SAFE = frozenset({"GET", "HEAD"})
 _ASKING = frozenset({"/rules/check"})
 """POST endpoints that only query, because their input is too long for a URL."""
 _OPERATING = frozenset(
-    {"nodes", "datasets", "jobs", "pipelines", "results", "warmups", "profiles", "purge", "verifications"}
+    {"nodes", "datasets", "jobs", "pipelines", "results", "streams", "warmups", "profiles", "purge", "verifications"}
 )
 """First segments of the addresses whose changes are daily operation."""
 

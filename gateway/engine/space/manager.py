@@ -31,7 +31,7 @@ from gateway.fleet.results import HeldResults, ResultsUsed, ResultUses
 from gateway.fleet.scaling import WorkerScaling
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import USABLE, CachingMode
-from gateway.policies.pools import RESULTS
+from gateway.policies.pools import RESULTS, STREAM
 from gateway.policies.space.autocache import COMPUTE, CacheReason
 from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
@@ -213,7 +213,14 @@ class Manager:
             _show_pipelines(pipelines.values())
         facts = {job.record.key: _facts_of(job, plan) for job in jobs}
         need = _needs(await parts.results.all(), overrides, quotas)
-        return Facts(capacity, datasets, facts, self._streams, self._scores, self._results, need)
+        pins = pins_of(overrides, quotas)
+        return Facts(capacity, datasets, facts, self._streams, self._scores, self._results, need, pins)
+
+
+def pins_of(overrides: Mapping[str, str], quotas: Mapping[str, int]) -> dict[str, int]:
+    """The bytes of pinned prefixes, by name."""
+    named = {name.removeprefix(STREAM): name for name, mode in overrides.items() if name.startswith(STREAM)}
+    return {name: quotas[pool] for name, pool in named.items() if pool in quotas}
 
 
 def _needs(

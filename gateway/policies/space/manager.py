@@ -15,6 +15,7 @@ choice:
   gateway without a plan decides on (``datasets.units_of``), so that a job may begin before the first plan.
 - *A job that left the cache* refers to no chunk and adds no gain. When it is probed again it counts just enough for its dataset
   to get what nobody else wants.
+- *Pinned prefixes* come first (``pinned.py``); everybody else shares the rest.
 - *Access streams* bid for space in the same ledger, with what they were worth in the last round. They share what they win.
 - *Results of pipelines* bid too (``results_space.py``). Nothing is evicted for them once their pool is full, so its target also
   has what nobody wins.
@@ -34,6 +35,7 @@ from gateway.policies.pools import STREAM
 from gateway.policies.space.allocation import Allocation, Bid, Candidate, allocate
 from gateway.policies.space.chunks import ChunkEvent, JobView, RotationMemory, rotate
 from gateway.policies.space.importance import ScoredDataset, ScoreReport, important, unscored
+from gateway.policies.space.pinned import is_pinned, pinned_orders, unpinned
 from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
 from gateway.policies.space.probing import LEAST_BENEFIT, PhaseTotals, ProbeSettings, Stage, due, step
 from gateway.policies.space.remembered import ManagerMemory, RememberedJob
@@ -96,7 +98,7 @@ class Facts:
 
     ``capacity``: bytes that may be allocated on all READY nodes together, that is, up to their low watermark. ``datasets`` by id,
     ``jobs`` by ``tenant/job``, access ``streams`` by name, ``scores`` by dataset and node, ``results`` of pipelines by use,
-    and what their pools ``need``.
+    and what their pools ``need``; ``pins``: bytes of pinned prefixes, by name.
     """
 
     capacity: int
@@ -106,6 +108,7 @@ class Facts:
     scores: Mapping[str, Mapping[str, ScoreReport]] = field(default_factory=dict)
     results: Sequence[ResultsUse] = ()
     need: Mapping[str, ResultsNeed] = field(default_factory=dict)
+    pins: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,20 +138,24 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
         settings: how to decide.
     """
     memory = ManagerMemory.from_json(before.memory).believing(facts.capacity, now, settings.patience)
-    jobs = _probed(before, memory.jobs, facts, now, settings.probe)
-    held = [name for name, order in before.pools.items() if order.target]
+    pinned = pinned_orders(facts.pins, memory.capacity)
+    free = memory.capacity - sum(order.target for order in pinned.values())
+    facts = replace(facts, streams=unpinned(facts.streams, facts.pins))
+    last = replace(before, pools={name: one for name, one in before.pools.items() if not is_pinned(name, one)})
+    jobs = _probed(last, memory.jobs, facts, now, settings.probe)
+    held = [name for name, order in last.pools.items() if order.target]
     wanted = results_bids(facts.results, held)
-    bids = [*stream_bids(facts.streams, memory.capacity, memory.streams, now), *wanted]
-    spaces = _Spaces(before, facts, jobs, bids, _Terms(memory.capacity, settings))
+    bids = [*stream_bids(facts.streams, free, memory.streams, now), *wanted]
+    spaces = _Spaces(last, facts, jobs, bids, _Terms(free, settings))
     spaced = spaces.orders()
     results = _of_results(results_orders(wanted, spaces.won, spaces.free), facts, spaces, settings)
-    capacity = memory.capacity - sum(order.target for order in results.values())
-    orders = _by_importance(before, facts, spaced, capacity)
-    datasets, rotations, events = _rotated(before, facts, orders, memory.rotations, jobs, now, settings)
+    capacity = free - sum(order.target for order in results.values())
+    orders = _by_importance(last, facts, spaced, capacity)
+    datasets, rotations, events = _rotated(last, facts, orders, memory.rotations, jobs, now, settings)
     told = {name: _told(fact, jobs[name]) for name, fact in sorted(facts.jobs.items())}
     left = max(0, capacity - sum(order.target for order in datasets.values()))
-    streams, remembered = stream_orders(before.pools, facts.streams, left, memory.streams, now)
-    pools = {**dataset_pools(datasets), **results, **streams}
+    streams, remembered = stream_orders(last.pools, facts.streams, left, memory.streams, now)
+    pools = {**dataset_pools(datasets), **results, **streams, **pinned}
     seen = (pools, told) != (dict(before.pools), dict(before.jobs))
     return replace(
         before,

@@ -1,4 +1,4 @@
-// Pin, never, auto and quota: what an operator decides in place of the plan, for datasets, results and pipelines.
+// Pin, never, auto and quota: what an operator decides in place of the plan, for datasets, results, prefixes and pipelines.
 
 import { address, change, read } from "./api.js";
 import { openAction } from "./dialog.js";
@@ -30,6 +30,23 @@ export function resultsSpace(name, place) {
   return openOverride({
     name, place, quota: true, pin: "before other results, whatever they save", never: "none are stored",
     affects: "The next plan follows, a heartbeat later. Jobs compute what is not stored.",
+  });
+}
+
+// Pins a prefix, or ends its pin; without a name the dialog asks for it.
+export function pinPrefix({ name = "", pinned = null } = {}) {
+  const named = { name: "name", label: "Prefix", required: true, hint: 'Such as "datasets/imagenet/val/", with its last slash; without one it is a single object.' };
+  const size = {
+    name: "bytes", label: "Bytes that stay", kind: "size", value: exactSize(pinned), required: !name,
+    hint: name ? 'Of all nodes together, such as "40GB". Empty: no pin.' : 'Of all nodes together, such as "40GB".',
+  };
+  openAction({
+    title: name ? `Pin ${name}` : "Pin a prefix",
+    affects: ["The next plan follows, a heartbeat later. What is read of it stays, before anything else; a warm-up loads it."],
+    fields: name ? [size] : [named, size],
+    button: "Change",
+    send: (values) => change("PUT", `${address("streams", name || values.name)}/pin`, { body: { bytes: values.bytes } }),
+    said: (_stream, values) => `${name || values.name} is changed, from the next plan on.`,
   });
 }
 

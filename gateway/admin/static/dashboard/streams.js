@@ -2,7 +2,9 @@
 
 import { byId, cell, element, keep, setText } from "./dom.js";
 import { bytes, count, duration, share } from "./format.js";
+import { actionsCell, showActions } from "./listview.js";
 import { meter } from "./meter.js";
+import { pinPrefix } from "./overrides.js";
 import { leavesFirst, pattern } from "./words.js";
 
 const MOST = 100;
@@ -18,8 +20,9 @@ function create() {
   cells.space.append(space.node);
   cells.space.classList.add("wide");
   const head = element("th", { role: "rowheader", scope: "row" }, name, evidence);
-  const row = element("tr", { role: "row" }, head, ...Object.values(cells));
-  row.parts = { name, evidence, ...cells, space };
+  const last = actionsCell();
+  const row = element("tr", { role: "row" }, head, ...Object.values(cells), last);
+  row.parts = { name, evidence, ...cells, space, actions: last.actions };
   return row;
 }
 
@@ -29,7 +32,8 @@ function evidenceWords({ evidence, ahead }) {
   return ahead.accuracy === null ? seen : `${seen} · ${share(ahead.accuracy)} of loads ahead read`;
 }
 
-function spaceWords(pool) {
+function spaceWords({ pool, pinned }) {
+  if (pinned) return `${bytes(pool?.bytes ?? 0)} of ${bytes(pinned)} pinned`;
   if (pool === null) return "shared space";
   if (pool.target === 0) return `${bytes(pool.bytes)}, ended`;
   return `${bytes(pool.bytes)} of ${bytes(pool.target)}`;
@@ -44,12 +48,15 @@ function update(row, stream) {
   setText(parts.hits, stream.accesses > 0 ? share(stream.hits / stream.accesses) : "–");
   setText(parts.read, bytes(stream.bytes));
   const { pool } = stream;
-  parts.space.show(pool !== null && pool.target > 0 ? Math.min(1, pool.bytes / pool.target) : 0, spaceWords(pool));
+  parts.space.show(pool !== null && pool.target > 0 ? Math.min(1, pool.bytes / pool.target) : 0, spaceWords(stream));
   setText(parts.order, pool === null ? "–" : leavesFirst(pool.order));
-  setText(parts.idle, stream.idle_seconds < 10 ? "just now" : `${duration(stream.idle_seconds)} ago`);
+  const read = stream.idle_seconds < 10 ? "just now" : `${duration(stream.idle_seconds)} ago`;
+  setText(parts.idle, stream.accesses === 0 ? "–" : read);
+  showActions(parts.actions, [{ word: "Pin", run: () => pinPrefix(stream) }], stream.name);
 }
 
 export function showStreams(streams) {
+  showActions(byId("stream-tools"), [{ word: "Pin a prefix", run: () => pinPrefix() }]);
   byId("no-streams").hidden = streams.length > 0;
   byId("streams").hidden = streams.length === 0;
   keep(byId("streams").tBodies[0], streams.slice(0, MOST), (stream) => stream.name, create, update);

@@ -1,0 +1,77 @@
+"""Pinned prefixes in the plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.model.keys import ObjectKey
+from gateway.policies.pools import Balance, Overdrafts, stream_pools
+from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
+from gateway.policies.space.pinned import MOST, pinned_orders
+from gateway.policies.space.plan import Plan, node_pools
+from gateway.policies.streams.pattern import Pattern
+from gateway.policies.streams.zone import StreamReport, ZoneStream
+
+GB = 1000**3
+SETTINGS = ManagerParams()
+
+
+def stream(name: str) -> ZoneStream:
+    """A random stream that fits any cache."""
+    seen = StreamReport(Pattern.RANDOM, None, 1000, 500, GB, 1.0, items=100, most_items=100)
+    return ZoneStream(name, seen, seen_by=("n",))
+
+
+def test_a_pin_has_its_space_before_a_job_that_gains() -> None:
+    """Rule: a pinned prefix has the bytes that it was promised, as target and minimum; a dataset gets what is left."""
+    jobs = {"t/a": JobFacts("t", "a", "data", 4)}
+    facts = Facts(100 * GB, {"data": DatasetFacts(80 * GB, 10)}, jobs, pins={"lake/val/": 40 * GB})
+    plan = decide(Plan(), facts, 0.0, SETTINGS)
+    pinned = plan.pools["stream:lake/val/"]
+    assert (pinned.target, pinned.minimum) == (40 * GB, 40 * GB)
+    assert plan.datasets["data"].target <= 60 * GB
+    unpinned = decide(plan, replace(facts, pins={}), 1.0, SETTINGS)
+    assert "stream:lake/val/" not in unpinned.pools
+    assert unpinned.datasets["data"].target == 80 * GB
+
+
+def test_nothing_pinned_is_evicted_for_others() -> None:
+    """Rule: a pool within its pin gives no blob, however far others are from their targets."""
+    (pool,) = node_pools(Plan(pools=pinned_orders({"lake/val/": 10}, 100)), 100, 100)
+    book = Overdrafts([Balance(1, pool.minimum, pool.target, pool.minimum), Balance(2, 5, 500)])
+    assert book.furthest() == 2
+    assert book.take(5)
+    book.exhausted()
+    assert book.furthest() is None
+
+
+def test_streams_in_a_pinned_prefix_have_no_pools() -> None:
+    """Rule: an object of a pinned prefix belongs to the pin, also if reads below it are a stream of their own."""
+    streams = {name: stream(name) for name in ("lake/val/", "lake/val/a/", "lake/train/", "lake/one", "lake/one/")}
+    facts = Facts(100 * GB, {}, {}, streams, pins={"lake/val/": GB, "lake/one": GB})
+    plan = decide(Plan(), facts, 0.0, SETTINGS)
+    assert set(plan.pools) == {f"stream:{name}" for name in ("lake/val/", "lake/train/", "lake/one", "lake/one/")}
+    names = stream_pools(ObjectKey("default", "lake", "val/a/b"))
+    assert next(name for name in names if name in plan.pools) == "stream:lake/val/"
+
+
+def test_a_stream_that_was_pinned_has_no_minimum_any_more() -> None:
+    """Rule: without its pin a stream is one like the others."""
+    facts = Facts(100 * GB, {}, {}, {"lake/val/": stream("lake/val/")}, pins={"lake/val/": 50 * GB})
+    plan = decide(decide(Plan(), facts, 0.0, SETTINGS), replace(facts, pins={}), 1.0, SETTINGS)
+    assert plan.pools["stream:lake/val/"].minimum == 0
+    assert plan.pools["stream:lake/val/"].order == "uniform"
+
+
+def test_pins_leave_room_for_other_reads() -> None:
+    """Rule: pins that want more than nine tenths of the space get that, by name, and one without room has no pool."""
+    orders = pinned_orders({"a/": 60, "b/": 60, "c/": 60}, 100)
+    assert {name: order.target for name, order in orders.items()} == {"stream:a/": 60, "stream:b/": 30}
+    assert sum(order.target for order in orders.values()) == MOST * 100
+
+
+def test_a_plan_with_a_pin_stays_as_it_is() -> None:
+    """Rule: the next decision from the same facts is the same plan, so nodes have nothing to follow."""
+    facts = Facts(100 * GB, {}, {}, {"lake/train/": stream("lake/train/")}, pins={"lake/val/": 50 * GB})
+    plan = decide(Plan(), facts, 0.0, SETTINGS)
+    assert decide(Plan.from_json(plan.to_json()), facts, 1.0, SETTINGS).version == plan.version
