@@ -140,6 +140,17 @@ def canonical_request(
     return b"%b\n%b\n%b\n%b\n\n%b\n%b" % (method, path, query, block, b";".join(signed), payload_hash)
 
 
+def canonical_form(signed: Sequence[bytes]) -> bytes:
+    """A template of the canonical requests that sign these headers, in this order.
+
+    It takes method, path, query, the value of each header, and the payload hash. The result equals that of ``canonical_request``
+    if it has neither a space nor a tab: those in header values would have to be trimmed.
+    """
+    names = [name.replace(b"%", b"%%") for name in signed]
+    block = b"".join([name + b":%b\n" for name in names])
+    return b"%%b\n%%b\n%%b\n%b\n%b\n%%b" % (block, b";".join(names))
+
+
 def signature(key: bytes, amz_date: str, scope: bytes, canonical: bytes) -> bytes:
     """The lower-case hex signature of a canonical request, under a key from ``signing_key``."""
     text = b"%b\n%b\n%b\n%b" % (ALGORITHM, amz_date.encode(), scope, sha256(canonical).hexdigest().encode())

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from gateway.model.errors import S3Error
 from gateway.model.query import Pair
-from gateway.model.sigv4 import ALGORITHM, parse_amz_date
+from gateway.model.sigv4 import ALGORITHM, canonical_form, parse_amz_date
 
 MAX_EXPIRES = 604_800
 """Longest validity of a presigned request, in seconds: a week."""
@@ -45,10 +45,18 @@ _REQUIRED_PARAMETERS = tuple(
 )
 
 
+_NEED_NO_SIGNATURE = frozenset(
+    b"accept accept-encoding accept-language amz-sdk-invocation-id amz-sdk-request authorization connection content-length "
+    b"content-type range traceparent tracestate user-agent x-amz-content-sha256".split()
+)
+"""The usual headers of a read that a signature need not cover (gateway/api/s3/auth.py)."""
+
+
 class Claim(NamedTuple):
     """The claim of a signature: the signer, the day, the region, and the signed headers.
 
-    ``scope`` is ``date/region/s3/aws4_request``; ``names`` are the signed headers as ordered, ``signed`` as a set.
+    ``scope`` is ``date/region/s3/aws4_request``; ``names`` are the signed headers as ordered, ``signed`` as a set. ``covered``
+    are ``signed`` and the usual ones that need no signature; ``form`` is ``sigv4.canonical_form`` of ``names``.
     """
 
     access_key_id: str
@@ -57,6 +65,8 @@ class Claim(NamedTuple):
     scope: bytes
     names: tuple[bytes, ...]
     signed: frozenset[bytes]
+    covered: frozenset[bytes]
+    form: bytes
 
 
 class QueryClaim(NamedTuple):
@@ -133,7 +143,7 @@ def _claim(credential: bytes, signed_headers: bytes, code: str, prefix: str) -> 
     if b"host" not in signed or len(signed) != len(names):
         raise S3Error(code, f"{prefix}SignedHeaders must name each signed header once, and host among them.")
     scope = f"{date}/{region}/s3/aws4_request".encode()
-    return Claim(access_key_id, date, region, scope, names, signed)
+    return Claim(access_key_id, date, region, scope, names, signed, signed | _NEED_NO_SIGNATURE, canonical_form(names))
 
 
 def parse_query_claim(pairs: Iterable[Pair]) -> QueryClaim:

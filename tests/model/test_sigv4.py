@@ -157,6 +157,15 @@ def test_absent_signed_header_counts_as_empty() -> None:
     assert text == b"GET\n/\n\nexpect:\nhost:h\n\nexpect;host\nx"
 
 
+@pytest.mark.parametrize("names", [(b"host",), (b"host", b"x-amz-date"), (b"%s", b"a%", b"host"), (b"absent", b"host")])
+def test_a_filled_template_is_the_canonical_request(names: tuple[bytes, ...]) -> None:
+    """Rule: the template gives what ``canonical_request`` gives, for names with "%" and absent headers too."""
+    fields = {b"host": b"h:1", b"x-amz-date": b"20130524T000000Z", b"%s": b"%b", b"a%": b"1"}
+    values = [fields.get(name, b"") for name in names]
+    filled = sigv4.canonical_form(names) % (b"GET", b"/b/k%20", b"a=1", *values, b"UNSIGNED-PAYLOAD")
+    assert filled == sigv4.canonical_request(b"GET", b"/b/k%20", b"a=1", fields, names, b"UNSIGNED-PAYLOAD")
+
+
 def test_claim_is_read_with_and_without_spaces() -> None:
     """Clients separate the fields of Authorization by ", " or by ","; both read the same."""
     fields = (

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import hmac
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -56,6 +57,8 @@ _SIGNATURES = sigv4_claims.QUERY_PARAMETERS | sigv2.QUERY_PARAMETERS
 _FORM_V4_NAMES = frozenset({"x-amz-algorithm", "x-amz-credential", "x-amz-date", "x-amz-signature"})
 _FORM_V2_NAMES = frozenset({"awsaccesskeyid", "signature"})
 _MAX_SIGNING_KEYS = 1024
+_ABSENT = repeat(b"")
+"""The values of signed headers that did not arrive."""
 _OWN_KEYS = "Clients of this gateway sign with a key of the gateway, not of the store behind it."
 
 Fields = Mapping[bytes, bytes]
@@ -246,7 +249,9 @@ class Authenticator:
                 },
             )
         key = self._verify(request, pairs, (claim, amz_date, content, claimed), account, now)
-        _check_token(account, fields.get(_TOKEN, b""), now)
+        token = fields.get(_TOKEN, b"")
+        if token or account.session_token or now >= account.expires_at:
+            _check_token(account, token, now)
         stated = content.decode("latin-1")
         form = FORMS.get(stated) or payload_form(stated)
         signer = ChunkSigner(key, amz_date, claim.scope, claimed) if form.signed else None
@@ -321,19 +326,16 @@ class Authenticator:
         """The key that a request was signed with."""
         claim, amz_date, content, claimed = statement
         fields = request.fields
-        for name in fields.keys() - claim.signed:
-            if name.startswith(b"x-amz-") and name != _CONTENT_SHA256:
-                raise S3Error(
-                    "AccessDenied",
-                    "There were headers present in the request which were not signed",
-                    extra={"HeadersNotSigned": name.decode("latin-1")},
-                )
+        if not fields.keys() <= claim.covered:
+            _require_signed(fields.keys() - claim.signed)
         method = request.method.encode()
         path = request.raw_path
         if path.translate(None, sigv4.PLAIN_PATH):
             path = sigv4.canonical_path(path)
         query = sigv4.canonical_query(pairs) if pairs else b""
-        canonical = sigv4.canonical_request(method, path, query, fields, claim.names, content)
+        canonical = claim.form % (method, path, query, *map(fields.get, claim.names, _ABSENT), content)
+        if b" " in canonical or b"\t" in canonical:
+            canonical = sigv4.canonical_request(method, path, query, fields, claim.names, content)
         secrets = (account.secret_access_key,) if account.previous is None else account.secrets(now)
         for secret in secrets:
             key = self._signing_keys.get((secret, claim.date, claim.region)) or self._signing_key(secret, claim)
@@ -395,6 +397,16 @@ def _other_day(claim: Claim, amz_date: str, code: str) -> S3Error:
     return S3Error(
         code, f'Invalid credential date "{claim.date}". This date is not the same as X-Amz-Date: "{amz_date[:8]}".'
     )
+
+
+def _require_signed(unsigned: Iterable[bytes]) -> None:
+    for name in unsigned:
+        if name.startswith(b"x-amz-") and name != _CONTENT_SHA256:
+            raise S3Error(
+                "AccessDenied",
+                "There were headers present in the request which were not signed",
+                extra={"HeadersNotSigned": name.decode("latin-1")},
+            )
 
 
 def _check_token(account: Account, token: bytes, now: float) -> None:
