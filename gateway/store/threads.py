@@ -67,7 +67,8 @@ class HangWatch:
         self._loop = asyncio.get_running_loop()
         self._on_hung = on_hung
         self._stations: list[Station] = []
-        self._waits: set[asyncio.Future[Any]] = set()
+        self.waits: set[asyncio.Future[Any]] = set()
+        """Those of ``future``; whoever ends one takes it out."""
         self._timer: asyncio.TimerHandle | None = None
 
     def station(self) -> Station:
@@ -79,8 +80,7 @@ class HangWatch:
     def future(self) -> asyncio.Future[Any]:
         """Register a wait for one of the threads."""
         future = self._loop.create_future()
-        self._waits.add(future)
-        future.add_done_callback(self._waits.discard)
+        self.waits.add(future)
         if self._timer is None:
             self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
         return future
@@ -100,11 +100,12 @@ class HangWatch:
         if self.stuck():
             fault = DiskFault(FailureKind.HUNG, f"the disk did not answer within {HUNG_AFTER:g} s")
             self._on_hung(fault)
-            for future in tuple(self._waits):
+            for future in self.waits:
                 if not future.done():
                     future.set_exception(fault)
                     future.exception()  # mark as retrieved: the waiter may have left
-        elif self._waits:
+            self.waits.clear()
+        elif self.waits:
             self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
 
 
@@ -157,6 +158,7 @@ class Threads:
         self._limit = limit
         self._name = name
         self._watch = watch
+        self._waits: set[asyncio.Future[Any]] = set() if watch is None else watch.waits
         self._failed = failed
         self._row = row
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
@@ -224,6 +226,7 @@ class Threads:
         self._idle += 1
         self._pace += _WEIGHT * (took - self._pace)
         for job, result, error in outcomes:
+            self._waits.discard(job.future)
             if self._failed is not None and isinstance(error, DiskFault):
                 self._failed(error)
             if job.future.done():

@@ -171,7 +171,7 @@ class _Lane:
                     self._station.end()
                 self._call(self._deliver, outcomes)
         self._session.close()
-        self._call(_end, self._ended)
+        self._call(self._end, self._ended)
 
     def _collect(self, group: list[_QueuedOperation]) -> bool:
         jobs = self._jobs.get()
@@ -238,12 +238,18 @@ class _Lane:
             elif isinstance(error, DiskFault):
                 self._hear(error)
             future = job.future
+            self._watch.waits.discard(future)
             if future.done():
                 continue
             if error is None:
                 future.set_result(result)
             else:
                 future.set_exception(error)
+
+    def _end(self, future: asyncio.Future[None]) -> None:
+        self._watch.waits.discard(future)
+        if not future.done():
+            future.set_result(None)
 
     def _call(self, function: Callable[[T], None], argument: T) -> None:
         try:
@@ -318,11 +324,6 @@ def _results(connection: sqlite3.Connection, group: Sequence[_QueuedOperation]) 
         else:
             results += operation(connection, arguments)
     return results
-
-
-def _end(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _judged(error: Exception, session: _Session) -> Exception:
