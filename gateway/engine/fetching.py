@@ -81,6 +81,14 @@ class ByteStream:
             chunk, self._left = chunk[:most], chunk[most:]
         return chunk
 
+    def at_once(self, length: int) -> bytes | memoryview | None:
+        """All ``length`` bytes of the stream if the answer has them in one piece; ``None`` if ``next_chunk`` must get them."""
+        if self.received or self._length != length or self._response is None:
+            return None
+        whole = self._response.at_once(length)
+        self.received = 0 if whole is None else length
+        return whole
+
     async def _interrupted(self, failure: LarderError) -> None:
         """Continue with another answer, or raise the failure."""
         self.abort()
@@ -160,7 +168,7 @@ class GrowingBlob:
         small = self.length <= SMALL
         while True:
             room = self.length - self.received
-            chunk = await stream.next_chunk(room, gather=small)
+            chunk = (small and stream.at_once(room)) or await stream.next_chunk(room, gather=small)
             if len(chunk) == room:
                 if self.gathered:
                     chunk = self.gathered + chunk

@@ -54,7 +54,7 @@ class IncomingAnswer:
         self.status = 0
         self.headers: list[Header] = []
         self.fields: dict[str, str] = {}
-        self.pieces: list[bytes] = []
+        self.pieces: list[bytes | memoryview] = []
         self.size = 0
         self.least = 1
         self.complete = False
@@ -222,7 +222,7 @@ class ClientConnection(asyncio.Protocol):
                 return
             status = parser.get_status_code()
             if status >= 200:
-                self._begin(parser, status, data[:end], data[end:])
+                self._begin(parser, status, data[:end], memoryview(data)[end:])
                 return
             if status < 100:
                 self._give_up("invalid", "its answer is not valid HTTP")
@@ -234,8 +234,8 @@ class ClientConnection(asyncio.Protocol):
         elif not self._sending:
             self.deadline = min(self._head_by, self._loop.time() + self._silence)
 
-    def _begin(self, parser: Any, status: int, head: bytes, rest: bytes) -> None:
-        """The head of the final answer is complete; ``rest`` follows it."""
+    def _begin(self, parser: Any, status: int, head: bytes, rest: memoryview) -> None:
+        """The head of the final answer is complete; ``rest``, often the whole body, follows it and is not copied."""
         incoming = self._incoming
         assert incoming is not None
         coding = length = None
@@ -272,7 +272,7 @@ class ClientConnection(asyncio.Protocol):
             self._left = math.inf if self._until_close else int(length or 0)
         self._take(rest)
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes | memoryview) -> None:
         """Take bytes of a body whose end is its length, or that of the connection."""
         incoming, left = self._incoming, self._left
         assert incoming is not None
@@ -286,7 +286,7 @@ class ClientConnection(asyncio.Protocol):
             incoming.size += len(data)
         self._advance(incoming, ended=not left)
 
-    def _parse(self, data: bytes) -> None:
+    def _parse(self, data: bytes | memoryview) -> None:
         """Take bytes of a chunked body."""
         incoming = self._incoming
         assert incoming is not None

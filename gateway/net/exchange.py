@@ -100,9 +100,18 @@ class StreamedResponse(IncomingAnswer):
         pieces, self.pieces, self.size = self.pieces, [], 0
         if self.connection is not None and self.connection.paused:
             self.connection.resume()
-        chunk = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        first = pieces[0]
+        chunk = first if len(pieces) == 1 and isinstance(first, bytes) else b"".join(pieces)
         self._remote.bytes.inc(len(chunk))
         return chunk
+
+    def at_once(self, length: int) -> bytes | memoryview | None:
+        """A whole body of ``length`` bytes, not copied, if it has arrived in one piece; else ``None``, and nothing is taken."""
+        if not self.complete or len(self.pieces) != 1 or self.size != length:
+            return None
+        self.size = 0
+        self._remote.bytes.inc(length)
+        return self.pieces.pop()
 
     async def beginning(self) -> bytes:
         """The bytes that ``next_chunk`` will return, or the first of them. Raises the same errors."""

@@ -58,6 +58,9 @@ class Answer:
         """Only its length matters here."""
         return str(len(self.body)) if name.lower() == "content-length" else None
 
+    def at_once(self, length: int) -> None:
+        """Nothing: it comes in pieces."""
+
     async def next_chunk(self, least: int = 1) -> bytes:
         """A kilobyte at a time."""
         chunk = self.body[self._at : self._at + 1000]

@@ -184,6 +184,9 @@ class _Body:
     def __init__(self, body: bytes) -> None:
         self._left = [body]
 
+    def at_once(self, length: int) -> None:
+        """Nothing: its reader waits."""
+
     async def next_chunk(self, least: int = 1) -> bytes:
         """All of it at once."""
         return self._left.pop() if self._left else b""

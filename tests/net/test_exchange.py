@@ -17,10 +17,12 @@ from prometheus_client import Counter
 
 from gateway.model.errors import LarderError, OriginUnavailable
 from gateway.net import dialing, exchange
+from gateway.net.connection import ClientConnection
 from gateway.net.dialing import Dialer, ExchangeFailed, ServerAddress
 from gateway.net.exchange import Connections, StreamedResponse, probe
 from gateway.net.upload import Upload
 from gateway.testing.stores import eventually
+from tests.net.wire import ADDRESS, REQUEST, Keeper, Wire
 from tests.origin.raw_server import EMPTY, RawServer, content
 from tests.s3compat.certificates import make_certificates
 
@@ -230,6 +232,37 @@ async def test_a_reader_of_many_bytes_does_not_wait_for_a_slow_peer(monkeypatch:
             chunk = asyncio.create_task(response.next_chunk(6))
             goes_on.set()
             assert await chunk == piece
+
+
+def heard(*pieces: bytes) -> StreamedResponse:
+    """An answer that has arrived in these pieces, each by one read of the socket."""
+    response = StreamedResponse(Origin(), asyncio.get_running_loop())
+    connection = ClientConnection(Keeper(), ADDRESS, 60.0, 2**40)
+    connection.connection_made(Wire())
+    connection.send(response, REQUEST, bodiless=False, last=False, within=60.0)
+    for piece in pieces:
+        connection.data_received(piece)
+    return response
+
+
+async def test_a_body_that_came_with_its_head_is_given_as_it_is() -> None:
+    """Rule: a whole small body is neither cut off its head nor put together by a copy; it is given once."""
+    data = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabcdef"
+    response = heard(data)
+    assert response.at_once(5) is None
+    body = response.at_once(6)
+    assert isinstance(body, memoryview)
+    assert (body.obj, bytes(body)) == (data, b"abcdef")
+    assert (response.at_once(6), await response.next_chunk()) == (None, b"")
+
+
+@pytest.mark.parametrize("pieces", [(b"abc",), (b"abc", b"def")], ids=["unfinished", "in pieces"])
+async def test_any_other_body_is_waited_for(pieces: tuple[bytes, ...]) -> None:
+    """Rule: what is not complete, or not in one piece, is left to ``next_chunk``, which gives bytes."""
+    response = heard(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n" + pieces[0], *pieces[1:])
+    assert (response.at_once(3), response.at_once(6)) == (None, None)
+    chunk = await response.next_chunk()
+    assert (type(chunk), chunk) == (bytes, b"".join(pieces))
 
 
 async def test_a_reader_of_more_than_is_read_ahead_gets_that(monkeypatch: pytest.MonkeyPatch) -> None:
