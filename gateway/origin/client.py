@@ -296,17 +296,17 @@ def _answered(link: _Link, method: str, response: StreamedResponse, seconds: flo
         ORIGIN_REQUESTS.labels(method, "failed").inc()
         raise OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
     link.reach.heard()
-    requests, latency = _series(method, response.status // 100)
+    requests, latency, answers = _series(link.origin.name, method, response.status // 100)
     requests.inc()
     latency.observe(seconds)
-    ORIGIN_ANSWERS.labels(link.origin.name).observe(seconds)
+    answers.observe(seconds)
     return response
 
 
 @cache  # as many as there are series
-def _series(method: str, hundreds: int) -> tuple[Counter, Histogram]:
-    """The metrics of answers by method and class of the status, looked up once for each kind."""
-    return ORIGIN_REQUESTS.labels(method, f"{hundreds}xx"), ORIGIN_LATENCY.labels(method)
+def _series(origin: str, method: str, hundreds: int) -> tuple[Counter, Histogram, Histogram]:
+    """The metrics of answers by origin, method and class of the status, looked up once for each kind."""
+    return ORIGIN_REQUESTS.labels(method, f"{hundreds}xx"), ORIGIN_LATENCY.labels(method), ORIGIN_ANSWERS.labels(origin)
 
 
 def _target(raw_path: str, query: str) -> str:
