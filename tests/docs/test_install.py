@@ -58,7 +58,8 @@ def test_the_line_of_the_quickstart_installs_with_the_oldest_pip(tmp_path: Path)
     [line] = typed("docs/quickstart.md")
     assert SEARCHING.search(run(line)) is None
     assert "No broken requirements" in run("pip check")
-    run("larder-gateway --help && larder --help && python -c 'import boto3, moto, aiobotocore'")
+    run("larder-gateway --help && larder --help && python -c 'import boto3, aiobotocore'")
+    run("moto_server --help && python -c 'import moto.server; moto.server.create_backend_app(\"s3\")'")
 
 
 @pytest.mark.parametrize("page", INSTALLS)
