@@ -101,9 +101,9 @@ def command_of(folder: Path, *parts: str) -> list[str]:
     return [sys.executable, str(program), "demo"]
 
 
-def little_data() -> str:
-    """A part of a program that leaves the demo few images, and a large object that is not."""
-    return LITTLE_DATA.format(images=FEW, large=LARGE)
+def little_data(images: int = FEW) -> str:
+    """A part of a program that leaves the demo some of its images, and a large object that is not."""
+    return LITTLE_DATA.format(images=images, large=LARGE)
 
 
 def test_the_demo_proves_what_it_prints(folder: Path):

@@ -11,17 +11,21 @@ import pytest
 from tests.house.test_demo import DEADLINE, little_data, processes_below, run_until
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = (sys.executable, "-m", "gateway.demo.fleet", "--nginx", str(ROOT / "deploy/nginx"))
-ENDLESS = f"""\
-{little_data()}
+NGINX = str(ROOT / "deploy/nginx")
+PROGRAM = """\
 import sys
 from gateway.demo.fleet import course
 from gateway.demo.fleet.__main__ import main
 
-course.EPOCHS = 10**6
+course.{name} = {value}
 sys.exit(main())
 """
+SMALL = little_data(600) + PROGRAM.format(name="SLACK", value=36 / 600)
+"""A fleet with a third of the images. A job has as many items under way as with all: at most the same 36 are read again."""
+ENDLESS = little_data() + PROGRAM.format(name="EPOCHS", value=10**6)
 """A fleet with few images whose jobs are not done before it is interrupted."""
+PROGRAMS = {"gateway-2.toml": ("-m", "gateway.demo.fleet"), "go-0": ("-c", ENDLESS)}
+"""What is started, by the file whose existence is the moment."""
 
 pytestmark = pytest.mark.timeout(2 * DEADLINE)
 
@@ -38,7 +42,8 @@ def test_the_fleet_proves_what_it_prints(folder: Path):
     """Rule: two jobs read everything four times, each item once from the origin, though a gateway is killed; kept, it runs until
     Ctrl-C, and then nothing is left of it."""
     shown = folder.with_suffix(".txt")
-    fleet, output = run_until(folder, lambda: "aws s3 ls" in shown.read_text(), "--keep", command=COMMAND)
+    command = (sys.executable, "-c", SMALL, "--nginx", NGINX)
+    fleet, output = run_until(folder, lambda: "aws s3 ls" in shown.read_text(), "--keep", command=command)
     assert fleet.returncode == 130, output
     assert "nginx http://127.0.0.1:" in output
     epochs = re.findall(r"^ *(\d) .* ([\d,]+) *$", output, re.MULTILINE)
@@ -50,11 +55,11 @@ def test_the_fleet_proves_what_it_prints(folder: Path):
     assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
 
 
-@pytest.mark.parametrize("moment", ["gateway-2.toml", "go-0"])
+@pytest.mark.parametrize("moment", PROGRAMS)
 def test_an_interrupted_fleet_leaves_nothing(folder: Path, moment: str):
     """Rule: Ctrl-C while it starts gateways, or while jobs load, ends every process and removes every file. Without nginx."""
     moments = f"larder-fleet-*/{moment}"
-    command = (sys.executable, "-c", ENDLESS)
+    command = (sys.executable, *PROGRAMS[moment])
     fleet, output = run_until(folder, lambda: any(folder.glob(moments)), command=command)
     assert fleet.returncode == 130, output
     assert (list(folder.iterdir()), processes_below(folder)) == ([], [])

@@ -6,16 +6,24 @@ import pytest
 import torch
 
 from larder.torch import ImportanceSampler
-from larder.torch.lightning import ImportanceCallback
 
 
+@pytest.fixture
 def made():
-    """A sampler of ten items with its callback."""
-    sampler = ImportanceSampler(range(10), unseen=0.2, batch_size=5)
-    return sampler, ImportanceCallback(sampler)
+    """Makes a sampler of ten items with its callback.
+
+    Lightning, if installed, takes seconds to import: the process that runs this module does, not all that collect it.
+    """
+    from larder.torch.lightning import ImportanceCallback
+
+    def make():
+        sampler = ImportanceSampler(range(10), unseen=0.2, batch_size=5)
+        return sampler, ImportanceCallback(sampler)
+
+    return make
 
 
-def test_a_batch_updates_the_sampler():
+def test_a_batch_updates_the_sampler(made):
     """Rule: what the training step returns under ``ids`` and ``losses`` is an update."""
     sampler, callback = made()
     for number, ids in enumerate(sampler):
@@ -25,13 +33,13 @@ def test_a_batch_updates_the_sampler():
 
 
 @pytest.mark.parametrize("outputs", [None, torch.tensor(0.5), {"loss": torch.tensor(0.5)}, {"losses": torch.ones(5)}])
-def test_a_step_that_returns_something_else(outputs):
+def test_a_step_that_returns_something_else(made, outputs):
     """Rule: a training step without ids and losses is told what to return."""
     with pytest.raises(ValueError, match="training_step returns"):
         made()[1].on_train_batch_end(None, None, outputs, None, 0)
 
 
-def test_checkpoints_have_the_sampler():
+def test_checkpoints_have_the_sampler(made):
     """Rule: a restored callback continues the sampler's epoch."""
     sampler, callback = made()
     first = next(iter(sampler))
@@ -42,7 +50,7 @@ def test_checkpoints_have_the_sampler():
 
 
 @pytest.mark.parametrize(("world", "divides", "refused"), [(1, True, False), (2, False, False), (2, True, True)])
-def test_a_trainer_that_divides_again(world, divides, refused):
+def test_a_trainer_that_divides_again(made, world, divides, refused):
     """Rule: with several ranks, Lightning must not divide the sampler's items once more."""
     trainer = SimpleNamespace(world_size=world, _accelerator_connector=SimpleNamespace(use_distributed_sampler=divides))
     if not refused:
