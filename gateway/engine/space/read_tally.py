@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gateway.engine.space.item_scores import ItemScores
 from gateway.model.access import Access
+from gateway.model.keys import ObjectKey
 from gateway.policies.importance import Scores, deciles
 from gateway.store.datasets.content import Content
 from gateway.store.decile_reads import ROWS, DecileReads
@@ -36,24 +37,26 @@ class ReadTally:
     def __init__(self, scores: ItemScores, reads: DecileReads) -> None:
         self.reads = reads
         self._scores = scores
-        self._seen: list[tuple[str, int, bool]] = []
+        self._seen: list[tuple[ObjectKey | str, int, bool]] = []
 
     def hear(self, accesses: Sequence[Access]) -> None:
         """Reads were handed out (store/accesses.py)."""
-        room = _MOST - len(self._seen)
-        items = ((key, number, hit) for key, number, _, hit, _, _ in accesses[:room] if isinstance(key, str))
-        self._seen.extend(items)
+        datasets = {access.key for access in accesses if isinstance(access.key, str)}
+        # Asked once for all of these reads, which every hit pays for.
+        counted = {dataset for dataset in datasets if self._scores.order(dataset) is not None}
+        if counted:
+            room = _MOST - len(self._seen)
+            self._seen.extend((key, number, hit) for key, number, _, hit, _, _ in accesses[:room] if key in counted)
 
     def turn(self, contents: Iterable[Content]) -> None:
         """Count what was heard since the last turn."""
         seen, self._seen = self._seen, []
-        of_dataset: dict[str, list[tuple[int, bool]]] = {}
+        of_dataset: dict[ObjectKey | str, list[tuple[int, bool]]] = {}
         for dataset, number, hit in seen:
-            if self._scores.order(dataset) is not None:
-                of_dataset.setdefault(dataset, []).append((number, hit))
+            of_dataset.setdefault(dataset, []).append((number, hit))
         for content in contents if of_dataset else ():
             found = of_dataset.pop(content.id, None)
-            if found is not None:
+            if found is not None and self._scores.order(content.id) is not None:
                 self._count(content, np.array(found, dtype=np.int64))
 
     def _count(self, content: Content, found: Places) -> None:
