@@ -20,10 +20,9 @@ def test_items_lie_side_by_side():
 
     space = Space(allocate)
     space.expected = 300
-    places = [space.take(size) for size in (100, 0, 200)]
+    places = [*space.places([100, 0]), *space.places([200])]
     assert (made, [len(place) for place in places]) == ([300], [100, 0, 200])
     assert address(places[2]) - address(places[0]) == 100
     space.expected = 2 * SIZE
-    space.take(10)
-    space.take(SIZE + 1)
+    assert [len(place) for place in space.places([10, SIZE + 1])] == [10, SIZE + 1]
     assert made == [300, SIZE, SIZE + 1]

@@ -7,7 +7,7 @@ caches since, while pages that were just cleared are in them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 SIZE = 16 << 20
 """Bytes of a buffer that items share: the allocator returns larger ones to the system, and maps them anew page by page."""
@@ -27,12 +27,14 @@ class Space:
         self._buffer = memoryview(b"")
         self._used = 0
 
-    def take(self, size: int) -> memoryview:
-        """A place of ``size`` bytes."""
-        end = self._used + size
-        if end > len(self._buffer):
-            self._buffer, self._used, end = self._allocate(max(size, min(self.expected, SIZE))), 0, size
-        place = self._buffer[self._used : end]
-        self._used = end
-        self.expected -= size
-        return place
+    def places(self, sizes: Iterable[int]) -> Iterator[memoryview]:
+        """Places of so many bytes each. Take all of them: where the next ones begin is known after the last."""
+        buffer, used = self._buffer, self._used
+        for size in sizes:
+            end = used + size
+            if end > len(buffer):
+                buffer, used, end = self._allocate(max(size, min(self.expected, SIZE))), 0, size
+            self.expected -= size
+            yield buffer[used:end]
+            used = end
+        self._buffer, self._used = buffer, used

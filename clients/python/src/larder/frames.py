@@ -42,6 +42,8 @@ _FRAME = struct.Struct("<IIQIHH")
 _TRAILER = struct.Struct("<IHH")
 _END = struct.Struct("<I4sQIIIHH")
 _END_POSITION = 0xFFFFFFFF
+_ROW = struct.Struct("<IIQQIHH")
+"""An entry of the index."""
 _ENTRY = np.dtype(
     [
         ("position", "<u4"),
@@ -53,6 +55,7 @@ _ENTRY = np.dtype(
         ("flags", "<u2"),
     ]
 )
+"""The same, for many entries."""
 _GROUP = 1 << 20
 """Bytes that are read at a time, about: a connection reset costs at most one group."""
 _PART = 32
@@ -181,25 +184,26 @@ class Decoder:
         if attached:
             self._attached_form(source, count)
             return
-        entries = self._entries(source, count, room)
+        block = self._read(source, count * _ENTRY.itemsize, "its index")
+        entries = self._checked(block, room)
         self._check_contiguous(entries, room)
         self._bodies(source, entries)
         self._end(source)
 
-    def _entries(self, source: ByteSource, count: int, room: int) -> NDArray[np.void]:
-        """Read the next entries of the index.
+    def _checked(self, block: bytes, room: int) -> NDArray[np.void]:
+        """The entries of an index.
 
         They are positions that were requested, each once; no item is larger than ``room``, the bytes for all of them.
         """
-        block = self._read(source, count * _ENTRY.itemsize, "its index")
         entries = np.frombuffer(block, dtype=_ENTRY)
+        count = len(entries)
         positions, lengths, good = entries["position"], entries["length"], entries["status"] == OK
         if count and int(positions.max()) >= len(self._request):
             raise self._invalid(f"position {positions.max()} was not requested")
         self._seen[positions] = True
-        self._missing += count - int(np.count_nonzero(good))
-        self._delivered += int(np.count_nonzero(good))
-        if np.count_nonzero(self._seen) != self._delivered + self._missing:
+        self._delivered = int(np.count_nonzero(good))
+        self._missing = count - self._delivered
+        if np.count_nonzero(self._seen) != count:
             raise self._invalid("duplicate position")
         if np.any(self._request[positions] != entries["index"]):
             raise self._invalid("an item is not the requested one of its position")
@@ -211,7 +215,7 @@ class Decoder:
         if int(lengths.sum(dtype=np.uint64)) > room:
             raise self._invalid("the lengths of the items do not add up to that of the answer")
         self._crc = crc32(block, self._crc)
-        self._bytes += int(lengths[good].sum())
+        self._bytes = int(lengths[good].sum())
         return entries
 
     def _check_contiguous(self, entries: NDArray[np.void], room: int) -> None:
@@ -242,21 +246,29 @@ class Decoder:
     def _attached_form(self, source: ByteSource, count: int) -> None:
         """Read the items from the files that come with their entries, part by part, into shared buffers.
 
-        They are received once the end record has verified all entries. What a file lacks is not received.
+        They are received once all entries were checked, and verified by the end record. What a file lacks is not received.
         """
         assert self._files is not None
-        space, kept, files = Space(self._buffer), Received(), list[int]()
+        space, kept, files, index = Space(self._buffer), Received(), list[int](), bytearray()
+        room = self._limit
         try:
             for first in range(0, count, _PART):
-                entries = self._entries(source, min(_PART, count - first), self._limit - self._bytes)
-                entries = entries[entries["status"] == OK]  # the files of the others are gone: they are requested again
+                block = self._read(source, min(_PART, count - first) * _ROW.size, "its index")
+                index += block
+                # The files of the others are gone: they are requested again.
+                rows = [row for row in _ROW.iter_unpack(block) if row[5] == OK]
                 files += self._files.take()
-                if len(files) < len(entries):
+                if len(files) < len(rows):
                     raise self._broken(f"{kept.attached + len(files)} of {count} open files came with it")
-                space.expected = int(entries["length"].sum()) * (count - first) // max(1, len(entries))
-                _read_files(entries, files, space, kept)
-                close_all(files[: len(entries)])
-                del files[: len(entries)]
+                size = sum([row[3] for row in rows])
+                if size > room:
+                    raise self._invalid(f"items of {size} bytes in an answer of at most {room}")
+                room -= size
+                space.expected = size * (count - first) // max(1, len(rows))
+                _read_files(rows, files, space, kept)
+                close_all(files[: len(rows)])
+                del files[: len(rows)]
+            self._checked(bytes(index), self._limit)
             self._end(source)
             files += self._files.take()
             if files:
@@ -405,28 +417,30 @@ def _fill(source: ByteSource, view: memoryview) -> int:
     return filled
 
 
-def _read_files(entries: NDArray[np.void], files: Sequence[int], space: Space, kept: Received) -> None:
-    """Read each item from its file."""
-    for (position, _, offset, length, crc, _, flags), file in zip(entries.tolist(), files, strict=False):
-        body = space.take(length)
+def _read_files(rows: Sequence[_Row], files: Sequence[int], space: Space, kept: Received) -> None:
+    """Read each item from its file, the first ones of ``files``."""
+    places = space.places([row[3] for row in rows])
+    positions, data, all_flags = kept.positions, kept.data, kept.flags
+    for body, (position, _, offset, _, crc, _, flags), file in zip(places, rows, files, strict=False):
         if _filled(file, offset, body) and crc32(body) == crc:
-            kept.positions.append(position)
-            kept.data.append(body)
-            kept.flags.append(flags)
+            positions.append(position)
+            data.append(body)
+            all_flags.append(flags)
         else:
             kept.corrupt += 1
-    kept.attached += len(entries)
+    kept.attached += len(rows)
 
 
 def _filled(file: int, offset: int, view: memoryview) -> bool:
     """Fill a view from an open file; whether the file had all of its bytes and could be read."""
+    size = len(view)
     try:
         filled = count = os.preadv(file, (view,), offset)
-        while filled < len(view) and count:
+        while filled < size and count:
             filled += (count := os.preadv(file, (view[filled:],), offset + filled))
     except (OSError, OverflowError):
         return False
-    return filled == len(view)
+    return filled == size
 
 
 def _failure(index: int, status: int, body: bytes) -> ItemFailure:

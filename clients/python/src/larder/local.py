@@ -25,6 +25,8 @@ except ImportError:  # Windows
 
 SUPPORTED = hasattr(socket, "MSG_CMSG_CLOEXEC")
 """Whether this system passes descriptors, and closes them when a program starts another one."""
+_CLOEXEC = int(socket.MSG_CMSG_CLOEXEC) if SUPPORTED else 0
+"""A plain number: operations of the enumeration take as long as receiving."""
 _SPACE = socket.CMSG_SPACE(253 * array("i").itemsize) if SUPPORTED else 0
 """Bytes for the descriptors of one message (SCM_MAX_FD, unix(7))."""
 _SHARE = 4
@@ -109,7 +111,7 @@ class _AttachingSocket(socket.socket):
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """As of any socket."""
         view = memoryview(buffer)[: nbytes or None]
-        count, ancillary, _, _ = self.recvmsg_into([view], _SPACE, flags | socket.MSG_CMSG_CLOEXEC)
+        count, ancillary, _, _ = self.recvmsg_into([view], _SPACE, flags | _CLOEXEC)
         if ancillary:
             self.attached.add(ancillary)
         return count
