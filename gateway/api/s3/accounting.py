@@ -93,7 +93,7 @@ class Accounting:
         self._live = live
         self.publish = tally.publish
 
-    def note(self, scope: Scope, trace: Trace, answer: Answer, turned_around: float) -> None:
+    def note(self, scope: Scope, trace: Trace, answer: Answer | Hit, turned_around: float) -> None:
         """Account for a request.
 
         Args:
@@ -130,7 +130,7 @@ class Accounting:
         if self._access.enabled:
             self._access.write(_line(scope, trace, answer, seconds, turned_around - trace.started))
 
-    def _seen(self, scope: Scope, trace: Trace, answer: Answer, seconds: float) -> LiveRequest:
+    def _seen(self, scope: Scope, trace: Trace, answer: Answer | Hit, seconds: float) -> LiveRequest:
         principal = None if trace.auth is None else trace.auth.principal
         return LiveRequest(
             at=time.time(),
@@ -151,7 +151,7 @@ class Accounting:
         )
 
 
-def _line(scope: Scope, trace: Trace, answer: Answer, seconds: float, turn_around: float) -> AccessLine:
+def _line(scope: Scope, trace: Trace, answer: Answer | Hit, seconds: float, turn_around: float) -> AccessLine:
     request = trace.request
     target = (request.raw_path + (b"?" + request.query if request.query else b"")).decode("ascii", "replace")
     signer = trace.signer or signer_of(request, trace.auth)

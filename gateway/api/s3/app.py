@@ -89,13 +89,10 @@ class S3App(Edge):
         hit = trace.found
         if not isinstance(hit, Hit):
             return self(scope, receive, send)
-        assert trace.auth is not None
-        who = trace.auth.principal.access_key_id
-        self._note(hit.key, hit.start, hit.stop, hit.size, True, trace.time, who, scope.get("client"), 0.0)
         rest = send_files(hit.status, _head_of(trace, hit), hit.files)
         if rest is not None:
             return self._finish_hit(scope, trace, hit, rest)
-        self._account_hit(scope, trace, hit)
+        self._accounting.note(scope, trace, hit, trace.started)
         return None
 
     async def _finish_hit(self, scope: Scope, trace: Trace, hit: Hit, rest: Awaitable[None]) -> None:
@@ -104,7 +101,7 @@ class S3App(Edge):
             await rest
         finally:
             self.in_flight -= 1
-            self._account_hit(scope, trace, hit)
+            self._accounting.note(scope, trace, hit, trace.started)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. All refusals happen before the first byte."""
@@ -114,8 +111,6 @@ class S3App(Edge):
         auth, hit = trace.auth, trace.found
         assert auth is not None
         if isinstance(hit, Hit):
-            who = auth.principal.access_key_id
-            self._note(hit.key, hit.start, hit.stop, hit.size, True, trace.time, who, scope.get("client"), 0.0)
             await self._send_hit(scope, send, trace, hit)
             return
         exchange = self._open(trace, auth, plain=hit is Unresolved.PLAIN)
@@ -131,7 +126,7 @@ class S3App(Edge):
         await self._send(scope, send, trace, answer)
 
     def _look(self, scope: Scope) -> Trace:
-        """Verify a request, and look for a hit that can be sent at once. A refusal is kept in the trace."""
+        """Verify a request, and look for a hit that can be sent at once, which is noted. A refusal is kept in the trace."""
         trace = self._trace(scope)
         request, now = trace.request, trace.time
         try:
@@ -142,7 +137,10 @@ class S3App(Edge):
                 if AUTHENTICATED in scope and not auth.principal.anonymous:
                     authenticated(scope)
             if FILES in scope["extensions"]:
-                trace.found = self._hot.find(request, auth, now)
+                trace.found = hit = self._hot.find(request, auth, now)
+                if isinstance(hit, Hit):
+                    trace.key, trace.bucket = hit.key, hit.key.bucket
+                    self._note(hit.key, *hit.span, True, now, auth.principal.access_key_id, scope.get("client"), 0.0)
         except LarderError as refusal:
             trace.refusal = refusal
         return trace
@@ -168,7 +166,7 @@ class S3App(Edge):
         except LarderError as failure:
             raise BrokenBody(str(failure)) from failure
         finally:
-            self._account_hit(scope, trace, hit)
+            self._accounting.note(scope, trace, hit, trace.started)
 
     def _route(self, trace: Trace, exchange: Exchange, receive: Receive) -> Awaitable[Answer | Relay | Forward]:
         """Begin to answer a request in the way that it needs."""
@@ -251,11 +249,6 @@ class S3App(Edge):
             await complete(scope, send, answer)
         finally:
             self._accounting.note(scope, trace, answer, turned_around)
-
-    def _account_hit(self, scope: Scope, trace: Trace, hit: Hit) -> None:
-        trace.bucket, trace.key = hit.key.bucket, hit.key
-        answer = Answer(hit.status, [], b"", Outcome.HIT, length=hit.stop - hit.start)
-        self._accounting.note(scope, trace, answer, trace.started)
 
     def _finish_headers(self, trace: Trace, answer: Answer) -> None:
         """Add the headers that every answer has and the origin did not send."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import ClassVar
 
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.exchange import Exchange
@@ -23,6 +24,7 @@ from gateway.engine.engine import Engine
 from gateway.fleet.membership import Membership
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.objects import ObjectMeta
+from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer_objects import ASKED
 from gateway.model.ranges import ByteRange, parse_range
 from gateway.model.sigv4 import WireRequest
@@ -58,16 +60,19 @@ class Unresolved(Enum):
 class Hit:
     """An object, or a range of it, ready to be sent.
 
-    ``status`` is 200 or 206, ``head`` has the header lines, ``files`` descriptor, offset and count of each part. The bytes from
-    ``start`` to ``stop`` (exclusive) of ``size`` are sent. The hit keeps the descriptors open through ``blobs``, which own them.
+    ``status`` is 200 or 206, ``head`` has the header lines, ``files`` descriptor, offset and count of each part. ``length`` and
+    ``span`` are those of ``Answer``, like the rest that accounting reads. The hit keeps the descriptors open through ``blobs``,
+    which own them.
     """
 
+    outcome: ClassVar[Outcome] = Outcome.HIT
+    reason: ClassVar[Reason | None] = None
+    code: ClassVar[str] = ""
     key: ObjectKey
     status: int
     head: bytes
-    start: int
-    stop: int
-    size: int
+    length: int
+    span: tuple[int, int, int]
     files: list[tuple[int, int, int]]
     blobs: list[OpenBlob]
 
@@ -119,6 +124,7 @@ class HotReads:
         if found is None:
             return Unresolved.PLAIN
         meta = found[0].record.meta
+        size = meta.size
         if known.meta is not meta:
             known.meta, known.heads = meta, {}
         checked = fields.get(b"x-amz-checksum-mode", b"").upper() == b"ENABLED"
@@ -127,7 +133,7 @@ class HotReads:
         files = []
         for blob in found[1]:
             files.append((blob.fd, 0, blob.size))  # noqa: PERF401  # in Python 3.11 a comprehension is a call
-        return Hit(known.key, 200, known.heads[checked], 0, meta.size, meta.size, files, found[1])
+        return Hit(known.key, 200, known.heads[checked], size, (0, size, size), files, found[1])
 
     def _find_part(self, request: WireRequest, principal: Principal, now: float) -> Hit | Unresolved:
         """The hit of a plain read but for its range, which may be a part of many blocks."""
@@ -179,13 +185,13 @@ class HotReads:
         if wanted is None:
             if checked not in known.heads:
                 known.heads[checked] = whole_head(meta, checked=checked)
-            return Hit(known.key, 200, known.heads[checked], start, stop, meta.size, files, blobs)
+            return Hit(known.key, 200, known.heads[checked], stop - start, (start, stop, meta.size), files, blobs)
         if None not in known.heads:
             known.heads[None] = part_head(meta)
         head = b"%bcontent-length: %d\r\ncontent-range: bytes %d-%d/%d\r\n" % (
             known.heads[None], stop - start, start, stop - 1, meta.size,
         )  # fmt: skip
-        return Hit(known.key, 206, head, start, stop, meta.size, files, blobs)
+        return Hit(known.key, 206, head, stop - start, (start, stop, meta.size), files, blobs)
 
     def _forget(self) -> None:
         self._addresses.clear()
