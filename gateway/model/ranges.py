@@ -9,16 +9,15 @@ Source: RFC 9110, section 14.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})", re.ASCII | re.IGNORECASE)
 """Positions with more digits are beyond 64 bits, where servers disagree; the origin decides."""
 
 
-@dataclass(frozen=True, slots=True)
-class ByteRange:
-    """One ``bytes=`` range before the size is known.
+class ByteRange(NamedTuple):
+    """One ``bytes=`` range before the size is known (a tuple, because one is made for every ranged read).
 
     ``first`` to ``last`` inclusive; ``last`` is ``None`` for an open range; with ``first`` ``None``, ``last`` is the
     length of a suffix.

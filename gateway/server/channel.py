@@ -267,7 +267,8 @@ class Channel:
         """Send until all is sent (true), or the socket is full, other connections must run, or ``_cold`` is set (false)."""
         self._cold = False
         now, spans = self._loop.time(), self._spans
-        out = cast(socket.socket, self._out).fileno()
+        assert self._out is not None
+        out = self._out.fileno()
         turn = TURN
         while spans and turn > 0:
             fd, offset, left = spans[0]

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httptools
@@ -25,6 +24,7 @@ _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/1\.[01]\r\
 _CLIENT_HELLO = re.compile(rb"\x16\x03[\x00-\x04]")
 """How a TLS connection begins: a handshake record and its version (RFC 8446 section 5.1)."""
 _VERSIONS = {"1.0": "1.0", "1.1": "1.1"}
+Headers = list[tuple[bytes, bytes]]
 
 
 class BadRequest(Exception):
@@ -40,27 +40,29 @@ class TlsClient(BadRequest):
     """The client speaks TLS to a plain address: it was given https:// instead of http://."""
 
 
-@dataclass(slots=True)
-class RequestHead:
-    """A request without its body: names of headers lower-cased, everything else as sent.
-
-    ``expects``: the client waits for 100 Continue. ``keep_alive``: it may send another request.
-    """
-
-    method: str
-    raw_path: bytes
-    query: bytes
-    version: str
-    headers: list[tuple[bytes, bytes]]
-    keep_alive: bool
-    expects: bool
-
-
 class Listener(Protocol):
     """Receives the requests, in the order of the bytes."""
 
-    def on_request(self, head: RequestHead) -> None:
-        """A head is complete."""
+    def on_request(
+        self,
+        method: str,
+        target: tuple[bytes, bytes],
+        version: str,
+        headers: Headers,
+        keep_alive: bool,
+        expects: bool,
+        /,
+    ) -> None:
+        """A head is complete.
+
+        Args:
+            method: of the request.
+            target: path and query.
+            version: of HTTP, such as "1.1".
+            headers: names in lower case, everything else as sent.
+            keep_alive: the client may send another request.
+            expects: it waits for 100 Continue.
+        """
 
     def on_piece(self, piece: bytes) -> None:
         """A piece of the body of the last request."""
@@ -82,10 +84,10 @@ class RequestParser:
         self._unfinished = 0
         self._advanced = self._measure = False
         self._url = b""
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._headers: Headers = []
         self._hosts: list[bytes] = []
         self._expects = self._upgrading = False
-        self._as_sent: list[tuple[bytes, bytes]] | None = None
+        self._as_sent: Headers | None = None
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes, and notify the listener.
@@ -187,7 +189,7 @@ class RequestParser:
         name = _METHODS.get(method) or method.decode("ascii")
         keep_alive = version == "1.1" and llhttp.should_keep_alive()
         self.in_head = False
-        self._listener.on_request(RequestHead(name, raw_path, query, version, headers, keep_alive, self._expects))
+        self._listener.on_request(name, (raw_path, query), version, headers, keep_alive, self._expects)
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""

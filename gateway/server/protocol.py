@@ -29,7 +29,7 @@ from gateway.net.deadlines import NEVER, watch
 from gateway.server.channel import Channel
 from gateway.server.cycle import CHANNEL, DESCRIPTORS, FILES, PIECES, Cycle
 from gateway.server.local import Passing, in_flight_of, is_another_user
-from gateway.server.parsing import BadRequest, RequestHead, RequestParser, TlsClient
+from gateway.server.parsing import BadRequest, Headers, RequestParser, TlsClient
 from gateway.server.refusals import Application, Scope, refusal, slow_down
 from gateway.server.strangers import AUTHENTICATED, strangers_of
 
@@ -153,21 +153,31 @@ class GatewayProtocol(asyncio.Protocol):
 
     # The parser's side
 
-    def on_request(self, head: RequestHead) -> None:
+    def on_request(
+        self,
+        method: str,
+        target: tuple[bytes, bytes],
+        version: str,
+        headers: Headers,
+        keep_alive: bool,
+        expects: bool,
+        /,
+    ) -> None:
         """Queue the request."""
         self.deadline = NEVER
-        path = head.raw_path.decode("ascii")
+        raw_path, query = target
+        path = raw_path.decode("ascii")
         scope: Scope = {
             "type": "http",
             "asgi": _ASGI,
-            "http_version": head.version,
-            "method": head.method,
+            "http_version": version,
+            "method": method,
             "scheme": self._scheme,
             "path": unquote(path) if "%" in path else path,
-            "raw_path": head.raw_path,
-            "query_string": head.query,
+            "raw_path": raw_path,
+            "query_string": query,
             "root_path": "",
-            "headers": head.headers,
+            "headers": headers,
             "client": self._client,
             "server": self._server,
             "extensions": self._extensions,
@@ -175,7 +185,7 @@ class GatewayProtocol(asyncio.Protocol):
         }
         if self._stranger:
             scope[AUTHENTICATED] = self._authenticated
-        self._parsing = Cycle(self, scope, keep_alive=head.keep_alive, expects=head.expects)
+        self._parsing = Cycle(self, scope, keep_alive=keep_alive, expects=expects)
         self._pipeline.append(self._parsing)
         if self._active is not None:
             self._pause_reading()

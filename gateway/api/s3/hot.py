@@ -40,6 +40,8 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 """What a plain read of a whole object may carry: nothing here asks for anything else, or forbids to answer from the cache."""
 _RANGE = frozenset({b"range"})
+_OF_PARTS = _HARMLESS | _RANGE
+"""What a read of a part of an object may carry."""
 _OF_READS = frozenset({*ASKED, b"cache-control"}) - _RANGE
 """Headers of another node's request that asks for anything but the object, or a range of it, as it is now."""
 _LONGEST_HOST = 255
@@ -113,7 +115,7 @@ class HotReads:
         if request.query or request.method != "GET" or principal.allow:
             return Unresolved.OTHER
         if not fields.keys() <= _HARMLESS:
-            return self._find_part(request, principal, now) if fields.keys() - _HARMLESS == _RANGE else Unresolved.OTHER
+            return self._find_part(request, principal, now) if fields.keys() <= _OF_PARTS else Unresolved.OTHER
         # What follows is that of _render in place: a call less for most requests.
         if self._membership.ring is not self._ring:
             self._forget()
