@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 from prometheus_client import Counter
 
 from gateway import __version__, tracing
+from gateway.metrics import LoopSum
 from gateway.model.errors import LarderError
 from gateway.model.objects import Header
 from gateway.net.connection import ClientConnection, IncomingAnswer
@@ -49,8 +50,11 @@ class Remote(Protocol):
     ``None`` for never.
     """
 
-    bytes: Counter
     silence: float | None
+
+    @property
+    def bytes(self) -> Counter | LoopSum:
+        """Counts the bytes of bodies."""
 
     def failed(self, what: str, cause: ExchangeFailed | None) -> LarderError:
         """The error to raise when the other side fails; ``what`` follows its name in a sentence."""

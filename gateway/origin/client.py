@@ -15,8 +15,6 @@ from contextlib import suppress
 from functools import cache, partial
 from types import ModuleType
 
-from prometheus_client import Counter, Histogram
-
 from gateway.config import Credential, Origin
 from gateway.imports import imported
 from gateway.metrics import (
@@ -26,6 +24,8 @@ from gateway.metrics import (
     ORIGIN_IN_FLIGHT,
     ORIGIN_LATENCY,
     ORIGIN_REQUESTS,
+    LoopHistogram,
+    LoopSum,
 )
 from gateway.model.errors import IdentityGone, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
@@ -49,10 +49,11 @@ _READ_BUFFER = 128 * 1024
 class _Link:
     """The connections to one origin, and the number of answers in progress over them."""
 
-    bytes = ORIGIN_BYTES
     silence: float | None = None
 
     def __init__(self, origin: Origin) -> None:
+        self.bytes = LoopSum(ORIGIN_BYTES)
+        self._in_flight = LoopSum(ORIGIN_IN_FLIGHT)
         self.origin = origin
         self.address = ServerAddress.of(origin.endpoint)
         self.active = 0
@@ -72,11 +73,11 @@ class _Link:
 
     def began(self) -> None:
         self.active += 1
-        ORIGIN_IN_FLIGHT.inc()
+        self._in_flight.inc()
 
     def ended(self) -> None:
         self.active -= 1
-        ORIGIN_IN_FLIGHT.dec()
+        self._in_flight.inc(-1)
 
     def failed(self, what: str, cause: ExchangeFailed | None) -> OriginUnavailable:
         if cause is not None:
@@ -304,9 +305,10 @@ def _answered(link: _Link, method: str, response: StreamedResponse, seconds: flo
 
 
 @cache  # as many as there are series
-def _series(origin: str, method: str, hundreds: int) -> tuple[Counter, Histogram, Histogram]:
+def _series(origin: str, method: str, hundreds: int) -> tuple[LoopSum, LoopHistogram, LoopHistogram]:
     """The metrics of answers by origin, method and class of the status, looked up once for each kind."""
-    return ORIGIN_REQUESTS.labels(method, f"{hundreds}xx"), ORIGIN_LATENCY.labels(method), ORIGIN_ANSWERS.labels(origin)
+    requests = ORIGIN_REQUESTS.labels(method, f"{hundreds}xx")
+    return LoopSum(requests), LoopHistogram(ORIGIN_LATENCY.labels(method)), LoopHistogram(ORIGIN_ANSWERS.labels(origin))
 
 
 def _target(raw_path: str, query: str) -> str:

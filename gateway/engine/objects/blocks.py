@@ -13,7 +13,7 @@ from gateway.engine.objects.grants import Grants
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, read_range
 from gateway.engine.objects.small_ranges import SmallRanges
 from gateway.engine.services import Services
-from gateway.metrics import FILLS
+from gateway.metrics import FILLS, LoopSum
 from gateway.model.access import Access
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
@@ -24,8 +24,7 @@ from gateway.tasks import Tasks
 
 Slot = tuple[ObjectKey, str, int]
 Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
-_STARTED, _RACED = FILLS.labels("started"), FILLS.labels("raced")
-_ENDED = {end: FILLS.labels(end) for end in ("completed", "failed")}
+_COUNTED = ("started", "raced", "completed", "failed")
 LEASE_PATIENCE = 10.0
 """Seconds that a block may wait for another worker of the node."""
 UNRECORDED = 4
@@ -51,6 +50,7 @@ class Blocks:
         self._accesses = services.store.accesses
         self._max_fills = max_fills
         self._growing: dict[Slot, tuple[Fill, GrowingBlob]] = {}
+        self._counts = {name: LoopSum(FILLS.labels(name)) for name in _COUNTED}
         self._fills: set[Fill] = set()
         self._reading: set[Fill] = set()
         self.small = SmallRanges(services.store.generations, self.read_range)
@@ -105,7 +105,7 @@ class Blocks:
         fill = Fill(self._store, parts, self)
         self._fills.add(fill)
         self._reading.add(fill)
-        _STARTED.inc()
+        self._counts["started"].inc()
         for number, block in fill.blocks.items():
             self._growing[entry.key, entry.record.meta.etag, number] = (fill, block)
         return fill
@@ -118,7 +118,7 @@ class Blocks:
         """See ``FillOwner``."""
         self._reading.discard(fill)
         self._fills.discard(fill)
-        (_RACED if fill.race else _ENDED[fill.end]).inc()
+        self._counts["raced" if fill.race else fill.end].inc()
 
     def block_ended(self, fill: Fill, block: GrowingBlob) -> None:
         """See ``FillOwner``."""
