@@ -19,6 +19,7 @@ from statistics import median
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 
+from benchmarks import cold_floor
 from benchmarks.load import raw_request
 from benchmarks.objects import make_many
 from benchmarks.report import Ratio, machine, table, write
@@ -90,6 +91,17 @@ def _alone(port: int, keys: list[str]) -> dict[str, float]:
     return result
 
 
+def _floor(steps: dict[str, float], alone: float) -> str:
+    total = sum(steps.values())
+    rows = [[name, f"{took:.0f} µs"] for name, took in steps.items()]
+    return (
+        "The floor: what such a GET cannot do without, each step alone in one thread "
+        "([benchmarks/cold_floor.py](../cold_floor.py)).\n\n"
+        + table(["step", "CPU per object"], [*rows, ["together", f"{total:.0f} µs"]])
+        + f"\n\nTogether / aiobotocore: {total / alone:.2f}"
+    )
+
+
 def run() -> float:
     """Measure and write the results; the ratio of CPU."""
     where = machine()
@@ -103,6 +115,8 @@ def run() -> float:
         for keys in cold:
             samples["larder"].append(_through_gateway(server, keys))
             samples["aiobotocore"].append(_alone(source.port, keys))
+        data = (root / BUCKET / cold[0][0]).read_bytes()
+        steps = cold_floor.measure(directory / "floor", source.port, cold[0][0], data)
     medians = {name: {field: median(s[field] for s in of) for field in of[0]} for name, of in samples.items()}
     ratio = Ratio.compared(
         "CPU of a cold GET of 110 KiB: Larder / aiobotocore's get_object alone",
@@ -115,9 +129,10 @@ def run() -> float:
         f"CPU per cold GET of 110 KiB, {IN_FLIGHT} in flight, medians of {REPEATS} x {OBJECTS} objects. "
         "Larder verifies, fetches, stores and sends; aiobotocore only fetches.\n\n"
         + table(["reader", "CPU per object", "objects"], rows)
-        + f"\n\nLarder / aiobotocore: {ratio}"
+        + f"\n\nLarder / aiobotocore: {ratio}\n\n"
+        + _floor(steps, medians["aiobotocore"]["cpu_us"])
     )
-    write("cold_path", "Cold path", text, {"medians": medians}, where, [ratio])
+    write("cold_path", "Cold path", text, {"medians": medians, "floor": steps}, where, [ratio])
     return ratio.value
 
 

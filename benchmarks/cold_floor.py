@@ -1,0 +1,177 @@
+"""What a cold GET cannot do without: each step alone, in one thread, with nothing around it.
+
+The sum is a floor for a gateway in Python with these libraries: no event loop, no second thread, no decision, no metric, no log.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from zlib import crc32
+
+import httptools
+
+from benchmarks.servers import BUCKET
+from gateway.model.keys import ObjectKey
+from gateway.model.objects import BlobRef, ObjectMeta
+from gateway.origin.credentials import Keys
+from gateway.origin.signer import Signer
+from gateway.store.index import recording
+from gateway.store.index.blob_rows import Kept
+from gateway.store.index.index_file import ensure_index
+from gateway.store.index.recording import Recording
+from gateway.store.index.schema import driver_of, open_engine, prepare_connection
+
+ROUNDS = 5
+TOGETHER = 10
+"""Objects of one transaction."""
+_MOST = 1 << 20
+_HEADERS = (("Content-Type", "application/octet-stream"), ("Accept-Ranges", "bytes"))
+
+
+class _Head:
+    """Takes what httptools finds in the head of an answer."""
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        self.headers.append((name, value))
+
+
+def _each(count: int, step: Callable[[int], object]) -> float:
+    """The microseconds of this thread for one call of ``step``, which gets another number each time: the median round."""
+    rounds = []
+    for turn in range(ROUNDS):
+        began = time.thread_time()
+        for number in range(count):
+            step(turn * count + number)
+        rounds.append((time.thread_time() - began) / count * 1e6)
+    return median(rounds)
+
+
+def _signing() -> float:
+    signer, keys = Signer(time.time), Keys("origin", "origin-secret")
+
+    def sign(number: int) -> None:
+        headers = [("Host", "127.0.0.1"), ("x-amz-checksum-mode", "ENABLED")]
+        signer.sign(
+            "GET", f"/{BUCKET}/{number}", "", headers, payload_hash="UNSIGNED-PAYLOAD", keys=keys, region="us-east-1"
+        )
+
+    return _each(500, sign)
+
+
+def _fetching(port: int, key: str, length: int) -> float:
+    request = f"GET /{BUCKET}/{key} HTTP/1.1\r\nHost: origin\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+
+        def fetch(_number: int) -> None:
+            connection.sendall(request)
+            data = connection.recv(_MOST)
+            head = data.find(b"\r\n\r\n") + 4
+            httptools.HttpResponseParser(_Head()).feed_data(data[:head])
+            left = length - len(data) + head
+            while left:
+                left -= len(connection.recv(_MOST))
+
+        return _each(200, fetch)
+
+
+def _storing(directory: Path, data: bytes) -> float:
+    (directory / "tmp").mkdir()
+    (directory / "blobs").mkdir()
+
+    def store(number: int) -> None:
+        path = f"{directory}/tmp/{number:x}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.write(descriptor, data)
+        os.fstat(descriptor)
+        os.rename(path, f"{directory}/blobs/{number:x}")
+        os.close(descriptor)
+
+    return _each(200, store)
+
+
+def _recording(directory: Path) -> float:
+    index, file = directory / "index.db", directory / "file"
+    file.write_bytes(b"x")
+    ensure_index(index, None)
+    connection = open_engine(index, patience=60.0).connect()
+    prepare_connection(connection)
+    driver, now = driver_of(connection), time.time()
+    path, mtime_ns = str(file), file.stat().st_mtime_ns
+
+    def new(number: int) -> Recording:
+        kept = Kept(BlobRef(hashlib.sha256(b"%d" % number).digest(), 1, 1), path, mtime_ns, 1)
+        meta = ObjectMeta(f'"{number:x}"', 1, "", _HEADERS, ())
+        return Recording(
+            ObjectKey("o", BUCKET, f"{number:x}"), meta, 4096, {0: kept}, now, {"o": now}, now, lambda: True
+        )
+
+    def record(number: int) -> None:
+        driver.execute("BEGIN IMMEDIATE")
+        recording.record(driver, [new(number * TOGETHER + each) for each in range(TOGETHER)], 2**60, time.time)
+        driver.execute("COMMIT")
+
+    try:
+        return _each(30, record) / TOGETHER
+    finally:
+        connection.close()
+
+
+def _sending(directory: Path, data: bytes) -> float:
+    (directory / "sent").write_bytes(data)
+    with socket.create_server(("127.0.0.1", 0)) as server, (directory / "sent").open("rb") as file:
+        taking = socket.create_connection(server.getsockname())
+        out, _ = server.accept()
+
+        def drain() -> None:
+            while taking.recv(_MOST):
+                pass
+
+        thread = threading.Thread(target=drain)
+        thread.start()
+
+        def send(_number: int) -> None:
+            out.send(b"HTTP/1.1 200 OK\r\n\r\n", socket.MSG_MORE)
+            sent = 0
+            while sent < len(data):
+                sent += os.sendfile(out.fileno(), file.fileno(), sent, len(data) - sent)
+
+        try:
+            return _each(200, send)
+        finally:
+            out.close()
+            thread.join()
+            taking.close()
+
+
+def measure(directory: Path, port: int, key: str, data: bytes) -> dict[str, float]:
+    """CPU microseconds of each step for an object.
+
+    Args:
+        directory: on the disk of the cache; gets files.
+        port: of the origin.
+        key: of an object of the origin's with these bytes.
+        data: its bytes.
+    """
+    directory.mkdir()
+    return {
+        "sign the request to the origin": _signing(),
+        "send it, parse the head of its answer, receive the body": _fetching(port, key, len(data)),
+        "SHA-256": _each(200, lambda _number: hashlib.sha256(data).digest()),
+        "CRC-32": _each(200, lambda _number: crc32(data)),
+        "create, write and rename the file": _storing(directory, data),
+        f"its rows, {TOGETHER} objects a transaction": _recording(directory),
+        "send head and file": _sending(directory, data),
+    }
