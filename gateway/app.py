@@ -37,6 +37,7 @@ from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.relayed import RelayedReads
 from gateway.api.s3.spool import SpoolPlace
+from gateway.api.v1.accounting import BatchAccounting
 from gateway.api.v1.app import DataApp
 from gateway.api.v1.batch import BatchEndpoint
 from gateway.api.v1.datasets import DatasetService, add_datasets, bounds_of, dataset_rules
@@ -53,6 +54,7 @@ from gateway.engine.items.registrations import Registrations
 from gateway.engine.items.results import Results
 from gateway.engine.objects.handover import Moves
 from gateway.engine.operations.purge import Forgetting
+from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.watch import NodeWatch
 from gateway.engine.services import Services
 from gateway.engine.space.item_scores import ItemScores
@@ -87,7 +89,7 @@ from gateway.wiring.live import Changing, Live, endpoints_of, rules_of
 from gateway.wiring.manager import Management, job_parts, keep_chunks, manage, scores_of
 from gateway.wiring.operations import WorkerServices, finder, fleetwide, operate
 from gateway.wiring.streams import ReaderRights, watch_streams
-from gateway.wiring.traffic import account
+from gateway.wiring.traffic import account, hold_to_limits, rate_limits
 from gateway.wiring.vitals import late, show_memory
 
 log = logging.getLogger("larder.app")
@@ -194,9 +196,10 @@ class Larder(Router):
         keeper = SweepLoop(store, engine.blocks)
         self._loop(keeper.run())
         listings = Listings(origin)
-        authenticator, live = await self._administrate(services, listings, engine)
+        rates = hold_to_limits(settings.limits, management, stack)
+        authenticator, live = await self._administrate(services, listings, engine, rates)
         self._loop(_ready(keeper, fleet, self._admin.known))
-        accounting = account(settings.log.access, management, stack)
+        accounting = account(settings.log.access, management, rates, stack)
         reads, hot = ObjectReads(engine), HotReads(engine, fleet.membership)
         relayed = RelayedReads(reads, engine, fleet.membership, fleet.peers)
         forwarder = Forwarder(engine, _spooling(settings, store), relayed.warm)
@@ -212,7 +215,7 @@ class Larder(Router):
         )
         self._ops = ops_app()
         identities = Identities(authenticator)
-        registrations = self._serve_datasets(identities, engine, origin, management)
+        registrations = self._serve_datasets(identities, engine, origin, management, accounting)
         ground = WorkerServices(
             settings, self._start, fleet, management, engine, channel, listings, authenticator, live, self._admin
         )
@@ -249,10 +252,19 @@ class Larder(Router):
             scores=scores_of(store, management),
         )
 
-    async def _administrate(self, services: Services, listings: Listings, engine: Engine) -> tuple[Authenticator, Live]:
+    async def _administrate(
+        self, services: Services, listings: Listings, engine: Engine, rates: TenantRates
+    ) -> tuple[Authenticator, Live]:
         """Enforce the credentials of the file and the catalog from now on."""
         authenticator = Authenticator(self._settings)
-        live = Live(self._settings, Changing(authenticator, services, services.origin, engine.settle_origins))
+        changing = Changing(
+            authenticator,
+            services,
+            services.origin,
+            engine.settle_origins,
+            lambda limits: rates.replace(rate_limits(limits)),
+        )
+        live = Live(self._settings, changing)
         self._stack.push_async_callback(live.close)
         if self._file is not None:
             self._loop(live.follow_file(self._file))
@@ -292,7 +304,12 @@ class Larder(Router):
         gc.set_threshold(_COLLECTED_AFTER)
 
     def _serve_datasets(
-        self, identities: Identities, engine: Engine, origin: OriginClient, management: Management
+        self,
+        identities: Identities,
+        engine: Engine,
+        origin: OriginClient,
+        management: Management,
+        accounting: Accounting,
     ) -> Registrations:
         """Serve datasets under ``/-/v1``."""
         settings, store = self._settings, engine.services.store
@@ -310,7 +327,7 @@ class Larder(Router):
         planned = management.planned
         add_datasets(self._ops, DatasetService(identities, registrations, origin, bounds_of(settings), planned))
         add_homes(self._ops)
-        batches = BatchEndpoint(engine.batches, planned, management.reads.note)
+        batches = BatchEndpoint(engine.batches, planned, management.reads.note, BatchAccounting(accounting))
         fleet = engine.services.fleet
         self._results = Results(store, fleet, management.claims, management.parts.results, settings.results)
         results = ResultsEndpoint(self._results, management.reads.note)

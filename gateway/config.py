@@ -29,6 +29,7 @@ from redis.asyncio import ConnectionPool
 from gateway.config_base import Seconds, Section, Size, SocketPath
 from gateway.config_catalog import AdminSettings, DatabaseSettings
 from gateway.config_environment import Sections, settings_in
+from gateway.config_limits import TenantLimit
 from gateway.config_results import ResultSettings
 from gateway.model.errors import ConfigError
 from gateway.model.fleet import is_node_name
@@ -357,6 +358,7 @@ class Settings(Section):
     origins: tuple[Origin, ...] = Field((), description="object stores behind the gateway")
     credentials: tuple[Credential, ...] = Field((), description="access keys of the gateway")
     rules: tuple[Rule, ...] = Field((), description="caching rules, the first match applies")
+    limits: tuple[TenantLimit, ...] = Field((), description="limits of tenants")
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
@@ -365,6 +367,7 @@ class Settings(Section):
         names = [origin.name for origin in self.origins]
         _refuse_twice("origins", "name", names)
         _refuse_twice("credentials", "access_key_id", [c.access_key_id for c in self.credentials])
+        _refuse_twice("limits", "tenant", [limit.tenant for limit in self.limits])
         for number, credential in enumerate(self.credentials):
             if credential.origin not in names:
                 raise ValueError(

@@ -28,7 +28,8 @@ REQUESTS = Counter(
 SENT_BYTES = Counter("larder_sent_bytes_total", "Object bytes sent to clients, by cache outcome", ["outcome"])
 BUCKET_REQUESTS = Counter(
     "larder_bucket_requests_total",
-    "S3 requests by tenant, bucket and cache outcome. A worker names its first 50 pairs of tenant and bucket; others are (other)",
+    "S3 requests by tenant, bucket and cache outcome, and batches with dataset:NAME for the bucket. A worker names its first "
+    "50 pairs of tenant and bucket; others are (other)",
     ["tenant", "bucket", "outcome"],
 )
 BUCKET_SENT_BYTES = Counter(
@@ -46,6 +47,11 @@ _QUICK = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 _SLOW = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 IN_FLIGHT = Gauge("larder_requests_in_flight", "Requests being answered now", multiprocess_mode="livesum")
+RATE_LIMITED = Counter(
+    "larder_rate_limited_requests_total",
+    "Requests answered 503 SlowDown because their tenant has reached its limit, by tenant",
+    ["tenant"],
+)
 SHED = Counter("larder_shed_requests_total", "Requests answered 503 SlowDown because of overload")
 CONNECTIONS = Gauge("larder_connections", "Connections of clients and other nodes now", multiprocess_mode="livesum")
 OPENED_CONNECTIONS = Counter("larder_connections_opened_total", "Connections of clients and other nodes accepted")
@@ -348,8 +354,8 @@ CATALOG_REACHABLE = Gauge(
 CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and credentials, by result", ["result"])
 
 ALL = (
-    REQUESTS, SENT_BYTES, BUCKET_REQUESTS, BUCKET_SENT_BYTES, LATENCY, IN_FLIGHT, SHED, CONNECTIONS, OPENED_CONNECTIONS,
-    STRANGERS_CLOSED, AUTH_FAILURES,
+    REQUESTS, SENT_BYTES, BUCKET_REQUESTS, BUCKET_SENT_BYTES, LATENCY, IN_FLIGHT, RATE_LIMITED, SHED, CONNECTIONS,
+    OPENED_CONNECTIONS, STRANGERS_CLOSED, AUTH_FAILURES,
     ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_ANSWERS, ORIGIN_BYTES, CHECKS, FILLS, SMALL_RANGES,
     ACTIVE_FILLS, FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
     BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, DESCRIPTORS, DESCRIPTORS_REFUSED, PEER_ITEMS, MOVED_ITEMS, PREFETCHED,
@@ -369,7 +375,7 @@ ALL = (
 )  # fmt: skip
 
 
-NAMED = (BUCKET_REQUESTS, BUCKET_SENT_BYTES, ORIGIN_ANSWERS)
+NAMED = (BUCKET_REQUESTS, BUCKET_SENT_BYTES, ORIGIN_ANSWERS, RATE_LIMITED)
 """Metrics with names of tenants, buckets or origins: strangers do not see them (api/exposition.py)."""
 
 

@@ -110,10 +110,10 @@ class Running:
             )
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
 
-    def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples with these labels."""
+    def metric(self, name: str, token: str = "", **labels: str) -> float:
+        """The sum of a metric's samples with these labels; those with names of tenants need a token."""
         connection = self.connection()
-        connection.request("GET", "/-/metrics")
+        connection.request("GET", "/-/metrics", headers={"Authorization": f"Bearer {token}"} if token else {})
         text = connection.getresponse().read().decode()
         connection.close()
         total = 0.0

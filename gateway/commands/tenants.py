@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping
+from typing import Any
 
-from gateway.commands.connection import path
+from gateway.commands.connection import Admin, path
 from gateway.commands.grammar import Run, subcommand, subcommands
-from gateway.commands.output import Column, hint, moment, note
+from gateway.commands.grammar import size as number_of_bytes
+from gateway.commands.output import Column, hint, moment, note, number, speed
 from gateway.commands.resources import add_list, answering, creating, deleting, listing, says
+from gateway.model.errors import LarderError
+
+_MOST_REQUESTS = 1e9
+"""Requests per second of a limit."""
+
+
+def _limits(tenant: Mapping[str, Any]) -> str | None:
+    requests, sent = tenant.get("requests_per_second"), tenant.get("bytes_per_second")
+    limits = [f"{number(requests)} requests/s" if requests else "", speed(sent) if sent else ""]
+    return ", ".join(filter(None, limits)) or None
+
 
 _COLUMNS = (
     Column("tenant", "name"),
     Column("state", lambda tenant: "disabled" if tenant.get("enabled") is False else "enabled"),
     Column("credentials", number=True),
+    Column("limits", _limits),
     Column("source"),
     Column("created", "created_at", moment),
     Column("description"),
@@ -37,6 +52,16 @@ def add(command: ArgumentParser) -> None:
         "larder-gateway tenants create vision --description 'the vision group'",
     )
     new.add_argument("--description", metavar="TEXT", help="for people")
+    limited = subcommand(
+        commands,
+        "limit",
+        "limit a tenant's requests and bytes per second, through all gateways together",
+        answering(_limit, says("limited")),
+        "larder-gateway tenants limit vision --requests 2000 --bytes 2GB",
+        "larder-gateway tenants limit vision --bytes 0",
+    )
+    limited.add_argument("--requests", metavar="N", type=_rate, help="per second; 0: no limit; omitted: as it is")
+    limited.add_argument("--bytes", metavar="SIZE", type=number_of_bytes, help='per second, such as "2GB"; 0: no limit')
     changes = [
         subcommand(commands, word, summary, run, f"larder-gateway tenants {word} vision")
         for word, summary, run in (
@@ -45,13 +70,31 @@ def add(command: ArgumentParser) -> None:
             ("remove", "remove a tenant that has no credentials", deleting("tenants")),
         )
     ]
-    for one in (new, *changes):
+    for one in (new, limited, *changes):
         one.add_argument("name", metavar="NAME", help="the tenant's name")
 
 
 def _created(options: Namespace, answer: object) -> None:
     says("created")(options, answer)
     note(f"its first key: {hint('credentials', 'create', '--tenant', options.name)}")
+
+
+def _rate(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= _MOST_REQUESTS:
+        raise ArgumentTypeError(f"{text!r}: must be a number of requests, 0 or more")
+    return found
+
+
+def _limit(admin: Admin, options: Namespace) -> Any:
+    asked = {"requests_per_second": options.requests, "bytes_per_second": options.bytes}
+    changes = {name: value for name, value in asked.items() if value is not None}
+    if not changes:
+        raise LarderError("--requests or --bytes is required")
+    return admin.ask("PATCH", path("tenants", options.name), changes)
 
 
 def _switched(enabled: bool) -> Run:

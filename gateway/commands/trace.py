@@ -24,8 +24,9 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         _trace,
-        "Prints S3 requests as they are answered, by any gateway of the fleet, until Ctrl-C. Gateways keep a bounded number for\n"
-        "each command; further ones are counted as dropped, and no client waits. Nothing is kept while nobody follows.",
+        "Prints S3 requests, and batches of loaders, as they are answered, by any gateway of the fleet, until Ctrl-C.\n"
+        "Gateways keep a bounded number for each command; further ones are counted as dropped, and no client waits. Nothing is\n"
+        "kept while nobody follows.",
         "larder-gateway trace --status 5xx",
         "larder-gateway trace --below datasets/imagenet/ --outcome MISS --slower 100ms",
         "larder-gateway trace --tenant vision --count 1000 --json | jq -r .key",

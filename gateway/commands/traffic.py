@@ -39,8 +39,9 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         answering(lambda admin, _: admin.get("traffic"), _show),
-        "S3 requests of the last minute by tenant and bucket, the busiest first; and by prefix the reads of the last minutes\n"
-        "that were not plain hits, with the reason. --json adds what each reason means, and what makes it rarer.",
+        "S3 requests and batches of the last minute by tenant and bucket or dataset, the busiest first; and by prefix the reads\n"
+        "of the last minutes that were not plain hits, with the reason. --json adds what each reason means, and what makes it\n"
+        "rarer.",
         "larder-gateway traffic",
         "larder-gateway traffic --json | jq '.misses[0]'",
     )

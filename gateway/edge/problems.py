@@ -30,6 +30,7 @@ from gateway.model.errors import (
     DiskUnavailable,
     LarderError,
     OriginUnavailable,
+    RateLimited,
     S3Error,
 )
 from gateway.server.refusals import Send
@@ -153,7 +154,7 @@ def note_refusal(
     """
     if status in (401, 403):
         metrics.AUTH_FAILURES.labels(code).inc()
-    if status == 503:
+    if status == 503 and not isinstance(error, RateLimited):
         facts = {"status": status, "code": code, "error": error}
         if request:
             log.warning("%(request)s: %(error)s", {**facts, "request": request, "request_id": request_id})

@@ -8,6 +8,7 @@ one of the pre-conditions you specified did not hold").
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from types import MappingProxyType
 
 S3_CODES: Mapping[str, tuple[int, str]] = MappingProxyType(
@@ -124,6 +125,16 @@ class S3Error(LarderError):
         self.extra = dict(extra or {})
         self.headers = dict(headers or {})
         super().__init__(f"{code}: {self.message} {detail}".rstrip())
+
+
+class RateLimited(S3Error):
+    """A tenant asks more than its limits allow; ``seconds``: after which to try again."""
+
+    def __init__(self, seconds: float) -> None:
+        # Not longer than a minute, because limits change.
+        after = str(min(60, max(1, ceil(seconds))))
+        explain = "The tenant has reached its limit of requests or bytes per second."
+        super().__init__("SlowDown", explain=explain, headers={"Retry-After": after})
 
 
 class OriginUnavailable(LarderError):

@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 
 class LiveRequest(NamedTuple):
-    """An answered S3 request.
+    """An answered S3 request, or a batch of a dataset.
 
     Attributes:
         at: of its end, in seconds since the epoch by its node's clock.
         node: the gateway that answered.
-        request_id: as in the answer and in logs.
+        request_id: as in the answer and in logs; empty for a batch.
         trace_id: of OpenTelemetry; empty without tracing.
         tenant: of the caller; empty for a request that was refused before.
         access_key_id: of the caller.
         address: of the caller's connection.
         method: of HTTP.
-        bucket: empty for none.
-        key: empty for none.
+        bucket: empty for none; ``dataset:NAME`` for a batch.
+        key: empty for none; of a batch how many of its items were hits.
         status: of HTTP.
         outcome: of the cache, such as HIT.
         reason: why it was not a plain hit; empty for one.

@@ -112,4 +112,9 @@ class Reason(StrEnum):
         "Too many fills at once; the bytes were not kept.",
         "Raise cache.max_fills if disk and origin can take more, or add nodes.",
     )
+    RATE_LIMIT = (
+        "rate-limit",
+        "The tenant has reached its limit of requests or bytes per second.",
+        "Give the tenant higher limits, or fewer readers.",
+    )
     WRITE_RACE = "write-race", "The object was written while it was read, so the bytes were not kept."

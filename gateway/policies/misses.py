@@ -21,7 +21,7 @@ _KEPT = 256
 """Folders and reasons that a worker counts at least."""
 _TOLD = 100
 """Rows of a report."""
-_NO_READ = frozenset({Reason.NOT_A_READ, Reason.SUBRESOURCE, Reason.INVALID})
+_NO_READ = frozenset({Reason.NOT_A_READ, Reason.SUBRESOURCE, Reason.INVALID, Reason.RATE_LIMIT})
 """Reasons of requests that no cache could answer."""
 
 

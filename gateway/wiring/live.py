@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from gateway import metrics
@@ -11,6 +11,7 @@ from gateway.admin.catalog.merging import merged
 from gateway.admin.catalog.snapshot import EMPTY, Snapshot
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Rule, Settings
+from gateway.config_limits import TenantLimit
 from gateway.engine.services import Services
 from gateway.flight import SingleFlight
 from gateway.model.errors import ConfigError
@@ -54,13 +55,15 @@ def endpoints_of(settings: Settings) -> dict[str, str]:
 class Changing:
     """The parts of a worker that adopt a changed configuration.
 
-    ``settle`` is ``Engine.settle_origins``; it has been called with the initial configuration.
+    ``settle`` is ``Engine.settle_origins``, ``limit`` adopts limits of tenants; both have been called with the initial
+    configuration.
     """
 
     authenticator: Authenticator
     services: Services
     origin: OriginClient
     settle: Callable[[dict[str, str]], Awaitable[None]]
+    limit: Callable[[Iterable[TenantLimit]], None]
 
 
 class Live:
@@ -122,6 +125,7 @@ class Live:
         settings = merged(self.file, self._catalog)
         self._parts.authenticator.replace(settings)
         self._parts.services.rules = rules_of(settings.rules)
+        self._parts.limit(settings.limits)
         self.effective = settings
         # Last, because it waits for old connections to close after it has switched.
         await self._parts.origin.replace(settings.origins, settings.credentials)

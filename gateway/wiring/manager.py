@@ -34,6 +34,7 @@ from gateway.fleet.plans import Plans, Reports, ScoreReports, StreamReports
 from gateway.fleet.read_times import ReadTimes
 from gateway.fleet.results import HeldResults, ResultUses
 from gateway.fleet.scaling import WorkerScaling
+from gateway.fleet.tenant_demand import TenantDemand
 from gateway.model.fleet import NodeState
 from gateway.store.decile_reads import DecileReads
 from gateway.store.importance import ScoreTables
@@ -75,6 +76,7 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
         HeldResults(redis, prefix, _REPORTS_LAST * pace.expire),
         MissReports(redis, prefix, SILENCE),
         LiveExchange(redis, prefix),
+        TenantDemand(redis, prefix),
         Leadership(redis, prefix, f"{membership.me}/{uuid.uuid4().hex}"),
     )
 

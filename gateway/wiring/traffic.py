@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 
 from gateway.api.s3.access_log import AccessLog
 from gateway.api.s3.accounting import Accounting
+from gateway.config_limits import TenantLimit
 from gateway.engine.operations.live import LiveRequests
+from gateway.engine.operations.tenant_rates import EVERY as RATES_EVERY
+from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.traffic import EVERY, TrafficTally
 from gateway.fleet.announcer import DOWN
+from gateway.policies.tenant_rates import RateLimit
 from gateway.tasks import keep_running, repeat
 from gateway.wiring.manager import Management
 
 
-def account(access_log: str, management: Management, stack: AsyncExitStack) -> Accounting:
+def rate_limits(limits: Iterable[TenantLimit]) -> list[tuple[str, RateLimit]]:
+    """Convert the configured limits for the policy, by tenant."""
+    return [(one.tenant, RateLimit(one.requests_per_second, float(one.bytes_per_second))) for one in limits]
+
+
+def hold_to_limits(limits: Iterable[TenantLimit], management: Management, stack: AsyncExitStack) -> TenantRates:
+    """Hold tenants to their limits until the stack is closed."""
+    worker = f"{management.membership.me}/{uuid.uuid4().hex}"
+    rates = TenantRates(management.parts.demand, worker, time.monotonic)
+    rates.replace(rate_limits(limits))
+    keep_running(repeat("limits of tenants", rates.turn, RATES_EVERY, DOWN), stack)
+    return rates
+
+
+def account(access_log: str, management: Management, rates: TenantRates, stack: AsyncExitStack) -> Accounting:
     """Account for requests until the stack is closed. ``access_log``: the setting ``log.access``."""
     access, tally = AccessLog(access_log), TrafficTally(time.monotonic)
     stack.callback(access.close)
@@ -30,4 +49,4 @@ def account(access_log: str, management: Management, stack: AsyncExitStack) -> A
 
     keep_running(repeat("reporting misses", tell, EVERY, DOWN), stack)
     keep_running(repeat("live requests", live.turn, live.pause, DOWN), stack)
-    return Accounting(node, access, tally, live)
+    return Accounting(node, access, tally, live, rates)

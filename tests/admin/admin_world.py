@@ -62,7 +62,7 @@ class AdminWorld:
         self.settled: list[dict[str, str]] = []
         self.may_settle = asyncio.Event()
         self.may_settle.set()
-        changing = Changing(self.authenticator, self.services, self.origins, self._settle)  # type: ignore[arg-type]
+        changing = Changing(self.authenticator, self.services, self.origins, self._settle, lambda _: None)  # type: ignore[arg-type]
         self.live = Live(file, changing)
         catalog.follow(self.live.use_catalog)
         parts = AdminParts(catalog, lambda: self.live.file, lambda: self.live.effective)

@@ -204,8 +204,8 @@ async def test_when_there_is_a_catalog(tmp_path: Path) -> None:
     database.create_file(tmp_path / "cache/catalog.db")
     assert has_catalog(load_settings(path))
     url = f"sqlite+aiosqlite:///{tmp_path / 'cache/catalog.db'}"
-    for before in ("", "0004"):
-        assert await migrate(database.CatalogDatabase(url)) == (before, "0004")
+    for before in ("", "0005"):
+        assert await migrate(database.CatalogDatabase(url)) == (before, "0005")
 
 
 async def test_a_catalog_that_takes_no_writes_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ async def test_no_request_meets_half_of_a_new_configuration(tmp_path: Path) -> N
     async def settle(_endpoints: dict[str, str]) -> None:
         """Not reached: the replacement never ends."""
 
-    live = Live(settings("OLD"), Changing(authenticator, services, Closing(), settle))  # type: ignore[arg-type]
+    live = Live(settings("OLD"), Changing(authenticator, services, Closing(), settle, lambda _: None))  # type: ignore[arg-type]
     watching = asyncio.create_task(live.follow_file(file))
     assert await asyncio.wait_for(closing, 30)
     assert services.rules is not None

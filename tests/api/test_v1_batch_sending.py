@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.api.s3.access_log import AccessLog
+from gateway.api.s3.accounting import Accounting
+from gateway.api.v1.accounting import BatchAccounting
 from gateway.api.v1.batch import BatchEndpoint, parse_indices, parse_query, runs_of
 from gateway.api.v1.batch_body import suffix_of
 from gateway.engine.items import fetch as items
+from gateway.engine.operations.live import LiveRequests
+from gateway.engine.operations.tenant_rates import TenantRates
+from gateway.engine.operations.traffic import TrafficTally
 from gateway.engine.space.planned import Planned
 from gateway.model.errors import BrokenBody, ClientGone
 from gateway.model.frames import ItemFlag
@@ -75,10 +81,28 @@ class Out:
         self.ended = not message.get("more_body", False)
 
 
+class _Nobody:
+    """No other worker, and nobody who follows requests."""
+
+    async def tell(self, node: str, report: dict[str, int]) -> None:
+        """Hear nothing."""
+
+    async def all(self) -> Mapping[str, Mapping[str, int]]:
+        """No reports."""
+        return {}
+
+
+def _nothing_counted() -> BatchAccounting:
+    """The accounting of a node that nobody looks at."""
+    rates = TenantRates(_Nobody(), "worker", lambda: 0.0)
+    live = LiveRequests(None)  # type: ignore[arg-type]  # there are no followers
+    return BatchAccounting(Accounting("node", AccessLog(""), TrafficTally(lambda: 0.0), live, rates))
+
+
 async def answer(data: Data, out: Out, indices: range, query: str = "", accept: bytes = b"") -> None:
     """Answer a request without a server."""
     capacity = data.shelf.bench.engine.services.capacity
-    endpoint = BatchEndpoint(data.shelf.batches, Planned(Plan, lambda: capacity), lambda *_: None)
+    endpoint = BatchEndpoint(data.shelf.batches, Planned(Plan, lambda: capacity), lambda *_: None, _nothing_counted())
     scope = {"query_string": query.encode(), "headers": [(b"accept", accept)] if accept else []}
     identity = data.shelf.bench.identity
     await endpoint.batch(scope, out.send, Principal("GWA", "t", identity), data.registration, packed(indices))

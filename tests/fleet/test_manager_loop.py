@@ -22,6 +22,7 @@ from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, Stream
 from gateway.fleet.read_times import ReadTimes
 from gateway.fleet.results import HeldResults, ResultUses
 from gateway.fleet.scaling import WorkerScaling
+from gateway.fleet.tenant_demand import TenantDemand
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import CachingMode
 from gateway.policies.space.autocache import StageProfile
@@ -68,6 +69,7 @@ def worker(redis: Redis, name: str, patience: float = LONG, jobs: Jobs | None = 
         HeldResults(redis, Z, LONG),
         MissReports(redis, Z, LONG),
         LiveExchange(redis, Z),
+        TenantDemand(redis, Z),
         Leadership(redis, Z, name, lease),
     )
     electorate = Electorate(lambda: [node], lambda: True)

@@ -1,7 +1,8 @@
 """The configuration in force: the file's, with the catalog on top.
 
 Revoked keys of the file are left out. Credentials and origins of the catalog are added, unless the file has one of the same
-name. Rules of the catalog come before the file's, and the first match applies. Records of the catalog that cannot be used,
+name. Rules of the catalog come before the file's, and the first match applies. Limits of a
+tenant in the catalog replace the file's. Records of the catalog that cannot be used,
 because their origin is gone or their tenant is disabled, are left out.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 from gateway.admin.catalog.records import CredentialRecord
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.config import Credential, Settings
+from gateway.config_limits import TenantLimit
 
 
 class View:
@@ -86,5 +88,12 @@ def merged(file: Settings, catalog: Snapshot) -> Settings:
         "origins": (*file.origins, *added),
         "credentials": tuple(credentials),
         "rules": (*catalog.rules, *file.rules),
+        "limits": tuple(_limits(view).values()),
     }
     return file.model_copy(update=changes)
+
+
+def _limits(view: View) -> dict[str, TenantLimit]:
+    """The limits in force, by tenant."""
+    found = {limit.tenant: limit for limit in view.file.limits}
+    return found | {name: tenant.limit for name, tenant in view.catalog.tenants.items() if tenant.limited}

@@ -35,6 +35,7 @@ from sqlalchemy import Text as TextColumn
 from gateway import config
 from gateway.admin.catalog.vault import Vault
 from gateway.admin.http.documents import Name, RequestModel, ResponseModel, Text, moment
+from gateway.config_limits import TenantLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +238,24 @@ class TenantRecord(Record):
     name: Annotated[Name, KEY] = Field(examples=["vision"])
     description: Text = Field("", examples=["the vision team; ask ops@example.com"])
     enabled: bool = Field(True, description="while false, no key of the tenant is valid", examples=[True])
+    requests_per_second: Annotated[float, Field(ge=0, le=1e9)] = Field(
+        0.0, description="through all gateways together; more are answered 503 SlowDown; 0: no limit", examples=[2000.0]
+    )
+    bytes_per_second: Annotated[int, Field(ge=0, le=2**60)] = Field(
+        0, description="of answers, through all gateways together; 0: no limit", examples=[2_000_000_000]
+    )
+
+    @property
+    def limited(self) -> bool:
+        """Whether it has a limit."""
+        return bool(self.requests_per_second or self.bytes_per_second)
+
+    @property
+    def limit(self) -> TenantLimit:
+        """The limit as a configuration section."""
+        return TenantLimit(
+            tenant=self.name, requests_per_second=self.requests_per_second, bytes_per_second=self.bytes_per_second
+        )
 
 
 def new_key() -> str:

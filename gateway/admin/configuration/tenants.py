@@ -13,6 +13,7 @@ from gateway.admin.catalog.withdrawals import TENANT, Withdrawal
 from gateway.admin.http.documents import ResponseModel, Source
 from gateway.admin.http.requests import AdminParts, etag_of
 from gateway.admin.http.resources import Resource
+from gateway.config_limits import TenantLimit
 from gateway.model.datasets import ApiError
 
 
@@ -47,7 +48,9 @@ class Tenants(Resource[TenantRecord]):
     def describe_filed(self, name: str, view: View) -> ResponseModel:
         """A tenant that the file's credentials name."""
         state = {"source": "file", "credentials": view.by_tenant[name], "etag": etag_of(0)}
-        return self.answer(name=name, description="", enabled=True, created_at=None, **state)
+        limit = next((one for one in view.file.limits if one.tenant == name), TenantLimit(tenant=name))
+        limits = {"requests_per_second": limit.requests_per_second, "bytes_per_second": limit.bytes_per_second}
+        return self.answer(name=name, description="", enabled=True, created_at=None, **limits, **state)
 
     def check_removal(self, record: TenantRecord, view: View) -> None:
         """Refuse to remove a tenant with credentials."""

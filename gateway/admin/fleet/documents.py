@@ -75,9 +75,11 @@ class AnswersDocument(ResponseModel):
 
 
 class BucketTraffic(ResponseModel):
-    """S3 requests of a tenant to a bucket, over about the last minute."""
+    """S3 requests of a tenant to a bucket, or its batches of a dataset, over about the last minute."""
 
-    bucket: str = Field(description="empty: of none, such as a listing of buckets", examples=["datasets"])
+    bucket: str = Field(
+        description="dataset:NAME for batches; empty: of none, such as a listing of buckets", examples=["datasets"]
+    )
     tenant: str = Field(
         description="(other), as the bucket: all those that a gateway does not name", examples=["vision"]
     )

@@ -22,7 +22,7 @@ _FOLLOWER = "5f2c7d1e0c3b4a6f8e9d0a1b2c3d4e5f"
 
 
 class RequestSeen(ResponseModel):
-    """An S3 request that was answered."""
+    """An S3 request or a batch of a dataset that was answered."""
 
     at: str = Field(description="when it ended, ISO 8601, by its node's clock", examples=["2026-03-02T14:30:00.125Z"])
     node: str = Field(description="that answered", examples=["gw-1"])
@@ -32,8 +32,8 @@ class RequestSeen(ResponseModel):
     access_key_id: str = Field(examples=["GWVISION"])
     address: str = Field(description="of the caller's connection", examples=["10.0.0.31"])
     method: str = Field(examples=["GET"])
-    bucket: str = Field(examples=["datasets"])
-    key: str = Field(examples=["imagenet/train/n01440764/18.jpg"])
+    bucket: str = Field(description="of a batch: dataset:NAME", examples=["datasets"])
+    key: str = Field(description="of a batch: how many items were hits", examples=["imagenet/train/n01440764/18.jpg"])
     status: int = Field(examples=[200])
     outcome: Outcome = Field(examples=["MISS"])
     reason: str = Field(description="why it was not a plain hit; empty for one", examples=["cold"])
@@ -57,14 +57,14 @@ async def follow_requests(
         str, Query(pattern="^([0-9a-f]{32})?$", description="of the previous answer; empty: begin")
     ] = "",
     tenant: Annotated[Text, Query(description="only of this tenant")] = "",
-    bucket: Annotated[Text, Query(description="only of this bucket")] = "",
+    bucket: Annotated[Text, Query(description="only of this bucket, or of dataset:NAME")] = "",
     prefix: Annotated[Text, Query(description="only of keys that begin so")] = "",
     status: Annotated[str, Query(pattern="^([1-5](xx|[0-9]{2}))?$", description="such as 404 or 5xx")] = "",
     outcome: Annotated[Outcome | None, Query(description="only with this cache outcome")] = None,
     slower: Annotated[float, Query(ge=0, le=3600, description="only those that took so many seconds")] = 0.0,
 ) -> RequestsSeen:
-    """S3 requests that all gateways answered since the previous question, from the first question on; ask every second or two. A
-    follower that asks nothing for ten seconds is forgotten. At most eight follow at once."""
+    """S3 requests and batches that all gateways answered since the previous question, from the first question on; ask every
+    second or two. A follower that asks nothing for ten seconds is forgotten. At most eight follow at once."""
     exchange = operations.fleet.sources.coordination.live
     others = [name for name in await through_redis(exchange.followers()) if name != follower]
     if len(others) >= FOLLOWERS:

@@ -20,6 +20,7 @@ from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.claims import ClaimedSigner, signer_of
 from gateway.api.s3.hot import Hit, Unresolved
 from gateway.engine.operations.live import LiveRequests
+from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.traffic import TrafficTally
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey
@@ -86,12 +87,15 @@ def _series(method: str, hundreds: int, outcome: Outcome, reason: Reason | None)
 class Accounting:
     """Counts and logs requests, from the same answer that made the client's header."""
 
-    def __init__(self, node: str, access: AccessLog, tally: TrafficTally, live: LiveRequests) -> None:
-        self._node = node
-        self._access = access
-        self._tally = tally
-        self._live = live
+    def __init__(
+        self, node: str, access: AccessLog, tally: TrafficTally, live: LiveRequests, rates: TenantRates
+    ) -> None:
+        self.node = node
+        self.tally = tally
+        self.live = live
+        self.rates = rates
         self.publish = tally.publish
+        self._access = access
 
     def note(self, scope: Scope, trace: Trace, answer: Answer | Hit, turned_around: float) -> None:
         """Account for a request.
@@ -118,15 +122,17 @@ class Accounting:
             exposition.note(outcome.value, seconds, trace_of)
         if trace.auth is not None:
             tenant, bucket = trace.auth.principal.tenant, trace.bucket
-            traffic = self._tally.kinds.get((tenant, bucket, outcome))
+            traffic = self.tally.kinds.get((tenant, bucket, outcome))
             if traffic is None:
-                traffic = self._tally.begin(tenant, bucket, outcome, answer.status)
+                traffic = self.tally.begin(tenant, bucket, outcome, answer.status)
             traffic.requests += 1
             traffic.sent += sent
+            if self.rates.limits:
+                self.rates.spend(tenant, sent)
             if answer.reason is not None and trace.key is not None and method == "GET":
-                self._tally.note_miss(trace.key, answer.reason, sent)
-        if self._live.followers:
-            self._live.note(self._seen(scope, trace, answer, seconds))
+                self.tally.note_miss(trace.key, answer.reason, sent)
+        if self.live.followers:
+            self.live.note(self._seen(scope, trace, answer, seconds))
         if self._access.enabled:
             self._access.write(_line(scope, trace, answer, seconds, turned_around - trace.started))
 
@@ -134,7 +140,7 @@ class Accounting:
         principal = None if trace.auth is None else trace.auth.principal
         return LiveRequest(
             at=time.time(),
-            node=self._node,
+            node=self.node,
             request_id=trace.request_id,
             trace_id=tracing.trace_id() or "",
             tenant="" if principal is None else principal.tenant,

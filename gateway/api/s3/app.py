@@ -136,6 +136,8 @@ class S3App(Edge):
                 trace.auth = auth = self._authenticator.authenticate(request, now)
                 if AUTHENTICATED in scope and not auth.principal.anonymous:
                     authenticated(scope)
+                if self._accounting.rates.limits:
+                    self._accounting.rates.admit(auth.principal.tenant)
             if FILES in scope["extensions"]:
                 trace.found = hit = self._hot.find(request, auth, now)
                 if isinstance(hit, Hit):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gateway.edge.problems import RETRY
 from gateway.model.datasets import ApiError
-from gateway.model.errors import S3_CODES, DiskUnavailable, LarderError, OriginUnavailable, S3Error
+from gateway.model.errors import S3_CODES, DiskUnavailable, LarderError, OriginUnavailable, RateLimited, S3Error
 from gateway.model.outcomes import Outcome, Reason
 from gateway.server.refusals import error_document
 
@@ -39,6 +39,8 @@ def outcome_of(error: S3Error) -> tuple[Outcome, Reason | None]:
         return error.outcome, error.reason
     if isinstance(error, CredentialsUnknown):
         return Outcome.BYPASS, Reason.STARTING
+    if isinstance(error, RateLimited):
+        return Outcome.BYPASS, Reason.RATE_LIMIT
     if error.code == "SlowDown":
         return Outcome.BYPASS, Reason.OVERLOAD
     if error.status >= 500 and error.code != "NotImplemented":

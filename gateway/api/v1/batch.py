@@ -7,6 +7,7 @@ first byte.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
@@ -16,9 +17,11 @@ from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.api.v1 import batch_tar
+from gateway.api.v1.accounting import AnswerTally, BatchAccounting
 from gateway.api.v1.batch_body import (
     Framing,
     RawHeaders,
+    SendOptions,
     headers_of,
     send_frames,
     send_resident,
@@ -164,12 +167,20 @@ class BatchEndpoint:
         batches: of this worker.
         planned: the plan.
         note_read: told of each answer that came from this node's cache alone: items, bytes and seconds.
+        accounting: of all answers.
     """
 
-    def __init__(self, batches: Batches, planned: Planned, note_read: Callable[[int, int, float], None]) -> None:
+    def __init__(
+        self,
+        batches: Batches,
+        planned: Planned,
+        note_read: Callable[[int, int, float], None],
+        accounting: BatchAccounting,
+    ) -> None:
         self._batches = batches
         self._planned = planned
         self._note_read = note_read
+        self._accounting = accounting
 
     @staticmethod
     async def _ask(
@@ -195,15 +206,21 @@ class BatchEndpoint:
 
         Raises:
             ApiError: the request is refused.
+            RateLimited: the tenant must wait.
             BrokenBody: the answer that has begun cannot be completed.
         """
+        began, counted = time.perf_counter(), AnswerTally()
+        self._accounting.admit(principal.tenant)
         query = parse_query(scope["query_string"])
         plan = self._planned.of(registration, query.job)
         ask = await self._ask(principal, registration, body, query, plan.caching)
-        with metrics.BATCH_LATENCY.labels(query.mode.value).time():
-            await self._send(scope, send, ask, plan)
+        try:
+            with metrics.BATCH_LATENCY.labels(query.mode.value).time():
+                await self._send(scope, send, ask, plan, counted)
+        finally:
+            self._accounting.note(scope, principal, registration.name, counted, time.perf_counter() - began)
 
-    async def _send(self, scope: Scope, send: Send, ask: BatchAsk, plan: InForce) -> None:
+    async def _send(self, scope: Scope, send: Send, ask: BatchAsk, plan: InForce, counted: AnswerTally) -> None:
         content = ask.registration.content
         if ask.mode is BatchMode.PREFETCH:
             counts = await self._batches.prefetch(ask)
@@ -212,7 +229,7 @@ class BatchEndpoint:
             return
         fields = dict(scope["headers"])
         as_tar = batch_tar.MEDIA_TYPE in fields.get(b"accept", b"").decode("latin-1")
-        timer = SendTimer(scope)
+        timer, options = SendTimer(scope), SendOptions(counted)
         headers = headers_of([("content-type", batch_tar.MEDIA_TYPE if as_tar else MEDIA_TYPE)])
         headers += self._directives(content, plan)
         answer: Answer
@@ -223,16 +240,15 @@ class BatchEndpoint:
             answer = await self._batches.open(ask)
         metrics.BATCHES.labels(ask.mode.value, "tar" if as_tar else _FORMS[type(answer)]).inc()
         if isinstance(answer, Unopened):
-            await send_attached(
-                scope, send, ask, answer, headers
-            )  # the reading, which takes the time, is not seen here
+            # The reading, which takes the time, is not seen here.
+            await send_attached(scope, send, ask, answer, headers, counted)
         elif as_tar:
-            await batch_tar.send_tar(scope, send, ask, answer, self._batches.fetches, headers)
+            await batch_tar.send_tar(scope, send, ask, answer, Framing(self._batches.fetches, options), headers)
         elif isinstance(answer, Resident):
-            size = await send_resident(scope, send, ask, answer, headers)
+            size = await send_resident(scope, send, ask, answer, headers, options)
             self._note_read(len(answer.positions), size, timer.seconds)
         else:
-            await send_frames(scope, send, ask, answer, Framing(self._batches.fetches), headers)
+            await send_frames(scope, send, ask, answer, Framing(self._batches.fetches, options), headers)
 
     async def lookup(
         self, scope: Scope, send: Send, principal: Principal, registration: Registration, body: bytes

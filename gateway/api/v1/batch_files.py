@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway import metrics
-from gateway.api.v1.batch_body import TO_CLIENTS, RawHeaders
+from gateway.api.v1.batch_body import ItemTally, RawHeaders
 from gateway.engine.items.answers import Arriving, BatchAsk, Resident, Unopened
 from gateway.engine.items.batch import Batches
 from gateway.model.frames import AttachedIndex
@@ -56,7 +56,9 @@ def _why_bytes(scope: Scope, passing: Passing | None, files: int, answer: Reside
     return "many" if len(answer.files) > files else "cold"
 
 
-async def send_attached(scope: Scope, send: Send, ask: BatchAsk, answer: Unopened, headers: RawHeaders) -> None:
+async def send_attached(
+    scope: Scope, send: Send, ask: BatchAsk, answer: Unopened, headers: RawHeaders, tally: ItemTally
+) -> None:
     """Send the index form with the open files beside it instead of their bytes, part by part.
 
     Raises:
@@ -68,7 +70,8 @@ async def send_attached(scope: Scope, send: Send, ask: BatchAsk, answer: Unopene
     await send(start)
     head = index.preamble()
     for first in range(0, len(positions), _PART):
-        await _send_part(send, ask, answer, index, positions[first : first + _PART], head)
+        found = await _send_part(send, ask, answer, index, positions[first : first + _PART], head)
+        tally.delivered("hit", *found)
         head = b""
     scope["extensions"][DESCRIPTORS].sent()
     await send({"type": "http.response.body", "body": head + index.end()})
@@ -76,7 +79,8 @@ async def send_attached(scope: Scope, send: Send, ask: BatchAsk, answer: Unopene
 
 async def _send_part(
     send: Send, ask: BatchAsk, answer: Unopened, index: AttachedIndex, positions: Sequence[int], head: bytes
-) -> None:
+) -> tuple[int, int]:
+    """Returns the number of items and their bytes."""
     opened = await answer.open(positions)
     try:
         found = opened.positions
@@ -87,6 +91,6 @@ async def _send_part(
             body += index.gone(gone, ask.indices[gone])
         await send({"type": DESCRIPTORS, "body": body, "files": [file.fd for file in opened.files], "more_body": True})
         metrics.DESCRIPTORS.inc(len(found))
-        TO_CLIENTS.tally.delivered("hit", len(found), sum(sizes))
+        return len(found), sum(sizes)
     finally:
         opened.close_soon()

@@ -11,9 +11,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from gateway.api.v1.batch_body import TO_CLIENTS, Outgoing, RawHeaders, as_ready, described, suffix_of
+from gateway.api.v1.batch_body import Framing, Outgoing, RawHeaders, as_ready, described, suffix_of
 from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident
-from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.wanted import FailedItem, ItemStream, LargeItem, Wanted
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.frames import ItemFlag, ItemStatus
@@ -25,14 +24,14 @@ _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 async def send_tar(
-    scope: Scope, send: Send, ask: BatchAsk, answer: Resident | Arriving, fetches: ItemFetches, headers: RawHeaders
+    scope: Scope, send: Send, ask: BatchAsk, answer: Resident | Arriving, framing: Framing, headers: RawHeaders
 ) -> None:
     """Send members as items arrive, and the manifest last.
 
     Raises:
         BrokenBody: an item that had begun could not be completed; the connection must be broken.
     """
-    archive = _Archive(ask, fetches, Outgoing(scope, send))
+    archive = _Archive(ask, framing, Outgoing(scope, send))
     try:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if isinstance(answer, Resident):
@@ -56,10 +55,11 @@ async def send_tar(
 
 
 class _Archive:
-    def __init__(self, ask: BatchAsk, fetches: ItemFetches, outgoing: Outgoing) -> None:
+    def __init__(self, ask: BatchAsk, framing: Framing, outgoing: Outgoing) -> None:
         self.outgoing = outgoing
         self._ask = ask
-        self._fetches = fetches
+        self._fetches = framing.fetches
+        self._tally = framing.options.tally
         self._entries: list[dict[str, Any]] = []
         self._delivered = 0
 
@@ -80,7 +80,7 @@ class _Archive:
             stream, content = (opened, content) if isinstance(opened, ItemStream) else (None, opened)
         if isinstance(content, FailedItem):
             entry |= {"status": content.status.name.lower(), "detail": content.detail}
-            TO_CLIENTS.tally.item(ItemFlag.NONE, content.status, 0)
+            self._tally.item(ItemFlag.NONE, content.status, 0)
             return
         entry["name"] = name = f"{arrival.position:08d}-{index}{suffix_of(location.key)}"
         if stream is not None:
@@ -91,7 +91,7 @@ class _Archive:
         entry |= {"status": "ok", "length": size, "crc32": crc}
         await self.outgoing.add_item(_head(name, size), content)
         self.outgoing.add(_padding(size))
-        TO_CLIENTS.tally.item(flags, ItemStatus.OK, size)
+        self._tally.item(flags, ItemStatus.OK, size)
         self._delivered += 1
         await self.outgoing.flush_if_full()
 
@@ -106,7 +106,7 @@ class _Archive:
         self.outgoing.add(_padding(stream.length))
         crc, status = stream.verdict()
         entry |= {"status": status.name.lower(), "length": stream.length, "crc32": crc}
-        TO_CLIENTS.tally.item(ItemFlag.NONE, status, stream.length)
+        self._tally.item(ItemFlag.NONE, status, stream.length)
         self._delivered += status is ItemStatus.OK
 
     async def finish(self, status: ItemStatus) -> None:

@@ -73,7 +73,7 @@ class TrafficTally:
     def publish(self) -> None:
         """Add what was counted since the last call to the metrics."""
         for pending in self.kinds.values():
-            if pending.requests:
+            if pending.requests or pending.sent:
                 pending.all_requests.inc(pending.requests)
                 pending.all_sent.inc(pending.sent)
                 pending.requests = pending.sent = 0

@@ -29,6 +29,7 @@ from gateway.fleet.misses import MissReports
 from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, StreamReports
 from gateway.fleet.results import HeldResults, ResultsUsed, ResultUses
 from gateway.fleet.scaling import WorkerScaling
+from gateway.fleet.tenant_demand import TenantDemand
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import USABLE, CachingMode
 from gateway.policies.pools import RESULTS, STREAM
@@ -62,6 +63,7 @@ class Coordination:
     held: HeldResults
     misses: MissReports
     live: LiveExchange
+    demand: TenantDemand
     leadership: Leadership
 
 

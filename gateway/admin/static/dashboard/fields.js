@@ -48,6 +48,8 @@ const KINDS = {
   flag: { make: () => element("input", { type: "checkbox" }), put: (node, value) => { node.checked = Boolean(value); }, take: (node) => node.checked },
   choice: { make: choice, put: (node, value) => { node.value = value ?? ""; }, take: (node) => node.value },
   size: { make: () => element("input", { type: "text" }), put: (node, value) => { node.value = value ?? ""; }, take: (node) => parseSize(node.value.trim()) },
+  // Bytes or requests, where none is 0.
+  bound: { make: () => element("input", { type: "text", inputmode: "decimal" }), put: (node, value) => { node.value = value || ""; }, take: (node) => parseSize(node.value.trim()) ?? 0 },
   span: { make: () => element("input", { type: "text" }), put: (node, value) => { node.value = value ?? ""; }, take: (node) => parseSpan(node.value.trim()) },
   moment: {
     make: () => element("input", { type: "datetime-local", step: 1 }),

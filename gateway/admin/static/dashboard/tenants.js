@@ -2,15 +2,21 @@
 
 import { address, change } from "./api.js";
 import { openAction } from "./dialog.js";
-import { count, when } from "./format.js";
+import { count, exactSize, rate, when } from "./format.js";
 import { ListView } from "./listview.js";
 
 const DESCRIPTION = { name: "description", label: "Description" };
+const REQUESTS = { name: "requests_per_second", label: "Requests per second", kind: "bound", hint: "Through all gateways together; more are answered 503 SlowDown. Empty: no limit." };
+const BYTES = { name: "bytes_per_second", label: "Bytes per second", kind: "bound", hint: 'Of answers, such as "2GB". Empty: no limit.' };
+
+function limitWords({ requests_per_second: requests, bytes_per_second: sent }) {
+  return [requests > 0 && `${count(requests)} requests/s`, sent > 0 && rate(sent)].filter(Boolean).join(", ") || "–";
+}
 
 function create() {
   openAction({
     title: "Create a tenant",
-    fields: [{ name: "name", label: "Name", required: true }, DESCRIPTION],
+    fields: [{ name: "name", label: "Name", required: true }, DESCRIPTION, REQUESTS, BYTES],
     button: "Create",
     send: (body, once) => change("POST", address("tenants"), { body, once }),
     said: (tenant) => `${tenant.name} is created.`,
@@ -20,7 +26,11 @@ function create() {
 function edit(tenant) {
   openAction({
     title: `Change ${tenant.name}`,
-    fields: [{ ...DESCRIPTION, value: tenant.description }],
+    fields: [
+      { ...DESCRIPTION, value: tenant.description },
+      { ...REQUESTS, value: tenant.requests_per_second },
+      { ...BYTES, value: exactSize(tenant.bytes_per_second || null) },
+    ],
     button: "Change",
     send: (_values, _once, body) => change("PATCH", address("tenants", tenant.name), { body, etag: tenant.etag }),
     said: () => `${tenant.name} is changed.`,
@@ -73,6 +83,7 @@ export const tenants = new ListView({
     { label: "Tenant", show: (tenant) => tenant.name, under: (tenant) => tenant.description },
     { label: "State", show: (tenant) => (tenant.enabled ? "enabled" : "disabled"), mood: (tenant) => (tenant.enabled ? "good" : "bad") },
     { label: "Credentials", number: true, show: (tenant) => count(tenant.credentials) },
+    { label: "Limits", show: limitWords },
     { label: "Created", show: (tenant) => (tenant.created_at ? when(tenant.created_at) : "–") },
     { label: "Source", fixed: true, show: (tenant) => tenant.source },
   ],

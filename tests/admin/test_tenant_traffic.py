@@ -1,0 +1,104 @@
+"""What tenants read through a fleet: limits, and batches beside S3 requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.admin.operations_world import TOKEN, Zone, admin, get, post, zone
+from tests.batches import Stock, bytes_of, stock
+from tests.scenarios.clients import get as read
+from tests.scenarios.world import credentials, eventually
+
+SLOW = 0.001
+"""Requests per second: no test takes as long as the second one would have to wait."""
+LIMITS = f'[[limits]]\ntenant = "a"\nrequests_per_second = {SLOW}\n'
+SIZE = 10_000
+GWB = ("GWB", "gateway-secret-b")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zone]:
+    """Two nodes, an object, and a tenant with a limit."""
+    home = tmp_path_factory.mktemp("tenants")
+    with zone(home, credentials=credentials("a", "b"), extra=LIMITS) as made:
+        made.origin.put("/bucket/one", b"1" * SIZE)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def used(world: Zone, tmp_path_factory: pytest.TempPathFactory) -> Stock:
+    """A dataset of tenant b."""
+    made = stock(world.origin.s3, tmp_path_factory.mktemp("files"), "used", bytes_of(6, 500, "used"))
+    made.register(world.nodes[0], key=GWB)
+    return made
+
+
+def test_a_tenant_that_reached_its_limit_is_told_to_slow_down(world: Zone) -> None:
+    """Rule: SlowDown with Retry-After and the reason, counted by tenant; other tenants read on."""
+    node = world.nodes[0]
+    assert read(node, "/bucket/one").status == 200
+    refused = read(node, "/bucket/one")
+    assert (refused.status, refused.headers["retry-after"]) == (503, "60")
+    assert refused.headers["x-larder-cache"] == "BYPASS; reason=rate-limit"
+    assert b"<Code>SlowDown</Code>" in refused.body
+    assert node.metric("larder_rate_limited_requests_total", TOKEN, tenant="a") == 1
+    assert [read(node, "/bucket/one", *GWB).status for _ in range(3)] == [200] * 3
+    filed = get(node, "/tenants/a")
+    assert (filed["requests_per_second"], filed["bytes_per_second"], filed["source"]) == (SLOW, 0, "file")
+
+
+def test_a_limit_of_bytes_is_set_and_lifted_while_gateways_run(world: Zone) -> None:
+    """Rule: an answer that exceeds the limit is sent, and the next request waits, until the limit is lifted."""
+    post(world.nodes[1], "/tenants", {"name": "c", "bytes_per_second": 1}, 201)
+    key = post(world.nodes[1], "/credentials", {"tenant": "c"}, 201)
+    who = key["access_key_id"], key["secret_access_key"]
+    eventually(lambda: read(world.nodes[0], "/bucket/one", *who).status, lambda status: status == 200, "the key")
+    assert read(world.nodes[0], "/bucket/one", *who).status == 503
+    changed = admin(world.nodes[1], "PATCH", "/tenants/c", {"bytes_per_second": 0})
+    assert (changed.status, changed.json["bytes_per_second"]) == (200, 0)
+    eventually(lambda: read(world.nodes[0], "/bucket/one", *who).status, lambda status: status == 200, "no limit")
+
+
+def test_batches_are_traffic_of_their_dataset(world: Zone, used: Stock) -> None:
+    """Rule: a batch is a request of its tenant for ``dataset:NAME``, with its bytes, of which those of hits are cached."""
+    node, size = world.nodes[0], sum(map(len, used.bodies))
+    for _ in range(2):
+        used.read(node, range(6), key=GWB)
+    labels = {"tenant": "b", "bucket": "dataset:used"}
+    eventually(
+        lambda: node.metric("larder_bucket_requests_total", TOKEN, **labels), lambda count: count == 2, "the batches"
+    )
+    assert node.metric("larder_bucket_requests_total", TOKEN, **labels, outcome="HIT") >= 1
+    assert node.metric("larder_bucket_sent_bytes_total", TOKEN, **labels) == 2 * size
+    assert node.metric("larder_bucket_sent_bytes_total", TOKEN, **labels, outcome="HIT") >= size
+
+    def row() -> Any:
+        buckets = get(world.nodes[1], "/traffic")["buckets"]
+        return next((one for one in buckets if one["bucket"] == "dataset:used"), None)
+
+    assert eventually(row, lambda found: found is not None, "the row of the dataset")["tenant"] == "b"
+
+
+def test_batches_are_followed_live(world: Zone, used: Stock) -> None:
+    """Rule: who follows requests sees batches with their items, hits and bytes, and may ask for those of one dataset."""
+    used.read(world.nodes[0], range(6), key=GWB)
+    follower = get(world.nodes[1], "/requests?bucket=dataset:used")["follower"]
+
+    def seen() -> Any:
+        used.read(world.nodes[0], range(4), key=GWB)
+        return get(world.nodes[1], f"/requests?follower={follower}&bucket=dataset:used")["requests"]
+
+    found = eventually(seen, bool, "a batch to be seen")[0]
+    assert (found["bucket"], found["key"], found["outcome"]) == ("dataset:used", "4 hits of 4 items", "HIT")
+    assert (found["tenant"], found["bytes"]) == ("b", sum(map(len, used.bodies[:4])))
+
+
+def test_a_limit_counts_batches_too(world: Zone, used: Stock) -> None:
+    """Rule: a tenant that has reached its limit is refused a batch, with Retry-After."""
+    used.register(world.nodes[1])
+    used.read(world.nodes[1], range(2))
+    refused = used.ask(world.nodes[1], range(2))
+    assert (refused.status, refused.headers["retry-after"]) == (503, "60")
