@@ -27,7 +27,10 @@ FIELDS = (
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time (UTC), level, logger, message; trace, facts and traceback if there are any."""
+    """One JSON object per line: time (UTC), level, logger, message; trace, facts and traceback if there are any.
+
+    A fact that is the whole message has no field of its own.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record."""
@@ -41,7 +44,8 @@ class JsonFormatter(logging.Formatter):
         if (trace := trace_id()) is not None:
             line["trace_id"] = trace
         if isinstance(record.args, Mapping):
-            line.update({name: record.args[name] for name in FIELDS if record.args.get(name) not in (None, "")})
+            facts = {name: record.args[name] for name in FIELDS if record.args.get(name) not in (None, "")}
+            line.update({name: value for name, value in facts.items() if str(value) != line["message"]})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return redact_text(json.dumps(line, ensure_ascii=False, default=str))

@@ -42,7 +42,7 @@ WORKER = "larder:worker:"
 DOWN = (RedisError, OSError)
 """The exceptions of a Redis that is down, slow or refuses."""
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _BATCH = 1000
 """Most keys of one pending announcement."""
 _MOST_OWED = 10_000
@@ -319,7 +319,7 @@ class Announcer:
             async with asyncio.timeout(self._timing.publish):
                 waiting.update(wanted=await self._publish(waiting.number, keys))
         except BaseException as error:
-            _LOG.debug("Redis did not accept an announcement: %r", error)
+            log.debug("Redis did not accept an announcement: %(error)r", {"error": error})
             if isinstance(error, TimeoutError):
                 # Redis hangs since ``began`` at the latest: alive, it would have answered.
                 self.lost(began)

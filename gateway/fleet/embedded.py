@@ -26,7 +26,7 @@ from gateway import children
 from gateway.model.errors import ConfigError
 from gateway.tasks import Tasks, repeat, require_not_cancelled
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _LONGEST_SOCKET_PATH = 107
 _START_WITHIN = 10.0
 _POLL = 0.005
@@ -156,7 +156,10 @@ class EmbeddedRedis:
     async def _watch(self) -> None:
         if self._process is not None:
             await self._process.wait()
-            _LOG.warning("the embedded redis-server ended with status %s; starting it again", self._process.returncode)
+            log.warning(
+                "the embedded redis-server ended with status %(status)s; starting it again",
+                {"status": self._process.returncode},
+            )
         await asyncio.sleep(_RESTART_AFTER)
         await self._launch()
 

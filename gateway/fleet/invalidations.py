@@ -47,7 +47,7 @@ from gateway.fleet.subscription import Subscription, opened
 from gateway.model.keys import ObjectKey
 from gateway.tasks import Tasks, repeat
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 OnForget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
 OnGap = Callable[[], Awaitable[None]]
@@ -196,7 +196,7 @@ class Invalidations:
                 self.unreachable = NOT_REACHABLE
                 await self._publish_beat()
                 if self._told:
-                    _LOG.info("the invalidation channel is back")
+                    log.info("the invalidation channel is back")
                 self._told = False
                 await self._follow(subscription)
         except DOWN as error:
@@ -205,7 +205,10 @@ class Invalidations:
                 # Commands may not fail at all, on a new connection to a restarted Redis.
                 self._announcer.lost(time.monotonic())
             if not self._told:
-                _LOG.warning("the invalidation channel is lost: %r; path reads are checked with the origin", error)
+                log.warning(
+                    "the invalidation channel is lost: %(error)r; path reads are checked with the origin",
+                    {"error": error},
+                )
             self._told = True
         finally:
             self._missed = True

@@ -42,7 +42,7 @@ from gateway.model.fleet import Node, NodeState
 from gateway.policies.ring import Ring
 from gateway.tasks import Tasks, repeat
 
-_LOG = logging.getLogger("larder.fleet")
+log = logging.getLogger("larder.fleet")
 _SUSPECTED = 2.0
 _COMPLAIN = 60.0
 _DOUBTED = 2
@@ -238,7 +238,10 @@ class Membership:
         if refused:
             self._note_refusal(node_id, refused, now)
         elif self._known[node_id].node.state is not NodeState.LEAVING and self._complains("silent", node_id):
-            _LOG.info("node %s did not answer a call; out of the ring for %.0f s", node_id, _SUSPECTED)
+            log.info(
+                "node %(node)s did not answer a call; out of the ring for %(limit).0f s",
+                {"node": node_id, "limit": _SUSPECTED},
+            )
             self._doubts[node_id] = _DOUBTED
         if refused or self._known[node_id].node.state is not NodeState.LEAVING:
             metrics.SUSPECTS.labels("refused" if refused else "silent").inc()
@@ -288,7 +291,10 @@ class Membership:
 
     def _missed(self, error: Exception) -> None:
         if not self._lost:
-            _LOG.warning("%s; the fleet stays as last known: %s", why_down(error), type(error).__name__)
+            log.warning(
+                "%(report)s; the fleet stays as last known: %(error)s",
+                {"report": why_down(error), "error": type(error).__name__},
+            )
         self.unreachable = why_down(error)
         self._lost, self.reachable = True, False
         self._settle_doubts()
@@ -296,13 +302,13 @@ class Membership:
     def _hear(self, heard: Heard) -> None:
         now = time.monotonic()
         if self._lost:
-            _LOG.info("Redis answers again")
+            log.info("Redis answers again")
             for known in self._known.values():
                 known.until = max(known.until, now + self._pace.expire)
         self._lost, self.reachable = False, True
         if heard.drained is not self._drained:
             self._drained = heard.drained
-            _LOG.info("an operator %s this node", "drained" if heard.drained else "returned")
+            log.info("an operator %(action)s this node", {"action": "drained" if heard.drained else "returned"})
         self._judge(heard.conflict)
         self._note_unproven(heard.unproven)
         self._known = {name: known for name, known in self._known.items() if name not in heard.gone or name == self.me}
@@ -316,14 +322,17 @@ class Membership:
             del self._doubts[name]
             node = self.nodes.get(name)
             if node is not None and node.state is NodeState.READY:
-                _LOG.warning("node %s does not answer; out of the ring for %.0f s at a time", name, _SUSPECTED)
+                log.warning(
+                    "node %(node)s does not answer; out of the ring for %(limit).0f s at a time",
+                    {"node": name, "limit": _SUSPECTED},
+                )
 
     def _note_refusal(self, name: str, reason: str, now: float) -> None:
         remedy = _REMEDIES.get(reason)
         what = f"node {name} refuses the calls of this node: {reason}" + (f"; {remedy}" if remedy else "")
         self._refusals[name] = (what, now + _COMPLAIN)
         if self._complains(f"refused: {reason}", name):
-            _LOG.warning("%s", what)
+            log.warning("%(error)s", {"error": what})
 
     def _complains(self, what: str, name: str) -> bool:
         """Whether to log this about a node now: on change, and once in a while as long as it persists."""
@@ -341,10 +350,10 @@ class Membership:
             else ""
         )
         if conflict and not self.conflict:
-            _LOG.error("this node cannot join the fleet: %s", conflict)
+            log.error("this node cannot join the fleet: %(error)s", {"error": conflict})
             metrics.FLEET_CONFLICTS.labels("id").inc()
         elif self.conflict and not conflict:
-            _LOG.info("this node can join the fleet now")
+            log.info("this node can join the fleet now")
         self.conflict = conflict
 
     def _take(self, entries: Iterable[NodeEntry], now: float) -> None:
@@ -383,18 +392,21 @@ class Membership:
             if name not in self.unproven:
                 metrics.FLEET_CONFLICTS.labels("secret").inc()
             if self._complains("secret", name):
-                _LOG.warning("%s", self._apart(name, address))
+                log.warning("%(error)s", {"error": self._apart(name, address)})
         self.unproven = unproven
 
     def _note_strangers(self, strangers: dict[str, Node]) -> None:
         for name, node in strangers.items():
             if name not in self._strangers:
-                _LOG.error(
-                    "node %s at %s has version %d of the peer protocol, this one %d: they share nothing",
-                    name,
-                    node.address,
-                    node.protocol,
-                    self._self.protocol,
+                log.error(
+                    "node %(node)s at %(address)s has version %(version)d of the peer protocol, this one %(limit)d: "
+                    "they share nothing",
+                    {
+                        "node": name,
+                        "address": node.address,
+                        "version": node.protocol,
+                        "limit": self._self.protocol,
+                    },
                 )
                 metrics.FLEET_CONFLICTS.labels("protocol").inc()
         self._strangers = strangers

@@ -41,7 +41,7 @@ _OVERRIDE = re.compile(r"pin(:[1-9][0-9]{0,5})?|never")
 """Of a pipeline, a pin may name the stage of a mark."""
 T = TypeVar("T")
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _WRITE = """
 local fence = tonumber(ARGV[1])
@@ -144,7 +144,7 @@ class Plans:
         try:
             plan = self._plan(json.loads(document), memory)
         except (ValueError, KeyError, TypeError, AttributeError):
-            _LOG.warning("the plan in Redis cannot be read; the last readable one stays in force")
+            log.warning("the plan in Redis cannot be read; the last readable one stays in force")
             return False
         if plan.fence < self.plan.fence:
             return False

@@ -81,6 +81,8 @@ def test_a_warm_up_shows_its_progress_and_can_be_stopped(window: Any, running: R
     confirm(page, "Resume")
     expect(begun).to_contain_text("done")
     expect(begun).to_contain_text(f"100\u00a0%: {OBJECTS} of {OBJECTS}")
+    expect(page.get_by_role("button", name="Run again data/warm/", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Resume data/warm/", exact=True)).to_have_count(0)
 
 
 def test_a_warm_up_that_cannot_be_is_refused_at_its_field(window: Any, running: Running) -> None:

@@ -14,6 +14,7 @@ _PLACE = re.compile(r"%(?:\((?P<name>\w+)\))?[-#0 +]*\d*(?:\.\d+)?[diouxXeEfFgGc
 
 
 def _calls(sources: dict[str, ast.Module]) -> list[tuple[str, ast.Call]]:
+    """The calls of loggers, whatever their names are: what ends in "log" or "logger", as a name or an attribute."""
     return [
         (path, node)
         for path, tree in sources.items()
@@ -22,9 +23,29 @@ def _calls(sources: dict[str, ast.Module]) -> list[tuple[str, ast.Call]]:
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in _LEVELS
-        and isinstance(node.func.value, ast.Name)
-        and node.func.value.id in ("log", "logger")
+        and _called(node.func.value).lower().endswith(("log", "logger"))
     ]
+
+
+def _called(value: ast.expr) -> str:
+    if isinstance(value, ast.Call):  # logging.getLogger(...).warning(...)
+        return _called(value.func)
+    return value.id if isinstance(value, ast.Name) else value.attr if isinstance(value, ast.Attribute) else ""
+
+
+def test_loggers_are_called_log(shipped):
+    """A module's logger has a name by which its calls are found."""
+    made = [
+        (path, target.id)
+        for path, tree in shipped.items()
+        if path.startswith("gateway/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and _called(node.value) == "getLogger"
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
+    assert len(made) > 20
+    assert [(path, name) for path, name in made if not name.lower().endswith(("log", "logger", "root"))] == []
 
 
 def test_log_calls_name_their_facts(shipped):
@@ -57,3 +78,11 @@ def test_facts_are_fields(left):
     line = json.loads(JsonFormatter().format(record))
     assert (line["message"], line["node"], line["error"]) == ("node gw-1: no route", "gw-1", "no route")
     assert "state" not in line
+
+
+def test_a_message_is_not_repeated():
+    """A fact that is the whole message stands in the message only."""
+    record = logging.LogRecord("larder", logging.WARNING, "", 1, "%(error)s", ({"error": OSError("no route")},), None)
+    line = json.loads(JsonFormatter().format(record))
+    assert line["message"] == "no route"
+    assert "error" not in line

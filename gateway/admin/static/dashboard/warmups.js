@@ -7,6 +7,7 @@ import { ListView } from "./listview.js";
 import { plural } from "./words.js";
 
 const GOING = ["queued", "running"];
+const ENDED = ["done", "refused"];
 const NODES = 10; // that a preview names
 
 function what(warmup) {
@@ -59,11 +60,15 @@ function cancel(warmup) {
   });
 }
 
+// One that has come to its end begins again; any other goes on where it was.
+const againWord = (warmup) => (ENDED.includes(warmup.state) ? "Run again" : "Resume");
+
 function resume(warmup) {
+  const word = againWord(warmup);
   openAction({
-    title: `Resume the warm-up of ${what(warmup)}`,
-    affects: [warmup.state === "done" ? "It checks everything again." : "It continues where it stopped."],
-    button: "Resume",
+    title: `${word}: the warm-up of ${what(warmup)}`,
+    affects: [ENDED.includes(warmup.state) ? "It checks everything again, and loads what is not in the cache." : "It continues where it stopped."],
+    button: word,
     send: () => change("POST", address("warmups", warmup.id, "resume"), { etag: warmup.etag }),
     said: () => `The warm-up of ${what(warmup)} continues.`,
   });
@@ -129,5 +134,5 @@ export const warmups = new ListView({
     { label: "Problem", show: trouble },
   ],
   actions: () => [{ word: "Warm", main: true, run: warm }, { word: "Purge", run: purge }],
-  rowActions: (warmup) => [GOING.includes(warmup.state) ? { word: "Cancel", run: () => cancel(warmup) } : { word: "Resume", run: () => resume(warmup) }],
+  rowActions: (warmup) => [GOING.includes(warmup.state) ? { word: "Cancel", run: () => cancel(warmup) } : { word: againWord(warmup), run: () => resume(warmup) }],
 });
