@@ -128,7 +128,10 @@ def resident_head(
 
 
 def _rows(
-    positions: Sequence[int], indices: NDArray[np.uint32], lengths: Sequence[int], crcs: Sequence[int]
+    positions: Sequence[int] | NDArray[np.int64],
+    indices: NDArray[np.uint32],
+    lengths: Sequence[int],
+    crcs: Sequence[int],
 ) -> NDArray[np.void]:
     rows = np.zeros(len(positions), _ENTRIES)
     rows["position"], rows["index"], rows["length"], rows["crc32"] = positions, indices, lengths, crcs
@@ -166,14 +169,14 @@ class AttachedIndex:
         return PREAMBLE.pack(INDEX_MAGIC, VERSION, ATTACHED, self.count, 0)
 
     def items(
-        self, positions: Sequence[int], indices: NDArray[np.uint32], lengths: Sequence[int], crcs: Sequence[int]
+        self, positions: NDArray[np.int64], indices: NDArray[np.uint32], lengths: Sequence[int], crcs: Sequence[int]
     ) -> bytes:
         """The entries of items with a file, as for ``resident_head``."""
         self.delivered += len(positions)
         self.bytes += sum(lengths)
         return self._record(_rows(positions, indices, lengths, crcs))
 
-    def gone(self, positions: Sequence[int], indices: NDArray[np.uint32]) -> bytes:
+    def gone(self, positions: NDArray[np.int64], indices: NDArray[np.uint32]) -> bytes:
         """The entries of items that were evicted before their files could be opened; the client requests them again."""
         rows = np.zeros(len(positions), _ENTRIES)
         rows["position"], rows["index"], rows["status"] = positions, indices, ItemStatus.NOT_RESIDENT

@@ -31,7 +31,7 @@ from gateway.store.failures import DiskFault
 from gateway.store.index import blob_rows
 from gateway.store.index.blob_rows import BlobRow
 from gateway.store.opening import Opener
-from gateway.store.threads import closer
+from gateway.store.threads import close_passed, closer
 
 _PAGE = 500
 _INLINE = 2_000
@@ -154,7 +154,7 @@ class ItemBlobs:
     # --- reading
 
     async def open_all(
-        self, content: Content, indices: Sequence[int], digests: Sequence[bytes]
+        self, content: Content, indices: NDArray[np.uint32], digests: Sequence[bytes]
     ) -> list[ItemFile | None]:
         """The items' verified and unchanged files; ``None`` for the others.
 
@@ -182,7 +182,7 @@ class ItemBlobs:
 
     @staticmethod
     def _check(
-        content: Content, indices: Sequence[int], files: list[ItemFile | None], opened: Iterable[tuple[int, int]]
+        content: Content, indices: NDArray[np.uint32], files: list[ItemFile | None], opened: Iterable[tuple[int, int]]
     ) -> None:
         """Store each open file that is still the verified one; close the others."""
         flags, fstat = content.states.flags, os.fstat
@@ -203,7 +203,7 @@ class ItemBlobs:
     async def look(self, content: Content, index: int) -> ItemFile | None:
         """``open_all`` for one item, falling back to the index; the file is verified if that was not done since the start."""
         digest = content.digest(index)
-        if (file := (await self.open_all(content, [index], [digest]))[0]) is not None:
+        if (file := (await self.open_all(content, np.array([index], np.uint32), [digest]))[0]) is not None:
             return file
         try:
             row = await self._disk.look(lambda connection: blob_rows.find(connection, digest))
@@ -271,6 +271,6 @@ def close_files(files: Sequence[ItemFile]) -> None:
     closer.close_files([file.fd for file in files])
 
 
-def close_files_soon(files: Sequence[ItemFile]) -> None:
-    """``close_files`` in a thread, which costs less for many files."""
-    closer.close_many([file.fd for file in files])
+def close_passed_files(files: Sequence[ItemFile]) -> None:
+    """``close_files`` after all of them were passed to another process."""
+    close_passed([file.fd for file in files])

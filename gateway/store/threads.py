@@ -312,10 +312,6 @@ class Closer:
             else:
                 self.submit(partial(os.close, descriptor))
 
-    def close_many(self, descriptors: Iterable[int]) -> None:
-        """Close descriptors in the thread: to look at each of them would cost more than to hand all over."""
-        self.submit(partial(_close_runs, tuple(descriptors)))
-
     async def done(self) -> None:
         """Wait until everything submitted so far is done."""
         loop = asyncio.get_running_loop()
@@ -331,8 +327,11 @@ class Closer:
                 continue
 
 
-def _close_runs(descriptors: Iterable[int]) -> None:
-    """Close descriptors; those that were opened together have consecutive numbers mostly, and cost one call (close_range(2))."""
+def close_passed(descriptors: Iterable[int]) -> None:
+    """Close descriptors that were just passed to another process: it has them open, so that this is seldom the last close.
+
+    Those that were opened together have consecutive numbers mostly, and cost one call (close_range(2)).
+    """
     runs: list[list[int]] = []
     for descriptor in sorted(descriptors):
         if runs and runs[-1][1] == descriptor:

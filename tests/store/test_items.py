@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gateway.model.objects import BlobRef
@@ -49,7 +50,7 @@ def read(file: ItemFile | None) -> bytes | None:
 
 async def opened(store: Store, content: Content, index: int) -> ItemFile | None:
     """An item's file, if it is known to be right."""
-    [file] = await store.items.open_all(content, [index], content.digests_of([index]))
+    [file] = await store.items.open_all(content, np.array([index], np.uint32), content.digests_of([index]))
     return file
 
 

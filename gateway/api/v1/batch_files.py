@@ -6,14 +6,16 @@ others are opened: with two processors, the slower of the two decides, and not t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from gateway import metrics
 from gateway.api.v1.batch_body import ItemTally, RawHeaders
 from gateway.engine.items.answers import Arriving, BatchAsk, Resident, Unopened
 from gateway.engine.items.batch import Batches
 from gateway.model.frames import AttachedIndex
+from gateway.policies.batch import Positions
 from gateway.server.cycle import DESCRIPTORS
 from gateway.server.local import Passing
 from gateway.server.refusals import Scope, Send
@@ -78,19 +80,22 @@ async def send_attached(
 
 
 async def _send_part(
-    send: Send, ask: BatchAsk, answer: Unopened, index: AttachedIndex, positions: Sequence[int], head: bytes
+    send: Send, ask: BatchAsk, answer: Unopened, index: AttachedIndex, positions: Positions, head: bytes
 ) -> tuple[int, int]:
     """Returns the number of items and their bytes."""
     opened = await answer.open(positions)
     try:
-        found = opened.positions
         _, sizes, crcs = zip(*opened.files, strict=True) if opened.files else ((), (), ())
+        found = positions
+        if len(sizes) < len(positions):
+            found = np.array(opened.positions, positions.dtype)
         body = head + index.items(found, ask.indices[found], sizes, crcs)
-        if len(found) < len(positions):
-            gone = [position for position in positions if position not in found]
+        if len(sizes) < len(positions):
+            gone = np.setdiff1d(positions, found)
             body += index.gone(gone, ask.indices[gone])
         await send({"type": DESCRIPTORS, "body": body, "files": [file.fd for file in opened.files], "more_body": True})
-        metrics.DESCRIPTORS.inc(len(found))
-        return len(found), sum(sizes)
+        opened.close_passed()
+        metrics.DESCRIPTORS.inc(len(sizes))
+        return len(sizes), sum(sizes)
     finally:
-        opened.close_soon()
+        opened.close()

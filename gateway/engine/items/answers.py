@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from gateway.engine.items.wanted import Outcome
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
-from gateway.policies.batch import BatchMode
+from gateway.policies.batch import BatchMode, Positions
 from gateway.policies.datasets import CachingMode
 from gateway.store.datasets.opened import Registration
-from gateway.store.items import ItemFile, close_files, close_files_soon
+from gateway.store.items import ItemFile, close_files, close_passed_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class Resident:
         """Close the files."""
         close_files(self._release())
 
-    def close_soon(self) -> None:
-        """Close the files in a thread: their peer has them open too."""
-        close_files_soon(self._release())
+    def close_passed(self) -> None:
+        """Close the files after all of them were passed to the peer."""
+        close_passed_files(self._release())
 
     def _release(self) -> list[ItemFile]:
         files, self.files = self.files, []
@@ -82,8 +82,8 @@ class Unopened:
     ``open`` opens the files of some of them. Those that it does not return have left the cache meanwhile.
     """
 
-    positions: Sequence[int]
-    open: Callable[[Sequence[int]], Awaitable[Resident]]
+    positions: Positions
+    open: Callable[[Positions], Awaitable[Resident]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import asyncio
 import resource
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -85,16 +85,16 @@ class Batches:
         flags = ask.registration.content.states.flags[ask.indices[positions]]
         if wanted > min(files, LARGEST_OPEN_BATCH) or len(positions) < wanted or np.any(flags != VERIFIED):
             return None
-        return Unopened(positions.tolist(), partial(self._open_some, ask)) if self._items.readable else None
+        return Unopened(positions, partial(self._open_some, ask)) if self._items.readable else None
 
-    async def _open_some(self, ask: BatchAsk, positions: Sequence[int]) -> Resident:
+    async def _open_some(self, ask: BatchAsk, positions: Positions) -> Resident:
         files = await self._ready(ask, positions)
-        found = {position: file for position, file in zip(positions, files, strict=True) if file is not None}
-        if len(found) < len(files):
-            lost = [position for position in positions if position not in found]
-            self._items.doubt(ask.registration.content, ask.indices[lost])
         opened = Resident(self._room)
-        opened.take(found.keys(), found.values())
+        lost = [place for place, file in enumerate(files) if file is None]
+        if lost:
+            self._items.doubt(ask.registration.content, ask.indices[positions[lost]])
+            positions = np.delete(positions, lost)
+        opened.take(positions.tolist(), [file for file in files if file is not None])
         return opened
 
     def resident(self, ask: BatchAsk) -> NDArray[np.bool_]:
@@ -130,17 +130,17 @@ class Batches:
         self._items.adopt(ask.registration.content)
         await self._items.ready(ask.registration.content)
 
-    async def _ready(self, ask: BatchAsk, positions: Sequence[int]) -> list[ItemFile | None]:
+    async def _ready(self, ask: BatchAsk, positions: Positions) -> list[ItemFile | None]:
         """The verified files of these items; ``None`` for the others."""
         if ask.caching is CachingMode.NONE:
             return [None] * len(positions)
         content = ask.registration.content
-        indices = ask.indices[positions].tolist()
+        indices = ask.indices[positions]
         digests = content.digests_of(indices)
         files = await self._items.open_all(content, indices, digests)
         ranked, now = refreshes_recency(ask.caching), self._services.now()
         accesses = []
-        for index, digest, file in zip(indices, digests, files, strict=True):
+        for index, digest, file in zip(indices.tolist(), digests, files, strict=True):
             if file is not None:
                 accesses.append(Access(content.id, index, digest if ranked else b"", True, now, ask.identity))
         self._services.store.accesses.record_all(accesses)
@@ -149,7 +149,7 @@ class Batches:
     async def _file(self, ask: BatchAsk, position: int) -> ItemFile | None:
         """The item's file, verified first if necessary; ``None`` if it is not in the cache."""
         content, index = ask.registration.content, int(ask.indices[position])
-        (file,) = await self._ready(ask, [position])
+        (file,) = await self._ready(ask, np.array([position]))
         if file is None and ask.caching is not CachingMode.NONE and content.states.flags[index] in (RESIDENT, VERIFIED):
             file = await self._items.look(content, index)
         return file
@@ -208,7 +208,7 @@ class Batches:
         opened = Resident(self._room)
         verified = ask.registration.content.states.flags[ask.indices] == VERIFIED
         if count <= min(LARGEST_OPEN_BATCH, self._room.left) and bool(verified.all()):
-            files = [file for file in await self._ready(ask, range(count)) if file is not None]
+            files = [file for file in await self._ready(ask, np.arange(count)) if file is not None]
             if len(files) == count:
                 opened.take(range(count), files)
                 return opened
@@ -313,8 +313,8 @@ class Batches:
         gone: list[int] = []
         promised: deque[int] = deque()
         most = max(0, min(ask.take, LARGEST_OPEN_BATCH, self._room.left))
-        near = choice.resident[~there[choice.resident]][:most].tolist()
-        files = dict(zip(near, await self._ready(ask, near), strict=True))
+        near = choice.resident[~there[choice.resident]][:most]
+        files = dict(zip(near.tolist(), await self._ready(ask, near), strict=True))
         ready: dict[int, ItemFile] = {}
         while residents and len(ready) + len(later) + len(promised) < ask.take:
             if len(ready) >= min(LARGEST_OPEN_BATCH, self._room.left):
