@@ -149,7 +149,7 @@ def resumed(rank: int, states: list[list[dict[str, Any]]], items: int) -> list[E
 def test_resuming_at_any_batch_gives_the_rest() -> None:
     """Rule: new processes that load the states of any step go on with the next entry of the list, and after the last batch
     with the next list."""
-    items = 67
+    items = 35
     both = ranks_of(epochs_of, 0.5, items, 3)
     states = [[rank[0][1][-1], *rank[1][1]] for rank in both]
     rests = ranks_of(resumed, states, items)
