@@ -236,6 +236,31 @@ def test_the_least_recently_used_leave():
     assert tree.nodes <= 600
 
 
+def test_a_late_read_makes_no_node_older_than_those_below_it():
+    """Rule: a node that a late read puts above a busy one leaves after it, when the tree is above its bound."""
+    tree = AccessStreamTree(bound=100)
+    read(tree, files(3, "a/b/"), start=100.0)
+    read(tree, ["a/x"], start=50.0)
+    read(tree, [f"{at}/x" for at in range(200)], bucket="other", start=10.0)
+    assert tree.nodes <= 100
+    assert tree.nodes == _counted(tree._root)
+
+
+def test_a_remembered_way_is_given_up_when_the_tree_changes():
+    """Rule: reads go on below the right node after another path has left the way to it, and after it has gone and come again."""
+    tree = AccessStreamTree(bound=300)
+    read(tree, files(120, "a/b/c/"))
+    read(tree, ["a/x/1", "a/x/2", *files(60, "a/b/c/")], start=200.0)
+    assert tree.nodes == _counted(tree._root)
+    assert tree.stream_of("bucket", "a/b/c/new") is tree.named("bucket/a/b/c/")
+    assert tree.named("bucket/a/b/c/").draws == 180
+    read(tree, [f"{at % 40}/{at}" for at in range(400)], bucket="other", start=1000.0)
+    assert tree.named("bucket/a/b/c/") is None
+    read(tree, files(120, "a/b/c/"), start=2000.0)
+    assert names(tree) == ["bucket/a/b/c/"]
+    assert tree.nodes == _counted(tree._root)
+
+
 def test_a_scan_of_many_keys_is_bounded():
     """Rule: keys that are read once, each in a folder of its own, neither fill the tree nor make streams of their own."""
     tree = AccessStreamTree(bound=1000)

@@ -12,8 +12,8 @@ Jobs pause: to evaluate, to write a checkpoint. A stream that came back after a 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from math import sqrt
+from operator import mul, sub
 from typing import NamedTuple
 
 from gateway.policies.streams.pattern import Pattern
@@ -36,11 +36,13 @@ class ReadGaps(NamedTuple):
 
 def gaps_of(times: Iterable[float], longest: float = 0.0) -> ReadGaps:
     """The gaps of a window; ``longest`` is that of earlier windows."""
-    gaps = [after - before for before, after in pairwise(sorted(times))]
+    ordered = sorted(times)
+    gaps = list(map(sub, ordered[1:], ordered))
     if not gaps:
         return ReadGaps(longest=longest)
     mean = sum(gaps) / len(gaps)
-    deviation = sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps))
+    away = [gap - mean for gap in gaps]
+    deviation = sqrt(sum(map(mul, away, away)) / len(gaps))
     return ReadGaps(mean, deviation, max(longest, *gaps))
 
 

@@ -8,7 +8,7 @@ sampling, Flajolet 1990).
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from zlib import crc32
 
@@ -26,6 +26,7 @@ class SiblingNames:
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._bits = 0
         self._sample: list[str] = []
+        self._sampled: set[str] = set()
         self._exact = 0
         self._counted = 0
         self._latest = ""
@@ -52,12 +53,12 @@ class SiblingNames:
         Returns:
             How many names it stands for that were known before: 0 if it is new, or not in the sample.
         """
+        if name in self._sampled:
+            return 1 << self._bits
         if self._bits and _zeros(name) < self._bits:
             return 0
-        at = bisect_left(self._sample, name)
-        if at < len(self._sample) and self._sample[at] == name:
-            return 1 << self._bits
-        self._sample.insert(at, name)
+        insort(self._sample, name)
+        self._sampled.add(name)
         if self.listed:
             self._exact += 1 << self._bits
         if len(self._sample) > MOST_NAMES:
@@ -96,6 +97,7 @@ class SiblingNames:
     def _thin(self) -> None:
         self._bits += 1
         self._sample = [name for name in self._sample if _zeros(name) >= self._bits]
+        self._sampled = set(self._sample)
 
 
 class DistinctItems:

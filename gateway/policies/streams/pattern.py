@@ -13,12 +13,13 @@ neither test rejects it, else *skewed*.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import exp, expm1, sqrt
+from operator import itemgetter, mul, sub
 from typing import NamedTuple
 
 WINDOW = 100
@@ -87,25 +88,27 @@ class Evidence:
 
 
 def recognise(
-    reads: Iterable[Sighting], count: int, population: int | None = None, window: int = WINDOW
+    reads: Iterable[tuple[float, float, int]], count: int, population: int | None = None, window: int = WINDOW
 ) -> tuple[Pattern, Evidence]:
     """The pattern of the latest reads of a stream.
 
     Args:
-        reads: in any order. The trend is looked for in as many windows as there are clients, up to 4, all else in the last one.
+        reads: sightings, in any order. The trend is looked for in as many windows as there are clients, up to 4, all else in the
+            last one.
         count: siblings that are known; positions are below it.
         population: siblings that there seem to be, if ``count`` are only those seen so far. ``None``: a listing gave ``count``.
         window: reads of a window.
     """
     listed = population is None
     ordered = sorted(reads, key=_time)
-    clients = len({read.client for read in ordered[-window:]})
-    rho = trend(ordered[-window * min(clients, MOST_WINDOWS) :], count)
     latest = ordered[-window:]
+    clients = len({client for _, _, client in latest})
+    rho = trend(ordered[-window * min(clients, MOST_WINDOWS) :], count)
     if rho > SEQUENTIAL_RHO:
         return Pattern.SEQUENTIAL, Evidence(len(latest), listed, count, rho, population=population or count)
-    gaps = [abs(after.position - before.position) for before, after in pairwise(latest)]
-    repeats = len(latest) - len({read.position for read in latest})
+    positions = [position for position, _, _ in latest]
+    gaps = list(map(abs, map(sub, positions[1:], positions)))
+    repeats = len(latest) - len(set(positions))
     evidence = Evidence(
         len(latest),
         listed,
@@ -121,22 +124,21 @@ def recognise(
     return Pattern.RANDOM if uniform else Pattern.SKEWED, evidence
 
 
-def _time(read: Sighting) -> float:
-    return read.time
+_time: Callable[[tuple[float, float, int]], float] = itemgetter(1)
 
 
-def trend(ordered: Sequence[Sighting], count: int) -> float:
+def trend(ordered: Sequence[tuple[float, float, int]], count: int) -> float:
     """Spearman's rho of position and time, weighted over clients; ``ordered`` is in the order of time.
 
     Clients with fewer than 4 reads are left out. If they have more than half of all reads, all count as one client's.
     """
     clients: dict[int, list[float]] = {}
-    for read in ordered:
-        clients.setdefault(read.client, []).append(read.position)
+    for position, _, client in ordered:
+        clients.setdefault(client, []).append(position)
     told = [positions for positions in clients.values() if len(positions) >= FEWEST_READS]
     weight = sum(map(len, told))
     if 2 * weight < len(ordered):
-        told = [[read.position for read in ordered]]
+        told = [[position for position, _, _ in ordered]]
         weight = len(ordered)
     return sum(len(positions) * spearman(_unrolled(positions, count)) for positions in told) / max(weight, 1)
 
@@ -148,8 +150,10 @@ def _unrolled(positions: list[float], count: int) -> list[float]:
     positions stay as they are unless most steps are short: half of random ones are.
     """
     steps = [(after - before + count / 2) % count - count / 2 for before, after in pairwise(positions)]
-    short = sum(abs(step) < count * SHORT_STEP for step in steps)
-    if not any(before - after > count / 2 for before, after in pairwise(positions)) or short < SHORT_STEPS * len(steps):
+    near = count * SHORT_STEP
+    if len([step for step in steps if -near < step < near]) < SHORT_STEPS * len(steps):
+        return positions
+    if not any(before - after > count / 2 for before, after in pairwise(positions)):
         return positions
     return list(accumulate(steps, initial=positions[0]))
 
@@ -157,8 +161,11 @@ def _unrolled(positions: list[float], count: int) -> list[float]:
 def spearman(values: Sequence[float]) -> float:
     """Spearman's rho of values and their order; 0 if all values are equal."""
     size = len(values)
-    ranks = [0.0] * size
     order = sorted(range(size), key=values.__getitem__)
+    if len(set(values)) == size > 1:  # the usual case, without ties, by its closed form
+        together: float = sum(map(mul, order, range(size)))
+        return (12 * together / size - 3 * (size - 1) ** 2) / (size * size - 1)
+    ranks = [0.0] * size
     start = 0
     while start < size:
         end = start + 1
@@ -180,12 +187,11 @@ def triangular_statistic(gaps: Sequence[float], count: int) -> float:
     size = len(gaps)
     if count < 2 or not size:
         return 0.0
-    scale = 1 / (count * (count - 1))
-    most = 0.0
-    for at, gap in enumerate(sorted(gaps)):
-        expected = min(1.0, gap * (2 * count - gap - 1) * scale) if gap < count - 1 else 1.0
-        most = max(most, expected - at / size, (at + 1) / size - expected)
-    return most
+    scale, end, last = 1 / (count * (count - 1)), 2 * count - 1, count - 1
+    expected = [gap * (end - gap) * scale if gap < last else 1.0 for gap in sorted(gaps)]
+    steps = [at / size for at in range(size + 1)]
+    away: list[float] = [*map(sub, expected, steps), *map(sub, steps[1:], expected)]
+    return max(0.0, *away)
 
 
 def kolmogorov_threshold(size: int) -> float:

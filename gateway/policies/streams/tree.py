@@ -30,7 +30,6 @@ from gateway.policies.streams.pattern import (
     MOST_WINDOWS,
     WINDOW,
     Pattern,
-    Sighting,
     estimated_count,
     recognise,
 )
@@ -67,34 +66,51 @@ def has_blocks(key: str, blocks: int) -> bool:
     return blocks > 1 and not key.endswith("/")
 
 
+def _path(bucket: str, key: str, block: int | None) -> list[Segment]:
+    """The segments of the path of a key, or of one block of it."""
+    return [bucket, *levels(key)] if block is None else [bucket, *levels(key), block]
+
+
 class _Branch:
     """A node of several paths. ``label`` are the segments below the name that its parent has for it."""
 
-    __slots__ = ("children", "holds_streams", "label", "last", "last_time", "stream", "window")
+    __slots__ = ("children", "holds_streams", "label", "last", "last_time", "room", "stream", "trail", "window")
 
     def __init__(self, label: list[Segment]) -> None:
         self.label = label
         self.children: dict[Segment, _Branch | Tail] = {}
         """In the order of their last use. A tuple is the rest of a path on which nothing else was read."""
         self.window: list[tuple[Segment, float, int]] = []
+        self.room = 0
+        """Reads in the window from which on it may be too long."""
         self.last: dict[int, Segment] = {}
         """The last child of each client."""
         self.last_time = 0.0
         self.holds_streams = False
         self.stream: Stream | None = None
+        self.trail: _Place | None = None
+        """Where ``AccessStreamTree`` remembers the way to it."""
 
     def note(self, name: Segment, time: float, client: int) -> None:
         """Remember a read of a child by a client that did not read it last."""
-        if len(self.last) >= _MOST_CLIENTS:
-            self.last.clear()
-        self.last[client] = name
-        window = self.window
+        last, window = self.last, self.window
+        if len(last) >= _MOST_CLIENTS:
+            last.clear()
+        last[client] = name
         window.append((name, time, client))
-        most = len(self.children) + 8
-        if self.stream is not None:
-            most *= min(len(self.last), MOST_WINDOWS)
-        if len(window) > 2 * most:
-            del window[:-most]
+        if len(window) > self.room:
+            most = len(self.children) + 8
+            if self.stream is not None:
+                most *= min(len(last), MOST_WINDOWS)
+            if len(window) > 2 * most:
+                del window[:-most]
+            self.room = 2 * most
+
+
+_Step = tuple[_Branch, Segment]
+"""A node, and its child on a path."""
+_Place = tuple[str, str]
+"""Bucket and prefix of a node, the prefix with a ``/`` at its end unless it is empty."""
 
 
 class AccessStreamTree:
@@ -112,6 +128,8 @@ class AccessStreamTree:
         self._streams: dict[str, Stream] = {}
         self._in_order: set[Tail] = set()
         """Paths of nodes below one of whose children reads are in order."""
+        self._trails: dict[_Place, tuple[tuple[_Step, ...], _Branch]] = {}
+        """The steps down to a node, and it: most reads go where others went, and need not climb down name by name."""
         self.nodes = 0
 
     def record(
@@ -136,23 +154,18 @@ class AccessStreamTree:
             hit: whether the cache had it.
             size, waited: bytes that were read, and seconds until the answer.
         """
-        path: list[Segment] = [bucket, *levels(key)]
-        if has_blocks(key, blocks):
-            path.append(block)
-        node, at, end = self._root, 0, len(path)
+        way, rest = self._way(bucket, key, block if has_blocks(key, blocks) else None)
         deepest, mark = None, -1
-        while at < end:
-            name = path[at]
-            at += 1
+        for node, name in way:
             if time > node.last_time:
                 node.last_time = time
             fresh = node.last.get(client) != name
             if fresh:
                 node.note(name, time, client)
             child = (children := node.children).pop(name, None)
-            children[name] = tuple(path[at:]) if child is None else child
+            children[name] = rest if child is None else child
             if child is None:
-                self._grown(node, path, at, blocks)
+                self._grown(node, bucket, key, block, blocks, len(rest))
             stream = node.stream
             if stream is not None:
                 mark = mark if mark >= 0 else mark_of(f"{key}/{block}")
@@ -160,16 +173,6 @@ class AccessStreamTree:
                 if fresh:
                     self._drawn(node, stream, name, child is None, time)
                 deepest = stream
-            if child is None:
-                break
-            if isinstance(child, tuple):
-                if len(child) == end - at and (at == end or child == tuple(path[at:])):
-                    break
-                child = children[name] = self._fork(child, path[at:])
-            elif child.label and path[at : at + len(child.label)] != child.label:
-                child = children[name] = self._split(child, path[at:])
-            at += len(child.label)
-            node = child
         if self.nodes > self._bound:
             self._sweep()
         return deepest
@@ -184,7 +187,7 @@ class AccessStreamTree:
 
     def stream_of(self, bucket: str, key: str) -> Stream | None:
         """The deepest stream above a key; that of its blocks if it has one."""
-        path: list[Segment] = [bucket, *levels(key)]
+        path = _path(bucket, key, None)
         node, at, end = self._root, 0, len(path)
         deepest = None
         while True:
@@ -220,16 +223,57 @@ class AccessStreamTree:
 
     # --- one node
 
-    def _grown(self, node: _Branch, path: list[Segment], at: int, blocks: int) -> None:
-        """A child entered, the last of the first ``at`` segments: the node may have become a stream, or have a child too many."""
+    def _way(self, bucket: str, key: str, block: int | None) -> tuple[tuple[_Step, ...], Tail]:
+        """The nodes on the path of a key, or of one block of it, each with its child there; and what is below the last child."""
+        name: Segment
+        if block is None:
+            at = key.rfind("/") + 1
+            place, name = (bucket, key[:at]), key[at:]
+        else:
+            place, name = (bucket, f"{key}/"), block
+        known = self._trails.get(place)
+        if known is None or known[1].children.get(name):
+            return self._climb(place, _path(bucket, key, block))
+        steps, node = known
+        return (*steps, (node, name)), ()
+
+    def _climb(self, place: _Place, path: list[Segment]) -> tuple[tuple[_Step, ...], Tail]:
+        """The same, name by name. A node is made where the path leaves another that was read alone so far."""
+        way: list[_Step] = []
+        node, at, end = self._root, 0, len(path)
+        while at < end:
+            name = path[at]
+            at += 1
+            way.append((node, name))
+            if at == end <= MOST_LEVELS:
+                self._trails[place] = tuple(way[:-1]), node
+                node.trail = place
+            child = node.children.get(name)
+            if child is None:
+                break
+            if isinstance(child, tuple):
+                if len(child) == end - at and (at == end or child == tuple(path[at:])):
+                    break
+                child = node.children[name] = self._fork(child, path[at:])
+            elif child.label and path[at : at + len(child.label)] != child.label:
+                child = node.children[name] = self._split(child, path[at:])
+            at += len(child.label)
+            node = child
+        return tuple(way), tuple(path[at:])
+
+    def _grown(self, node: _Branch, bucket: str, key: str, block: int, blocks: int, below: int) -> None:
+        """A child entered, ``below`` segments above the end of a path: the node may have become a stream, or have a child too
+        many."""
         self.nodes += 1
         children = node.children
-        if len(children) <= self._window:
-            if len(children) == _FEW and tuple(path[: max(0, at - 2)]) in self._in_order and _ordered(node):
-                node.stream = self._new_stream(path[:at], blocks, node)
+        full = len(children) > self._window
+        if node.stream is None and node is not self._root and (full or len(children) == _FEW):
+            path = _path(bucket, key, block if has_blocks(key, blocks) else None)
+            path = path[: len(path) - below]
+            if full or (tuple(path[:-2]) in self._in_order and _ordered(node)):
+                node.stream = self._new_stream(path, blocks, node)
+        if not full:
             return
-        if node.stream is None and node is not self._root:
-            node.stream = self._new_stream(path[:at], blocks, node)
         for passed, (name, child) in enumerate(children.items()):
             if isinstance(child, tuple) or not child.holds_streams:
                 self._drop(node, name)
@@ -283,18 +327,19 @@ class AccessStreamTree:
     def _look(self, node: _Branch, stream: Stream) -> None:
         """Recognise the pattern of the last window."""
         stream.next_look = stream.draws + self._window
-        reads = [read for read in node.window if isinstance(read[0], int) == bool(stream.blocks)]
+        kind = int if stream.blocks else str
+        reads = [read for read in node.window if isinstance(read[0], kind)]
         recent = _recent(reads, self._window)
         if stream.blocks:
             count, population = stream.blocks, None
-            sightings = [Sighting(float(name), time, client) for name, time, client in recent]
+            sightings = [(float(name), time, client) for name, time, client in recent]
         else:
             stream.settle()
             names = stream.reference
             count, population = names.seen, names.population(stream.draws)
             # The positions that a sample gives depend on all names that are asked for.
             places = names.positions(str(name) for name, _, _ in (recent if names.whole else reads))
-            sightings = [Sighting(places[str(name)], time, client) for name, time, client in recent]
+            sightings = [(places[str(name)], time, client) for name, time, client in recent]
         seen, stream.evidence = recognise(sightings, count, population, self._window)
         stream.recognition = stream.recognition.after(seen)
         self._note_order(stream)
@@ -326,15 +371,17 @@ class AccessStreamTree:
     def _split(self, lower: _Branch, path: list[Segment]) -> _Branch:
         """A node where ``path`` leaves the label of another."""
         shared = _shared(lower.label, path)
+        self._trails.clear()
         upper = _Branch(path[:shared])
         upper.children[lower.label[shared]] = lower
         upper.holds_streams = lower.holds_streams
+        upper.last_time = lower.last_time  # a late read must not make it older than what is below it
         lower.label = lower.label[shared + 1 :]
         self.nodes += 1
         return upper
 
     def _node_of(self, stream: Stream) -> _Branch | None:
-        path: list[Segment] = [stream.bucket, *levels(stream.prefix.removesuffix("/"))]
+        path = _path(stream.bucket, stream.prefix.removesuffix("/"), None)
         node, at = self._root, 0
         while node.stream is not stream:
             child = node.children.get(path[at]) if at < len(path) else None
@@ -348,6 +395,8 @@ class AccessStreamTree:
         child = parent.children.pop(name)
         self.nodes -= 1
         if isinstance(child, _Branch):
+            if child.trail is not None:
+                self._trails.pop(child.trail, None)
             for below in list(child.children):
                 self._drop(child, below)
             if child.stream is not None:
@@ -372,7 +421,7 @@ def _recent(reads: list[tuple[Segment, float, int]], window: int) -> list[tuple[
 def _ordered(node: _Branch) -> bool:
     """Whether the few children of a node were read in order."""
     ranks = {name: float(rank) for rank, name in enumerate(sorted(node.children, key=_in_listing))}
-    sightings = [Sighting(ranks[name], time, client) for name, time, client in node.window if name in ranks]
+    sightings = [(ranks[name], time, client) for name, time, client in node.window if name in ranks]
     return recognise(sightings, len(ranks), len(ranks))[0] is Pattern.SEQUENTIAL
 
 
