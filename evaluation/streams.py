@@ -456,10 +456,9 @@ def _never_worse() -> str:
             "times the origin bytes of the lesser.",
             table(["mix", "LRU", "uniform", "streams", "origin bytes", "kept"], rows),
             "In *one-hit wonders* a skewed and a random stream share the cache. With fixed parts, of whatever size, they have at "
-            f"most {_fixed_parts():.1%} together: space by marginal benefit finds that balance, and goes beyond it when a stream "
-            "ends. LRU gives the queries more than the balance, so that they end earlier and leave all of it to the other for "
-            "longer. In *scan storm over queries* the scans are loaded ahead and hardly wait, so that the queries have the "
-            "space: more bytes from the store are the price of hits for nearly all reads.",
+            f"most {_fixed_parts():.1%} together. What goes beyond that comes from time: a stream that ends leaves its space to "
+            "the other within seconds. In *scan storm over queries* the scans are loaded ahead and hardly wait; their parts of "
+            "the cache save bytes from the store.",
         ]
     )
 

@@ -63,7 +63,7 @@ def _put(where: object, **replaced: object) -> None:
 def scale_time() -> None:
     """Let policies wait for ``TIME`` of their times."""
     _put(stream_space, ROUND=stream_space.ROUND * TIME, _GRAIN=stream_space._GRAIN * TIME)
-    _put(lifetime, BASE=lifetime.BASE * TIME)
+    _put(lifetime, BASE=lifetime.BASE * TIME, PAUSE_BASE=lifetime.PAUSE_BASE * TIME)
 
 
 def load_no_stream_whole() -> None:

@@ -61,6 +61,9 @@ ORDERS: dict[str, EvictionOrder] = {
 
 SPREAD = 1.1
 """Homes are drawn by digest, so a node's part of a pool differs a little from its share; so much more counts as its part."""
+PAUSED = 1
+"""Bytes of the target of a stream that is not random and that nobody reads at present; 0 would be the end of it. Its pool gives
+first: there is nobody whom that hurts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,21 +163,23 @@ class Overdrafts:
     """
 
     def __init__(self, balances: Iterable[Balance]) -> None:
-        self._heap = [(one.target - one.size, one.pool, one.size - one.minimum) for one in balances]
+        self._heap = [
+            (one.target != PAUSED, one.target - one.size, one.pool, one.size - one.minimum) for one in balances
+        ]
         heapq.heapify(self._heap)
 
     def furthest(self) -> int | None:
-        """The pool that is furthest over its target, or least below it; ``None`` when none may give any more."""
-        while self._heap and self._heap[0][2] <= 0:
+        """A paused pool, or that which is furthest over its target, or least below it; ``None`` when none may give any more."""
+        while self._heap and self._heap[0][3] <= 0:
             heapq.heappop(self._heap)
-        return self._heap[0][1] if self._heap else None
+        return self._heap[0][2] if self._heap else None
 
     def take(self, size: int) -> bool:
         """Take a blob of ``size`` bytes from the furthest pool, unless that leaves it less than its minimum."""
-        under, pool, spare = self._heap[0]
+        read, under, pool, spare = self._heap[0]
         if size > spare:
             return False
-        heapq.heapreplace(self._heap, (under + size, pool, spare - size))
+        heapq.heapreplace(self._heap, (read, under + size, pool, spare - size))
         return True
 
     def exhausted(self) -> None:

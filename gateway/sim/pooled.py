@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gateway.model.access import Access
 from gateway.model.keys import OriginIdentity
 from gateway.policies.eviction.order import BlobFacts, EvictionOrder, Ledger
-from gateway.policies.pools import ghost_window
+from gateway.policies.pools import PAUSED, ghost_window
 from gateway.policies.streams.benefit import GhostWindow
 
 _READER = OriginIdentity("", "")
@@ -237,6 +237,9 @@ class PooledCache:
                 self._where[item] = pool
 
     def _furthest(self, entering: SimulatedPool, size: int) -> SimulatedPool:
-        """The pool that is furthest over its target once ``size`` bytes have entered one."""
+        """A paused pool, or that which is furthest over its target once ``size`` bytes have entered one."""
         pools = [pool for pool in (self.default, *self.pools.values()) if len(pool)]
-        return max(pools, key=lambda pool: pool.size - pool.target + (size if pool is entering else 0))
+        return max(
+            pools,
+            key=lambda pool: (pool.target == PAUSED, pool.size - pool.target + (size if pool is entering else 0)),
+        )

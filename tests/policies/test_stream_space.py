@@ -1,6 +1,7 @@
 """Space of streams: their time-to-live, their marginal benefit, and how space moves between them."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -50,9 +51,11 @@ def test_a_stream_that_came_back_may_pause_as_long_again():
 
 
 def test_streams_of_every_pattern_have_a_time_to_live():
-    """Rule: gaps say as well that a skewed stream pauses, or that a scan is over; without a pattern they say nothing."""
+    """Rule: gaps say as well that a skewed stream pauses, or that a scan is over, and 50 s earlier than that a random one has
+    ended: nothing of them is deleted. Without a pattern they say nothing."""
     gaps = ReadGaps(10.0, 4.0, 12.0)
-    assert len({time_to_live(pattern, gaps) for pattern in Pattern}) == 1
+    ended = time_to_live(Pattern.RANDOM, gaps)
+    assert time_to_live(Pattern.SKEWED, gaps) == time_to_live(Pattern.SEQUENTIAL, gaps) == pytest.approx(ended - 50)
     assert time_to_live(None, gaps) is None
 
 
@@ -135,6 +138,21 @@ def test_free_space_is_given_at_once():
     assert shifted(needs, 100 * GB) == {"a": 30 * GB, "b": 60 * GB, "c": 10 * GB}
 
 
+def test_a_new_pool_has_an_equal_part_at_once():
+    """Rule: what nobody has first, then from pools with more than their part, by how much more; the others keep theirs."""
+    fresh = StreamNeed("new", GB, 0, 100 * GB, 0.0, new=True)
+    needs = [need("a", 60 * GB, 1.0), need("b", 30 * GB, 1.0), need("c", 5 * GB, 1.0), fresh]
+    assert shifted(needs, 100 * GB) == {"a": 42_500_000_000, "b": 27_500_000_000, "c": 5 * GB, "new": 25 * GB}
+
+
+def test_a_new_pool_gets_no_more_than_it_can_use():
+    """Rule: a scan has the little that it needs, and the others lose no more than that."""
+    fresh = StreamNeed("new", 0, 0, 10 * GB, 0.0, new=True)
+    after = shifted([need("a", 60 * GB, 1.0), need("b", 40 * GB, 1.0), fresh], 100 * GB)
+    assert after["new"] == 10 * GB
+    assert sum(after.values()) == 100 * GB
+
+
 def test_every_pool_keeps_its_minimum():
     """Rule: a pool gives no more than it has above its minimum; the next one gives the rest."""
     needs = [need("a", 10 * GB, 3.0), need("b", 80 * GB, 2.0), need("c", 10 * GB, 0.0, minimum=10 * GB - GB // 10)]
@@ -175,12 +193,19 @@ def test_a_cache_that_shrinks_cuts_all_targets():
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 10**10), st.integers(0, 10**9), st.integers(0, 10**10), st.floats(0, 10))),
+    st.lists(
+        st.tuples(
+            st.integers(0, 10**10), st.integers(0, 10**9), st.integers(0, 10**10), st.floats(0, 10), st.booleans()
+        )
+    ),
     st.integers(0, 10**11),
 )
 def test_targets_never_exceed_the_cache(pools, capacity):
     """Rule: whatever is asked for, the sum of all targets fits the cache, and none is negative."""
-    needs = [need(str(at), size, value, low, max(low, most)) for at, (size, low, most, value) in enumerate(pools)]
+    needs = [
+        replace(need(str(at), size, value, low, max(low, most)), new=new)
+        for at, (size, low, most, value, new) in enumerate(pools)
+    ]
     after = shifted(needs, capacity)
     assert sum(after.values()) <= capacity
     assert all(target >= 0 for target in after.values())

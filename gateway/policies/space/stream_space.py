@@ -9,8 +9,9 @@ What a byte saves is what gateways measure: how often a larger pool would have b
 hit, until the answer begins. A stream of which nothing was missed yet counts as the others do on average.
 
 A random stream that was idle for longer than its time-to-live has ended: its target is 0 until it is read again, and the others
-get its space at once. Nodes evict it when others can use the room. A stream of another pattern that was idle for so long pauses:
-others may take its space, blob by blob, and it begins again with what is left. After an hour it is no pool any more.
+get its space at once. Nodes evict it when others can use the room. A stream of another pattern pauses when it was idle for nearly
+as long: others take its space, blob by blob, before they replace what is theirs, and it begins again with what is left. After an
+hour it is no pool any more.
 
 Nodes may differ about a pattern, and zone reports change with the nodes that speak. So a pool keeps its pattern until the zone
 has said the same other one for a window of reads. What must be remembered is when a stream was read last, its pattern, its
@@ -25,7 +26,7 @@ from typing import Any
 
 from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.lru import LeastRecentlyUsed
-from gateway.policies.pools import STREAM, ghost_window
+from gateway.policies.pools import PAUSED, STREAM, ghost_window
 from gateway.policies.space.allocation import Bid
 from gateway.policies.space.plan import PoolOrder, WhyCaching
 from gateway.policies.streams.benefit import (
@@ -54,8 +55,8 @@ MOST_POOLS = 64
 """Streams that are pools, those with most reads."""
 FORGOTTEN = 3600.0
 """Seconds without a read after which a stream that is not random is no pool any more."""
-PAUSED = 1
-"""Bytes of the target of a stream that is not random and that nobody reads at present; 0 would be the end of it."""
+_YOUNG = 10 * WINDOW
+"""Reads of a stream, in no order, before which it is not known how much it can use: what was read is little of it yet."""
 _GRAIN = 10.0
 """Seconds between two notes of a stream's last read, so that the plan is not written anew for every read."""
 
@@ -142,7 +143,9 @@ def stream_orders(
                 orders[f"{STREAM}{name}"] = replace(order, caching=CachingMode.NONE, target=0)
             continue
         orders[f"{STREAM}{name}"] = order
-        needs.append(_need(stream, order, one, room))
+        new = last is None or last.target <= PAUSED or last.order != order.order
+        changed = changed or new
+        needs.append(replace(_need(stream, order, one, room), new=new))
     # One that begins or ends changes what is free, which is given at once; space that others have moves in rounds.
     step = step_size(room) if due else 0
     targets = shifted(needs, room, step) if changed else {need.name: need.target for need in needs}
@@ -266,6 +269,8 @@ def _most(seen: StreamReport, known: RememberedStream, room: int) -> int:
     minimum, size, items = room // SMALLEST_POOL, item_size(seen), seen.most_items
     if known.pattern == Pattern.SEQUENTIAL and not seen.repeated:
         return min(room, max(minimum, int(2 * MOST_DEPTH * size)))
+    if seen.accesses < _YOUNG:
+        return room
     return min(room, max(minimum, int(1.1 * size * items))) if items else room
 
 

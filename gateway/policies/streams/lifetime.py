@@ -22,6 +22,8 @@ QUANTILE = 2.3263
 """Standard deviations that a normal value exceeds with probability 0.01."""
 BASE = 60.0
 """Seconds on top, against small disturbances."""
+PAUSE_BASE = 10.0
+"""The same for a stream that only pauses: nothing is deleted, so a mistake costs what others took meanwhile."""
 PAUSES = 1.5
 """How many times its longest pause a stream may be idle."""
 
@@ -50,4 +52,5 @@ def time_to_live(pattern: Pattern | None, gaps: ReadGaps) -> float | None:
     """Seconds of idleness after which a random stream has ended, and another one pauses; ``None`` without a pattern."""
     if pattern is None:
         return None
-    return max(gaps.mean + QUANTILE * gaps.deviation, PAUSES * gaps.longest) + BASE
+    base = BASE if pattern is Pattern.RANDOM else PAUSE_BASE
+    return max(gaps.mean + QUANTILE * gaps.deviation, PAUSES * gaps.longest) + base

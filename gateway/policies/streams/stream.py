@@ -14,7 +14,7 @@ from gateway.policies.streams.pattern import WINDOW, Evidence, Pattern, Recognit
 
 Segment = str | int
 """A level of a path; the blocks of an object are numbers."""
-REREAD = 1.5
+REREAD = 1.2
 """Reads of each client for each child from which on a scan counts as one that begins again and again."""
 FEW = 0.02
 """Share of reads that may be of new children where the same ones are read again and again, or of known ones where each is read
