@@ -110,6 +110,7 @@ def _why(evidence: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
         ("order in time", f"{evidence.get('rho'):.2f} (sequential above 0.90)"),
         ("gaps", f"{evidence.get('statistic'):.3f} (skewed above {evidence.get('threshold'):.3f})"),
         ("repeats", f"{evidence.get('repeats')} (skewed above {evidence.get('most_repeats')})"),
+        ("unevenness", f"{evidence.get('unevenness', 0.0):.1f} (skewed above 3.1)"),
     )
 
 

@@ -197,7 +197,7 @@ STREAM: dict[str, Any] = {
     "idle_seconds": 2.0, "nodes": ["n1"], "pool": None,
     "evidence": {
         "window": 100, "listed": False, "count": 300, "rho": 0.05, "statistic": 0.08, "threshold": 0.161, "repeats": 1,
-        "most_repeats": 30, "population": 310,
+        "most_repeats": 30, "population": 310, "unevenness": 0.4,
     },
 }  # fmt: skip
 POOL = {"name": "stream:lake/train/", "order": "uniform", "bytes": 3_000_000, "target": 4_000_000, "blobs": 3}

@@ -298,16 +298,29 @@ def test_a_listing_of_what_has_gone_is_passed_over():
     assert tree.streams() == []
 
 
-def test_a_few_hot_objects_are_told_by_a_listing():
-    """Rule: reads of a few hot items look like random reads of a small prefix until a listing says how many there are."""
-    tree, draw = AccessStreamTree(), random.Random(2)
+def test_a_few_hot_objects_are_told_by_a_thousand_reads():
+    """Rule: reads of a few hot items look like random reads of a small prefix at first; more of them, or a listing, tell."""
     keys = files(5000)
+    for listed in (False, True):
+        tree, draw = AccessStreamTree(), random.Random(2)
+        hot = draw.sample(keys, 100)
+        read(tree, (draw.choice(hot if draw.random() < 0.9 else keys) for _ in range(220)))
+        assert tree.streams()[0].pattern is Pattern.RANDOM
+        if listed:
+            tree.siblings("bucket/data/train/", listing(key.rpartition("/")[2] for key in keys))
+        read(tree, (draw.choice(hot if draw.random() < 0.9 else keys) for _ in range(1000)), start=1000.0)
+        assert tree.streams()[0].pattern is Pattern.SKEWED
+
+
+def test_a_stream_that_is_not_skewed_any_more():
+    """Rule: what was hot is forgotten after some thousand reads, without a listing as well."""
+    tree, draw = AccessStreamTree(), random.Random(5)
+    keys = files(3000)
     hot = draw.sample(keys, 100)
-    read(tree, (draw.choice(hot if draw.random() < 0.9 else keys) for _ in range(300)))
-    assert tree.streams()[0].pattern is Pattern.RANDOM
-    tree.siblings("bucket/data/train/", listing(key.rpartition("/")[2] for key in keys))
-    read(tree, (draw.choice(hot if draw.random() < 0.9 else keys) for _ in range(1000)), start=1000.0)
+    read(tree, (draw.choice(hot if draw.random() < 0.9 else keys) for _ in range(1500)))
     assert tree.streams()[0].pattern is Pattern.SKEWED
+    read(tree, [key for epoch in range(2) for key in shuffled(keys, epoch)], start=2000.0)
+    assert tree.streams()[0].pattern is Pattern.RANDOM
 
 
 @pytest.mark.parametrize("part", [300, 3000])

@@ -244,6 +244,10 @@ class EvidenceDocument(ResponseModel):
     repeats: int = Field(description="reads of a position that is in the window already", examples=[0])
     most_repeats: int = Field(description="above it, `repeats` say skewed", examples=[2])
     population: int = Field(description="estimated number of siblings", examples=[1_281_167])
+    unevenness: float = Field(
+        description="standard deviations by which siblings are read unequally often, without a listing; above 3.1: skewed",
+        examples=[0.4],
+    )
 
 
 class StreamPool(ResponseModel):

@@ -8,7 +8,8 @@ first, as each epoch of an evaluation does, is no break.
 Otherwise two tests decide between random and skewed. A Kolmogorov-Smirnov test at 0.01 compares the absolute gaps between reads
 with the triangular distribution that uniform positions have (the paper's test). It is blind to hot items that lie anywhere in the
 listing. So the repeats in the window are compared with those of draws with replacement, at 0.995. The window is *random* if
-neither test rejects it, else *skewed*.
+neither test rejects it, else *skewed*. Where nothing but repeats tells the number of siblings, a third test asks thousands of
+reads (``unevenness.py``).
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class Evidence:
         repeats: reads of an item that the window has already.
         most_repeats: above which ``repeats`` rejects uniform draws.
         population: how many siblings the repeats suggest there are; ``count`` where a listing says so.
+        unevenness: where none does, of the last thousands of reads (``unevenness.py``); above 3.1 it rejects equal items.
     """
 
     window: int
@@ -85,6 +87,7 @@ class Evidence:
     repeats: int = 0
     most_repeats: int = 0
     population: int = 0
+    unevenness: float = 0.0
 
 
 def recognise(

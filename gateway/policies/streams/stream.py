@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from gateway.policies.streams.lifetime import ReadGaps
 from gateway.policies.streams.names import DistinctItems, SiblingNames
 from gateway.policies.streams.pattern import WINDOW, Evidence, Pattern, Recognition
+from gateway.policies.streams.unevenness import RecentDraws
 
 Segment = str | int
 """A level of a path; the blocks of an object are numbers."""
@@ -39,6 +40,7 @@ class Stream:
         gaps: between its reads, of the last window.
         names: of its children that were read.
         listing: of all its children, once one is known.
+        recent: the items of its latest draws.
         again: draws of children that had been read before.
         settled: whether next to no draw is of a new child, or of one that had been read; decided when draws, names and ``again``
             were as in ``judged``.
@@ -76,6 +78,7 @@ class Stream:
     listed: int = 0
     counted: bool = False
     listing: SiblingNames | None = None
+    recent: RecentDraws = field(default_factory=RecentDraws)
     again: int = 0
     settled: bool = False
     judged: tuple[int, int, int] = (0, 0, 0)

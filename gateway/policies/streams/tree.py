@@ -21,6 +21,7 @@ What bounds it:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
 
@@ -34,6 +35,7 @@ from gateway.policies.streams.pattern import (
     recognise,
 )
 from gateway.policies.streams.stream import Segment, Stream
+from gateway.policies.streams.unevenness import MOST_UNEVEN
 
 Tail = tuple[Segment, ...]
 """The segments below a child, relative to it; empty for a small object."""
@@ -171,6 +173,7 @@ class AccessStreamTree:
                 mark = mark if mark >= 0 else mark_of(f"{key}/{block}")
                 stream.count(mark, hit, size, node.last_time, waited)
                 if fresh:
+                    stream.recent.add(mark)
                     self._drawn(node, stream, name, child is None, time)
                 deepest = stream
         if self.nodes > self._bound:
@@ -340,7 +343,11 @@ class AccessStreamTree:
             # The positions that a sample gives depend on all names that are asked for.
             places = names.positions(str(name) for name, _, _ in (recent if names.whole else reads))
             sightings = [(places[str(name)], time, client) for name, time, client in recent]
-        seen, stream.evidence = recognise(sightings, count, population, self._window)
+        seen, evidence = recognise(sightings, count, population, self._window)
+        if seen is Pattern.RANDOM and population is not None:
+            evidence = replace(evidence, unevenness=stream.recent.unevenness())
+            seen = Pattern.SKEWED if evidence.unevenness > MOST_UNEVEN else seen
+        stream.evidence = evidence
         stream.recognition = stream.recognition.after(seen)
         self._note_order(stream)
         stream.clients = len(node.last)

@@ -1,0 +1,86 @@
+"""Whether some items are read more often than others, where nothing tells how many items there are.
+
+Random reads of few items have repeats, and so have reads of many items of which few are hot. Without a listing the number of
+items is unknown, and the repeats of a window say which number would explain them: a hundred reads, nine of ten of which go to
+200 items of 10,000, look like random reads of 247 items. Both have as many pairs of reads of one item, and only triples could
+tell them apart: 2.95 are expected in the window instead of 2.65, with a standard deviation of 1.7. So any test of a hundred
+reads at significance 0.01 finds such a stream in 2 windows of 100. Hundreds of reads more tell it.
+
+They are tested without the number of items. Of draws with replacement from equal items, how many different ones they show is all
+that tells their number; once that is given, all ways to part the reads among so many items are equally likely. So the sum of
+m (m - 1) over the items, each read m times, has a known mean and variance: those of as many Poisson numbers above 0 whose sum is
+given (the index of dispersion, Fisher 1950, for truncated counts). Hot items exceed it. Epochs, which read each item as often as
+the others, are below it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Collection
+from math import exp, expm1, sqrt
+
+HISTORY = 4096
+"""Draws that are tested, at most: 4 bytes each. A stream that has changed is known when they have passed."""
+MOST_UNEVEN = 3.1
+"""Standard deviations that equal items exceed in 0.7 % of cases at most: looks share most draws, so that a mistake stays."""
+LEAST_REPEATS = 20
+"""Repeats from which on the distribution is about normal."""
+_PART = 8
+"""The draws are counted again when this part of them is new."""
+
+
+class RecentDraws:
+    """The items that a stream's clients read last, by the marks of their names."""
+
+    def __init__(self) -> None:
+        self._marks = array("I")
+        self._new = 0
+        self._found = 0.0
+
+    def add(self, mark: int) -> None:
+        """Note a draw."""
+        self._new += 1
+        self._marks.append(mark)
+        if len(self._marks) > 2 * HISTORY:
+            del self._marks[:-HISTORY]
+
+    def unevenness(self) -> float:
+        """Of the latest draws: see ``unevenness``."""
+        if self._new * _PART > min(len(self._marks), HISTORY):
+            self._found, self._new = unevenness(Counter(self._marks[-HISTORY:]).values()), 0
+        return self._found
+
+
+def unevenness(counts: Collection[int]) -> float:
+    """By how many standard deviations items differ more than equal ones would in how often they were read.
+
+    Args:
+        counts: how often each item was read that was.
+
+    Returns:
+        0 where next to nothing was read again, or each item as often as the others must be.
+    """
+    draws, items = sum(counts), len(counts)
+    if draws - items < LEAST_REPEATS:
+        return 0.0
+    rate = _rate(draws / items)
+    first, second, third, fourth = (rate**power / -expm1(-rate) for power in (1, 2, 3, 4))
+    spread = fourth + 4 * third + 2 * second - second**2
+    together = third + 2 * second - first * second
+    variance = items * (spread - together**2 / (second + first - first**2))
+    found = sum(count * (count - 1) for count in counts)
+    return (found - items * second) / sqrt(variance) if variance > 0 else 0.0
+
+
+def _rate(mean: float) -> float:
+    """The rate of Poisson numbers that are ``mean`` on average where they are not 0; ``mean`` above 1."""
+    rate = mean
+    for _ in range(50):
+        none = exp(-rate)
+        found = rate / (1 - none)
+        step = (found - mean) / ((1 - none - rate * none) / (1 - none) ** 2)
+        rate = max(rate - step, rate / 8)
+        if abs(step) < 1e-9 * rate:
+            break
+    return rate
