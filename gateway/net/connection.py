@@ -128,6 +128,7 @@ class ClientConnection(asyncio.Protocol):
         self,
         incoming: IncomingAnswer,
         request: bytes,
+        body: bytes = b"",
         *,
         bodiless: bool,
         last: bool,
@@ -138,7 +139,8 @@ class ClientConnection(asyncio.Protocol):
 
         Args:
             incoming: takes the answer.
-            request: its head, and its body unless ``streamed``.
+            request: its head.
+            body: the whole of it, unless ``streamed``.
             bodiless: the answer has no body, whatever its head says.
             last: the request asks for the connection to be closed.
             within: seconds to the head of the answer.
@@ -150,7 +152,10 @@ class ClientConnection(asyncio.Protocol):
         self._sending, self.paused = streamed, False
         if not streamed:
             self.await_head(within)
-        self.transport.write(request)
+        if body:
+            self.transport.writelines((request, body))
+        else:
+            self.transport.write(request)
 
     def await_head(self, within: float) -> None:
         """From now on, only the peer is waited for."""

@@ -253,14 +253,14 @@ class Connections:
     ) -> StreamedResponse:
         if body or method not in _WITHOUT_BODY:
             headers = [*headers, ("Content-Length", str(len(body)))]
-        request = _encoded(method, target, headers) + body
+        request = _encoded(method, target, headers)
         bodiless, last, kept = method == "HEAD", _CLOSE in headers, True
         try:
             while True:
                 connection = await self._take(remote, address, kept=kept)
                 response = StreamedResponse(remote, self._loop)
                 try:
-                    connection.send(response, request, bodiless=bodiless, last=last, within=within or math.inf)
+                    connection.send(response, request, body, bodiless=bodiless, last=last, within=within or math.inf)
                     await (response.begun if remote.silence is None else _while_alive(remote, response.begun))
                     return response
                 except ExchangeFailed as failure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from sqlite3 import Connection
@@ -30,7 +31,17 @@ class Forgetter:
 
     async def forget(self, keys: Sequence[ObjectKey]) -> None:
         """Make every worker of the node forget these objects; effective whatever the disk's state, and when cancelled."""
-        await asyncio.shield(self._forget(tuple(keys)))
+        for key in keys:
+            self._generations.bump(key)
+        try:
+            deleted = self._disk.write(partial(_forgotten, keys=tuple(keys)))
+        except DiskFault:
+            self._fence(keys, trusted=False)
+            return
+        # The index ends this future whatever becomes of its waiters, so a cancelled one needs no task to finish the work.
+        deleted.add_done_callback(partial(self._deleted, tuple(keys)))
+        with suppress(DiskFault):
+            await asyncio.shield(deleted)
 
     async def forget_prefix(self, origin: str, bucket: str, prefix: str) -> int:
         """Forget every object whose key begins with ``prefix``, stored or being fetched; returns the number stored.
@@ -67,18 +78,20 @@ class Forgetter:
                 continue
         return changed
 
-    async def _forget(self, keys: Sequence[ObjectKey]) -> None:
-        for key in keys:
-            self._generations.bump(key)
-        try:
-            loose, counts = await self._disk.write(partial(_forgotten, keys=keys))
+    def _deleted(self, keys: Sequence[ObjectKey], done: asyncio.Future[tuple[list[bytes], Counts | None]]) -> None:
+        """The rows are deleted, or the disk failed; called before the waiters go on."""
+        error = None if done.cancelled() else done.exception()
+        self._fence(keys, trusted=not isinstance(error, DiskFault))
+        if error is None and not done.cancelled():
+            loose, counts = done.result()
             self._settle(Recorded(None, tuple(loose)), counts)
-        except DiskFault:
-            for key in keys:
+
+    def _fence(self, keys: Sequence[ObjectKey], *, trusted: bool) -> None:
+        """End what readers know of the keys; ``trusted``: the index no longer has their rows."""
+        for key in keys:
+            if not trusted:
                 self._generations.distrust(key)
-        finally:
-            for key in keys:
-                self._generations.bump(key)
+            self._generations.bump(key)
 
     async def _forget_pages(self, page: Operation[tuple[int, list[bytes]]]) -> int:
         self._generations.bump_all()

@@ -19,7 +19,7 @@ from gateway.api.s3.classify import (
 )
 from gateway.api.s3.documents import keys_to_delete
 from gateway.api.s3.exchange import Exchange
-from gateway.api.s3.payload import PreparedBody, prepare
+from gateway.api.s3.payload import SMALL, PreparedBody, prepare
 from gateway.api.s3.permissions import require
 from gateway.api.s3.spool import SpoolPlace
 from gateway.engine.engine import Engine
@@ -87,6 +87,8 @@ class Forwarder:
         try:
             if exchange.key is None and exchange.request.method == "POST" and "delete" in exchange.names:
                 return await self._delete_many(exchange, prepared, outcome, reason)
+            if prepared.length <= SMALL:
+                await prepared.gather()
             keys = exchange.keys if changes_object(exchange) else ()
             return await self._write(exchange, keys, prepared, outcome, reason)
         finally:
@@ -145,7 +147,7 @@ class Forwarder:
             return await send(identity, method, path, query, headers)
         return await send(
             identity, method, path, query, headers,
-            body=prepared.chunks() if prepared.length else b"",
+            body=prepared.chunks() if prepared.whole is None else prepared.whole,
             content_length=prepared.length,
             payload_hash=prepared.payload_hash,
         )  # fmt: skip

@@ -8,7 +8,8 @@ The form announced in x-amz-content-sha256 decides between three ways:
 - With a trailer, the checksum follows the bytes, but S3's plain form wants it in a header. The body is therefore
   read whole, verified, and sent as a plain one with an x-amz-checksum-* header. Old origins refuse trailers too.
 
-An empty body has no last piece to hold back, so it is verified before anything is sent.
+An empty body has no last piece to hold back, so it is verified before anything is sent. So is a small one, which is gathered
+first: however slow the client is, the origin gets it in one message with its head, and never sees one that is wrong.
 
 Sources: "Signature Calculations ... Transferring Payload in Multiple Chunks", "... Including Trailing Headers" and
 "Checking object integrity" in the Amazon S3 documentation; RFC 9112, section 6 for the length of a body.
@@ -40,6 +41,8 @@ REPLACED_HEADERS = frozenset(
 )
 """Client headers (lower case) that must not be forwarded with a prepared body; ``PreparedBody.headers`` replaces them."""
 
+SMALL = 256 * 1024
+"""Bytes of the largest body that ``PreparedBody.gather`` is meant for: as many as the server buffers of a request."""
 _MOST_LENGTH_DIGITS = 18
 
 
@@ -47,7 +50,7 @@ class PreparedBody:
     """A body in the form sent to the origin.
 
     ``headers`` are sent beside the client's own, except those in ``dropped`` (lower case). ``length`` in bytes becomes
-    Content-Length, and ``payload_hash`` is signed.
+    Content-Length, and ``payload_hash`` is signed. ``whole`` is the body once it is gathered.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class PreparedBody:
         self.payload_hash = payload_hash
         self.headers = tuple(headers)
         self.dropped = REPLACED_HEADERS
+        self.whole: bytes | None = None
         self._source = source
 
     @property
@@ -72,6 +76,10 @@ class PreparedBody:
                 connection to the origin must then be broken off, and the client gets this error.
         """
         return self._source.pieces() if isinstance(self._source, Spool) else self._source
+
+    async def gather(self) -> None:
+        """Read the body into memory, before anything is sent. Raises what ``chunks`` raises."""
+        self.whole = b"".join([piece async for piece in self.chunks()])
 
     def close(self) -> None:
         """Free the spool; may be called again."""

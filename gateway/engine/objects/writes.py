@@ -89,6 +89,21 @@ class Writes:
         return WriteAnswer(response, lambda: self.forget([] if refused else [bucket]))
 
 
+_completing: set[asyncio.Future[None]] = set()
+"""What cancelled writes have left to forget; the event loop itself would not keep it alive."""
+
+
+async def _completed(forget: Callable[[], Awaitable[None]]) -> None:
+    """Forget, even if the caller is cancelled: then once more from the start, in a task that only such a caller needs."""
+    try:
+        await forget()
+    except asyncio.CancelledError:
+        again = asyncio.ensure_future(forget())
+        _completing.add(again)
+        again.add_done_callback(_completing.discard)
+        raise
+
+
 class WriteAnswer:
     """The origin's answer to a write; its last piece is held back until the keys are forgotten again.
 
@@ -106,7 +121,7 @@ class WriteAnswer:
         """Forget the keys again, once; to be called in any case."""
         if not self._settled:
             self._settled = True
-            await asyncio.shield(self._settle())
+            await _completed(self._settle)
             self.then()
 
     async def close(self) -> None:
