@@ -39,6 +39,7 @@ class ByteStream:
         reopen: opens another answer when one breaks off; ``None`` if that is impossible.
 
     Attributes:
+        length: as given.
         received: bytes so far.
         resumes: how often the stream may still continue with another answer.
         resumed: whether it has.
@@ -49,7 +50,7 @@ class ByteStream:
         self.resumes = RESUMES
         self.resumed = False
         self._response = response
-        self._length = length
+        self.length = length
         self._reopen = reopen
         self._left = b""
 
@@ -62,20 +63,20 @@ class ByteStream:
             LarderError: the rest cannot be read.
         """
         chunk = self._left
-        while not chunk and most != 0 and self.received != self._length:
+        while not chunk and most != 0 and self.received != self.length:
             try:
                 if self._response is None:
                     assert self._reopen is not None
                     self._response = await self._reopen(self.received)
                 chunk = await (self._response.next_chunk(most) if gather and most else self._response.next_chunk())
                 self.received += len(chunk)
-                if chunk or self._length is None:
+                if chunk or self.length is None:
                     break
                 raise OriginUnavailable("the connection was closed early")
             except (OriginUnavailable, PeerUnavailable) as failure:
                 await self._interrupted(failure)
-        if self._length is not None and self.received > self._length:
-            raise BrokenBody(f"a body of {self._length} bytes has {self.received}")
+        if self.length is not None and self.received > self.length:
+            raise BrokenBody(f"a body of {self.length} bytes has {self.received}")
         self._left = b""
         if most is not None and len(chunk) > most:
             chunk, self._left = chunk[:most], chunk[most:]
@@ -83,7 +84,7 @@ class ByteStream:
 
     def at_once(self, length: int) -> bytes | memoryview | None:
         """All ``length`` bytes of the stream if the answer has them in one piece; ``None`` if ``next_chunk`` must get them."""
-        if self.received or self._length != length or self._response is None:
+        if self.received or self.length != length or self._response is None:
             return None
         whole = self._response.at_once(length)
         self.received = 0 if whole is None else length
@@ -92,7 +93,7 @@ class ByteStream:
     async def _interrupted(self, failure: LarderError) -> None:
         """Continue with another answer, or raise the failure."""
         self.abort()
-        if self._reopen is None or self._length is None or self.received >= self._length or not self.resumes:
+        if self._reopen is None or self.length is None or self.received >= self.length or not self.resumes:
             raise failure
         self.resumes -= 1
         self.resumed = True

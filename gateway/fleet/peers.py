@@ -36,6 +36,8 @@ _CONNECT = 0.5
 # An answer whose reader is slow keeps about this much and one read of the socket in memory: 256 KiB took 710 KiB
 # for each of 300 slow readers, 32 KiB took 220, at the same cost per byte.
 _READ_BUFFER = 32 * 1024
+WHOLE = 128 * 1024
+"""Bytes of an answer, or of the rest of one, that are read ahead whole: most objects of a training set are no larger."""
 
 
 class PeerUnavailable(LarderError):
@@ -88,7 +90,7 @@ class Peers:
         self.members = membership
         self._signer = PeerSigner(secret, membership.me)
         # Unlimited: waiting for a free connection would look like a slow node.
-        self._connections = Connections(limit=0, connect=_CONNECT, silence=_LONGEST, buffer=_READ_BUFFER)
+        self._connections = Connections(limit=0, connect=_CONNECT, silence=_LONGEST, buffer=_READ_BUFFER, whole=WHOLE)
 
     async def request(
         self,

@@ -95,15 +95,19 @@ class ClientConnection(asyncio.Protocol):
         address: of the peer.
         silence: seconds without a byte of the peer after which an exchange fails.
         buffer: bytes of a body that are read ahead of its reader.
+        whole: bytes of a body, or of the rest of one, that are read ahead whole: to pause costs more than it holds.
     """
 
-    def __init__(self, owner: ConnectionOwner, address: ServerAddress, silence: float, buffer: int) -> None:
+    def __init__(
+        self, owner: ConnectionOwner, address: ServerAddress, silence: float, buffer: int, whole: int = 0
+    ) -> None:
         self.address = address
         self.deadline = NEVER
         self.closed = False
         self._owner = owner
         self._silence = silence
         self._buffer = buffer
+        self._whole = whole
         self._loop = asyncio.get_running_loop()
         self._incoming: IncomingAnswer | None = None
         self._parser: Any = None
@@ -289,7 +293,7 @@ class ClientConnection(asyncio.Protocol):
         if data:
             incoming.pieces.append(data)
             incoming.size += len(data)
-        self._advance(incoming, ended=not left)
+        self._advance(incoming, left)
 
     def _parse(self, data: bytes | memoryview) -> None:
         """Take bytes of a chunked body."""
@@ -306,7 +310,7 @@ class ClientConnection(asyncio.Protocol):
         if self._overhead > MAX_HEAD and not self._message_over:
             self._give_up("invalid", "its answer is not valid HTTP")
             return
-        self._advance(incoming, ended=self._message_over)
+        self._advance(incoming, 0 if self._message_over else math.inf)
 
     def on_message_begin(self) -> None:
         """Something begins, perhaps after the end of the answer."""
@@ -325,11 +329,12 @@ class ClientConnection(asyncio.Protocol):
         """The end of a chunked body, or of a head that nothing follows."""
         self._message_over = True
 
-    def _advance(self, incoming: IncomingAnswer, *, ended: bool) -> None:
-        if ended:
+    def _advance(self, incoming: IncomingAnswer, left: float) -> None:
+        """Bytes have arrived; ``left`` are yet to come, infinitely many if nobody knows."""
+        if not left:
             self._end(None)
             return
-        full, waiter = incoming.size > self._buffer, incoming.waiter
+        full, waiter = incoming.size > self._buffer and incoming.size + left > self._whole, incoming.waiter
         if waiter is not None and not waiter.done() and (full or incoming.size >= incoming.least):
             waiter.set_result(None)
         if full:

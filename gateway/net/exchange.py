@@ -134,22 +134,22 @@ class StreamedResponse(IncomingAnswer):
     async def _wait(self, least: int) -> None:
         """Wait until a chunk can be taken, or none will come."""
         self.least = least
-        timer = self.loop.call_later(GATHER, self._gathered) if least > 1 else None
-        try:
-            while True:
-                self.waiter = self.loop.create_future()
-                await (self.waiter if self._remote.silence is None else _while_alive(self._remote, self.waiter))
-                if self.pieces or self.connection is None:
-                    return
-        finally:
-            if timer is not None:
+        if least > 1:
+            self.waiter = self.loop.create_future()
+            timer = self.loop.call_later(GATHER, self._gathered, self.waiter)
+            try:
+                await self.waiter
+            finally:
                 timer.cancel()
+        while not self.pieces and self.connection is not None:
+            self.waiter = self.loop.create_future()
+            await (self.waiter if self._remote.silence is None else _while_alive(self._remote, self.waiter))
 
-    def _gathered(self) -> None:
+    def _gathered(self, waiter: asyncio.Future[None]) -> None:
         """``GATHER`` is over."""
         self.least = 1
-        if self.pieces and self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+        if not waiter.done():
+            waiter.set_result(None)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body, piece by piece as it arrives. Raises what ``next_chunk`` raises."""
@@ -197,14 +197,17 @@ class Connections:
         connect: time-out of a connection attempt in seconds; ``None`` for none.
         silence: seconds without a byte from the other side after which an exchange fails; ``None`` for never.
         buffer: bytes of an answer that are read ahead of their reader.
+        whole: bytes of an answer, or of the rest of one, that are read ahead whole.
     """
 
-    def __init__(self, *, limit: int, connect: float | None, silence: float | None, buffer: int) -> None:
+    def __init__(
+        self, *, limit: int, connect: float | None, silence: float | None, buffer: int, whole: int = 0
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._places = asyncio.Semaphore(limit) if limit else None
         self._dialer = Dialer(connect)
         self._silence = silence or math.inf
-        self._buffer = buffer
+        self._read_ahead = (self._silence, buffer, whole)
         self._open: set[ClientConnection] = set()
         self._idle: dict[ServerAddress, list[ClientConnection]] = {}
         self._closed = False
@@ -318,7 +321,7 @@ class Connections:
             connection = idle.pop()
             if not connection.transport.is_closing():
                 return connection
-        dialed = self._dialer.dial(address, lambda: ClientConnection(self, address, self._silence, self._buffer))
+        dialed = self._dialer.dial(address, lambda: ClientConnection(self, address, *self._read_ahead))
         try:
             made = await (dialed if remote.silence is None else self._dialed_while_alive(remote, dialed))
             if made.transport.is_closing():  # by the other side, before this task went on

@@ -284,6 +284,9 @@ class Cycle:
         if not head.bodiless:
             if body:
                 self._account(head, len(body))
+                if len(body) > SMALL and not head.chunked:
+                    await self._write(data, body)
+                    return
                 data = data + (b"%x\r\n%b\r\n" % (len(body), body) if head.chunked else body)
             if head.chunked and not more:
                 data += b"0\r\n\r\n"
@@ -365,11 +368,14 @@ class Cycle:
         for start in range(0, len(body), HIGH_WATER):
             await self._write(bytes(view[start : start + HIGH_WATER]))
 
-    async def _write(self, data: bytes) -> None:
+    async def _write(self, data: bytes, large: bytes = b"") -> None:
+        """Write ``data`` and then ``large``, which is not copied to be joined to it."""
         channel = self._channel
         if channel.paused or channel.lost or channel.transport.is_closing():
             await channel.drain()
-        if data:
+        if large:
+            channel.transport.writelines((data, large) if data else (large,))
+        elif data:
             channel.transport.write(data)
 
     def _finish(self) -> None:

@@ -290,6 +290,26 @@ async def test_reading_stops_while_the_reader_is_behind() -> None:
     assert played.connection.deadline < NEVER
 
 
+async def test_a_small_rest_is_read_whole() -> None:
+    """Rule: reading does not stop for a reader that is behind if what it holds and what is to come are few bytes."""
+    played = Played(buffer=10, whole=30)
+    played.hear([b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\n" + b"a" * 11])
+    assert not played.wire.reading
+    played.answer.pieces, played.answer.size = [], 0
+    played.connection.resume()
+    played.hear([b"a" * 11])
+    assert (played.wire.reading, played.answer.size) == (True, 11)
+    played.hear([b"a" * 18])
+    assert (played.answer.complete, played.keeper.ends) == (True, [True])
+
+
+async def test_a_body_of_unknown_length_is_not_read_whole() -> None:
+    """Rule: what may come without end is read ahead as far as the buffer goes."""
+    played = Played(buffer=10, whole=2**40)
+    played.hear([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n" + b"a" * 11 + b"\r\n"])
+    assert not played.wire.reading
+
+
 async def test_an_interim_answer_does_not_prolong_the_limit() -> None:
     """Rule: the head of the final answer has a limit that only it ends."""
     played = Played(within=1.0, silence=60.0)

@@ -67,13 +67,20 @@ class Played:
         buffer: bytes that are read ahead.
         silence: seconds.
         within: seconds to the head.
+        whole: bytes of a rest that are read ahead whole.
     """
 
     def __init__(
-        self, method: str = "GET", *, buffer: int = 2**40, silence: float = 60.0, within: float = 60.0
+        self,
+        method: str = "GET",
+        *,
+        buffer: int = 2**40,
+        silence: float = 60.0,
+        within: float = 60.0,
+        whole: int = 0,
     ) -> None:
         self.keeper, self.wire = Keeper(), Wire()
-        self.connection = ClientConnection(self.keeper, ADDRESS, silence, buffer)
+        self.connection = ClientConnection(self.keeper, ADDRESS, silence, buffer, whole)
         self.connection.connection_made(self.wire)
         self.method, self.within = method, within
         self.ask()

@@ -6,6 +6,7 @@ made of the same fields, so they cannot differ.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -80,10 +81,13 @@ async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
         await _send_body(scope, send, content)
     else:
         # Close it at once when the client leaves: it holds a connection to the origin, or a write that has yet to be announced.
+        left: float = answer.length or math.inf  # if nobody knows, the end is a message of its own
         async with aclosing(content):
             async for chunk in content:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+                left -= len(chunk)
+                await send({"type": "http.response.body", "body": chunk, "more_body": left != 0})
+        if left:
+            await send({"type": "http.response.body", "body": b""})
 
 
 async def complete(scope: Scope, send: Send, answer: Answer) -> None:

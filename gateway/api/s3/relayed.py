@@ -27,7 +27,7 @@ from gateway.engine.fetching import ByteStream, Reopen
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, Version, read_range
 from gateway.engine.objects.reads import Forward, Relay
 from gateway.fleet.membership import Membership
-from gateway.fleet.peers import Peers, PeerUnavailable
+from gateway.fleet.peers import WHOLE, Peers, PeerUnavailable
 from gateway.metrics import RELAYED
 from gateway.model import peer_objects as wire
 from gateway.model.errors import S3_CODES, LarderError, OriginUnavailable
@@ -38,7 +38,7 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer_principal import principal_header
 from gateway.model.ranges import parse_range
 from gateway.net.exchange import StreamedResponse
-from gateway.origin.headers import content_range, relayable
+from gateway.origin.headers import HOP_BY_HOP, content_range, relayable
 from gateway.policies.ring import Ring, path_key
 
 _ASKED = 2
@@ -252,7 +252,7 @@ async def _relayed(stream: ByteStream) -> AsyncGenerator[bytes]:
         LarderError: the rest cannot be read; the connection must be broken.
     """
     try:
-        while chunk := await stream.next_chunk():
+        while chunk := await stream.next_chunk(_rest_at_once(stream), gather=True):
             yield chunk
         stream.release()
     except LarderError:
@@ -263,6 +263,12 @@ async def _relayed(stream: ByteStream) -> AsyncGenerator[bytes]:
         if stream.resumed:
             RELAYED.labels("resumed").inc()
         stream.abort()
+
+
+def _rest_at_once(stream: ByteStream) -> int | None:
+    """The bytes that a body still lacks if they are few enough to be passed on at once."""
+    left = WHOLE + 1 if stream.length is None else stream.length - stream.received
+    return left if left <= WHOLE else None
 
 
 def _asked(exchange: Exchange, *, forced: bool) -> list[Header] | None:
@@ -297,11 +303,13 @@ def _version(response: StreamedResponse) -> tuple[Version, tuple[int, int]] | No
 
 
 def _raw(response: StreamedResponse) -> RawHeaders:
-    return [
-        (name.lower().encode("latin-1"), value.encode("latin-1"))
-        for name, value in relayable(response.headers)
-        if not name.lower().startswith("x-larder-")
-    ]
+    raw = []
+    headers = response.headers if response.header("connection") is None else relayable(response.headers)
+    for name, value in headers:
+        lowered = name.lower()
+        if not lowered.startswith("x-larder-") and lowered not in HOP_BY_HOP:
+            raw.append((lowered.encode("latin-1"), value.encode("latin-1")))
+    return raw
 
 
 async def _error(response: StreamedResponse, code: str, told: wire.CacheStatus) -> AboutCached:
