@@ -18,6 +18,7 @@ import pytest
 from gateway.testing.origin_faults import Gate, Hang
 from larder import cli, digest, errors
 from larder.digest import journal
+from larder.digest.writer import Row, write
 from tests.digest.conftest import CREDENTIALS, Store
 from tests.origins.processes import spawn, wait_until
 
@@ -197,6 +198,18 @@ def test_show_as_json(filled, capsys):
         {"below": 128, "items": 11},
         {"below": 256, "items": 20},
     ]
+
+
+def test_show_tells_the_members_of_samples(tmp_path, capsys):
+    """How many samples there are, and what each consists of; one JSON document has the names too."""
+    file = tmp_path / "samples.digest"
+    rows = [Row(bytes([n]) * 32, "b", f"{n // 2}.{'jpg' if n % 2 else 'cls'}", None, n, "e", n, None) for n in range(6)]
+    write(file, rows, "samples", ("cls", "jpg"))
+    assert cli.main(["digest", "show", str(file)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "items 6 samples 3 members of a sample cls, jpg" in said
+    assert cli.main(["digest", "show", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["members"] == ["cls", "jpg"]
 
 
 def test_show_lists_digests_when_asked(filled, capsys):

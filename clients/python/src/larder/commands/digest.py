@@ -92,9 +92,18 @@ def show(arguments: Namespace) -> int:
         output.document({**asdict(summary), "sizes": sizes})
         return 0
     duplicates = f"{summary.duplicates:,} ({size(summary.duplicate_bytes)})"
+    members = (
+        []
+        if not summary.members
+        else [
+            ("samples", f"{summary.items // len(summary.members):,}"),
+            ("members of a sample", ", ".join(map(output.printable, summary.members))),
+        ]
+    )
     facts = [
         ("dataset id", summary.id),
         ("items", f"{summary.items:,}"),
+        *members,
         ("bytes", f"{summary.bytes:,} ({size(summary.bytes)})"),
         ("parts of objects", f"{summary.parts:,}"),
         ("of unknown length", f"{summary.unknown_lengths:,}"),

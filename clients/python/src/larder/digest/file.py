@@ -30,6 +30,8 @@ NONE = -1
 """The value for "none" in ``offsets`` and ``lengths``."""
 COLUMNS = ("digest", "bucket", "key", "offset", "length")
 """The columns of every digest file."""
+MEMBERS_KEY = "larder.members"
+"""Metadata of a file whose samples are adjacent rows: the members' names with commas between. Gateways read it."""
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BINARIES = (
     pa.types.is_fixed_size_binary,
@@ -60,6 +62,7 @@ class DigestFile:
         keys: key of each item, an Arrow array of ``large_string``.
         offsets: first byte of each item in its object, -1 where there is none.
         lengths: bytes of each item, -1 where that is not known.
+        members: names of the members of a sample, in the order of its adjacent items; empty if items are no members.
     """
 
     path: Path
@@ -68,6 +71,7 @@ class DigestFile:
     keys: Any
     offsets: NDArray[np.int64]
     lengths: NDArray[np.int64]
+    members: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.digests)
@@ -162,7 +166,8 @@ def _checked_file(path: Path, parquet: pq.ParquetFile) -> DigestFile:
     both = (offsets != NONE) & (lengths != NONE)
     length.refuse(both & (offsets > _LARGEST - np.maximum(lengths, 0)), "ends beyond any object")
     pa.default_memory_pool().release_unused()
-    return DigestFile(path, digests, buckets, keys, offsets, lengths)
+    named = (parquet.metadata.metadata or {}).get(MEMBERS_KEY.encode(), b"").decode("utf-8", "replace")
+    return DigestFile(path, digests, buckets, keys, offsets, lengths, tuple(filter(None, named.split(","))))
 
 
 class _Column:

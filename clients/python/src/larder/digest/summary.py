@@ -27,6 +27,7 @@ class Summary:
             bounds are powers of two, of which 1 stands for empty items.
         duplicates: items whose bytes an earlier item has, too.
         duplicate_bytes: what those add to ``bytes``.
+        members: names of the members of a sample, of which each is an item; empty if items are no members.
     """
 
     file: str
@@ -39,6 +40,7 @@ class Summary:
     sizes: list[tuple[int, int]]
     duplicates: int
     duplicate_bytes: int
+    members: tuple[str, ...] = ()
 
 
 def summarize(file: DigestFile) -> Summary:
@@ -57,6 +59,7 @@ def summarize(file: DigestFile) -> Summary:
         _histogram(known),
         int(repeated.sum()),
         int(np.maximum(file.lengths[repeated], 0).sum()),
+        file.members,
     )
 
 

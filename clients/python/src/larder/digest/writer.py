@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from larder.digest.file import DIGEST_SIZE
+from larder.digest.file import DIGEST_SIZE, MEMBERS_KEY
 
 SCHEMA = pa.schema(
     [
@@ -31,8 +31,6 @@ SCHEMA = pa.schema(
 )
 ITEMS_KEY = "larder.items"
 """Metadata of the file: what its items are, see ``Items`` of ``build``."""
-MEMBERS_KEY = "larder.members"
-"""Metadata of a file whose samples are adjacent rows: the members' names with commas between. Gateways read it."""
 # Part of what makes files equal byte for byte, so not a setting; a group is what a writer holds in memory.
 _ROWS_PER_GROUP = 1 << 17
 """Rows of a Parquet row group."""
