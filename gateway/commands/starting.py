@@ -13,6 +13,7 @@ from typing import Any
 
 from gateway import __version__
 from gateway.admin.app import ENDPOINTS
+from gateway.admin.catalog.database import SQLITE
 from gateway.commands.quick_start import QuickStart, exports
 from gateway.config import Settings
 from gateway.fleet.background import BackgroundRedis
@@ -84,6 +85,8 @@ def _modules(settings: Settings) -> Iterator[str]:
         yield CHAIN
     if settings.admin.open:
         yield ENDPOINTS
+        if settings.database.sqlite:
+            yield SQLITE
 
 
 def _announce(text: str) -> None:

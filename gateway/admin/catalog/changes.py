@@ -11,11 +11,10 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 from sqlalchemy import case, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway import metrics
 from gateway.admin.catalog.database import CatalogDatabase
@@ -23,6 +22,9 @@ from gateway.admin.catalog.roles import TokenRole
 from gateway.admin.catalog.schema import audit, meta
 from gateway.admin.catalog.snapshot import Noted, mark_of, read_noted
 from gateway.admin.catalog.withdrawals import Withdrawal
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 log = logging.getLogger("larder.admin")
 

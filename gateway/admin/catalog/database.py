@@ -20,22 +20,23 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
-from sqlalchemy import URL, event, make_url
-from sqlalchemy.engine import Connection
+from sqlalchemy import make_url
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import NullPool
 
 from gateway.imports import imported
 from gateway.model.errors import CatalogUnavailable, CatalogUnusable
 from gateway.store.threads import within
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
 FileState = tuple[int, int, int, int, int]
 """Device, inode, size and times of a file."""
+SQLITE = "gateway.admin.catalog.sqlite"
+"""The module of SQLite's engine."""
 PATIENCE = 3.0
 """Seconds that a statement, a lock or a connection may take."""
 _SETTLED = 1_000_000_000
@@ -64,12 +65,18 @@ class CatalogDatabase:
         """Created when this machine first reads a change from a server: from then on, empty tables mean a lost catalog."""
         self._one_writer = asyncio.Lock()
         self._lost: tuple[type[Exception], ...] = (OSError, TimeoutError, PoolTimeout)
-        if self.path is None:
-            server = imported("gateway.admin.catalog.postgres")
-            self._lost += server.LOST
-            self._engine: AsyncEngine = server.engine(self._url, PATIENCE)
-        else:
-            self._engine = _sqlite(self.path)
+        self._made: AsyncEngine | None = None
+
+    def _engine(self) -> AsyncEngine:
+        """The engine, made for the first transaction: a gateway without a catalog begins none."""
+        if self._made is None:
+            if self.path is None:
+                server = imported("gateway.admin.catalog.postgres")
+                self._lost += server.LOST
+                self._made = server.engine(self._url, PATIENCE)
+            else:
+                self._made = imported(SQLITE).engine(self.path, PATIENCE, _WRITES)
+        return self._made
 
     @property
     def shared(self) -> bool:
@@ -97,8 +104,9 @@ class CatalogDatabase:
             CatalogUnavailable: the database cannot be reached, was lost, or lacks the tables of the catalog.
         """
         options = {} if self.path else {"isolation_level": "REPEATABLE READ"}
+        engine = self._engine()
         with _unavailable(self._lost):
-            async with self._engine.connect() as connection:
+            async with engine.connect() as connection:
                 await connection.execution_options(**options)
                 yield connection
 
@@ -109,8 +117,9 @@ class CatalogDatabase:
         Raises:
             CatalogUnavailable: the database cannot be reached, was lost, or lacks the tables of the catalog.
         """
+        engine = self._engine()
         with _unavailable(self._lost):
-            async with self._turn(), self._engine.connect() as connection:
+            async with self._turn(), engine.connect() as connection:
                 await connection.execution_options(**{_WRITES: True})
                 async with connection.begin():
                     yield connection
@@ -121,9 +130,11 @@ class CatalogDatabase:
 
     async def close(self) -> None:
         """Close the connections; waits at most two seconds for a server."""
+        if self._made is None:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(2):
-                await self._engine.dispose()
+                await self._made.dispose()
 
 
 @contextmanager
@@ -156,31 +167,6 @@ def _reason(error: BaseException) -> str:
     lines = str(error).splitlines()
     text = lines[0].rpartition("'>: ")[2] if lines else ""
     return text[:200] or type(error).__name__
-
-
-def _sqlite(path: Path) -> AsyncEngine:
-    # mode=rw: a missing file is an error; ``create_file`` makes a new one.
-    url = URL.create(
-        "sqlite+aiosqlite", database=f"file:{quote(str(path.absolute()))}", query={"mode": "rw", "uri": "true"}
-    )
-    engine = create_async_engine(url, poolclass=NullPool, connect_args={"timeout": PATIENCE})
-    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-    event.listen(engine.sync_engine, "begin", _begin_sqlite)
-    return engine
-
-
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    # ``_begin_sqlite`` begins transactions, not the driver.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA foreign_keys = ON")
-    cursor.execute("PRAGMA synchronous = FULL")
-    cursor.close()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def witnesses(path: Path) -> tuple[Path, Path]:

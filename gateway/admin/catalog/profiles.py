@@ -14,12 +14,15 @@ import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sqlalchemy import RowMapping, Select, func, insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.schema import profile_parts, profiles
 from gateway.policies.streams.profile import MOST_BLOCKS, ProfileRead, ProfileRecording
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 LARGEST = 4 * 1024**2
 """Most bytes of the parts of a profile, compressed."""

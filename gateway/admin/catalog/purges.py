@@ -10,14 +10,17 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.catalog.database import CatalogDatabase
 from gateway.admin.catalog.schema import meta, purges
 from gateway.engine.operations.purge import Purge, Unseen
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 KEPT = 1000
 """Number of purges that are kept."""

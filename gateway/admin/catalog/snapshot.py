@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.profiles import read_recordings
 from gateway.admin.catalog.records import CredentialRecord, OriginRecord, Record, TenantRecord, TokenRecord
@@ -17,6 +16,9 @@ from gateway.admin.catalog.vault import Vault
 from gateway.config import Rule
 from gateway.model.errors import ConfigError
 from gateway.policies.streams.profile import ProfileRecording
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 R = TypeVar("R", bound=Record)
 Rows = list[dict[str, Any]]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import delete, insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import Actor
@@ -21,6 +20,9 @@ from gateway.engine.space.manager import Coordination
 from gateway.fleet.announcer import DOWN
 from gateway.model.errors import CatalogUnavailable
 from gateway.tasks import repeat
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 _LOOK = 5.0
 """Seconds between two comparisons."""

@@ -7,11 +7,10 @@ import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 from sqlalchemy import delete, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import CatalogChange
@@ -22,6 +21,9 @@ from gateway.admin.http.requests import check_if_match, etag_of
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
 from gateway.policies.streams.profile import Profile, ProfileRead, merged
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 MOST = 32
 """Most profiles of one tenant."""

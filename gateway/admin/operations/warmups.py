@@ -11,12 +11,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, model_validator
 from pydantic_core import from_json, to_json
 from sqlalchemy import ColumnElement, RowMapping, delete, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import CatalogChange
@@ -33,6 +32,9 @@ from gateway.engine.operations.warming import WarmupFailed, WarmupProgress, Warm
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
 from gateway.origin.listing import Listings
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 UNFINISHED = ("queued", "running")
 MOST = 10_000
