@@ -291,3 +291,21 @@ def test_the_list_of_warm_ups_suits_everyone(window: Any, running: Running) -> N
     assert overflow(page) <= 0
     assert faint_texts(page) == []
     assert walk_by_tab(page) == (set(), [])
+
+
+def test_a_prefix_is_pinned_and_unpinned(window: Any, running: Running) -> None:
+    """Rule: a prefix is pinned before anybody reads it, and shown with its bytes; an empty field ends the pin."""
+    page = console(window, "overview").page
+    press(page, "Pin a prefix")
+    field(page, "Prefix").fill("data/val/")
+    field(page, "Bytes that stay").fill("40MB")
+    confirm(page, "Change")
+    closed(page)
+    pinned = page.locator("#streams tr", has_text="data/val/")
+    expect(pinned).to_contain_text("of 40.0\u00a0MB pinned")
+    press(page, "Pin data/val/")
+    field(page, "Bytes that stay").fill("")
+    confirm(page, "Change")
+    closed(page)
+    actions = [entry["after"] for entry in admin(running, "GET", "audit?action=streams.pin&limit=2").json["items"]]
+    assert actions == [{"mode": None, "quota": None}, {"mode": "pin", "quota": 40_000_000}]
