@@ -5,7 +5,7 @@ The caller (``Remote``) provides signatures, addresses and the meaning of failur
 
 A complete request is repeated once, over a new connection, if its connection ended before the first byte of an answer and its
 method is idempotent (RFC 9110, 9.2.2 and RFC 9112, 9.3.1), which hides kept connections that the other side had just closed. A
-streamed body is never sent twice.
+streamed body is never sent twice, nor is a write with a condition: the first one may have made the condition false.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ OWN_HEADERS: tuple[Header, ...] = (
     ("Accept", "*/*"),
     ("Accept-Encoding", "identity"),
 )
-_IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
-_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods whose requests carry no length if they have no body (RFC 9110, 8.6)."""
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing, and whose requests carry no length if they have no body (RFC 9110, 8.6)."""
+_IDEMPOTENT = _SAFE | {"PUT", "DELETE"}
 T = TypeVar("T")
 _CLOSE: Header = ("Connection", "close")
 GATHER = 0.005
@@ -254,7 +254,7 @@ class Connections:
         within: float | None,
         repeat: bool,
     ) -> StreamedResponse:
-        if body or method not in _WITHOUT_BODY:
+        if body or method not in _SAFE:
             headers = [*headers, ("Content-Length", str(len(body)))]
         request = _encoded(method, target, headers)
         bodiless, last, kept = method == "HEAD", _CLOSE in headers, True
@@ -267,7 +267,7 @@ class Connections:
                     await (response.begun if remote.silence is None else _while_alive(remote, response.begun))
                     return response
                 except ExchangeFailed as failure:
-                    if not (failure.unanswered and kept and (repeat or method in _IDEMPOTENT)):
+                    if not (failure.unanswered and kept and (repeat or _is_repeatable(method, headers))):
                         raise
                     kept = False
                 except BaseException:
@@ -429,6 +429,11 @@ async def probe(address: ServerAddress) -> None:
         await answer.begun
     finally:
         connection.abort()
+
+
+def _is_repeatable(method: str, headers: Sequence[Header]) -> bool:
+    """Whether a request that was perhaps carried out may be sent again."""
+    return method in _SAFE or (method in _IDEMPOTENT and not any(name.lower().startswith("if-") for name, _ in headers))
 
 
 def _encoded(method: str, target: str, headers: Sequence[Header]) -> bytes:
