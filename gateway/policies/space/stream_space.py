@@ -25,6 +25,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from gateway.policies.datasets import CachingMode
+from gateway.policies.eviction.loop import Loop
 from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.pools import PAUSED, STREAM, ghost_window
 from gateway.policies.space.allocation import Bid
@@ -143,7 +144,8 @@ def stream_orders(
                 orders[f"{STREAM}{name}"] = replace(order, caching=CachingMode.NONE, target=0)
             continue
         orders[f"{STREAM}{name}"] = order
-        new = last is None or last.target <= PAUSED or last.order != order.order
+        again = last is not None and order.order == Loop.name != last.order
+        new = last is None or last.target <= PAUSED or again
         changed = changed or new
         needs.append(replace(_need(stream, order, one, room), new=new))
     # One that begins or ends changes what is free, which is given at once; space that others have moves in rounds.

@@ -8,8 +8,9 @@ with GPUs as the weight). Pools of streams and of datasets stand in one ledger.
 
 Every round one step moves from the pools that lose least to those that gain most. Each keeps a minimum; none gets more than it
 can use; a difference of less than a tenth moves nothing. Space that no pool has is given at once. So is an equal part to a pool
-whose benefit nobody can know yet: that of a new stream, of one that comes back, or whose order has changed. Steps would take it
-a quarter of an hour to get there. What it does not use stays with the others, as only its misses replace their data.
+whose benefit nobody can know yet: that of a new stream, of one that comes back, of a scan that turns out to begin again. Steps
+would take it a quarter of an hour to get there. What it does not use stays with the others, as only its misses replace their
+data.
 """
 
 from __future__ import annotations
