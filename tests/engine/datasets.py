@@ -168,12 +168,8 @@ class Shelf:
         """Read a batch to its end, as the server would."""
         answer = await self.batches.open(ask)
         if isinstance(answer, Resident):
-            came = [
-                _came(ask, Arrival(position, file))
-                for position, file in zip(answer.positions, answer.files, strict=True)
-            ]
-            answer.files = []
-            return Batch("index", came)
+            came = [_came(ask, answer.pop()) for _ in range(len(answer.files))]
+            return Batch("index", came[::-1])
         came = [_came(ask, arrival) async for arrival in answer.arrivals]
         await answer.aclose()
         return Batch("frames", came, answer.status)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.model.frames import ItemFlag, ItemStatus
@@ -194,6 +194,8 @@ def test_a_substitutable_batch(
 
 @settings(max_examples=examples(25))
 @given(residency, modes, st.lists(st.integers(0, ITEMS - 1), max_size=24), st.integers(0, 24))
+@example([True] * ITEMS, CachingMode.FULL, [*range(ITEMS)], 0)
+@example([True] * ITEMS, CachingMode.FULL, [], 0)
 def test_a_batch_that_is_left(
     world: World, resident: list[bool], caching: CachingMode, wanted: list[int], after: int
 ) -> None:
