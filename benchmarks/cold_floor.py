@@ -1,4 +1,4 @@
-"""What a cold GET cannot do without: each step alone, in one thread, with nothing around it.
+"""The floor under a cold GET: each necessary step alone, in one thread, with nothing around it.
 
 The sum is a floor for a gateway in Python with these libraries: no event loop, no second thread, no decision, no metric, no log.
 """

@@ -8,7 +8,7 @@ from gateway.config_base import Section, Size
 
 
 class TenantLimit(Section):
-    """What one tenant may read and write through all gateways together; more is answered 503 SlowDown."""
+    """The limits of one tenant through all gateways together; requests beyond them are answered 503 SlowDown."""
 
     tenant: str = Field(min_length=1, description="name of the tenant, as in its credentials")
     requests_per_second: float = Field(0, ge=0, le=1e9, description="requests per second; 0: no limit")

@@ -1,4 +1,4 @@
-"""How many requests of tenants with limits each worker of a zone was asked, in Redis."""
+"""The number of requests of tenants with limits that each worker of a zone was asked, in Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a tenant's limit one worker may use, and when a request must wait.
+"""Limits of tenants: the share of one worker, and the time that a request must wait.
 
 A limit is for the fleet. Every worker has a token bucket with its share of it, and shares follow demand: once a second a worker
 reports how many requests it was asked, admitted or not, and takes the part that these are of all. Raghavan et al. share by

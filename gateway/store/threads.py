@@ -68,7 +68,7 @@ class HangWatch:
         self._on_hung = on_hung
         self._stations: list[Station] = []
         self.waits: set[asyncio.Future[Any]] = set()
-        """Those of ``future``; whoever ends one takes it out."""
+        """The waits that ``future`` registered; the code that ends a wait removes it."""
         self._timer: asyncio.TimerHandle | None = None
 
     def station(self) -> Station:

@@ -1,4 +1,4 @@
-"""What tenants read through a fleet: limits, and batches beside S3 requests."""
+"""The traffic of tenants through a fleet: limits, and batches beside S3 requests."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_show_as_json(filled, capsys):
 
 
 def test_show_tells_the_members_of_samples(tmp_path, capsys):
-    """How many samples there are, and what each consists of; one JSON document has the names too."""
+    """The command prints the number of samples and their members; its JSON document also has the names."""
     file = tmp_path / "samples.digest"
     rows = [Row(bytes([n]) * 32, "b", f"{n // 2}.{'jpg' if n % 2 else 'cls'}", None, n, "e", n, None) for n in range(6)]
     write(file, rows, "samples", ("cls", "jpg"))

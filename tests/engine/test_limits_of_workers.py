@@ -12,7 +12,7 @@ from gateway.policies.tenant_rates import RateLimit
 
 
 class Reports:
-    """What workers told, in memory."""
+    """The reports of workers, in memory."""
 
     def __init__(self) -> None:
         self.told: dict[str, dict[str, int]] = {}

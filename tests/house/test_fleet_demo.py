@@ -25,7 +25,7 @@ SMALL = little_data(600) + PROGRAM.format(name="SLACK", value=36 / 600)
 ENDLESS = little_data() + PROGRAM.format(name="EPOCHS", value=10**6)
 """A fleet with few images whose jobs are not done before it is interrupted."""
 PROGRAMS = {"gateway-2.toml": ("-m", "gateway.demo.fleet"), "go-0": ("-c", ENDLESS)}
-"""What is started, by the file whose existence is the moment."""
+"""The programs to start, by the file whose existence is the moment."""
 
 pytestmark = pytest.mark.timeout(2 * DEADLINE)
 

@@ -40,7 +40,7 @@ _MOST_PINS = 64
 
 
 class StreamPin(RequestModel):
-    """How many bytes of a prefix stay in the cache."""
+    """A pin: the bytes of a prefix that stay in the cache."""
 
     bytes: Annotated[int, Field(ge=1, le=2**60)] | None = Field(
         description="of all nodes together; null: no pin", examples=[40_000_000_000]

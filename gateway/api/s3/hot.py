@@ -38,10 +38,10 @@ _HARMLESS = frozenset(
         b"amz-sdk-request", b"x-amz-user-agent", b"x-amz-api-version", b"x-amz-checksum-mode", b"traceparent", b"tracestate",
     }
 )  # fmt: skip
-"""What a plain read of a whole object may carry: nothing here asks for anything else, or forbids to answer from the cache."""
+"""Headers that a plain read of a whole object may have. None of them changes the answer or forbids one from the cache."""
 _RANGE = frozenset({b"range"})
 _OF_PARTS = _HARMLESS | _RANGE
-"""What a read of a part of an object may carry."""
+"""Headers that a read of a part of an object may have."""
 _OF_READS = frozenset({*ASKED, b"cache-control"}) - _RANGE
 """Headers of another node's request that asks for anything but the object, or a range of it, as it is now."""
 _LONGEST_HOST = 255

@@ -45,7 +45,8 @@ _ATTEMPTS = 3
 _LOAD_AT_ONCE = 64
 T = TypeVar("T")
 Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
-_Slot = tuple[ObjectKey, int]  # with the generation: a read that began before the last write is none to wait for
+_Slot = tuple[ObjectKey, int]
+"""A key with its generation: a read does not wait for one that began before the last write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +329,7 @@ class Reads:
         reach = self._services.origin.reach(ask.identity) if ask.hasty else None
         if reach is not None:
             reach.require()
-        # Who comes after a write is owed the new object.
+        # A read that begins after a write must get the new object.
         generation = store.generations.of(ask.key)
         pending = self._cold.get((ask.key, generation))
         if pending is not None:

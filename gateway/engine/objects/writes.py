@@ -90,7 +90,7 @@ class Writes:
 
 
 _completing: set[asyncio.Future[None]] = set()
-"""What cancelled writes have left to forget; the event loop itself would not keep it alive."""
+"""Tasks that forget for cancelled writes; the event loop alone would not keep them alive."""
 
 
 async def _completed(forget: Callable[[], Awaitable[None]]) -> None:

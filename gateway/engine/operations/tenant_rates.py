@@ -18,7 +18,7 @@ EVERY = 1.0
 
 
 class Demand(Protocol):
-    """What workers of a zone are asked."""
+    """Reports of how many requests the workers of a zone were asked."""
 
     async def tell(self, node: str, report: dict[str, int]) -> None:
         """Report the requests of one worker, by tenant."""
