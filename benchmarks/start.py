@@ -99,6 +99,7 @@ def serve(home: Path, workers: int, extra: str = "") -> Took:
 def run(turns: int = 3) -> None:
     """Measure in turn, and write the result."""
     where = machine()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its byte code
     home = Path(tempfile.mkdtemp(prefix="larder-start-"))
     starts: dict[str, tuple[Callable[[], Took], float]] = {
         "an empty Python program": (lambda: python("pass"), 0),
