@@ -30,6 +30,12 @@ class Clock:
 HALF = Counts(objects=5, bytes=5 << 20, of_objects=10, of_bytes=10 << 20, listing=False, read_bytes=5 << 20)
 
 
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch):
+    """A terminal that can be painted over, wherever the tests run."""
+    monkeypatch.setenv("TERM", "xterm")
+
+
 def test_the_line_says_share_speed_and_time_left():
     """Half of 10 MiB after 5 seconds: 1 MiB/s and 5 seconds to go."""
     assert (
