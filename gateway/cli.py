@@ -85,12 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if sys.stdout is not None:
                 sys.stdout.flush()
     except BrokenPipeError:
-        _nobody_reads()
+        _drop_output()
         return PROBLEM
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
-        return _complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", PROBLEM)
+        status = _complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", PROBLEM)
+        _drop_output()
+        return status
 
 
 def _run(words: Sequence[str]) -> int:
@@ -142,8 +144,8 @@ def _complain(message: str, status: int) -> int:
     return status
 
 
-def _nobody_reads() -> None:
-    """The reader of the output is gone; buffered output must not raise at exit."""
+def _drop_output() -> None:
+    """The reader of the output is gone, or its disk is full; buffered output must not raise at exit."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in filter(None, (sys.stdout, sys.stderr)):

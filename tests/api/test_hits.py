@@ -16,6 +16,7 @@ from gateway.api.s3.auth import Authenticator
 from gateway.api.s3.hot import Hit
 from gateway.config import Credential, Origin, ServerSettings, Settings
 from gateway.engine.operations.live import LiveRequests
+from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.traffic import TrafficTally
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome
@@ -46,7 +47,9 @@ class PromptEdge:
             Authenticator(settings),
             ReadPaths(nobody, cast(Any, self), nobody, lambda *read: self.noted.append(read)),
             nobody,
-            Accounting("node", self.access, self.tally, LiveRequests(nobody)),
+            Accounting(
+                "node", self.access, self.tally, LiveRequests(nobody), TenantRates(nobody, "worker", time.monotonic)
+            ),
             "",
             10,
         )

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _complain("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        _nobody_reads()
+        _drop_output()
         return FAILED
     except ModuleNotFoundError as error:
         if error.name not in ("pyarrow", "numpy"):
@@ -40,8 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(f"this needs {error.name}: pip install 'larder[digest]'", FAILED)
     except CredentialsMissing as error:
         return _complain(str(error), USAGE)
-    except (LarderError, OSError) as error:
+    except LarderError as error:
         return _complain(str(error), FAILED)
+    except OSError as error:
+        status = _complain(str(error), FAILED)
+        _drop_output()
+        return status
     except ValueError as error:
         return _complain(str(error), USAGE)
 
@@ -61,8 +65,8 @@ def _complain(message: str, status: int) -> int:
     return status
 
 
-def _nobody_reads() -> None:
-    """Whoever read our output has left; what is still in the buffers must not raise again at exit."""
+def _drop_output() -> None:
+    """The reader of the output is gone, or its disk is full; buffered output must not raise at exit."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in filter(None, (sys.stdout, sys.stderr)):
