@@ -39,7 +39,18 @@ class Ran:
 
 def environment(**variables: str) -> dict[str, str]:
     """This process's variables without any that commands go by, proxies too, and with these."""
-    ours = ("LARDER_", "AWS_", "SSL_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TERM", "TTY_")
+    ours = (
+        "LARDER_",
+        "AWS_",
+        "SSL_",
+        "NO_COLOR",
+        "FORCE_COLOR",
+        "COLUMNS",
+        "LINES",
+        "TERM",
+        "TTY_",
+        "PYTHONUNBUFFERED",
+    )
     kept = (name for name in os.environ if not name.startswith(ours) and not name.lower().endswith("_proxy"))
     return {name: os.environ[name] for name in kept} | variables
 

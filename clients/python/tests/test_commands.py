@@ -1,6 +1,7 @@
 """The commands that ask a gateway: datasets, jobs and the bench; and what is the same for every command."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -240,6 +241,16 @@ def test_a_refusal(server, capsys):
     server.faults = [problem(403, "AccessDenied", "not yours")]
     assert cli.main(["jobs", "list"]) == 1
     assert "AccessDenied" in capsys.readouterr().err
+
+
+def test_a_full_disk():
+    """A result that cannot be written is one line and status 1, also for output that is buffered until the end."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "larder", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, env=environ
+        )
+    assert (done.returncode, done.stderr) == (1, "larder: [Errno 28] No space left on device\n")
 
 
 def test_a_reader_that_leaves():
