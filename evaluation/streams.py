@@ -147,7 +147,7 @@ def _accuracy() -> str:
             "The paper's test compares gaps only. It takes hot items that lie anywhere for random reads; the test of repeats "
             "finds them. Neighbouring gaps share a read, so that about 2 % of uniform windows are rejected where 1 % are "
             "meant to be. Windows of 10 are too small, as in the paper's Figure 15. Without a listing, reads of few hot items "
-            "look like random reads of a smaller prefix until enough other names were seen.",
+            "look like random reads of a smaller prefix until the last thousands of reads show that some are read more often.",
         ]
     )
 
@@ -283,8 +283,8 @@ def _table3() -> str:
             f"change by {bound:+.1%}, as the rest is computation. Both goals are out of reach with these jobs. What is missing "
             "to the bounds: the first 100 reads of every prefix, before which nothing is known, are a larger part of a "
             "thousandth of the files; training loads at most four objects ahead at once, 27 a second from such a store; and "
-            "skewed jobs have less than all space. More origin bytes than with LRU are the price of the currency: space goes "
-            "to small files, whose misses cost most waiting per byte, and is taken from blocks of 4 MB.",
+            "skewed jobs have less than all space. Origin bytes are no fewer than with LRU: space goes to small files, whose "
+            "misses cost most waiting per byte, and is taken from blocks of 4 MB.",
             table(*clients_table(streams)),
             "AudioMNIST's folders are streams of their own, the first known after 100 of 150 files, the others after 16. "
             "Checkpoints of 125 blocks are read ahead by runs of blocks; reads without pauses find each block on its way. "
