@@ -11,12 +11,12 @@ from typing import Literal, NamedTuple
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client import REGISTRY, CollectorRegistry
-from prometheus_client.multiprocess import MultiProcessCollector
 from pydantic import BaseModel, Field
 
 from gateway import __version__
 from gateway.api.exposition import exposed
 from gateway.edge.problems import handle_problems, include
+from gateway.engine.operations.counting import WorkersCollector
 from gateway.policies.troubles import Trouble
 from gateway.server.refusals import Scope
 
@@ -125,7 +125,7 @@ async def show_metrics(request: Request) -> Response:
     registry = REGISTRY
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         registry = CollectorRegistry()
-        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        WorkersCollector(registry)  # type: ignore[no-untyped-call]
     names = monitoring.may_read(request.scope)
     content, media_type = exposed(registry, request.headers.get("accept", ""), names=names)
     return Response(content, media_type=media_type)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
@@ -99,8 +100,28 @@ class Counted:
         return dict(found)
 
 
+class WorkersCollector(MultiProcessCollector):
+    """The metrics of all workers, from their files.
+
+    It leaves out files without content. A worker that starts creates its files empty, and prometheus_client cannot read those.
+    """
+
+    def collect(self) -> Iterable[Metric]:
+        """Read the files."""
+        files = [str(path) for path in Path(self._path).glob("*.db") if _size(path)]
+        families: Iterable[Metric] = self.merge(files, accumulate=True)  # type: ignore[no-untyped-call]
+        return families
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # the gauges of a worker that has ended
+        return 0
+
+
 def counted() -> Counted:
     """Read the metrics. With several workers this reads files of each, so call it in a thread."""
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        return Counted(MultiProcessCollector(CollectorRegistry()).collect())  # type: ignore[no-untyped-call]
+        return Counted(WorkersCollector(CollectorRegistry()).collect())  # type: ignore[no-untyped-call]
     return Counted(family for metric in _READ for family in metric.collect())
