@@ -87,7 +87,8 @@ class ByteStream:
         if self.received or self.length != length or self._response is None:
             return None
         whole = self._response.at_once(length)
-        self.received = 0 if whole is None else length
+        if whole is not None:
+            self.received = length
         return whole
 
     async def _interrupted(self, failure: LarderError) -> None:

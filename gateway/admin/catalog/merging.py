@@ -1,9 +1,8 @@
 """The configuration in force: the file's, with the catalog on top.
 
 Revoked keys of the file are left out. Credentials and origins of the catalog are added, unless the file has one of the same
-name. Rules of the catalog come before the file's, and the first match applies. Limits of a
-tenant in the catalog replace the file's. Records of the catalog that cannot be used,
-because their origin is gone or their tenant is disabled, are left out.
+name. Rules of the catalog come before the file's, and the first match applies. Limits of a tenant in the catalog replace those of
+the file. Records of the catalog that cannot be used, because their origin is gone or their tenant is disabled, are left out.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""SQLite under the catalog. ``database.py`` imports this module for the first transaction: SQLAlchemy's asyncio part brings its
-object-relational mapper, a twentieth of a gateway's start, and a gateway without a catalog needs neither."""
+"""SQLite under the catalog.
+
+``database.py`` imports this module for the first transaction. SQLAlchemy's asyncio part brings its object-relational mapper, which a
+gateway without a catalog would import for nothing at every start.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from sqlalchemy.pool import NullPool
 
 
 def engine(path: Path, patience: float, writes: str) -> AsyncEngine:
-    """A connection for every use, to an existing file.
+    """Create the engine of an existing file; it opens a connection for each transaction.
 
     Args:
         path: of the file.

@@ -38,7 +38,7 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer_principal import principal_header
 from gateway.model.ranges import parse_range
 from gateway.net.exchange import StreamedResponse
-from gateway.origin.headers import HOP_BY_HOP, content_range, relayable
+from gateway.origin.headers import content_range, relayable
 from gateway.policies.ring import Ring, path_key
 
 _ASKED = 2
@@ -303,13 +303,11 @@ def _version(response: StreamedResponse) -> tuple[Version, tuple[int, int]] | No
 
 
 def _raw(response: StreamedResponse) -> RawHeaders:
-    raw = []
-    headers = response.headers if response.header("connection") is None else relayable(response.headers)
-    for name, value in headers:
-        lowered = name.lower()
-        if not lowered.startswith("x-larder-") and lowered not in HOP_BY_HOP:
-            raw.append((lowered.encode("latin-1"), value.encode("latin-1")))
-    return raw
+    return [
+        (name.lower().encode("latin-1"), value.encode("latin-1"))
+        for name, value in relayable(response.headers)
+        if not name.lower().startswith("x-larder-")
+    ]
 
 
 async def _error(response: StreamedResponse, code: str, told: wire.CacheStatus) -> AboutCached:
