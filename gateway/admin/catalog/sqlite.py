@@ -1,7 +1,7 @@
 """SQLite under the catalog.
 
-``database.py`` imports this module for the first transaction. SQLAlchemy's asyncio part brings its object-relational mapper, which a
-gateway without a catalog would import for nothing at every start.
+``database.py`` imports this module for the first transaction. SQLAlchemy's asyncio part brings its object-relational mapper,
+which gateways without a catalog need not import.
 """
 
 from __future__ import annotations
