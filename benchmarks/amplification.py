@@ -4,7 +4,7 @@ Usage: python -m benchmarks.amplification [--against PATH_OF_ANOTHER_CHECKOUT]
 
 Each workload reads an object of its own that the gateway does not have, once, as its client library does, through the gateway and
 from the store itself (nginx on loopback, which ignores signatures). Bytes are the gateway's counters: those that it sent to the
-client, and those that it received from the store. "Before" is the gateway of the other checkout, measured in the same run.
+client, and those that it received from the store.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from botocore.config import Config
 from safetensors.numpy import save_file
 from zarr.storage import FsspecStore
 
-from benchmarks.report import machine, table, write
+from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import ACCESS_KEY, BUCKET, PROGRAM, SECRET_KEY, gateway, origin
 
 KIB, MIB = 1024, 1024**2
@@ -226,28 +226,34 @@ def run(against: Path | None = None) -> None:
 
 
 def _write(found: dict[str, dict[str, dict[str, float]]], where: dict[str, str]) -> None:
-    rows = []
+    compared = any("before" in of for of in found.values())
+    rows, ratios = [], []
     for workload in WORKLOADS:
         of = found[workload.name]
-        this, before, budget = of["this"], of.get("before"), workload.budget
+        this, budget = of["this"], workload.budget
+        earlier = [f"{of['before']['amplification']:.2f}", f"{of['before']['seconds']:.2f} s"] if compared else []
         rows.append(
             [
                 workload.name,
                 f"{this['asked'] / MIB:.1f} MiB",
                 f"{this['amplification']:.2f}" + (f" (at most {budget:g})" if budget else ""),
                 f"{this['requests']:.0f}",
-                f"{before['amplification']:.2f}" if before else "-",
                 f"{this['seconds']:.2f} s",
-                f"{before['seconds']:.2f} s" if before else "-",
                 f"{of['bare']['seconds']:.2f} s",
+                *earlier,
             ]
         )
+        if budget:
+            what = f"origin bytes / bytes asked for: {workload.name}"
+            ratios.append(Ratio(what, this["amplification"], budget))
     columns = [
-        "workload, of an object that is not cached", "asked for", "origin bytes / bytes asked for", "origin requests", "before",
-        "time", "before", "bare store",
+        "workload, of an object that is not cached", "asked for", "origin bytes / bytes asked for", "origin requests", "time",
+        "bare store", *(["ratio before", "time before"] if compared else []),
     ]  # fmt: skip
-    text = f"{__doc__.split(chr(10) * 2)[2].strip()}\n\n{table(columns, rows)}"
-    write("amplification", "Read amplification", text, found, where)
+    text = __doc__.split(chr(10) * 2)[2].strip()
+    if compared:
+        text += " *Before* is the gateway of another checkout, measured in the same run."
+    write("amplification", "Read amplification", f"{text}\n\n{table(columns, rows)}", found, where, ratios)
 
 
 if __name__ == "__main__":

@@ -43,12 +43,15 @@ from gateway.fleet.datasets import DatasetTable
 from gateway.fleet.invalidations import Invalidations
 from gateway.fleet.jobs import Beat, JobRecord, Jobs
 from gateway.fleet.leadership import Leadership
+from gateway.fleet.live import LiveExchange
 from gateway.fleet.membership import Membership, Pace
+from gateway.fleet.misses import MissReports
 from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, StreamReports
 from gateway.fleet.read_times import ReadTimes
 from gateway.fleet.results import HeldResults, ResultUses
 from gateway.fleet.samples import Samples
 from gateway.fleet.scaling import WorkerScaling
+from gateway.fleet.tenant_demand import TenantDemand
 from gateway.model.counters import Counters
 from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey
@@ -188,6 +191,9 @@ def _worker(url: str, number: int, timing: Timing, stack: AsyncExitStack) -> Wor
         WorkerScaling(redis, ZONE, LONG),
         ResultUses(redis, ZONE, LONG),
         HeldResults(redis, ZONE, LONG),
+        MissReports(redis, ZONE, LONG),
+        LiveExchange(redis, ZONE),
+        TenantDemand(redis, ZONE),
         Leadership(redis, ZONE, name, LONG),
     )
     electorate = Electorate(lambda: member.nodes.values(), lambda: True)
