@@ -31,7 +31,7 @@ NAMES = (
 )
 """What ``make bench`` measures, in at most 20 minutes on two cores."""
 LONG = ("closed_forms", "accuracy", "accuracy_sorted", "importance", "fleet_large", "index_large")
-"""What only a name starts: hit ratios, trainings and counts of messages, which no machine's speed changes, and an index of 12 GB."""
+"""What only a name starts: hit ratios, trainings and messages, which no machine's speed changes, and an index of 12 GB."""
 
 
 def main(names: Sequence[str]) -> None:

@@ -131,7 +131,7 @@ def _train(dataset: CachedDataset, held_out: tuple[torch.Tensor, torch.Tensor], 
     for _ in range(EPOCHS):
         for images, labels in loader:
             optimizer.zero_grad()
-            nn.functional.cross_entropy(network(images), labels).backward()
+            nn.functional.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
         with torch.inference_mode():

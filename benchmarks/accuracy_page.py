@@ -157,7 +157,7 @@ def _reads(by_arm: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def _picture(by_arm: dict[str, list[dict[str, Any]]]) -> None:
-    style = {
+    style: dict[Any, object] = {
         "font.family": "sans-serif",
         "font.size": 8.5,
         "axes.spines.top": False,

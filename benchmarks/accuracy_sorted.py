@@ -65,7 +65,7 @@ def train(kind: str, seed: int) -> float:
         for start in range(0, len(sequence) - BATCH + 1, BATCH):
             chosen = torch.from_numpy(sequence[start : start + BATCH])
             optimizer.zero_grad()
-            nn.functional.cross_entropy(network(items[chosen]), labels[chosen]).backward()
+            nn.functional.cross_entropy(network(items[chosen]), labels[chosen]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     network.eval()
     with torch.inference_mode():

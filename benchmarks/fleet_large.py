@@ -105,8 +105,10 @@ class Meter:
         before = await self._look()
         await work()
         used = _difference(before, await self._look())
-        parts = (one - other for one, other in zip(used[:3], idle[:3], strict=True))
-        return Usage(*(max(0.0, part) / messages for part in parts), used[3] / messages)
+        commands, received, sent = (
+            max(0.0, one - other) / messages for one, other in zip(used[:3], idle[:3], strict=True)
+        )
+        return Usage(commands, received, sent, used[3] / messages)
 
     async def _look(self) -> list[float]:
         stats, cpu = await self._redis.info("stats"), await self._redis.info("cpu")

@@ -54,11 +54,12 @@ class Arm:
     guard: bool = True
 
 
+_UNSEEN: dict[str, float | Literal["multinomial"]] = {"0.1": 0.1, "0.25": 0.25, "0.5": 0.5, "paper": "multinomial"}
 ARMS = {
     "uniform": Arm(0.0),
     **{
         f"{name}{', weights' if weighted else ''}": Arm(unseen, weighted)
-        for name, unseen in (("0.1", 0.1), ("0.25", 0.25), ("0.5", 0.5), ("paper", "multinomial"))
+        for name, unseen in _UNSEEN.items()
         for weighted in (False, True)
     },
     "0.5, no guard": Arm(0.5, guard=False),
@@ -138,7 +139,7 @@ def train(name: str, arm_name: str, seed: int) -> Training:
             ids = torch.tensor(batch)
             losses = losses_of(network(data.items[ids]), data.labels[ids])
             optimizer.zero_grad()
-            (losses * sampler.weights(ids) if arm.weighted else losses).mean().backward()
+            (losses * sampler.weights(ids) if arm.weighted else losses).mean().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
             sampler.update(ids, losses)

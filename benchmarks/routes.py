@@ -37,9 +37,10 @@ import gateway
 from benchmarks.objects import make_many
 from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, free_port, origin
-from gateway.app import Larder, create
+from gateway.app import create
 from gateway.config import load_settings
 from gateway.fleet.background import BackgroundRedis
+from gateway.server.refusals import Application
 from gateway.server.run import Launch, serve
 from gateway.testing.signed_requests import ClientSigner
 from gateway.wiring.config_file import launch_environment
@@ -132,7 +133,8 @@ class Recorder:
         """The route of what ``request`` causes; called in another thread."""
         self._in_loop(self._begin)
         request()
-        return self._in_loop(self._end)
+        route: Route = self._in_loop(self._end)
+        return route
 
     def _in_loop(self, work: Callable[[], Any]) -> Any:
         async def run() -> Any:
@@ -166,7 +168,7 @@ RECORDER = Recorder()
 class _Traced:
     """The gateway's application, which says in which loop it runs."""
 
-    def __init__(self, inner: Larder) -> None:
+    def __init__(self, inner: Application) -> None:
         self._inner = inner
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

@@ -92,11 +92,9 @@ def _write(
             cells.append(f"{sample['cpu_us']:.0f} µs, {sample['requests_per_second']:.0f}/s" if sample else "-")
         for name in ("protocol", "larder"):
             if name in by_server:
-                shown = Ratio.compared(
-                    f"CPU of a warm GET of {size}: Larder / nginx proxy_cache",
-                    *([sample["cpu_us"] for sample in samples[case][side]] for side in (name, "nginx")),
-                    BUDGETS[size],
-                )
+                ours, theirs = ([sample["cpu_us"] for sample in samples[case][side]] for side in (name, "nginx"))
+                what = f"CPU of a warm GET of {size}: Larder / nginx proxy_cache"
+                shown = Ratio.compared(what, ours, theirs, BUDGETS[size])
                 ratios.setdefault(case, {})[name] = shown.value
                 cells.append(str(shown))
                 if name == "larder" and connections == str(JUDGED):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -102,6 +103,10 @@ def run() -> dict[str, float]:
     return _write(samples, where)
 
 
+def _column(of: Sequence[dict[str, float]], field: str) -> list[float]:
+    return [each[field] for each in of]
+
+
 def _write(samples: Samples, where: dict[str, str]) -> dict[str, float]:
     medians = {case: {field: median(s[field] for s in of) for field in of[0]} for case, of in samples.items()}
     ratios = {
@@ -126,13 +131,15 @@ def _write(samples: Samples, where: dict[str, str]) -> dict[str, float]:
     judged = [
         Ratio.compared(
             f"items of {CASE} per second: one Python process from open files / local files",
-            *([each["items_per_second"] for each in samples[f"{CASE}, {way}"]] for way in ("socket_files", "files")),
+            _column(samples[f"{CASE}, socket_files"], "items_per_second"),
+            _column(samples[f"{CASE}, files"], "items_per_second"),
             FILES_BUDGET,
             at_least=True,
         ),
         Ratio.compared(
             f"CPU of an item of {CASE} in batches of {BATCH}, passed as an open file: Larder / nginx",
-            *([each["server_us"] for each in samples[f"{CASE}, {side}"]] for side in ("socket_files", "nginx")),
+            _column(samples[f"{CASE}, socket_files"], "server_us"),
+            _column(samples[f"{CASE}, nginx"], "server_us"),
             CPU_BUDGET,
         ),
     ]

@@ -113,7 +113,7 @@ def run(turns: int = 3) -> None:
     try:
         for start, _ in starts.values():
             start()  # byte code, and the catalog
-        took = {name: [] for name in starts}
+        took: dict[str, list[Took]] = {name: [] for name in starts}
         for _ in range(turns):
             for name, (start, _) in starts.items():
                 took[name].append(start())

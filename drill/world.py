@@ -54,6 +54,10 @@ class World:
         """The first gateway's cache directory."""
         return self.settings[0].cache
 
+    def finish(self, number: int) -> None:
+        """End the gateway that runs under this number."""
+        finish(self.gateways[number])
+
     def restart(self, number: int) -> None:
         """Start a gateway again that has ended."""
         home = self.home / f"again-{number}"
@@ -84,7 +88,7 @@ def world(home: Path, nodes: int = 1, cache: Path | None = None, files: int = 0,
             made.origin_links.append(link)
             made.settings.append(_settings(made, number, link, cache, settings))
             made.gateways.append(start(made.settings[-1], home / f"gateway-{number}", files=files))
-            stack.callback(lambda number=number: finish(made.gateways[number]))
+            stack.callback(made.finish, number)
         if nodes > 1:
             wait_for_fleet(made.gateways, {f"node-{number}": "READY" for number in range(nodes)})
         made.warm.register(made.gateways[0])

@@ -7,7 +7,7 @@ from gateway.sim.read_scenario import ClientSpec, PrefixSpec, ReadRunSpec, ReadS
 from gateway.sim.scenario import OriginSpec
 from gateway.sim.transparent import ReadRunResult, simulate_reads
 
-ORIGIN = OriginSpec(bandwidth="125MB", latency="150ms")  # type: ignore[arg-type]
+ORIGIN = OriginSpec(bandwidth="125MB", latency="150ms")
 CAPACITY = 1_430_000_000
 """35 % of the four prefixes."""
 PREFIXES = {

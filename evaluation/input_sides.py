@@ -145,8 +145,14 @@ def ray_data(facts: Facts) -> Iterator[Epoch]:
 def _ray(cpus: int) -> Iterator[None]:
     import ray
 
-    quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
-    ray.init(num_cpus=cpus, object_store_memory=256 << 20, _node_ip_address="127.0.0.1", **quiet)
+    ray.init(
+        num_cpus=cpus,
+        object_store_memory=256 << 20,
+        _node_ip_address="127.0.0.1",
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+    )
     try:
         yield
     finally:

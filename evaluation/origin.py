@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -73,13 +74,14 @@ class Origin:
 
     def reads(self, data: Data) -> int:
         """GETs of a dataset's items so far."""
-        return int(self._ask("reads", data.name))
+        count: int = self._ask("reads", data.name)
+        return count
 
     def limit(self, bandwidth: float, latency: float = 0.0, data: Data | None = None) -> None:
         """Send so many bytes per second of a dataset, or of all together, from now on; 0: as fast as they go."""
         self._ask("limit", f"/{BUCKET}/{data.name}/" if data else "/", bandwidth, latency)
 
-    def _ask(self, *question: object) -> object:
+    def _ask(self, *question: object) -> Any:
         self._connection.send(question)
         return self._connection.recv()
 

@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
@@ -78,10 +79,10 @@ def run() -> None:
 
 
 def _trainings() -> list[Training]:
-    common = {"data": DATA, "batch": BATCH, "epochs": 0, "substitute": 4}
-    early = [Training(name=f"early-{n}", compute=COMPUTE, seed=n, **common) for n in range(EARLY)]
-    late = [Training(name=f"late-{n}", compute=COMPUTE, seed=10 + n, start=JOIN, **common) for n in range(LATE)]
-    return [*early, Training(name="slow", compute=SLOW * COMPUTE, seed=20, **common), *late]
+    training = partial(Training, data=DATA, batch=BATCH, epochs=0, substitute=4)
+    early = [training(name=f"early-{n}", compute=COMPUTE, seed=n) for n in range(EARLY)]
+    late = [training(name=f"late-{n}", compute=COMPUTE, seed=10 + n, start=JOIN) for n in range(LATE)]
+    return [*early, training(name="slow", compute=SLOW * COMPUTE, seed=20), *late]
 
 
 def tell(store: Origin, directory: Path) -> Story:

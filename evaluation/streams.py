@@ -43,7 +43,7 @@ ORDERS: dict[str, tuple[ReadOrder, Pattern]] = {
     )
     for name, order in orders.items()
 }
-ORIGIN = OriginSpec(bandwidth="125MB", latency="100ms")  # type: ignore[arg-type]
+ORIGIN = OriginSpec(bandwidth="125MB", latency="100ms")
 
 
 def run() -> None:
@@ -295,7 +295,7 @@ def _table3() -> str:
 
 def _without_waiting(scenario: ReadScenario) -> float:
     """Mean seconds of the clients with a store that answers at once."""
-    at_once = OriginSpec(bandwidth="1TB")  # type: ignore[arg-type]
+    at_once = OriginSpec(bandwidth="1TB")
     alone = scenario.model_copy(update={"origin": at_once, "runs": (ReadRunSpec(name="none", mode="none"),)})
     (found,) = simulate_reads(alone)
     return found.mean_seconds()
@@ -311,7 +311,7 @@ def _simulated(
 
 
 def _runs(*modes: str, **streams: tuple[Parts, ...]) -> list[ReadRunSpec]:
-    plain = [ReadRunSpec(name=mode, mode=mode) for mode in modes]  # type: ignore[arg-type]
+    plain = [ReadRunSpec(name=mode, mode=mode) for mode in modes]
     return plain + [ReadRunSpec(name=name, mode="streams", without=without) for name, without in streams.items()]
 
 
@@ -478,11 +478,11 @@ def _mix(orders: tuple[str, ...]) -> tuple[list[PrefixSpec], list[ClientSpec]]:
         prefixes = [PrefixSpec(name="p0", files=1500, size=100_000)]
         turns = ("zipf, in a row", "neighbourhood, in a row", "zipf, anywhere")
         return prefixes, [
-            ClientSpec(name=order, prefix="p0", order=turn, reads=4000, start=500 * at, compute=0.02)  # type: ignore[arg-type]
+            ClientSpec(name=order, prefix="p0", order=turn, reads=4000, start=500 * at, compute=0.02)
             for at, (order, turn) in enumerate(zip(orders, turns, strict=True))
         ]
     prefixes = [PrefixSpec(name=f"p{at}", files=1500, size=100_000) for at in range(len(orders))]
     return prefixes, [
-        ClientSpec(name=f"c{at}", prefix=f"p{at}", order=order, reads=18_000, compute=0.02)  # type: ignore[arg-type]
+        ClientSpec(name=f"c{at}", prefix=f"p{at}", order=order, reads=18_000, compute=0.02)
         for at, order in enumerate(orders)
     ]

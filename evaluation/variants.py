@@ -32,7 +32,7 @@ from gateway.policies.eviction.order import BlobFacts, EvictionOrder
 from gateway.policies.eviction.uniform import Uniform
 from gateway.policies.space import stream_space
 from gateway.policies.streams import lifetime, zone
-from gateway.policies.streams.benefit import StreamNeed
+from gateway.policies.streams.benefit import ROUND, StreamNeed
 from gateway.policies.streams.prefetch import DEPTH, BlockRuns
 from gateway.policies.streams.tree import AccessStreamTree
 from gateway.sim.pooled import FirstInFirstOut
@@ -62,7 +62,7 @@ def _put(where: object, **replaced: object) -> None:
 
 def scale_time() -> None:
     """Let policies wait for ``TIME`` of their times."""
-    _put(stream_space, ROUND=stream_space.ROUND * TIME, _GRAIN=stream_space._GRAIN * TIME)
+    _put(stream_space, ROUND=ROUND * TIME, _GRAIN=stream_space._GRAIN * TIME)
     _put(lifetime, BASE=lifetime.BASE * TIME, PAUSE_BASE=lifetime.PAUSE_BASE * TIME)
 
 
@@ -177,6 +177,7 @@ class FarthestFirst(EvictionOrder):
     def __init__(self) -> None:
         self._file = Path(os.environ[FUTURE])
         self._places = np.load(self._file)
+        self._length: int = self._places.shape[1]
         self._began: list[float] = []
 
     def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
@@ -185,8 +186,8 @@ class FarthestFirst(EvictionOrder):
             self._began = [float(line) for line in self._file.with_suffix(".epochs").read_text().split()]
         following = bisect_right(self._began, access.time)
         if following >= len(self._places):
-            return -float(following + 1) * self._places.shape[1]
-        return -float(following * self._places.shape[1] + int(self._places[following, access.block]))
+            return -float(following + 1) * self._length
+        return -float(following * self._length + int(self._places[following, access.block]))
 
 
 def evict_farthest() -> None:

@@ -89,11 +89,8 @@ class ReadRunSpec(SpecTable):
     without: Annotated[tuple[Parts, ...], Field(description="What is left out")] = ()
     parts: Annotated[
         dict[Name, Size],
-        Field(
-            default_factory=dict,
-            description="Prefixes with a part of the cache that keeps what it has; not for streams",
-        ),
-    ]
+        Field(description="Prefixes with a part of the cache that keeps what it has; not for streams"),
+    ] = {}  # noqa: RUF012 - pydantic copies it
 
     def fits(self, prefixes: Collection[str], capacity: int) -> bool:
         """Whether the parts are of known prefixes and fit the cache."""
