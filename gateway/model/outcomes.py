@@ -32,6 +32,11 @@ class Reason(StrEnum):
         return reason
 
     COLD = "cold", "No bytes of the object are in the cache.", _WARM
+    EVICTED = (
+        "evicted",
+        "The object was in the cache and was evicted.",
+        "Give the node more cache.capacity, pin the prefix, or spare the cache from what is read once (cache = false).",
+    )
     PARTIAL = "partial", "Some of the wanted blocks are not in the cache: they were never read, or evicted.", _WARM
     RANGE = (
         "range",

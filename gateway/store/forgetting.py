@@ -33,6 +33,7 @@ class Forgetter:
         """Make every worker of the node forget these objects; effective whatever the disk's state, and when cancelled."""
         for key in keys:
             self._generations.bump(key)
+            self._generations.evicted.discard(key)
         try:
             deleted = self._disk.write(partial(_forgotten, keys=tuple(keys)))
         except DiskFault:
@@ -95,6 +96,8 @@ class Forgetter:
 
     async def _forget_pages(self, page: Operation[tuple[int, list[bytes]]]) -> int:
         self._generations.bump_all()
+        # Only the rows that are left tell keys below a prefix, and evicted objects have none.
+        self._generations.evicted.clear()
         forgotten = 0
         try:
             while True:

@@ -24,7 +24,7 @@ The table does not survive a reboot, which may lose marks that never reached the
 directory that it belongs to (``boot``). If a directory was not closed cleanly and its last start is not the recorded one, it is
 not vouched for: every row confirmed before ``since`` is checked with the origin before it is served.
 
-At the end is the workers' shared record of small ranges (policies/granularity.py).
+At the end are the workers' shared records of small ranges (policies/granularity.py) and of evicted objects (evicted.py).
 
 A new table is filled with random numbers. So a number of an old table (lost at a reboot, or private to a worker that could not
 attach one) is never mistaken for a number of the new one; and all pages exist, for touching a hole of a mapped file on a full
@@ -46,13 +46,16 @@ from zlib import crc32
 
 from gateway.model.keys import ObjectKey, rights_in
 from gateway.policies import granularity
+from gateway.store import evicted
+from gateway.store.evicted import EvictedKeys
 
 SLOTS = 65_536
 _SLOT_BYTES = 8 * SLOTS
 _MARKS_END = _SLOT_BYTES + SLOTS
 _DEBTS_END = _MARKS_END + SLOTS
 _BOOT_END = _DEBTS_END + 16
-_TABLE_BYTES = _BOOT_END + 4 * granularity.SLOTS
+_RANGES_END = _BOOT_END + 4 * granularity.SLOTS
+_TABLE_BYTES = _RANGES_END + 4 * evicted.SLOTS
 _PATH_BYTES = 4096
 _FILE_BYTES = _TABLE_BYTES + _PATH_BYTES
 _DIGITS = 24
@@ -139,8 +142,9 @@ class Generations:
         self._debts = memoryview(table)[_MARKS_END:_DEBTS_END]
         self._boot = memoryview(table)[_DEBTS_END : _DEBTS_END + 8].cast("Q")
         self._since = memoryview(table)[_DEBTS_END + 8 : _BOOT_END].cast("d")
-        self.ranges = memoryview(table)[_BOOT_END:_TABLE_BYTES].cast("I")
+        self.ranges = memoryview(table)[_BOOT_END:_RANGES_END].cast("I")
         """See ``granularity.TouchTable``."""
+        self.evicted = EvictedKeys(memoryview(table)[_RANGES_END:_TABLE_BYTES].cast("I"))
         self._learn_since()
 
     def _learn_since(self) -> None:

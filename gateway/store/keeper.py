@@ -25,6 +25,7 @@ from gateway.store.accesses import Folded
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk
 from gateway.store.index import blob_rows, objects, pool_rows
+from gateway.store.index.blob_rows import Evicted
 from gateway.store.index.schema import NODE
 from gateway.store.space import SpaceMeter
 
@@ -176,12 +177,14 @@ class Evictor:
         self.evicted_bytes += freed
         return blobs, freed
 
-    async def _drop(self, choose: Callable[[Connection], list[tuple[bytes, int]]]) -> tuple[int, int]:
+    async def _drop(self, choose: Callable[[Connection], Evicted]) -> tuple[int, int]:
         """Delete the rows of the chosen blobs, then their files; returns the number of blobs and bytes."""
         with self._space.evicting():
-            victims, counts = await self._disk.write(
+            (victims, lost), counts = await self._disk.write(
                 lambda connection: (choose(connection), blob_rows.counts(connection))
             )
+            for key in lost:
+                self._disk.generations.evicted.add(key)
             freed = sum(size for _, size in victims)
             # Release the space only after the files are gone, else blobs and fills together could exceed the capacity.
             self._space.learn(counts)

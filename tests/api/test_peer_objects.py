@@ -14,8 +14,10 @@ from gateway.api.peer.app import PeerApp
 from gateway.api.peer.objects import PeerObjects
 from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
+from gateway.engine.operations.explain import expected
 from gateway.fleet.peer_gate import PeerGate
 from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.outcomes import Reason
 from gateway.model.peer_auth import PeerSigner
 from gateway.model.peer_objects import object_path, read_error
 from gateway.model.peer_principal import principal_header
@@ -151,6 +153,20 @@ async def test_it_says_what_its_cache_did(home: Home) -> None:
     assert (again.body, again.headers["x-larder-cache"]) == (first.body, "HIT")
     assert (again.headers["x-amz-meta-a"], again.headers["content-length"]) == ("1", "100")
     assert home.bench.origin.count("GET") == 1
+
+
+async def test_an_evicted_object_is_told_from_a_new_one(home: Home) -> None:
+    """Rule: a miss of an object that had to make room is evicted, and explain foretells it."""
+    await home.ask()
+    await home.bench.settle()
+    store = home.bench.store
+    assert await store.try_lock()
+    assert await store.make_room(store.status().capacity)
+    explained = await home.bench.engine.explainer("me").here(KEY, home.bench.identity)
+    assert expected(Caching(), explained).reason is Reason.EVICTED
+    assert (await home.ask()).headers["x-larder-cache"] == "MISS; reason=evicted"
+    await home.bench.settle()
+    assert (await home.ask()).headers["x-larder-cache"] == "HIT"
 
 
 async def test_it_reads_the_clients_conditions_and_range(home: Home) -> None:

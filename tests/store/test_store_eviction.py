@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
+from gateway.store.generations import Generations
 from gateway.testing.faults import FaultyDirectory
 from gateway.testing.stores import (
     BLOCK,
@@ -113,6 +114,42 @@ async def test_an_object_that_loses_one_block_keeps_the_others(open_store, root)
     assert await store.blocks(record.row_id, 0, 2) == {0: refs[0], 2: refs[2]}
     assert await store.lookup(key_of("big")) == record
     assert_index_equals_disk(root)
+
+
+async def test_evicted_objects_are_remembered_by_every_worker(open_store):
+    """Rule: an object that lost its last block is noted for all workers; one that keeps a block is not."""
+    store, other = await open_store(capacity=3 * BLOCK), await open_store(capacity=3 * BLOCK)
+    assert await store.try_lock()
+    await put(store, "gone", b"g" * BLOCK, confirmed_at=1.0)
+    await put(store, "less", b"l" * BLOCK + b"m" * BLOCK, confirmed_at=2.0)
+    await store.sweep()
+    assert [key_of(name) in other.generations.evicted for name in ("gone", "less")] == [True, False]
+
+
+async def test_a_killed_gateway_has_noted_what_it_evicted(open_store, root):
+    """Rule: the notes are in the table that survives its processes."""
+    store = await open_store(capacity=1000)
+    assert await store.try_lock()
+    await fill(store, 1)
+    await store.sweep()
+    heir = Generations()
+    heir.attach(store.directory.generations, root)
+    assert key_of("0") in heir.evicted
+
+
+async def test_written_and_purged_objects_are_no_longer_evicted(open_store):
+    """Rule: the next miss of a key is not blamed on the size of the cache when a write or a purge caused it."""
+    store = await open_store(capacity=1000)
+    assert await store.try_lock()
+    for name, forget in (
+        ("written", lambda: store.forget([key_of("written")])),
+        ("purged", lambda: store.forget_prefix("default", "bucket", "pur")),
+    ):
+        await put(store, name, name[:1].encode() * 1000)
+        await store.sweep()
+        assert key_of(name) in store.generations.evicted
+        await forget()
+        assert key_of(name) not in store.generations.evicted
 
 
 async def test_a_reader_finishes_when_its_blob_is_evicted(open_store, root):

@@ -217,7 +217,7 @@ def _advice(found: Expected, knowledge: Knowledge, rule: Caching, *, covered: bo
         return "The object is here, fresh, and granted: it is served from the cache.", ""
     if found.reason is Reason.REVALIDATED:
         return _asked_first(knowledge, rule)
-    if found.reason is Reason.COLD and knowledge.former:
+    if found.reason in (Reason.COLD, Reason.EVICTED) and knowledge.former:
         return (
             "No bytes of the object are in the cache of its home. The previous owner, "
             f"{' and '.join(knowledge.former)}, is "

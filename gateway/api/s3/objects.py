@@ -93,6 +93,8 @@ class ObjectReads:
     async def _answer(
         self, exchange: Exchange, ask: Ask, found: Found, conditions: Conditions | None, wanted: ByteRange | None
     ) -> Answer | Forward:
+        if found.reason is Reason.COLD and self._engine.was_evicted(ask.key):
+            found = found._replace(reason=Reason.EVICTED)
         entry = found.entry
         meta = entry.record.meta
         headers = _entity_headers(meta)
@@ -127,6 +129,8 @@ class ObjectReads:
             outcome = Outcome.MISS
             if reason is not Reason.CHANGED:
                 reason = _reason_of(body)
+                if reason is Reason.COLD and self._engine.was_evicted(ask.key):
+                    reason = Reason.EVICTED
         return Answer(status, head, body, outcome, reason, length=length, span=(start, stop, meta.size))
 
 

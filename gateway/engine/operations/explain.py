@@ -38,7 +38,8 @@ class Knowledge:
     ``known``: its index has the object; then ``fresh_until`` and ``granted_until`` are the times until which it may be served
     without asking the origin (``None``: never asked, or never granted; far in the future: no limit), and ``resident``
     of ``blocks`` are on disk. ``serves`` combines freshness, grant and channel at this moment. ``former`` are the previous
-    homes, asked in this order before the origin. ``pool`` is charged with the first block.
+    homes, asked in this order before the origin. ``pool`` is charged with the first block. ``evicted``: nothing of it is
+    resident, and it was.
     """
 
     node: str
@@ -55,6 +56,7 @@ class Knowledge:
     serves: bool = False
     former: tuple[str, ...] = ()
     pool: str = ""
+    evicted: bool = False
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Knowledge:
@@ -79,10 +81,14 @@ def expected(rule: Caching, knowledge: Knowledge) -> Expected:
     if not rule.cache:
         return Expected(Outcome.BYPASS, Reason.RULE)
     if not knowledge.known:
-        return Expected(Outcome.MISS, Reason.COLD if knowledge.usable else Reason.DISK)
+        return Expected(Outcome.MISS, _absent(knowledge) if knowledge.usable else Reason.DISK)
     if knowledge.resident < knowledge.blocks:
-        return Expected(Outcome.MISS, Reason.PARTIAL if knowledge.resident else Reason.COLD)
+        return Expected(Outcome.MISS, Reason.PARTIAL if knowledge.resident else _absent(knowledge))
     return Expected(Outcome.HIT, None if knowledge.serves else Reason.REVALIDATED)
+
+
+def _absent(knowledge: Knowledge) -> Reason:
+    return Reason.EVICTED if knowledge.evicted else Reason.COLD
 
 
 class Explainer:
@@ -104,10 +110,13 @@ class Explainer:
         services, store = self._services, self._services.store
         usable, since = store.usable, services.trusted_since()
         entry = await self._reads.known(key)
+        evicted = key in store.generations.evicted
         if entry is None or not entry.has_bytes:
-            return Knowledge(self._me, usable, since < math.inf, former=self._former(key))
+            return Knowledge(self._me, usable, since < math.inf, former=self._former(key), evicted=evicted)
         record = entry.record
-        resident = {**await store.blocks(record.row_id, 0, record.block_count - 1), **entry.blobs}
+        resident = await store.blocks(record.row_id, 0, record.block_count - 1)
+        # Memory may name evicted blobs. Those that were just stored, and are not in the index yet, are open.
+        resident |= {number: ref for number, ref in entry.blobs.items() if store.resident(ref) is not None}
         rule = services.rules.for_path(key.path)
         granted = self._grants.widest(key, identity.name, rule, entry.grants.get(identity.name))
         standing = EntryState(record.confirmed_at, granted, since)
@@ -126,6 +135,7 @@ class Explainer:
             resident=len(resident),
             serves=decide(standing, rule, services.now()) is Verdict.SERVE,
             pool="" if charged is None else charged.pool.name,
+            evicted=evicted and not resident,
         )
 
     def _former(self, key: ObjectKey) -> tuple[str, ...]:

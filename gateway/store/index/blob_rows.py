@@ -8,11 +8,12 @@ either the fill's row protects the file, or the fill sees that the file is gone 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import Connection
 from typing import NamedTuple
 
+from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef
 from gateway.store.index import pool_rows
 from gateway.store.index.pool_rows import Entering, NewBlob
@@ -36,6 +37,13 @@ class Counts:
 
     size: int
     blobs: int
+
+
+class Evicted(NamedTuple):
+    """Deleted rows: digests and sizes of blobs, and the objects that lost their last block with them."""
+
+    blobs: list[tuple[bytes, int]]
+    objects: list[ObjectKey]
 
 
 class Kept(NamedTuple):
@@ -132,51 +140,54 @@ def note_verified(connection: Connection, digest: bytes, mtime_ns: int, boot: in
     connection.execute("UPDATE blobs SET mtime_ns = ?, boot = ? WHERE digest = ?", (mtime_ns, boot, digest))
 
 
-def evict(connection: Connection, wanted: int, files: int, limit: int) -> list[tuple[bytes, int]]:
-    """Delete the rows of the next blobs in the eviction order, until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs.
-
-    Returns:
-        Digests and sizes.
-    """
-    chosen = pool_rows.victims(connection, wanted, files, limit)
-    drop(connection, [digest for digest, _ in chosen])
-    return chosen
+def evict(connection: Connection, wanted: int, files: int, limit: int) -> Evicted:
+    """Delete the rows of the next blobs in the eviction order, until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs."""
+    return _evict(connection, pool_rows.victims(connection, wanted, files, limit))
 
 
-def evict_pool(connection: Connection, name: str, limit: int) -> list[tuple[bytes, int]]:
-    """Delete the rows of at most ``limit`` blobs of a pool; returns digests and sizes."""
-    chosen = pool_rows.lowest(connection, name, limit)
-    drop(connection, [digest for digest, _ in chosen])
-    return chosen
+def evict_pool(connection: Connection, name: str, limit: int) -> Evicted:
+    """Delete the rows of at most ``limit`` blobs of a pool."""
+    return _evict(connection, pool_rows.lowest(connection, name, limit))
 
 
-def evict_items(connection: Connection, digests: Sequence[bytes]) -> list[tuple[bytes, int]]:
-    """Delete the rows of blobs stored for their own sake only; returns digests and sizes of those deleted."""
+def evict_items(connection: Connection, digests: Sequence[bytes]) -> Evicted:
+    """Delete the rows of those of these blobs that are stored for their own sake only."""
     marks = ",".join("?" * len(digests))
     statement = (
         f"SELECT digest, size FROM blobs WHERE digest IN ({marks}) AND item = 1 "  # noqa: S608 - "?" only
         "AND NOT EXISTS (SELECT 1 FROM object_blocks WHERE object_blocks.digest = blobs.digest)"
     )
-    victims: list[tuple[bytes, int]] = connection.execute(statement, tuple(digests)).fetchall()
-    drop(connection, [digest for digest, _ in victims])
-    return victims
+    return _evict(connection, connection.execute(statement, tuple(digests)).fetchall())
 
 
-def drop(connection: Connection, digests: Iterable[bytes]) -> int:
+def _evict(connection: Connection, chosen: list[tuple[bytes, int]]) -> Evicted:
+    return Evicted(chosen, [key for digest, _ in chosen for key in _untie(connection, digest)])
+
+
+def _untie(connection: Connection, digest: bytes) -> list[ObjectKey]:
+    """Delete a blob with all its ties, and the objects that lose their last block, which are returned."""
+    lost = []
+    holders = connection.execute("SELECT DISTINCT object_id FROM object_blocks WHERE digest = ?", (digest,)).fetchall()
+    connection.execute("DELETE FROM object_blocks WHERE digest = ?", (digest,))
+    for holder in holders:
+        found = connection.execute(
+            "SELECT origin, bucket, key FROM objects "
+            "WHERE id = ? AND NOT EXISTS (SELECT 1 FROM object_blocks WHERE object_id = objects.id)",
+            holder,
+        ).fetchone()
+        if found is not None:
+            lost.append(ObjectKey(*found))
+            connection.execute("DELETE FROM objects WHERE id = ?", holder)
+    connection.execute("DELETE FROM blobs WHERE digest = ?", (digest,))
+    return lost
+
+
+def _drop(connection: Connection, digests: Sequence[bytes]) -> int:
     """Delete blobs with all their ties, and objects that lose their last block; returns the number of blobs with a row."""
-    dropped = 0
+    known = [digest for digest in digests if find(connection, digest) is not None]
     for digest in digests:
-        holders = connection.execute(
-            "SELECT DISTINCT object_id FROM object_blocks WHERE digest = ?", (digest,)
-        ).fetchall()
-        connection.execute("DELETE FROM object_blocks WHERE digest = ?", (digest,))
-        for holder in holders:
-            connection.execute(
-                "DELETE FROM objects WHERE id = ? AND NOT EXISTS (SELECT 1 FROM object_blocks WHERE object_id = objects.id)",
-                holder,
-            )
-        dropped += connection.execute("DELETE FROM blobs WHERE digest = ?", (digest,)).rowcount
-    return dropped
+        _untie(connection, digest)
+    return len(known)
 
 
 def remove_files(
@@ -198,7 +209,7 @@ def drop_wrong(connection: Connection, digest: bytes, path: str, wrong: tuple[in
         found = (status.st_dev, status.st_ino)
     except FileNotFoundError:
         found = None
-    return drop(connection, [digest]) if found == wrong else 0
+    return _drop(connection, [digest]) if found == wrong else 0
 
 
 def drop_broken(connection: Connection, digests: Sequence[bytes], path_of: Callable[[bytes], str]) -> list[bytes]:
@@ -214,7 +225,7 @@ def drop_broken(connection: Connection, digests: Sequence[bytes], path_of: Calla
             whole = False
         if not whole:
             broken.append(digest)
-    drop(connection, broken)
+    _drop(connection, broken)
     return broken
 
 
