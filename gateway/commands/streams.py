@@ -18,6 +18,15 @@ def _hits(stream: Mapping[str, Any]) -> float | None:
     return stream.get("hits", 0) / accesses if accesses else None
 
 
+_STATES: Mapping[object, str] = {0: "ended", 1: "paused"}
+"""Targets that mean that a stream keeps no space against others, as the admin API documents them."""
+
+
+def target(amount: object) -> str | None:
+    """The target of a stream's pool: bytes, or why it keeps none."""
+    return _STATES.get(amount) or size(amount)
+
+
 def _of_pool(field: str) -> Callable[[Mapping[str, Any]], object]:
     return lambda stream: (stream.get("pool") or {}).get(field)
 
@@ -30,7 +39,7 @@ _COLUMNS = (
     Column("read", "bytes", size),
     Column("order", _of_pool("order")),
     Column("held", _of_pool("bytes"), size),
-    Column("target", _of_pool("target"), size),
+    Column("target", _of_pool("target"), target, number=True),
     Column("idle", "idle_seconds", age),
     Column("pinned", "pinned", size),
 )
@@ -124,4 +133,6 @@ def _ahead(ahead: Mapping[str, Any]) -> str | None:
 def _pool(pool: Mapping[str, Any]) -> str:
     if not pool:
         return "default"
-    return f"{pool.get('name')}, {pool.get('order')}: {size(pool.get('bytes'))} of {size(pool.get('target'))}"
+    most = pool.get("target")
+    between = ", " if most in _STATES else " of "
+    return f"{pool.get('name')}, {pool.get('order')}: {size(pool.get('bytes'))}{between}{target(most)}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gateway.commands import nodes, status, traffic
+from gateway.commands import nodes, status, streams, traffic
 from gateway.commands.connection import Admin, connected
 from gateway.commands.grammar import asking, count, describe, duration
 from gateway.commands.output import (
@@ -37,7 +37,7 @@ _POOLS = (
     Column("pool"),
     Column("what"),
     Column("held", shown=size),
-    Column("target", shown=size),
+    Column("target", lambda one: (streams.target if one["what"] == "stream" else size)(one.get("target")), number=True),
     Column("hits", shown=share),
 )
 _ORIGINS = (

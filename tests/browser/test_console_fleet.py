@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from playwright.sync_api import Route, expect
 
+from gateway.policies.streams.pattern import WINDOW
 from tests.batches import bytes_of, stock
 from tests.browser.chromium import PATIENCE, READ_TOKEN, TOKEN, Played
 from tests.browser.console import admin, closed, confirm, console, field, press, row
 from tests.browser.looks import faint_texts, overflow, walk_by_tab
 from tests.gateways import Running, Settings, gateway
-from tests.scenarios.clients import get
-from tests.scenarios.world import Origin
+from tests.origins.processes import wait_until
+from tests.scenarios.clients import Client, get
+from tests.scenarios.world import SOON, Origin
 
 expect.set_options(timeout=PATIENCE)
 
@@ -199,6 +201,23 @@ def test_a_read_is_explained(window: Any, running: Running, origin: Origin) -> N
     field(page, "Access key").fill("GWA")
     confirm(page, "Explain")
     expect(page.locator("#action-result")).to_contain_text("The next read of data/explained/a is expected to be HIT.")
+
+
+def test_a_read_of_a_stream_is_explained(window: Any, running: Running, origin: Origin) -> None:
+    """Rule: an object of an access stream is explained with the stream and its pattern."""
+    with Client(running.endpoint) as client:
+        for number in range(WINDOW + 10):
+            origin.put(f"/data/scanned/{number:03}", b"x")
+            assert client.get(f"/data/scanned/{number:03}").status == 200
+    known = "explain?bucket=data&key=scanned/000&access_key_id=GWA"
+    wait_until(lambda: admin(running, "GET", known).json["pattern"] == "sequential", SOON, "its pattern")
+    page = console(window, "explain", READ_TOKEN).page
+    press(page, "Explain")
+    for label, value in (("Bucket", "data"), ("Key", "scanned/000"), ("Access key", "GWA")):
+        field(page, label).fill(value)
+    confirm(page, "Explain")
+    expected = "Its reads belong to the stream data/scanned/, whose pattern is sequential."
+    expect(page.locator("#action-result")).to_contain_text(expected)
 
 
 def test_a_profile_is_recorded_warmed_and_deleted(window: Any, running: Running) -> None:

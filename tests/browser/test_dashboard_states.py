@@ -376,6 +376,18 @@ def test_an_empty_fleet_says_so(window: Any) -> None:
     expect(page.locator("[data-figure='total.saved_bytes']")).to_have_text("0\u00a0B")
 
 
+def test_streams_say_whether_they_keep_space(window: Any) -> None:
+    """Rule: a stream that pauses or has ended says so instead of a target, and each order is in plain words."""
+    page = window().page
+    overview = deepcopy(figures.AT_WORK)
+    for stream, target, order in zip(overview["streams"], (0, 1, 10**12), ("uniform", "lru", "loop"), strict=False):
+        stream["pool"] |= {"target": target, "order": order}
+    shown(page, overview)
+    rows = page.locator("#streams tbody tr")
+    for row, words in enumerate(("498\u00a0GB, ended", "63.1\u00a0GB, paused", "read last")):
+        expect(rows.nth(row)).to_contain_text(words)
+
+
 def test_names_are_text(window: Any) -> None:
     """Rule: HTML in whatever the API gives is shown as it is written, makes no element, and runs nothing."""
     page = window().page

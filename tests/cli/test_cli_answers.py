@@ -217,6 +217,9 @@ def test_streams_say_what_was_recognised_and_what_is_held(admin, operator):
     assert "stream:lake/train/, uniform: 3.0 MB of 4.0 MB" in shown
     assert "50, 75.0% of them read" in shown
     assert "not recognised yet" in operator("streams", "show", "lake/new/").out
+    for target, words in ((0, "ended"), (1, "paused")):
+        admin.answers["GET streams/lake%2Ftrain%2F"] = {**STREAM, "pool": {**POOL, "target": target}}
+        assert f"stream:lake/train/, uniform: 3.0 MB, {words}" in operator("streams", "show", "lake/train/").out
     assert operator("streams", "--json").json["items"] == [held, new]
 
 
@@ -379,7 +382,7 @@ def test_top_prints_the_fleet_once_where_there_is_no_terminal(admin, operator):
             "buckets": [{"bucket": "data", "tenant": "vision", "requests_per_second": 2, "sent_bytes_per_second": 1e6}],
             "misses": [{"bucket": "data", "prefix": "train/", "reason": "cold", "requests": 12, "bytes": 3000}],
         },
-        "streams": [{"name": "data/train/", "pool": pool}],
+        "streams": [{"name": "data/train/", "pool": pool}, {"name": "data/old/", "pool": {**pool, "target": 1}}],
         "origins": [
             {"name": "default", "state": "silent", "requests_per_second": 3, "p50": 0.02, "lost_by": ["node-1"]}
         ],
@@ -390,6 +393,7 @@ def test_top_prints_the_fleet_once_where_there_is_no_terminal(admin, operator):
         "data/train/ cold 12 3.0 kB",
         "imagenet dataset 28.0 GB 28.0 GB -",
         "data/train/ stream 500.0 MB 1.0 GB 75.0%",
+        "data/old/ stream 500.0 MB paused 75.0%",
         "default silent 3.0/s 20.0 ms - - node-1",
         "no problems",
     ):

@@ -256,7 +256,8 @@ class StreamPool(ResponseModel):
     name: str = Field(examples=["stream:datasets/imagenet/train/"])
     order: str = Field(description="eviction order", examples=["uniform"])
     target: int = Field(
-        description="bytes; 0: the stream has ended and its space is released", examples=[50_000_000_000]
+        description="bytes; 0: the stream has ended and its space is released; 1: it pauses, and others take its space first",
+        examples=[50_000_000_000],
     )
     bytes: int = Field(examples=[48_211_000_000])
     blobs: int = Field(examples=[418_220])

@@ -13,6 +13,7 @@ function sentences(found) {
     `The next read of ${found.bucket}/${found.key} is expected to be ${found.outcome}${found.reason ? `, ${found.reason}` : ""}.`,
     found.explanation,
     found.change,
+    found.stream && `Its reads belong to the stream ${found.stream}, whose pattern is ${found.pattern}.`,
     `Node ${found.home} owns it: ${known}. It is in the pool ${found.pool}, and the rule ${rule.match} applies.`,
     found.unreachable && `The owner could not be asked: ${found.unreachable}. ${found.asked} answered.`,
   ].filter(Boolean);

@@ -36,6 +36,7 @@ function spaceWords({ pool, pinned }) {
   if (pinned) return `${bytes(pool?.bytes ?? 0)} of ${bytes(pinned)} pinned`;
   if (pool === null) return "shared space";
   if (pool.target === 0) return `${bytes(pool.bytes)}, ended`;
+  if (pool.target === 1) return `${bytes(pool.bytes)}, paused`;
   return `${bytes(pool.bytes)} of ${bytes(pool.target)}`;
 }
 
@@ -48,7 +49,7 @@ function update(row, stream) {
   setText(parts.hits, stream.accesses > 0 ? share(stream.hits / stream.accesses) : "–");
   setText(parts.read, bytes(stream.bytes));
   const { pool } = stream;
-  parts.space.show(pool !== null && pool.target > 0 ? Math.min(1, pool.bytes / pool.target) : 0, spaceWords(stream));
+  parts.space.show(pool !== null && pool.target > 1 ? Math.min(1, pool.bytes / pool.target) : 0, spaceWords(stream));
   setText(parts.order, pool === null ? "–" : leavesFirst(pool.order));
   const read = stream.idle_seconds < 10 ? "just now" : `${duration(stream.idle_seconds)} ago`;
   setText(parts.idle, stream.accesses === 0 ? "–" : read);

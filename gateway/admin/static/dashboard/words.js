@@ -29,6 +29,7 @@ const ORDERS = {
   lfu: "least often used",
   uniform: "newest",
   consumed: "already read",
+  loop: "read last",
 };
 
 const CACHING_WHY = {
