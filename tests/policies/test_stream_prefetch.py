@@ -1,5 +1,7 @@
 """Prefetch by pattern: what is loaded next, how far, and when it stops."""
 
+import numpy as np
+
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import (
     DEPTH,
@@ -16,6 +18,7 @@ from gateway.policies.streams.prefetch import (
     read_whole,
     whole_stream,
 )
+from gateway.sim.reads import loose_scan
 
 PLENTY = 10**9
 
@@ -85,6 +88,23 @@ def test_what_is_cached_already_is_not_looked_for_until_a_miss():
     assert ahead.following([JUDGED + 1], 1) == ()
     ahead.read(JUDGED + 1, hit=False)
     assert ahead.following([JUDGED + 2], 1) == (JUDGED + 2,)
+
+
+def test_threads_that_read_out_of_order_are_served():
+    """Rule: reads that come up to ten places early or late go as deep as a scan in order; what was just read is not loaded."""
+    ahead = AheadOf(PLENTY)
+    order = loose_scan(np.random.default_rng(1), 5000, 2000).tolist()
+    loaded = follow(ahead, order)
+    assert ahead.depth == MOST_DEPTH
+    assert ahead.accuracy > 0.98
+    assert len(set(order) & set(loaded)) > 0.95 * len(order)
+
+
+def test_what_was_read_long_ago_is_loaded_again():
+    """Rule: a scan that begins again is loaded ahead as the first time."""
+    ahead = AheadOf(PLENTY)
+    follow(ahead, range(200))
+    assert set(follow(ahead, range(200))) >= set(range(1, 200))
 
 
 def test_clients_at_several_places_are_served_at_once():

@@ -45,6 +45,9 @@ PATIENCE = 32
 """Reads of a stream, for each sibling of depth, after which what was loaded before them counts as wasted."""
 REST = 1000
 """Reads of a stream for which nothing is loaded after a bad judgement."""
+LATELY = 32
+"""Reads of a stream within which a sibling that was read is not loaded: several threads read a little out of order, so the next
+siblings may be behind one of them."""
 MOST_PACE = 4
 """Bytes of a random stream that are loaded for each that clients have read, at most, once what was loaded is read."""
 MOST_FAILURES = 8
@@ -239,6 +242,8 @@ class AheadOf:
         self._judged = 0
         self._kept_up = 0
         self._there = 0
+        self._lately: OrderedDict[Segment, int] = OrderedDict()
+        """Siblings that were read, and at which read."""
         self.depth = DEPTH
         self.loaded = 0
         self.used = 0
@@ -263,6 +268,10 @@ class AheadOf:
         self._reads += 1
         if not hit:
             self._there = 0
+        self._lately[name] = self._reads
+        self._lately.move_to_end(name)
+        while next(iter(self._lately.values())) <= self._reads - LATELY:
+            self._lately.popitem(last=False)
         if name in self._pending:
             self._judge(name, good=True)
         while self._pending:
@@ -281,7 +290,8 @@ class AheadOf:
         if self.resting:
             return ()
         room = max(0, self._most_bytes - self._bytes) // max(size, 1)
-        wanted = tuple([name for name in siblings[: self.depth] if name not in self._pending][:room])
+        unknown = [name for name in siblings[: self.depth] if name not in self._pending and name not in self._lately]
+        wanted = tuple(unknown[:room])
         for name in wanted:
             self._pending[name] = _Pending(size, self._reads)
         self._bytes += size * len(wanted)
