@@ -92,14 +92,11 @@ class Engine:
             body.data = None if part is None else part.piece(start, stop)
             if body.data is not None:
                 return body
-            growing = None if found.fill is None else self.blocks.follow(body)
-            if growing is None:
-                await self.blocks.load(entry, body.numbers[0], body.numbers[-1])
-                body.missed = self.blocks.lacks(entry, body.numbers)
-                body.partial = body.missed and entry.has_bytes and entry.record.block_count > 1
-            elif not ask.hasty:
-                await growing.available(min(body.first, growing.length - 1))
+            if found.fill is not None and self.blocks.follow(body, found.fill):
                 return body
+            await self.blocks.load(entry, body.numbers[0], body.numbers[-1])
+            body.missed = self.blocks.lacks(entry, body.numbers)
+            body.partial = body.missed and entry.has_bytes and entry.record.block_count > 1
             await (self._reads.hastily(ask, body.prepare()) if body.missed and ask.hasty else body.prepare())
         except BaseException:
             body.close()

@@ -147,6 +147,8 @@ class GrowingBlob:
         """The bytes of a small blob, which is written in one step when complete."""
         self.ref: BlobRef | None = None
         self.failure: LarderError | None = None
+        self.on_progress: Callable[[], None] | None = None
+        """Called once: when the first bytes arrived, or the blob ended before."""
         self._waiters: list[asyncio.Future[None]] = []
         self._users = 1  # the filler
 
@@ -203,6 +205,9 @@ class GrowingBlob:
 
     def progress(self) -> None:
         """Wake the readers: bytes arrived, or the blob ended."""
+        if self.on_progress is not None:
+            self.on_progress()
+            self.on_progress = None
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -6,7 +6,6 @@ import takes a quarter of a start.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -51,7 +50,7 @@ class CredentialChain:
             return self._keys
         asking = self._asking.join(None, self._ask)
         if age >= _USABLE_FOR:
-            await asyncio.shield(asking)
+            await asking
             if self._problem:
                 raise OriginUnavailable(f"the AWS credential chain failed: {self._problem}")
         return self._keys

@@ -10,7 +10,6 @@ time, never bytes.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -106,9 +105,8 @@ class ItemBlobs:
 
     async def ready(self, content: Content) -> None:
         """Wait for the survey of a small dataset; a large one is surveyed in the background."""
-        task = self._surveys.get(content)
-        if task is not None and content.items <= _INLINE:
-            await asyncio.shield(task)
+        if content in self._surveys and content.items <= _INLINE:
+            await self._surveys.waiter(content)
 
     async def close(self) -> None:
         """Stop the surveys."""

@@ -56,12 +56,37 @@ async def test_a_forgotten_call_is_joined_by_nobody_else() -> None:
     flight.forget("a")
     two = flight.join("a", second)
     first.gate.set()
-    await one
+    assert await one == 1
     await asyncio.sleep(0)
-    assert flight.get("a") is two
-    three = flight.begin("a", first())
-    assert flight.get("a") is three
-    await flight.stop()
+    assert "a" in flight
+    flight.begin("a", first())
+    assert await flight.result("a", second) == 2  # of ``first``
+    second.gate.set()
+    assert (await two, second.begun) == (1, 1)
+
+
+async def test_a_call_may_answer_before_it_ends() -> None:
+    """Rule: callers have their result as soon as the call gives it; later callers begin another call."""
+    flight: SingleFlight[str, int] = SingleFlight()
+    work = Work()
+    callers = [flight.join("a", work), flight.join("a", work)]
+    callers[0].cancel()
+    flight.answer("a", 7)
+    assert (await callers[1], "a" in flight, len(flight)) == (7, False, 1)
+    later = flight.join("a", work)
+    work.gate.set()
+    assert await later == 2
+
+
+async def test_a_call_that_never_began_is_waited_for_by_nobody() -> None:
+    """Rule: a call that is cancelled before its first step ends the waits for it."""
+    flight: SingleFlight[str, int] = SingleFlight()
+    caller = asyncio.create_task(flight.result("a", Work()))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await flight.stop()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
 
 
 async def test_an_error_that_no_caller_takes_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
@@ -75,7 +100,7 @@ async def test_an_error_that_no_caller_takes_is_no_news(caplog: pytest.LogCaptur
         await flight.result("a", fail)
     flight.join("a", fail)
     await flight.drain()
-    assert flight.get("a") is None
+    assert "a" not in flight
     assert caplog.records == []
 
 

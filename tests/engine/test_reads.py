@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
+import pytest
+
+from gateway.engine.fetching import RESUMES
 from gateway.engine.objects.reads import Forward, Found
 from gateway.model.access import Access
+from gateway.model.errors import OriginUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
-from gateway.testing.origin_faults import DieBeforeHeaders, Gate, Hang
+from gateway.testing.origin_faults import DieAfter, DieBeforeHeaders, Gate, Hang
 from tests.engine.conftest import BLOCK, Bench
 
 
@@ -18,6 +24,32 @@ async def test_many_readers_of_a_cold_object_ask_once(bench: Bench) -> None:
     bodies = await asyncio.gather(*(bench.read("k") for _ in range(50)))
     assert set(bodies) == {b"x" * 5000}
     assert bench.origin.count("GET") == 1
+
+
+async def test_a_fill_that_gets_no_byte_fails_all_readers_that_wait_for_it(bench: Bench) -> None:
+    """Rule: an origin that breaks off before the first byte is asked again by the fill alone, not by each reader."""
+    bench.origin.put("b", "k", b"x" * 5000)
+    bench.origin.inject(DieAfter(size=0, times=100))
+    ended = await asyncio.gather(*(bench.read("k") for _ in range(3)), return_exceptions=True)
+    assert [type(each) for each in ended] == [OriginUnavailable] * 3
+    assert bench.origin.count("GET") == 1 + RESUMES
+
+
+async def test_a_question_that_never_began_is_waited_for_by_nobody(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: readers whose question to the origin is cancelled before its first step do not wait for an answer."""
+    start = bench.engine.blocks.tasks.start
+
+    def cancelled(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = start(work)
+        task.cancel()
+        return task
+
+    monkeypatch.setattr(bench.engine.blocks.tasks, "start", cancelled)
+    async with asyncio.timeout(10):
+        ended = await asyncio.gather(bench.read("k"), bench.read("k"), return_exceptions=True)
+    assert [type(each) for each in ended] == [asyncio.CancelledError] * 2
 
 
 async def test_freshness_and_grant_are_renewed_by_one_head(bench: Bench) -> None:

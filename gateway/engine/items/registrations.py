@@ -233,7 +233,7 @@ class Registrations:
     # --- copying
 
     async def _copy(self, shared: Shared, name: Name) -> None:
-        if self._copies.get(name) is None:
+        if name not in self._copies:
             rest = self._resting.get(name)
             if rest is not None and rest[0] == self._listed.get(name):
                 return

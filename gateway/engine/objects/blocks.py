@@ -126,20 +126,22 @@ class Blocks:
         if self._growing.get(slot, (None,))[0] is fill:
             del self._growing[slot]
 
-    def follow(self, body: Body) -> GrowingBlob | None:
-        """Have a body follow the fill that its reader has begun.
+    def follow(self, body: Body, fill: Fill) -> bool:
+        """Have a body follow the fill that came of its reader's question; returns whether it does.
 
-        Returns:
-            Its first block; ``None`` if the fill does not give that any more.
+        Raises:
+            LarderError: the fill failed before its first byte.
         """
         entry, number = body.entry, body.numbers[0]
+        if (failure := fill.blocks[number].failure) is not None:
+            raise failure
         growing = self._join(entry, number)
         if growing is None:
-            return None
+            return False
         body.missed = True
         body.follow(growing)
         self._accesses.record(Access(entry.key, number, b"", False, self._services.now(), body.identity))
-        return growing[1]
+        return True
 
     async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlob]:
         """See ``BlockSource.block``."""

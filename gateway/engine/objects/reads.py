@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from gateway.engine.objects.blocks import Blocks
@@ -71,7 +72,8 @@ class Ask:
 class Found(NamedTuple):
     """The object is known and may be read by this reader.
 
-    ``part`` is the small range that told what the object is; ``fill`` is of all of it, and this reader's question began it.
+    ``part`` is the small range that told what the object is. ``fill`` came of the question to the origin: it is of the whole
+    object, and has its first bytes, or failed before.
     """
 
     entry: ObjectEntry
@@ -97,8 +99,10 @@ class Forward:
     miss: bool = False
 
 
-_Answered = asyncio.Future[Found | Relay | Forward | None]
+_Answer = Found | Relay | Forward | None
 """The outcome of a question to the origin; ``None``: look again."""
+_AskOrigin = Callable[[Ask, Caching, int], Coroutine[Any, Any, _Answer]]
+"""A question about an object under a rule, with the generation of its key."""
 
 
 class Learned(NamedTuple):
@@ -125,7 +129,7 @@ class Reads:
         self._blocks = blocks
         self._entries = entries
         self._grants = grants
-        self._cold: dict[_Slot, _Answered] = {}
+        self._cold: SingleFlight[_Slot, _Answer] = SingleFlight(blocks.tasks)
         self._checks: SingleFlight[tuple[ObjectKey, str], ObjectMeta | Forward | None] = SingleFlight()
 
     def _current(self, entry: ObjectEntry) -> bool:
@@ -320,7 +324,7 @@ class Reads:
 
     # -- asking the origin about an object that is not in the cache
 
-    async def _from_origin(self, ask: Ask, rule: Caching) -> Found | Relay | Forward | None:
+    async def _from_origin(self, ask: Ask, rule: Caching) -> _Answer:
         store = self._services.store
         if not store.usable:
             return Forward(Reason.DISK, miss=True)
@@ -331,42 +335,35 @@ class Reads:
             reach.require()
         # A read that begins after a write must get the new object.
         generation = store.generations.of(ask.key)
-        pending = self._cold.get((ask.key, generation))
-        if pending is not None:
-            return await self._join(ask, pending, reach)
+        slot = ask.key, generation
+        if slot in self._cold:
+            return await self._join(ask, self._cold.waiter(slot), reach)
         if not ask.metadata_first:
-            open_it = self._open_leased if self._services.leases.shared else self._open_cold
-            opening: Coroutine[Any, Any, Found | Relay | Forward | None] = open_it(ask, rule, generation)
+            ask_origin: _AskOrigin = self._open_leased if self._services.leases.shared else self._open_cold
         elif ask.span is not None and self._blocks.small.may_read(ask.span.longest, self._services.block_size):
-            opening = self._open_range(ask, ask.span, rule, generation)
+            ask_origin = self._open_range
         else:
             return await self._head(ask, rule)
-        answered = self._cold[ask.key, generation] = asyncio.get_running_loop().create_future()
-        self._blocks.tasks.start(self._carry((ask.key, generation), answered, opening))
+        question = self._cold.begin(slot, self._carry(ask, rule, generation, ask_origin))
+        answer = self._cold.waiter(slot)
         try:
-            return await (asyncio.shield(answered) if reach is None else reach.result(answered))
+            return await (answer if reach is None else reach.result(answer))
         except (asyncio.CancelledError, OriginUnavailable):
-            answered.add_done_callback(_abandon)
+            question.add_done_callback(_abandon)
             raise
 
-    async def _carry(
-        self, slot: _Slot, answered: _Answered, opening: Coroutine[Any, Any, Found | Relay | Forward | None]
-    ) -> None:
-        """Ask the origin, answer the readers, and carry out the fill that has come of it, in one task that is no reader's."""
-        opened: Found | Relay | Forward | None = None
-        try:
-            answered.set_result(opened := await opening)
-        except Exception as failure:
-            answered.set_exception(failure)
-        finally:
-            del self._cold[slot]
-            if not answered.done():
-                answered.set_exception(OriginUnavailable("the gateway is stopping"))
-            answered.exception()  # mark it as retrieved: all readers may have left
-        if isinstance(opened, Found) and opened.fill is not None:
-            await opened.fill.run()
+    async def _carry(self, ask: Ask, rule: Caching, generation: int, ask_origin: _AskOrigin) -> _Answer:
+        """Ask the origin, and carry out the fill that has come of it, in one task that is no reader's.
 
-    async def _join(self, ask: Ask, pending: _Answered, reach: Reach | None) -> Found | Relay | Forward | None:
+        The readers are answered when the fill has its first bytes: they would wait for these next.
+        """
+        opened = await ask_origin(ask, rule, generation)
+        if isinstance(opened, Found) and opened.fill is not None:
+            opened.fill.blocks[0].on_progress = partial(self._cold.answer, (ask.key, generation), opened)
+            await opened.fill.run()
+        return opened
+
+    async def _join(self, ask: Ask, pending: asyncio.Future[_Answer], reach: Reach | None) -> _Answer:
         """The outcome of another reader's question, if it answers this one too; ``None``: look again."""
         if ask.forced:
             return Forward(Reason.JOINED, miss=True)
@@ -380,7 +377,7 @@ class Reads:
         if ask.head or not known or not self._current(joined.entry):
             return None
         reason = joined.reason if joined.reason is Reason.MOVED else Reason.JOINED
-        return joined._replace(reason=reason, fill=None)
+        return joined._replace(reason=reason, fill=None if ask.metadata_first else joined.fill)
 
     async def _head(self, ask: Ask, rule: Caching) -> Found | Relay | Forward:
         """Learn an object's metadata without its bytes."""
@@ -397,9 +394,10 @@ class Reads:
         entry = self._keep_metadata(ask, rule, Learned(meta, generation, asked_at))
         return Found(entry, Outcome.MISS, Reason.COLD)
 
-    async def _open_range(self, ask: Ask, span: ByteRange, rule: Caching, generation: int) -> Found | Relay | Forward:
+    async def _open_range(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward:
         """Learn an object's metadata from the answer that has the small range its reader wants."""
-        services, asked_at = self._services, self._services.now()
+        services, asked_at, span = self._services, self._services.now(), ask.span
+        assert span is not None
         response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", [("Range", str(span))])
         meta = entity_headers(response.headers)
         found = span.resolve(meta.size)
@@ -488,10 +486,10 @@ class Reads:
         return entry
 
 
-def _abandon(answered: _Answered) -> None:
+def _abandon(question: asyncio.Task[_Answer]) -> None:
     """The reader left before the origin answered: an answer that is not being stored has no reader any more."""
-    if answered.exception() is None and isinstance(result := answered.result(), Relay):
-        result.response.abort()
+    if not question.cancelled() and question.exception() is None and isinstance(answer := question.result(), Relay):
+        answer.response.abort()
 
 
 def _reason_of(status: int) -> Reason:

@@ -75,7 +75,7 @@ class SmallRanges:
 
     def is_under_way(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> bool:
         """Whether this range is being read with these keys, so that ``read`` joins that."""
-        return self._flight.get((_place(entry, start), stop, identity.name)) is not None
+        return (_place(entry, start), stop, identity.name) in self._flight
 
     def fills(self, entry: ObjectEntry, start: int, stop: int, *, continues: bool) -> bool:
         """Whether to fill the blocks of a range, of which none is in the cache; if not, ``read`` it."""

@@ -80,7 +80,7 @@ class JobReaders:
 
     async def registration(self, tenant: str, name: str) -> Registration | None:
         """A registration, if it can be had soon: what is being copied must not hold up the other datasets."""
-        within = _SOON if self._finding.get((tenant, name)) is None else 0.0
+        within = 0.0 if (tenant, name) in self._finding else _SOON
         finding = self._finding.join((tenant, name), partial(self._find, tenant, name))
         done, _ = await asyncio.wait([finding], timeout=within)
         return finding.result() if done else None
