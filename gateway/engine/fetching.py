@@ -54,10 +54,8 @@ class ByteStream:
         self._reopen = reopen
         self._left = b""
 
-    async def next_chunk(self, most: int | None = None, *, gather: bool = False) -> bytes:
+    async def next_chunk(self, most: int | None = None) -> bytes:
         """The bytes received since the last call, at most ``most``, waiting for at least one; ``b""`` at the end.
-
-        ``gather``: wait for ``most`` bytes, but not for long; see ``StreamedResponse.next_chunk``.
 
         Raises:
             LarderError: the rest cannot be read.
@@ -68,7 +66,7 @@ class ByteStream:
                 if self._response is None:
                     assert self._reopen is not None
                     self._response = await self._reopen(self.received)
-                chunk = await (self._response.next_chunk(most) if gather and most else self._response.next_chunk())
+                chunk = await self._response.next_chunk()
                 self.received += len(chunk)
                 if chunk or self.length is None:
                     break
@@ -172,7 +170,7 @@ class GrowingBlob:
         small = self.length <= SMALL
         while True:
             room = self.length - self.received
-            chunk = (small and stream.at_once(room)) or await stream.next_chunk(room, gather=small)
+            chunk = (small and stream.at_once(room)) or await stream.next_chunk(room)
             if len(chunk) == room:
                 if self.gathered:
                     chunk = self.gathered + chunk

@@ -25,6 +25,10 @@ from gateway.net.deadlines import NEVER
 from gateway.net.dialing import ExchangeFailed, ServerAddress
 
 MAX_HEAD = 64 * 1024
+GATHER = 0.005
+"""Seconds for which the head of an answer waits for a small body: whoever asked is woken once, not for each piece."""
+_SMALL = 256 * 1024
+"""Bytes of such a body at most."""
 _KEEP_IDLE = 15.0
 """Seconds for which an idle connection is kept."""
 
@@ -33,18 +37,18 @@ class IncomingAnswer:
     """An answer, filled by its connection.
 
     Attributes:
-        begun: done when the head is complete; its exception is why there is none.
+        begun: done when the head is complete, and a small body with it, unless the body takes longer than ``GATHER`` or exceeds
+            the read-ahead; its exception is why there is no head.
         headers: order, spelling and repetitions are the peer's; each character of a value is one byte.
         fields: the first value of each header, by its name in lower case.
         pieces: of the body, those not read yet; ``size`` bytes in all.
-        least: bytes for which ``waiter`` is woken before the body has ended.
         complete: the body has ended; its last pieces may not be read yet.
         failure: why no more pieces will come.
         waiter: is woken when something of this changes.
     """
 
     __slots__ = (
-        "begun", "complete", "connection", "failure", "fields", "headers", "least", "loop", "pieces", "size", "status",
+        "begun", "complete", "connection", "failure", "fields", "gathering", "headers", "loop", "pieces", "size", "status",
         "waiter",
     )  # fmt: skip
 
@@ -56,11 +60,16 @@ class IncomingAnswer:
         self.fields: dict[str, str] = {}
         self.pieces: list[bytes | memoryview] = []
         self.size = 0
-        self.least = 1
         self.complete = False
         self.failure: ExchangeFailed | None = None
         self.waiter: asyncio.Future[None] | None = None
+        self.gathering: asyncio.TimerHandle | None = None
         self.connection: ClientConnection | None = None
+
+    def begin(self) -> None:
+        """Wake whoever asked: the head is complete, and its body is not waited for any longer."""
+        if not self.begun.done():
+            self.begun.set_result(None)
 
     def end(self, failure: Exception | None) -> None:
         """The connection has let go of the answer."""
@@ -71,8 +80,13 @@ class IncomingAnswer:
             self.failure = failure
         else:
             self.failure = ExchangeFailed("broken", "the request failed")
+        if self.gathering is not None:
+            self.gathering.cancel()
         if not self.begun.done():
-            self.begun.set_exception(failure or ExchangeFailed("broken", "the exchange was given up"))
+            if self.status:
+                self.begun.set_result(None)
+            else:
+                self.begun.set_exception(failure or ExchangeFailed("broken", "the exchange was given up"))
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
@@ -265,8 +279,6 @@ class ClientConnection(asyncio.Protocol):
             elif lowered == "connection":
                 connection += value.lower()
         incoming.status = status
-        if not incoming.begun.done():
-            incoming.begun.set_result(None)
         kept = "close" not in connection if head.startswith(b"HTTP/1.1") else "keep-alive" in connection
         self._reusable = self._reusable and kept
         if self._bodiless or self._message_over:
@@ -274,12 +286,17 @@ class ClientConnection(asyncio.Protocol):
         elif coding is not None and coding.endswith("chunked"):
             parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)  # some servers pad them
             self._parser, self._overhead = parser, 0
+            incoming.begin()
             self._parse(rest)
             return
         else:
             self._until_close = coding is not None or length is None
             self._left = math.inf if self._until_close else int(length or 0)
+        if self._left > _SMALL:
+            incoming.begin()
         self._take(rest)
+        if not incoming.begun.done():
+            incoming.gathering = self._loop.call_later(GATHER, incoming.begin)
 
     def _take(self, data: bytes | memoryview) -> None:
         """Take bytes of a body whose end is its length, or that of the connection."""
@@ -334,10 +351,11 @@ class ClientConnection(asyncio.Protocol):
         if not left:
             self._end(None)
             return
-        full, waiter = incoming.size > self._buffer and incoming.size + left > self._whole, incoming.waiter
-        if waiter is not None and not waiter.done() and (full or incoming.size >= incoming.least):
+        waiter = incoming.waiter
+        if waiter is not None and not waiter.done():
             waiter.set_result(None)
-        if full:
+        if incoming.size > self._buffer and incoming.size + left > self._whole:
+            incoming.begin()
             self.deadline, self.paused = NEVER, True
             self.transport.pause_reading()
         elif not self._sending:

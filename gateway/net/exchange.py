@@ -37,8 +37,6 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _IDEMPOTENT = _SAFE | {"PUT", "DELETE"}
 T = TypeVar("T")
 _CLOSE: Header = ("Connection", "close")
-GATHER = 0.005
-"""Seconds for which a reader of many bytes waits for them, instead of being woken for each piece that arrives."""
 _MOST_PATIENCE = 4.0
 """Seconds; shorter limits make the search for overdue connections more frequent."""
 
@@ -85,18 +83,15 @@ class StreamedResponse(IncomingAnswer):
         """The first value of a header, by case-insensitive name, or ``None``."""
         return self.fields.get(name.lower())
 
-    async def next_chunk(self, least: int = 1) -> bytes:
+    async def next_chunk(self) -> bytes:
         """The bytes received since the last call, waiting for at least one; ``b""`` at the end of the body.
-
-        Args:
-            least: bytes to wait for, for ``GATHER`` seconds; after that, or once the read-ahead is full, fewer will do.
 
         Raises:
             LarderError: ``Remote.failed``. The body ended before its Content-Length, the connection broke, nothing arrived
                 within the limit, or the other side is not alive.
         """
-        if self.size < least and self.connection is not None and not self.connection.paused:
-            await self._wait(least)
+        if not self.pieces and self.connection is not None:
+            await self._wait()
         if not self.pieces:
             if self.failure is None:
                 return b""
@@ -120,7 +115,7 @@ class StreamedResponse(IncomingAnswer):
     async def beginning(self) -> bytes:
         """The bytes that ``next_chunk`` will return, or the first of them. Raises the same errors."""
         if not self.pieces and self.connection is not None:
-            await self._wait(1)
+            await self._wait()
         if not self.pieces and self.failure is not None:
             raise self._broken(self.failure)
         return b"".join(self.pieces)
@@ -131,25 +126,11 @@ class StreamedResponse(IncomingAnswer):
         error.__cause__ = failure
         return error
 
-    async def _wait(self, least: int) -> None:
+    async def _wait(self) -> None:
         """Wait until a chunk can be taken, or none will come."""
-        self.least = least
-        if least > 1:
-            self.waiter = self.loop.create_future()
-            timer = self.loop.call_later(GATHER, self._gathered, self.waiter)
-            try:
-                await self.waiter
-            finally:
-                timer.cancel()
         while not self.pieces and self.connection is not None:
             self.waiter = self.loop.create_future()
             await (self.waiter if self._remote.silence is None else _while_alive(self._remote, self.waiter))
-
-    def _gathered(self, waiter: asyncio.Future[None]) -> None:
-        """``GATHER`` is over."""
-        self.least = 1
-        if not waiter.done():
-            waiter.set_result(None)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body, piece by piece as it arrives. Raises what ``next_chunk`` raises."""
@@ -224,7 +205,7 @@ class Connections:
         within: float | None,
         repeat: bool = False,
     ) -> Awaitable[StreamedResponse]:
-        """Send a complete request; return at the head of its answer.
+        """Send a complete request; return at the head of its answer, or when a small body has followed it.
 
         Args:
             remote: the other side.

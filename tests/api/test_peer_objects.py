@@ -22,7 +22,7 @@ from gateway.model.peer_auth import PeerSigner
 from gateway.model.peer_objects import object_path, read_error
 from gateway.model.peer_principal import principal_header
 from gateway.model.sigv4 import WireRequest
-from gateway.net import exchange
+from gateway.net import connection
 from gateway.policies.rules import Caching, Rules
 from gateway.server.cycle import FILES
 from gateway.testing.origin import ALICE, BOB
@@ -138,7 +138,7 @@ async def test_a_small_object_that_came_at_once_leaves_in_one_message(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule: the reader of a cold object whose bytes arrive together is sent head and file together, as for a hit."""
-    monkeypatch.setattr(exchange, "GATHER", 3600.0)
+    monkeypatch.setattr(connection, "GATHER", 3600.0)
     cold = await home.ask()
     assert (cold.body, cold.headers["x-larder-cache"]) == (b"0123456789" * 10, "MISS; reason=cold")
     assert (home.messages, home.hits) == (1, 0)

@@ -52,7 +52,7 @@ class Said:
         """The first value of a header, or ``None``."""
         return next((value for candidate, value in self.headers if candidate.lower() == name.lower()), None)
 
-    async def next_chunk(self, least: int = 1) -> bytes:
+    async def next_chunk(self) -> bytes:
         """What has arrived."""
         if self._left:
             return self._left.pop(0)

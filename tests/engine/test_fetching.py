@@ -28,7 +28,7 @@ class Answer:
         """Everything, if it is one piece."""
         return self._left.pop() if list(map(len, self._left)) == [length] else None
 
-    async def next_chunk(self, least: int = 1) -> bytes:
+    async def next_chunk(self) -> bytes:
         """The next piece."""
         if self._left:
             return self._left.pop(0)

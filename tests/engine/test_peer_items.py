@@ -61,7 +61,7 @@ class Answer:
     def at_once(self, length: int) -> None:
         """Nothing: it comes in pieces."""
 
-    async def next_chunk(self, least: int = 1) -> bytes:
+    async def next_chunk(self) -> bytes:
         """A kilobyte at a time."""
         chunk = self.body[self._at : self._at + 1000]
         self._at += len(chunk)
@@ -378,7 +378,7 @@ async def test_a_stream_goes_on_from_the_origin(place: Place) -> None:
 class _Short(Answer):
     """Says how long it is, and breaks off after two kilobytes."""
 
-    async def next_chunk(self, least: int = 1) -> bytes:
+    async def next_chunk(self) -> bytes:
         """As ``Answer``, twice."""
         if self._at >= 2000:
             raise PeerUnavailable("it broke off")

@@ -187,7 +187,7 @@ class _Body:
     def at_once(self, length: int) -> None:
         """Nothing: its reader waits."""
 
-    async def next_chunk(self, least: int = 1) -> bytes:
+    async def next_chunk(self) -> bytes:
         """All of it at once."""
         return self._left.pop() if self._left else b""
 

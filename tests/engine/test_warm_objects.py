@@ -76,7 +76,7 @@ async def test_readers_come_first(tmp_path: Path) -> None:
         reader = bench.origin.inject(Hang(path="/b/wanted", after=10))
         loads_hang = bench.origin.inject(Hang(path="/b/w/", times=8, after=10))
         reading = asyncio.create_task(bench.read("wanted"))
-        await reader.gate.reached()
+        await until(lambda: bench.engine.blocks.active == 1)
         objects = WarmObjects(bench.engine, None)
         loads = [asyncio.create_task(load(bench, objects, f"w/{number}")) for number in range(8)]
         await until(lambda: running(bench) == BESIDE)

@@ -17,7 +17,7 @@ from prometheus_client import Counter
 
 from gateway.model.errors import LarderError, OriginUnavailable
 from gateway.model.objects import Header
-from gateway.net import dialing, exchange
+from gateway.net import connection, dialing
 from gateway.net.connection import ClientConnection
 from gateway.net.dialing import Dialer, ExchangeFailed, ServerAddress
 from gateway.net.exchange import Connections, StreamedResponse, probe
@@ -204,6 +204,17 @@ async def test_a_request_is_repeated_once() -> None:
         await each.connections.close()
 
 
+def heard(*pieces: bytes, buffer: int = 2**40) -> StreamedResponse:
+    """An answer that has arrived in these pieces, each by one read of the socket."""
+    response = StreamedResponse(Origin(), asyncio.get_running_loop())
+    made = ClientConnection(Keeper(), ADDRESS, 60.0, buffer)
+    made.connection_made(Wire())
+    made.send(response, REQUEST, bodiless=False, last=False, within=60.0)
+    for piece in pieces:
+        made.data_received(piece)
+    return response
+
+
 @asynccontextmanager
 async def halting(*pieces: bytes) -> AsyncIterator[tuple[Asking, asyncio.Event]]:
     """A client of a peer that sends an answer of these pieces, each one when the event is set."""
@@ -224,41 +235,45 @@ async def halting(*pieces: bytes) -> AsyncIterator[tuple[Asking, asyncio.Event]]
         await each.connections.close()
 
 
-async def test_a_reader_of_many_bytes_is_woken_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: pieces that arrive while a reader waits for more than one of them are one chunk; the end is waited for no longer."""
-    monkeypatch.setattr(exchange, "GATHER", 3600.0)
-    async with halting(b"abc", b"def", b"gh") as (each, goes_on):
-        response = await each.ask()
-        chunk = asyncio.create_task(response.next_chunk(6))
-        goes_on.set()
-        await eventually(lambda: response.size == 3)
-        goes_on.set()
-        assert await chunk == b"abcdef"
-        goes_on.set()
-        assert await response.next_chunk(100) == b"gh"
-        assert await response.next_chunk(100) == b""
+async def test_an_answer_with_a_small_body_is_given_when_that_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: whoever asked is woken once, not for the head and each piece of a small body."""
+    monkeypatch.setattr(connection, "GATHER", 3600.0)
+    response = heard(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nabc", b"def")
+    assert not response.begun.done()
+    assert response.connection is not None
+    response.connection.data_received(b"gh")
+    assert response.begun.done()
+    assert (await response.next_chunk(), await response.next_chunk()) == (b"abcdefgh", b"")
 
 
-async def test_a_reader_of_many_bytes_does_not_wait_for_a_slow_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: after GATHER a reader gets what has arrived, or the first byte that will."""
-    monkeypatch.setattr(exchange, "GATHER", 0.001)
+async def test_the_head_of_an_answer_does_not_wait_for_a_slow_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: after GATHER the answer is given, and its body as it arrives."""
+    monkeypatch.setattr(connection, "GATHER", 0.001)
     async with halting(b"abc", b"def") as (each, goes_on):
         response = await each.ask()
+        assert response.status == 200
         for piece in (b"abc", b"def"):
-            chunk = asyncio.create_task(response.next_chunk(6))
             goes_on.set()
-            assert await chunk == piece
+            assert await response.next_chunk() == piece
 
 
-def heard(*pieces: bytes) -> StreamedResponse:
-    """An answer that has arrived in these pieces, each by one read of the socket."""
-    response = StreamedResponse(Origin(), asyncio.get_running_loop())
-    connection = ClientConnection(Keeper(), ADDRESS, 60.0, 2**40)
-    connection.connection_made(Wire())
-    connection.send(response, REQUEST, bodiless=False, last=False, within=60.0)
-    for piece in pieces:
-        connection.data_received(piece)
-    return response
+async def test_the_head_of_an_answer_does_not_wait_for_a_body_that_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: an answer whose connection breaks within a small body has begun; the failure is its reader's."""
+    monkeypatch.setattr(connection, "GATHER", 3600.0)
+    response = heard(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nabc")
+    assert response.connection is not None
+    response.connection.connection_lost(None)
+    await response.begun
+    assert await response.next_chunk() == b"abc"
+    with pytest.raises(OriginUnavailable):
+        await response.next_chunk()
+
+
+@pytest.mark.parametrize(("length", "had"), [(256 * 1024 + 1, 0), (2000, 1025)], ids=["large", "read ahead"])
+async def test_the_head_of_an_answer_waits_for_no_other_body(length: int, had: int) -> None:
+    """Rule: a body that is large, or fills the read-ahead, is passed on as it arrives."""
+    response = heard(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length + bytes(had), buffer=1024)
+    assert response.begun.done()
 
 
 async def test_a_body_that_came_with_its_head_is_given_as_it_is() -> None:
@@ -279,18 +294,6 @@ async def test_any_other_body_is_waited_for(pieces: tuple[bytes, ...]) -> None:
     assert (response.at_once(3), response.at_once(6)) == (None, None)
     chunk = await response.next_chunk()
     assert (type(chunk), chunk) == (bytes, b"".join(pieces))
-
-
-async def test_a_reader_of_more_than_is_read_ahead_gets_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: a full read-ahead pauses the connection, so nothing more is waited for."""
-    monkeypatch.setattr(exchange, "GATHER", 3600.0)
-    async with halting(bytes(100_000)) as (each, goes_on):
-        response = await each.ask()
-        goes_on.set()
-        left = 100_000
-        while left:
-            left -= (size := len(await response.next_chunk(200_000)))
-            assert size
 
 
 async def test_a_slow_reader_holds_the_peer_back() -> None:

@@ -27,7 +27,7 @@ from gateway.engine.fetching import ByteStream, Reopen
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, Version, read_range
 from gateway.engine.objects.reads import Forward, Relay
 from gateway.fleet.membership import Membership
-from gateway.fleet.peers import WHOLE, Peers, PeerUnavailable
+from gateway.fleet.peers import Peers, PeerUnavailable
 from gateway.metrics import RELAYED
 from gateway.model import peer_objects as wire
 from gateway.model.errors import S3_CODES, LarderError, OriginUnavailable
@@ -252,7 +252,7 @@ async def _relayed(stream: ByteStream) -> AsyncGenerator[bytes]:
         LarderError: the rest cannot be read; the connection must be broken.
     """
     try:
-        while chunk := await stream.next_chunk(_rest_at_once(stream), gather=True):
+        while chunk := await stream.next_chunk():
             yield chunk
         stream.release()
     except LarderError:
@@ -263,12 +263,6 @@ async def _relayed(stream: ByteStream) -> AsyncGenerator[bytes]:
         if stream.resumed:
             RELAYED.labels("resumed").inc()
         stream.abort()
-
-
-def _rest_at_once(stream: ByteStream) -> int | None:
-    """The bytes that a body still lacks if they are few enough to be passed on at once."""
-    left = WHOLE + 1 if stream.length is None else stream.length - stream.received
-    return left if left <= WHOLE else None
 
 
 def _asked(exchange: Exchange, *, forced: bool) -> list[Header] | None:
