@@ -12,8 +12,7 @@ from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.lane import Lane, load_limits
 from gateway.engine.objects.blocks import Blocks
 from gateway.engine.objects.body import Body
-from gateway.engine.objects.entries import EntryCache
-from gateway.engine.objects.grants import Grants
+from gateway.engine.objects.entries import EntryCache, Grants
 from gateway.engine.objects.hits import Hits
 from gateway.engine.objects.reads import Ask, Found, Reads, Relay
 from gateway.engine.objects.writes import Writes

@@ -99,6 +99,12 @@ def _readable(fd: int, offset: int) -> bool:
     return True
 
 
+def just_written(fd: int, count: int, now: float) -> None:
+    """Note that the first ``count`` bytes of a file were just written, and are in memory; ``now`` is the loop's clock."""
+    for piece in range(-(-count // PIECE)):
+        SEEN[fd, piece] = now + _MEMORY_FOR
+
+
 async def read_exactly(fd: int, count: int, offset: int) -> bytes:
     """Read ``count`` bytes of a file from ``offset``.
 

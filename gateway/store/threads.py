@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gateway.policies.breaker import FailureKind
 from gateway.store.failures import DiskFault
@@ -109,16 +109,11 @@ class HangWatch:
             self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
 
 
-class _Job:
-    __slots__ = ("abandoned", "future", "patience", "work")
-
-    def __init__(
-        self, work: Callable[[], Any], future: asyncio.Future[Any], patience: float, abandoned: Callable[[Any], None]
-    ) -> None:
-        self.work = work
-        self.future = future
-        self.patience = patience
-        self.abandoned = abandoned
+class _Job(NamedTuple):
+    work: Callable[[], Any]
+    future: asyncio.Future[Any]
+    patience: float
+    abandoned: Callable[[Any], None]
 
 
 _Outcome = tuple[_Job, Any, BaseException | None]

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 from zlib import crc32
 
 from gateway.model.errors import LarderError
@@ -28,6 +28,7 @@ from gateway.store.directory import CacheDirectory
 from gateway.store.failures import DiskFault
 from gateway.store.threads import closer
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 SMALL = 256 * 1024
@@ -107,7 +108,7 @@ class BlobWriter:
         """
         assert self._state is _WriterState.OPEN
         began = self._clock()
-        await self._step(partial(self._append, data))
+        await self._host.on_disk(partial(self._step, self._append, data))
         self.written += len(data)
         self._host.note(Wrote(self._clock() - began))
 
@@ -140,7 +141,7 @@ class BlobWriter:
         assert self._state is _WriterState.OPEN
         began = self._clock()
         try:
-            ref, mtime_ns = await self._step(partial(self._complete, last, digest))
+            ref, mtime_ns = await self._host.on_disk(partial(self._step, self._complete, last, digest))
         except LarderError:
             self.abort()
             raise
@@ -190,16 +191,12 @@ class BlobWriter:
         self._holders -= 1
         self._close_if_unused()
 
-    def _step(self, work: Callable[[], T]) -> Awaitable[T]:
-        """Run a step in a thread. Skipped if the writer has been aborted by the time the thread gets to it."""
-
-        def step() -> T:
-            with self._using:
-                if self._state is not _WriterState.OPEN:
-                    raise DiskFault(FailureKind.IO, "the blob was aborted")
-                return work()
-
-        return self._host.on_disk(step)
+    def _step(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do a step, in a thread; skipped if the writer has been aborted by the time the thread gets to it."""
+        with self._using:
+            if self._state is not _WriterState.OPEN:
+                raise DiskFault(FailureKind.IO, "the blob was aborted")
+            return work(*args, **kwargs)
 
     def _end(self, state: _WriterState) -> None:
         self._state = state

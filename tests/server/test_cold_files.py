@@ -114,6 +114,16 @@ async def test_a_file_on_disk_is_read_by_a_thread(tmp_path: Path, reader: Reader
     os.close(fd)
 
 
+async def test_a_file_that_was_just_written_is_sent_by_the_loop(tmp_path: Path, reader: Reader) -> None:
+    """Rule: what was just written is in memory, and is not looked at."""
+    size = SIZES[-1]
+    fd, body = written(tmp_path / "new", size, cold=True)
+    files.just_written(fd, size, asyncio.get_running_loop().time())
+    assert await sent(fd, size) == b"head" + body
+    assert reader.reads == 0
+    os.close(fd)
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_read_that_hangs_ends_its_response_alone(tmp_path: Path, reader: Reader, size: int) -> None:
     """Rule: while the disk hangs the loop goes on, and the response is broken off when the store gives up."""

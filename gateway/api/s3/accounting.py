@@ -130,7 +130,7 @@ class Accounting:
             if self.rates.limits:
                 self.rates.spend(tenant, sent)
             if answer.reason is not None and trace.key is not None and method == "GET":
-                self.tally.note_miss(trace.key, answer.reason, sent)
+                self.tally.missed.append((trace.key, answer.reason, sent))
         if self.live.followers:
             self.live.note(self._seen(scope, trace, answer, seconds))
         if self._access.enabled:

@@ -6,6 +6,7 @@ made of the same fields, so they cannot differ.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import aclosing
@@ -19,6 +20,7 @@ from gateway.engine.objects.body import Body
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.outcomes import Outcome, Reason
 from gateway.server.cycle import FILES
+from gateway.server.files import just_written
 from gateway.server.head import encode_lines
 from gateway.server.send import send_file
 
@@ -99,6 +101,8 @@ async def complete(scope: Scope, send: Send, answer: Answer) -> None:
     content = answer.content
     try:
         if isinstance(content, Body) and FILES in scope["extensions"] and (span := content.whole()) is not None:
+            if content.missed or content.joined:
+                just_written(span.fd, span.offset + span.count, asyncio.get_running_loop().time())
             head, files = encode_lines(answer.headers), [(span.fd, span.offset, span.count)]
             told = {"status": answer.status, "headers": answer.headers}
             await send({"type": FILES, **told, "head": head, "files": files})

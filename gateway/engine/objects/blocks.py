@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from gateway.engine.fetching import GrowingBlob
 from gateway.engine.objects.body import Body
-from gateway.engine.objects.entries import ObjectEntry
+from gateway.engine.objects.entries import Grants, ObjectEntry
 from gateway.engine.objects.fill import Fill, FillParts
-from gateway.engine.objects.grants import Grants
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, read_range
 from gateway.engine.objects.small_ranges import SmallRanges
 from gateway.engine.services import Services

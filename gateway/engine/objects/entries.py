@@ -1,4 +1,9 @@
-"""The objects a worker keeps in memory: what a repeated hit needs without touching the database."""
+"""The objects that one worker keeps in memory, which a repeated hit needs without touching the database; and its grants.
+
+Grants of the origin are remembered per object in its entry, and per bucket where a rule shares grants; those are in memory alone.
+A grant is never older news than it seems: it counts from before the origin was asked, and is noted only if neither the object
+was written nor the rights in its bucket were changed since then (``Generations``).
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gateway.model.keys import ObjectKey
+from gateway.engine.services import Services
+from gateway.model.keys import ObjectKey, OriginIdentity, rights_in
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
-from gateway.policies.freshness import Validity
-from gateway.policies.rules import Rules
+from gateway.policies.freshness import EntryState, Validity
+from gateway.policies.rules import Caching, Rules
 from gateway.store.generations import slots_of
 
 
@@ -72,3 +78,62 @@ class EntryCache(OrderedDict[ObjectKey, ObjectEntry]):
     def drop(self, key: ObjectKey) -> None:
         """Forget a key."""
         self.pop(key, None)
+
+
+class _Shared(NamedTuple):
+    """When an identity was granted an object, and the generation of the bucket's rights then."""
+
+    granted_at: float
+    rights: int
+
+
+class Grants:
+    """The grants that this worker remembers."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._shared: dict[tuple[str, str, str], _Shared] = {}
+        self.revocation = object()
+        """Another object after each revocation: what entries remember of grants may be wrong then."""
+
+    def widest(self, key: ObjectKey, identity: str, rule: Caching, granted: float | None) -> float | None:
+        """When the origin last said yes to an identity, of an object for which it did so at ``granted``: a grant of any object
+        that the rule matches in the same bucket counts too, if the rule shares grants."""
+        if not rule.by_prefix:
+            return granted
+        shared = self._shared.get((identity, rule.match, key.bucket))
+        if shared is None or shared.rights != self._rights_in(key):
+            return granted
+        return shared.granted_at if granted is None else max(granted, shared.granted_at)
+
+    def standing(self, entry: ObjectEntry, identity: str, rule: Caching) -> EntryState:
+        """The state of an object and a reader: freshness, grant, and since when writes were heard of."""
+        granted = self.widest(entry.key, identity, rule, entry.grants.get(identity))
+        return EntryState(entry.record.confirmed_at, granted, self._services.trusted_since())
+
+    def _rights_in(self, key: ObjectKey) -> int:
+        return self._services.store.generations.of(rights_in(key))
+
+    def note(
+        self, entry: ObjectEntry, identity: OriginIdentity, rule: Caching, generation: int, asked_at: float
+    ) -> None:
+        """The origin said yes; it was asked at ``asked_at``, when the key's generation was ``generation``, under ``rule``."""
+        entry.grants[identity.name] = asked_at
+        entry.valid.clear()
+        if rule.by_prefix and self._services.store.generations.of(entry.key) == generation:
+            place = (identity.name, rule.match, entry.key.bucket)
+            self._shared[place] = _Shared(asked_at, self._rights_in(entry.key))
+
+    async def revoke(self, entry: ObjectEntry, identity: OriginIdentity) -> None:
+        """A refusal is about the caller, not about the object: the bytes stay for the others."""
+        rule = self._services.rules.for_path(entry.key.path)
+        entry.grants.pop(identity.name, None)
+        self.revocation = object()
+        self._shared.pop((identity.name, rule.match, entry.key.bucket), None)
+        if entry.record.row_id:
+            await self._services.store.revoke(entry.record.row_id, identity.name)
+
+    def drop(self) -> None:
+        """Forget the grants that no object's row holds: an origin is another store now."""
+        self._shared.clear()
+        self.revocation = object()

@@ -127,12 +127,14 @@ class Fill:
                 if self.current >= self.last:
                     stream.release()
                     self._owner.fill_received(self)
+                    await self._keep(block)
+                    break
                 await self._keep(block)
                 if not await self._goes_on():
+                    stream.release()
                     break
                 self.current += 1
                 block = self.blocks[self.current]
-            stream.release()
             if len(self._ended) < len(self.blocks):
                 self._end_rest(FillEnded("the fill ended before this block"))
             self.end = "completed"

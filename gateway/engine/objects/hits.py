@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import time
 
-from gateway.engine.objects.entries import EntryCache, KnownValidity, ObjectEntry
-from gateway.engine.objects.grants import Grants
+from gateway.engine.objects.entries import EntryCache, Grants, KnownValidity, ObjectEntry
 from gateway.engine.services import Services
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity

@@ -20,9 +20,8 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from gateway.engine.objects.blocks import Blocks
-from gateway.engine.objects.entries import EntryCache, ObjectEntry
+from gateway.engine.objects.entries import EntryCache, Grants, ObjectEntry
 from gateway.engine.objects.fill import Fill
-from gateway.engine.objects.grants import Grants
 from gateway.engine.objects.handover import Moved
 from gateway.engine.objects.ranged import is_exact
 from gateway.engine.objects.small_ranges import Part

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gateway.engine.items.homes import PREFIX, Node, PeerNodes
-from gateway.engine.objects.grants import Grants
+from gateway.engine.objects.entries import Grants
 from gateway.engine.objects.reads import Reads
 from gateway.engine.services import Services
 from gateway.model.errors import LarderError

@@ -1,9 +1,9 @@
 """Counts a worker's S3 requests by tenant and bucket, and its misses by folder.
 
-A request costs one look-up and two additions, which the edge makes itself (gateway/api/s3/accounting.py). Twice a second the sums
-go to the metrics, where those of all workers meet; the misses go to Redis, as folders are too many for metrics. Tenants and
-buckets are labels of metrics, so their number is bounded: a worker names the first ``MOST`` pairs that have a successful
-request, and counts the others together. A made-up bucket has none.
+A request costs one look-up and two additions, which the edge makes itself (gateway/api/s3/accounting.py), and a miss is appended
+to a list besides. Twice a second the sums go to the metrics, where those of all workers meet; the misses go to Redis, as folders
+are too many for metrics. Tenants and buckets are labels of metrics, so their number is bounded: a worker names the first ``MOST``
+pairs that have a successful request, and counts the others together. A made-up bucket has none.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class TrafficTally:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.kinds: dict[tuple[str, str, Outcome], Traffic] = {}
         """By tenant, bucket and outcome; ``begin`` gives those that are not here."""
+        self.missed: list[tuple[ObjectKey, Reason, int]] = []
+        """Reads of objects that were no plain hits since the last ``publish``, with the bytes that were sent."""
         self._clock = clock
         self._named: set[tuple[str, str]] = set()
         self._misses = MissTally(clock())
@@ -62,16 +64,15 @@ class TrafficTally:
             self.kinds[tenant, bucket, outcome] = found
         return found
 
-    def note_miss(self, key: ObjectKey, reason: Reason, sent: int) -> None:
-        """Count a read of an object that was no plain hit."""
-        self._misses.add(key.bucket, key.key, reason, sent)
-
     def report(self) -> MissReport:
-        """The misses of the last minutes."""
+        """The misses of the last minutes, as of the last ``publish``."""
         return self._misses.report(self._clock())
 
     def publish(self) -> None:
-        """Add what was counted since the last call to the metrics."""
+        """Add what was counted since the last call to the metrics, and to the misses by folder."""
+        missed, self.missed = self.missed, []
+        for key, reason, sent in missed:
+            self._misses.add(key.bucket, key.key, reason, sent)
         for pending in self.kinds.values():
             if pending.requests or pending.sent:
                 pending.all_requests.inc(pending.requests)
