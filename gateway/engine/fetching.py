@@ -184,9 +184,12 @@ class GrowingBlob:
             self.received += len(chunk)
             self.progress()
 
-    def join(self) -> None:
-        """Keep the bytes readable until ``leave``, even if the fetch ends or the file is unlinked."""
+    def join(self) -> bool:
+        """Keep the bytes readable until ``leave``, even if the fetch ends or the file is unlinked; ``False`` if it is closed."""
+        if not self._users:
+            return False
         self._users += 1
+        return True
 
     def leave(self) -> None:
         """Undo one ``join``; the last call closes the file."""

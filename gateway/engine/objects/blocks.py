@@ -126,20 +126,19 @@ class Blocks:
             del self._growing[slot]
 
     def follow(self, body: Body, fill: Fill) -> bool:
-        """Have a body follow the fill that came of its reader's question; returns whether it does.
+        """Have a body follow the fill that came of its reader's question; ``False`` if that is over.
 
         Raises:
             LarderError: the fill failed before its first byte.
         """
-        entry, number = body.entry, body.numbers[0]
-        if (failure := fill.blocks[number].failure) is not None:
-            raise failure
-        growing = self._join(entry, number)
-        if growing is None:
+        number = body.numbers[0]
+        block = fill.blocks[number]
+        if block.failure is not None:
+            raise block.failure
+        if not block.join():
             return False
-        body.missed = True
-        body.follow(growing)
-        self._accesses.record(Access(entry.key, number, b"", False, self._services.now(), body.identity))
+        body.follow(fill, block)
+        self._accesses.record(Access(body.entry.key, number, b"", False, self._services.now(), body.identity))
         return True
 
     async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlob]:

@@ -75,10 +75,10 @@ class Body:
         self._fill: Fill | None = None
         self._ready: OpenBlob | tuple[Fill, GrowingBlob] | None = None
 
-    def follow(self, growing: tuple[Fill, GrowingBlob]) -> None:
+    def follow(self, fill: Fill, block: GrowingBlob) -> None:
         """Take the first block, which was joined for this body, from its fill."""
-        self._ready, self._fill = growing, growing[0]
-        growing[0].readers += 1
+        self._ready, self._fill, self.missed = (fill, block), fill, True
+        fill.readers += 1
 
     async def prepare(self) -> None:
         """Open the first block, or get all bytes of a small range.
