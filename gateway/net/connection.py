@@ -310,7 +310,10 @@ class ClientConnection(asyncio.Protocol):
         if data:
             incoming.pieces.append(data)
             incoming.size += len(data)
-        self._advance(incoming, left)
+        if left:
+            self._advance(incoming, left)
+        else:
+            self._end(None)
 
     def _parse(self, data: bytes | memoryview) -> None:
         """Take bytes of a chunked body."""
@@ -327,7 +330,10 @@ class ClientConnection(asyncio.Protocol):
         if self._overhead > MAX_HEAD and not self._message_over:
             self._give_up("invalid", "its answer is not valid HTTP")
             return
-        self._advance(incoming, 0 if self._message_over else math.inf)
+        if self._message_over:
+            self._end(None)
+        else:
+            self._advance(incoming, math.inf)
 
     def on_message_begin(self) -> None:
         """Something begins, perhaps after the end of the answer."""
@@ -348,9 +354,6 @@ class ClientConnection(asyncio.Protocol):
 
     def _advance(self, incoming: IncomingAnswer, left: float) -> None:
         """Bytes have arrived; ``left`` are yet to come, infinitely many if nobody knows."""
-        if not left:
-            self._end(None)
-            return
         waiter = incoming.waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

@@ -109,6 +109,8 @@ class Breaker:
 
     def __init__(self, params: BreakerParams | None = None) -> None:
         self._params = params or BreakerParams()
+        self.slow_write = self._params.slow_write
+        """Seconds; while NORMAL a faster write changes nothing."""
         self.state = BreakerState.NORMAL
         self.cause: FailureKind | None = None
         """The last failure; ``None`` while NORMAL."""
@@ -126,14 +128,10 @@ class Breaker:
         self._probing = True
         return Step.PROBE
 
-    def is_usual(self, event: Event) -> bool:
-        """Whether an event changes nothing while the state is NORMAL."""
-        return isinstance(event, Ok) or (isinstance(event, Wrote) and event.seconds <= self._params.slow_write)
-
     def handle(self, event: Event, now: float) -> BreakerState:
         """Take note of an outcome; the state after it."""
         match event:
-            case Wrote(seconds) if seconds > self._params.slow_write:
+            case Wrote(seconds) if seconds > self.slow_write:
                 self._fail(FailureKind.SLOW, now)
             case Ok() | Wrote():
                 if self.state is BreakerState.UNSTABLE:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from gateway.policies.breaker import Breaker, BreakerState, Event, Failed, FailureKind, Ok, Probed, Step
+from gateway.policies.breaker import Breaker, BreakerState, Event, Failed, FailureKind, Ok, Probed, Step, Wrote
 from gateway.store.directory import CacheDirectory
 from gateway.store.failures import DiskFault, disk_fault, disk_faults
 from gateway.store.generations import TWINS, Generations, remove_dead
@@ -110,8 +110,6 @@ class Disk:
     def note(self, event: Event) -> None:
         """Report an event to the breaker, and log a change of its state."""
         before = self.breaker.state
-        if before is BreakerState.NORMAL and self.breaker.is_usual(event):
-            return
         state = self.breaker.handle(event, self.now())
         self.in_use = not self._closed and state is not BreakerState.DOWN
         self.readable = state is not BreakerState.DOWN or self.breaker.cause not in (FailureKind.IO, FailureKind.HUNG)
@@ -126,6 +124,11 @@ class Disk:
             log.warning("cache disk unstable (%(error)s): %(path)s is still used", facts)
         else:
             log.info("cache disk normal: %(path)s", facts)
+
+    def wrote(self, seconds: float) -> None:
+        """Report the time of a write, which the breaker wants to know if it was slow, or others were before."""
+        if seconds > self.breaker.slow_write or self.breaker.state is not BreakerState.NORMAL:
+            self.note(Wrote(seconds))
 
     def failed(self, fault: DiskFault) -> None:
         """Report a failure to the breaker."""

@@ -86,7 +86,7 @@ class Store:
         self.purged = AppliedPurges(disk)
         self.work: DiskWork = disk
         self.on_disk = disk.step
-        self.note = disk.note
+        self.wrote = disk.wrote
         self._record = partial(recording.record, capacity=settings.capacity, now=disk.now)
         self._fresh: dict[bytes, int] = {}
         self._loose: set[bytes] = set()

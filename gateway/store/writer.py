@@ -22,7 +22,7 @@ from zlib import crc32
 
 from gateway.model.errors import LarderError
 from gateway.model.objects import BlobRef
-from gateway.policies.breaker import Event, FailureKind, Wrote
+from gateway.policies.breaker import FailureKind
 from gateway.store.blobs import OpenBlob
 from gateway.store.directory import CacheDirectory
 from gateway.store.failures import DiskFault
@@ -47,8 +47,8 @@ class WriterHost(Protocol):
     def on_disk(self, work: Callable[[], T]) -> Awaitable[T]:
         """Run a step in a thread; raises DiskFault for failures of the disk, and the step's other exceptions."""
 
-    def note(self, event: Event) -> None:
-        """Report how the disk behaved."""
+    def wrote(self, seconds: float) -> None:
+        """Report how long a write took."""
 
     def published(self, ref: BlobRef, blob: OpenBlob) -> None:
         """Report that a blob got its name."""
@@ -110,7 +110,7 @@ class BlobWriter:
         began = self._clock()
         await self._host.on_disk(partial(self._step, self._append, data))
         self.written += len(data)
-        self._host.note(Wrote(self._clock() - began))
+        self._host.wrote(self._clock() - began)
 
     def _append(self, data: bytes | memoryview) -> None:
         """Runs in a thread."""
@@ -147,7 +147,7 @@ class BlobWriter:
             raise
         if last:
             self.written += len(last)
-            self._host.note(Wrote(self._clock() - began))
+            self._host.wrote(self._clock() - began)
         self._publish(ref, mtime_ns)
         return ref
 
