@@ -20,9 +20,7 @@ from typing import Any
 from gateway import metrics, tracing
 from gateway.admin.app import AdminApp
 from gateway.admin.configuration.rule_probe import RuleProbe
-from gateway.admin.openapi import describe_all
-from gateway.admin.pages import add_pages
-from gateway.api.ops import Lifecycle, add_monitoring, ops_app
+from gateway.api.ops import Lifecycle, Monitoring, OpsApp
 from gateway.api.peer.announcements import PeerAnnouncements
 from gateway.api.peer.app import PEER, PeerApp
 from gateway.api.peer.importance import PeerImportance
@@ -40,15 +38,10 @@ from gateway.api.s3.spool import SpoolPlace
 from gateway.api.v1.accounting import BatchAccounting
 from gateway.api.v1.app import DataApp
 from gateway.api.v1.batch import BatchEndpoint
-from gateway.api.v1.datasets import DatasetService, add_datasets, bounds_of, dataset_rules
-from gateway.api.v1.fleet import FleetService, add_fleet
-from gateway.api.v1.homes import add_homes
 from gateway.api.v1.identity import Identities
-from gateway.api.v1.importance import ImportanceService, add_importance
-from gateway.api.v1.jobs import JobService, add_jobs
 from gateway.api.v1.results import ResultsEndpoint
 from gateway.config import Settings, load_settings
-from gateway.edge.asgi import Router
+from gateway.edge.asgi import LateApp, Router
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.items.results import Results
@@ -64,6 +57,7 @@ from gateway.engine.space.score_exchange import ScoreExchange
 from gateway.fleet.announcer import nobody
 from gateway.fleet.delegation import Delegation
 from gateway.fleet.invalidations import HeardWrites, InvalidationChannel, Invalidations, NullInvalidations
+from gateway.imports import imported
 from gateway.logs import set_up
 from gateway.model.keys import ObjectKey
 from gateway.model.sigv4 import WireRequest
@@ -81,12 +75,13 @@ from gateway.store.leases import FillLeases
 from gateway.store.store import Store
 from gateway.tasks import keep_running, repeat
 from gateway.tracing import Traced
+from gateway.wiring import ENDPOINTS
 from gateway.wiring.admin import Administration
 from gateway.wiring.config_file import LAUNCH, ConfigFile
-from gateway.wiring.datasets import others_of, share
+from gateway.wiring.datasets import dataset_rules, others_of, share
 from gateway.wiring.fleet import FleetServices, Start, join
 from gateway.wiring.live import Changing, Live, endpoints_of, rules_of
-from gateway.wiring.manager import Management, job_parts, keep_chunks, manage, scores_of
+from gateway.wiring.manager import Management, keep_chunks, manage, scores_of
 from gateway.wiring.operations import WorkerServices, finder, fleetwide, operate
 from gateway.wiring.streams import ReaderRights, watch_streams
 from gateway.wiring.traffic import account, hold_to_limits, rate_limits
@@ -111,8 +106,9 @@ class Larder(Router):
         self._file = file
         self._lifecycle = Lifecycle()
         self._stack = AsyncExitStack()
-        self._ops: Any = None
-        self._data: Any = None
+        self._ops: OpsApp
+        self._data: DataApp
+        self._endpoints: LateApp
         self._peer: PeerApp | None = None
         self._admin: Administration
         self._exchange: ScoreExchange
@@ -145,8 +141,9 @@ class Larder(Router):
             return self._peer
         if AdminApp.handles(path):
             return self._admin.app
-        app: Application = self._data if DataApp.handles(path) else self._ops
-        return app
+        if DataApp.handles(path):
+            return self._data
+        return self._ops if OpsApp.handles(path) else self._endpoints
 
     def _is_ops(self, scope: Scope) -> bool:
         raw_path: bytes = scope["raw_path"]
@@ -213,21 +210,22 @@ class Larder(Router):
             settings.server.domain,
             settings.server.max_in_flight,
         )
-        self._ops = ops_app()
-        identities = Identities(authenticator)
-        registrations = self._serve_datasets(identities, engine, origin, management, accounting)
+        registrations = self._serve_datasets(Identities(authenticator), engine, origin, management, accounting)
         ground = WorkerServices(
             settings, self._start, fleet, management, engine, channel, listings, authenticator, live, self._admin
         )
         watch = self._serve_peers(ground, PeerObjects(reads, hot, engine.warm), registrations)
         refresh = partial(self._refresh, watch, s3, keeper, channel, accounting)
-        add_monitoring(self._ops, self._lifecycle, watch.problems, refresh, self._admin.app.may_read)
-        add_fleet(self._ops, FleetService(identities, fleet.membership, self._start.local))
-        add_pages(self._ops)
-        describe_all(self._ops, lambda: self._admin.app.api)
+        self._ops = OpsApp(Monitoring(self._lifecycle, watch.problems, refresh, self._admin.app.may_read))
+        self._endpoints = LateApp(lambda: imported(ENDPOINTS).serving(ground, registrations, self._exchange))
         self._loop(repeat("gauges", partial(_later, _REFRESH, refresh)))
         await self._settle(keeper)
-        self._loop(self._admin.load())
+        self._loop(self._load())
+
+    async def _load(self) -> None:
+        """Import in a thread what the start did without, so that the first request for it need not wait."""
+        await self._endpoints.load()
+        await self._admin.load()
 
     def _services(
         self, store: Store, origin: OriginClient, fleet: FleetServices, channel: Invalidations, management: Management
@@ -325,20 +323,15 @@ class Larder(Router):
         registrations = share(settings, self._start.redis, registry, engine.services.fleet, self._stack)
         self._loop(registrations.run())
         planned = management.planned
-        add_datasets(self._ops, DatasetService(identities, registrations, origin, bounds_of(settings), planned))
-        add_homes(self._ops)
         batches = BatchEndpoint(engine.batches, planned, management.reads.note, BatchAccounting(accounting))
         fleet = engine.services.fleet
         self._results = Results(store, fleet, management.claims, management.parts.results, settings.results)
         results = ResultsEndpoint(self._results, management.reads.note)
         self._data = DataApp(identities, registrations, batches, results, store, settings.server.max_in_flight)
-        find = registrations.find
-        add_jobs(self._ops, JobService(identities, job_parts(settings, management, find)))
         scores = engine.services.scores
         assert isinstance(scores, ItemScores)
         self._exchange = ScoreExchange(scores, fleet, time.time)
-        add_importance(self._ops, ImportanceService(identities, management.parts.jobs, find, self._exchange))
-        shelves = OpenDatasets(find, registry.contents, origin.has)
+        shelves = OpenDatasets(registrations.find, registry.contents, origin.has)
         keep_chunks(settings, management, engine, shelves, self._stack)
         return registrations
 

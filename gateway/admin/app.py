@@ -8,26 +8,25 @@ without admin tokens never needs them.
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import json
 import logging
 from collections import Counter
 from contextlib import suppress
-from threading import Lock
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
-from starlette.datastructures import State
-
-from gateway.admin.http.requests import AdminParts
+from gateway.admin.http.parts import AdminParts
 from gateway.admin.http.roles import PREFIX
 from gateway.admin.http.tokens import ACTOR, Tokens
-from gateway.edge.asgi import Edge, Headers
+from gateway.edge.asgi import Edge, Headers, LateApp
 from gateway.imports import imported
 from gateway.model.datasets import ApiError
 from gateway.server.received import too_large, whole_body
 from gateway.server.refusals import Message, Receive, Scope, Send
 from gateway.server.strangers import authenticated
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 ENDPOINTS = "gateway.admin.endpoints"
 STALE = b"x-larder-stale"
@@ -51,29 +50,21 @@ class AdminApp(Edge):
         super().__init__(log)
         self._tokens = tokens
         self._parts = parts
-        self.state = State()
+        self.state = SimpleNamespace()
         """The dependencies of the endpoints; complete before the first request."""
         self.state.parts = parts
         if parts is not None:
             parts.catalog.follow(tokens.use_catalog)
-        self._api: FastAPI | None = None
-        self._loading = Lock()
+        self._endpoints = LateApp(lambda: imported(ENDPOINTS).api_of(self.state, PREFIX))
 
     @property
     def api(self) -> FastAPI:
         """The endpoints. Blocks for about a second at the first use."""
-        with self._loading:
-            if self._api is None:
-                api: FastAPI = imported(ENDPOINTS).api_of(self.state, PREFIX)
-                gc.freeze()  # it stays: a collection of garbage need not search it
-                self._api = api
-            return self._api
+        return self._endpoints.app
 
-    async def load(self) -> FastAPI:
-        """The endpoints, imported in a thread."""
-        if self._api is None:
-            await asyncio.to_thread(lambda: self.api)
-        return self.api
+    async def load(self) -> None:
+        """Import the endpoints in a thread."""
+        await self._endpoints.load()
 
     @staticmethod
     def handles(path: str) -> bool:
@@ -94,8 +85,7 @@ class AdminApp(Edge):
         authenticated(scope)
         body = await _body_of(scope, receive)
         _refuse_doubles(body)
-        api = await self.load()
-        await api(scope, _replay(body, receive), send)
+        await self._endpoints(scope, _replay(body, receive), send)
 
     def headers(self, scope: Scope, status: int) -> Headers:
         """The request's id, as in the audit log, the role of the token, and whether the answer may be stale."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from operator import attrgetter
+from types import SimpleNamespace
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.dependencies.utils import get_flat_params
@@ -16,7 +17,7 @@ from gateway.admin.configuration import audit, credentials, origins, rules, rule
 from gateway.admin.fleet import datasets, jobs, nodes, overview, pipelines, results, streams, traffic
 from gateway.admin.http.documents import PROBLEMS
 from gateway.admin.operations import explain, profile_endpoints, purge, requests_live, verifications, warmup_endpoints
-from gateway.edge.problems import handle_problems, include
+from gateway.edge.endpoints import handle_problems, include
 from gateway.model.datasets import ApiError
 
 ROUTERS: tuple[APIRouter, ...] = (
@@ -44,7 +45,7 @@ ROUTERS: tuple[APIRouter, ...] = (
 )
 
 
-def api_of(state: State, prefix: str) -> FastAPI:
+def api_of(state: SimpleNamespace, prefix: str) -> FastAPI:
     """The application, at addresses that begin with ``prefix``; its endpoints depend on the members of ``state``."""
     api = FastAPI(
         title="Larder: administration",
@@ -59,7 +60,7 @@ def api_of(state: State, prefix: str) -> FastAPI:
         dependencies=[Depends(_known_parameters)],
         responses=PROBLEMS,
     )
-    api.state = state
+    api.state = State(vars(state))  # not a copy: members may be added later
     handle_problems(api, logging.getLogger("larder.admin"))
     for router in ROUTERS:
         include(api, router, prefix)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from gateway.model.datasets import ApiError
@@ -62,33 +62,28 @@ class Asset:
     etag: str
 
 
-def add_pages(app: FastAPI) -> None:
-    """Add the pages and their files to the application under ``/-``."""
-    app.include_router(_router)
+router = APIRouter(include_in_schema=False)
 
 
-_router = APIRouter(include_in_schema=False)
-
-
-@_router.api_route("/", methods=["GET", "HEAD"])
+@router.api_route("/", methods=["GET", "HEAD"])
 async def dashboard(request: Request) -> Response:
     """The dashboard."""
     return await _page(request, "dashboard/index.html", _DASHBOARD_POLICY)
 
 
-@_router.api_route("/docs", methods=["GET", "HEAD"])
+@router.api_route("/docs", methods=["GET", "HEAD"])
 async def docs(request: Request) -> Response:
     """The OpenAPI page."""
     return await _page(request, "docs/index.html", _DOCS_POLICY)
 
 
-@_router.api_route("/openapi.json", methods=["GET", "HEAD"])
+@router.api_route("/openapi.json", methods=["GET", "HEAD"])
 async def openapi(request: Request) -> Response:
     """The OpenAPI document. It is made at the first request, which takes a second or two, in a thread."""
     return JSONResponse(await asyncio.to_thread(request.app.openapi))
 
 
-@_router.api_route("/static/{name:path}", methods=["GET", "HEAD"])
+@router.api_route("/static/{name:path}", methods=["GET", "HEAD"])
 async def static(request: Request, name: str) -> Response:
     """A file of the pages."""
     if name not in _names():

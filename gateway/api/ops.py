@@ -1,26 +1,30 @@
-"""Endpoints for operators and orchestrators: health, readiness, metrics."""
+"""Endpoints for operators and orchestrators: health, readiness, metrics. Plain ASGI: a probe need not wait for FastAPI."""
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable
-from enum import Enum
-from operator import attrgetter
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client import REGISTRY, CollectorRegistry
 from pydantic import BaseModel, Field
 
 from gateway import __version__
 from gateway.api.exposition import exposed
-from gateway.edge.problems import handle_problems, include
+from gateway.api.s3.answer import SERVER, date_header
+from gateway.edge.asgi import Edge, Headers, send_json
 from gateway.engine.operations.counting import WorkersCollector
+from gateway.model.datasets import ApiError
 from gateway.policies.troubles import Trouble
-from gateway.server.refusals import Scope
+from gateway.server.refusals import Receive, Scope, Send
 
-_TAGS: list[str | Enum] = ["operations"]
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+log = logging.getLogger("larder.v1")
 
 
 class Health(BaseModel):
@@ -52,80 +56,108 @@ class Lifecycle:
         return self.state == "ready" and not any(each.unready for each in problems)
 
 
-class Monitoring(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Monitoring:
     """The sources of readiness and metrics: the worker's lifecycle, its node's problems, the update of the gauges, and whether a
     request has an admin token."""
 
     lifecycle: Lifecycle
     problems: Callable[[], list[Trouble]]
     refresh: Callable[[], None]
-    may_read: Callable[[Scope], bool]
+    may_read: Callable[[Scope], bool] = lambda _: False
 
 
-_router = APIRouter(tags=_TAGS)
+class OpsApp(Edge):
+    """Answers health, readiness and metrics."""
+
+    def __init__(self, monitoring: Monitoring) -> None:
+        super().__init__(log)
+        self._monitoring = monitoring
+
+    @staticmethod
+    def handles(path: str) -> bool:
+        """Whether a path (without "/-") is one of these addresses."""
+        return path in PATHS
+
+    def headers(self, scope: Scope, status: int) -> Headers:
+        """As of the data paths."""
+        return date_header(int(time.time())), SERVER
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["method"] != "GET":
+            raise ApiError("MethodNotAllowed", headers={"Allow": "GET"})
+        match scope["path"]:
+            case "/healthz":
+                await send_json(send, 200, Health())
+            case "/readyz":
+                readiness = self._readiness()
+                await send_json(send, 200 if readiness.ready else 503, readiness)
+            case _:
+                await self._send_metrics(scope, send)
+
+    def _readiness(self) -> Readiness:
+        lifecycle, found = self._monitoring.lifecycle, self._monitoring.problems()
+        problems = {each.kind: each.what for each in found}
+        return Readiness(ready=lifecycle.ready(found), state=lifecycle.state, problems=problems)
+
+    async def _send_metrics(self, scope: Scope, send: Send) -> None:
+        self._monitoring.refresh()
+        registry = REGISTRY
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+            registry = CollectorRegistry()
+            WorkersCollector(registry)  # type: ignore[no-untyped-call]
+        accepted = b",".join(value for name, value in scope["headers"] if name == b"accept").decode("latin-1")
+        body, media_type = exposed(registry, accepted, names=self._monitoring.may_read(scope))
+        headers = [(b"content-type", media_type.encode()), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
 
-def ops_app() -> FastAPI:
-    """The application under ``/-``; readiness and metrics work after ``add_monitoring``.
-
-    Its addresses precede those of ``/v1``: FastAPI compiles the routes up to the one that is requested, and the first probe
-    would wait for all of them.
-    """
-    app = FastAPI(
-        title="Larder",
-        version=__version__,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        generate_unique_id_function=attrgetter("name"),
-        servers=[{"url": "/-"}],
-        # A redirect would leave "/-" and address a bucket.
-        redirect_slashes=False,
-    )
-    handle_problems(app, logging.getLogger("larder.v1"))
-    include(app, _router)
-    return app
+def _described(summary: str, name: str, description: str, responses: dict[str, Any]) -> dict[str, Any]:
+    about = {"summary": summary, "description": description, "operationId": name}
+    return {"get": {"tags": ["operations"], **about, "responses": responses}}
 
 
-def add_monitoring(
-    app: FastAPI,
-    lifecycle: Lifecycle,
-    problems: Callable[[], list[Trouble]],
-    refresh: Callable[[], None],
-    may_read: Callable[[Scope], bool] = lambda _: False,
-) -> None:
-    """Add readiness and metrics to an application made by ``ops_app``; the other arguments are those of `Monitoring`."""
-    app.state.monitoring = Monitoring(lifecycle, problems, refresh, may_read)
+def _answer(description: str, model: str) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{model}"}}}
+    return {"description": description, "content": content}
 
 
-@_router.get("/healthz", summary="Liveness")
-async def show_health() -> Health:
-    """Answer while the event loop runs. Restart the process when this fails."""
-    return Health()
+PATHS = {
+    "/healthz": _described(
+        "Liveness",
+        "show_health",
+        "Answer while the event loop runs. Restart the process when this fails.",
+        {"200": _answer("the process is alive", "Health")},
+    ),
+    "/readyz": _described(
+        "Readiness",
+        "show_readiness",
+        "Accept requests unless the worker is starting or draining. Other problems are listed, and do not stop reads.",
+        {"200": _answer("the worker accepts requests", "Readiness"), "503": _answer("it does not", "Readiness")},
+    ),
+    "/metrics": _described(
+        "Prometheus metrics",
+        "show_metrics",
+        "All workers' metrics in the Prometheus text format, or in OpenMetrics if the client accepts that. There, latencies of "
+        "traced requests have exemplars with the trace's id. Metrics with names of tenants, buckets and origins are shown to "
+        "requests with an admin token only.",
+        {"200": {"description": "the metrics"}},
+    ),
+}
+"""What the OpenAPI document says of each address."""
 
 
-@_router.get("/readyz", summary="Readiness", responses={503: {"model": Readiness}})
-async def show_readiness(request: Request, response: Response) -> Readiness:
-    """Accept requests unless the worker is starting or draining. Other problems are listed, and do not stop reads."""
-    monitoring: Monitoring = request.app.state.monitoring
-    found = monitoring.problems()
-    ready = monitoring.lifecycle.ready(found)
-    response.status_code = 200 if ready else 503
-    problems = {each.kind: each.what for each in found}
-    return Readiness(ready=ready, state=monitoring.lifecycle.state, problems=problems)
+def describe_monitoring(app: FastAPI) -> None:
+    """Add these addresses to an application's OpenAPI document."""
+    generate = app.openapi
 
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        document["paths"] = {**PATHS, **document["paths"]}
+        for model in (Health, Readiness):
+            document["components"]["schemas"][model.__name__] = model.model_json_schema()
+        return document
 
-@_router.get("/metrics", summary="Prometheus metrics", response_class=Response)
-async def show_metrics(request: Request) -> Response:
-    """All workers' metrics in the Prometheus text format, or in OpenMetrics if the client accepts that. There, latencies of
-    traced requests have exemplars with the trace's id. Metrics with names of tenants, buckets and origins are shown to requests
-    with an admin token only."""
-    monitoring: Monitoring = request.app.state.monitoring
-    monitoring.refresh()
-    registry = REGISTRY
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        registry = CollectorRegistry()
-        WorkersCollector(registry)  # type: ignore[no-untyped-call]
-    names = monitoring.may_read(request.scope)
-    content, media_type = exposed(registry, request.headers.get("accept", ""), names=names)
-    return Response(content, media_type=media_type)
+    app.openapi = openapi  # type: ignore[method-assign]

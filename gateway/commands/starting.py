@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway import __version__
-from gateway.admin.app import ENDPOINTS
+from gateway.admin.app import ENDPOINTS as ADMIN_ENDPOINTS
 from gateway.admin.catalog.database import SQLITE
 from gateway.commands.quick_start import QuickStart, exports
 from gateway.config import Settings
@@ -22,6 +22,7 @@ from gateway.origin.client import CHAIN
 from gateway.origin.credentials import is_chained
 from gateway.origin.trial import KeysRefused, try_keys
 from gateway.server.run import LISTENING, Launch, serve
+from gateway.wiring import ENDPOINTS
 from gateway.wiring.config_file import launch_environment
 
 log = logging.getLogger("larder.app")
@@ -80,13 +81,18 @@ def _try_origin(quick: QuickStart) -> None:
 
 
 def _modules(settings: Settings) -> Iterator[str]:
-    """The modules that the workers of this configuration import beside the application."""
+    """The modules that the workers of this configuration import beside the application.
+
+    A single worker imports endpoints after its start; several share them.
+    """
     if is_chained(settings.origins):
         yield CHAIN
-    if settings.admin.open:
+    if settings.admin.open and settings.database.sqlite:
+        yield SQLITE
+    if settings.server.workers > 1:
         yield ENDPOINTS
-        if settings.database.sqlite:
-            yield SQLITE
+        if settings.admin.open:
+            yield ADMIN_ENDPOINTS
 
 
 def _announce(text: str) -> None:

@@ -1,11 +1,19 @@
-"""Shared by all ASGI applications of the edges: the choice of the application, and the wrapper around each."""
+"""Shared by all ASGI applications of the edges: the choice of the application, and the wrapper around each.
+
+FastAPI with its endpoints and their documents is a third of what a gateway imports. Requests for data do without it, so it is
+imported after the start (``LateApp``).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from threading import Lock
+from typing import TYPE_CHECKING
 
 from pydantic_core import to_json
 
@@ -14,6 +22,9 @@ from gateway.edge.problems import RETRY, send_problem
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
 from gateway.server.refusals import Message, Receive, Scope, Send, SendFiles
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -115,6 +126,37 @@ class Edge(ABC):
     async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:
         """Answer with a problem document."""
         await send_problem(send, failure, self._log)
+
+
+class LateApp:
+    """An application of FastAPI that is imported and built at its first use.
+
+    Args:
+        build: imports and builds it, which takes up to a second.
+    """
+
+    def __init__(self, build: Callable[[], FastAPI]) -> None:
+        self._build = build
+        self._app: FastAPI | None = None
+        self._building = Lock()
+
+    @property
+    def app(self) -> FastAPI:
+        """The application. Blocks until it is built."""
+        with self._building:
+            if self._app is None:
+                self._app = self._build()
+                gc.freeze()  # it stays: a collection of garbage need not search it
+            return self._app
+
+    async def load(self) -> FastAPI:
+        """The application, built in a thread."""
+        return await asyncio.to_thread(lambda: self.app)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        app = self._app or await self.load()
+        await app(scope, receive, send)
 
 
 async def send_json(send: Send, status: int, document: object, headers: Headers = ()) -> None:

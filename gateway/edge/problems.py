@@ -9,24 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from logging import Logger
-from re import Pattern
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
-from starlette.exceptions import HTTPException
-from starlette.routing import compile_path
 
 from gateway import metrics
 from gateway.model.datasets import ApiError, UnknownDataset
 from gateway.model.errors import (
     S3_CODES,
     CatalogUnavailable,
-    ClientGone,
     DiskUnavailable,
     LarderError,
     OriginUnavailable,
@@ -39,7 +31,6 @@ from gateway.store.datasets.layout import Damaged
 MEDIA_TYPE = "application/problem+json"
 RETRY = {"Retry-After": "1"}
 LATER = {"Retry-After": "5"}
-_OF_HTTP = {404: "NotFound", 405: "MethodNotAllowed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +104,6 @@ def _as_refusal(error: Exception) -> ApiError:
             return ApiError("ServiceUnavailable", f"The gateway's cache disk {what}; try again.", headers=LATER)
         case Damaged():
             return UnknownDataset("asked for")
-        case RequestValidationError():
-            return invalid_request(error.errors())
-        case HTTPException(status_code=400):
-            # Raised only by FastAPI, for a body that is not text.
-            return ApiError("InvalidRequest", "body: is not JSON in UTF-8.")
-        case HTTPException() if error.status_code in _OF_HTTP:
-            return ApiError(_OF_HTTP[error.status_code], headers=error.headers)
         case LarderError():
             return ApiError("SlowDown", "The data changed during the request; try again.", headers=RETRY)
     return ApiError("InternalError", "Internal error; see the gateway's log.")
@@ -179,53 +163,3 @@ async def send_problem(send: Send, error: Exception, log: Logger) -> None:
 def encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     """Headers in ASGI's form."""
     return [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-
-
-def handle_problems(app: FastAPI, log: Logger) -> None:
-    """Have an application answer every error with a problem document. Add its endpoints by ``include``."""
-    app.state.methods = []
-
-    async def respond(request: Request, error: Exception) -> Response:
-        if isinstance(error, ClientGone):
-            raise error  # the client is gone
-        if isinstance(error, HTTPException) and error.status_code == 405 and (methods := _methods(request)):
-            error.headers = {"Allow": ", ".join(sorted(methods))}
-        problem = problem_of(_of_its_type(request, error))
-        note_refusal(problem.status, problem.code, error, log)
-        return Response(problem.body, problem.status, dict(problem.headers), MEDIA_TYPE)
-
-    # Not LarderError itself: a handler would report a client that left as an internal error.
-    for kind in (
-        ApiError, S3Error, OriginUnavailable, DiskUnavailable, CatalogUnavailable, Damaged, RequestValidationError,
-        HTTPException, Exception,
-    ):  # fmt: skip
-        app.add_exception_handler(kind, respond)
-
-
-def include(app: FastAPI, router: APIRouter, prefix: str = "") -> None:
-    """Add endpoints, and record their methods: routing itself only knows those of the first route of a path."""
-    app.include_router(router, prefix=prefix)
-    routes = (route for route in router.routes if isinstance(route, APIRoute))
-    app.state.methods += [(prefix + route.path, route.methods) for route in routes]
-
-
-def _methods(request: Request) -> set[str]:
-    known: list[tuple[str, set[str]]] = request.app.state.methods
-    return {method for path, methods in known if _pattern(path).match(request.url.path) for method in methods}
-
-
-@cache
-def _pattern(path: str) -> Pattern[str]:
-    """Compiled for the first wrong method, not at a start: all of them together take 10 ms."""
-    return compile_path(path)[0]
-
-
-def _of_its_type(request: Request, error: Exception) -> Exception:
-    """The error for a body that was not parsed as JSON because of its Content-Type, instead of errors about its fields."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    mistakes = error.errors() if isinstance(error, RequestValidationError) else ()
-    whole = any(each["loc"] == ("body",) and each["type"] != "missing" for each in mistakes)
-    if not whole or kind == "application/json" or kind.endswith("+json"):
-        return error
-    said = f"is {kind[:64]!r}" if kind else "is missing"
-    return ApiError("InvalidRequest", f"Content-Type: {said}; send application/json.")

@@ -24,7 +24,7 @@ from gateway.admin.catalog.following import Announcements, Follower
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.catalog.withdrawals import Withdrawal
 from gateway.admin.configuration.rule_probe import RuleProbe
-from gateway.admin.http.requests import AdminParts
+from gateway.admin.http.parts import AdminParts
 from gateway.admin.http.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Settings

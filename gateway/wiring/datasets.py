@@ -9,7 +9,9 @@ from gateway.engine.items import homes
 from gateway.engine.items.registrations import Registrations, Shared
 from gateway.fleet.connection import commands
 from gateway.fleet.datasets import DatasetTable
-from gateway.store.datasets.registry import Registry
+from gateway.policies.dataset_quota import quota_of
+from gateway.store.datasets.conversion import Limits
+from gateway.store.datasets.registry import RegistrationRules, Registry
 from gateway.wiring.fleet import FleetServices
 
 _PATIENCE = 2.0
@@ -32,3 +34,13 @@ def share(
     registrations = Registrations(registry, Shared(fleet, DatasetTable(redis, f"larder:{settings.fleet.zone}:")))
     stack.push_async_callback(registrations.close)
     return registrations
+
+
+def dataset_rules(settings: Settings) -> RegistrationRules:
+    """The rules of registration that the configuration sets."""
+    datasets, capacity = settings.datasets, settings.cache.capacity
+    return RegistrationRules(
+        Limits(datasets.read_memory, datasets.read_time, settings.cache.reserve),
+        quota_of(datasets.tenant_registrations, datasets.tenant_items, datasets.tenant_bytes, capacity),
+        datasets.keep_unused,
+    )

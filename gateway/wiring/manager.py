@@ -7,8 +7,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.api.v1.jobs import Find, JobParts
-from gateway.api.v1.pipeline_advice import PipelineAdvice
 from gateway.config import Settings
 from gateway.engine.engine import Engine
 from gateway.engine.operations.traffic import SILENCE
@@ -52,7 +50,6 @@ class Management:
     parts: Coordination
     planned: Planned
     membership: Membership
-    advice: PipelineAdvice
     reads: ReadTimes
     claims: ResultClaims
 
@@ -96,19 +93,12 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     planned = Planned(lambda: parts.plans.plan, capacity)
     keep_running(repeat("read times", reads.turn, pace.heartbeat), stack)
     keep_running(repeat("uses of results", parts.results.turn, pace.heartbeat, DOWN), stack)
-    advice = PipelineAdvice(parts.pipelines, parts.scaling, planned)
-    return Management(parts, planned, membership, advice, reads, ResultClaims(redis, prefix))
+    return Management(parts, planned, membership, reads, ResultClaims(redis, prefix))
 
 
 def scores_of(store: Store, management: Management) -> ItemScores:
     """How important items are, as this worker sees it."""
     return ItemScores(ScoreTables(store.directory.generations), store.pools, lambda: management.parts.plans.plan)
-
-
-def job_parts(settings: Settings, management: Management, find: Find) -> JobParts:
-    """The dependencies of the job endpoints."""
-    parts = management.parts
-    return JobParts(parts.jobs, parts.plans, management.planned, find, settings.fleet.heartbeat, management.advice)
 
 
 def keep_chunks(

@@ -14,7 +14,7 @@ import httpx
 
 from gateway.admin.app import AdminApp
 from gateway.admin.catalog.catalog import Catalog
-from gateway.admin.http.requests import AdminParts
+from gateway.admin.http.parts import AdminParts
 from gateway.admin.http.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Credential, Origin, Rule, Settings

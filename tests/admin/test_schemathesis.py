@@ -22,16 +22,10 @@ from schemathesis.specs.openapi.checks import (
 
 from gateway.admin.app import AdminApp
 from gateway.admin.http.tokens import Tokens
-from gateway.admin.openapi import describe_all
-from gateway.api.ops import Lifecycle, add_monitoring, ops_app
-from gateway.api.v1.datasets import add_datasets
-from gateway.api.v1.fleet import add_fleet
-from gateway.api.v1.homes import add_homes
-from gateway.api.v1.importance import add_importance
-from gateway.api.v1.jobs import add_jobs
 from gateway.config_catalog import AdminSettings
 from gateway.testing.origin import OriginThread
 from gateway.testing.signed_requests import ClientSigner
+from gateway.wiring.endpoints import api_of
 from tests.admin.operations_world import ADMIN, TOKEN
 from tests.effort import same_each_time
 from tests.gateways import Running, Settings, gateway
@@ -48,20 +42,8 @@ CHECKS = [
 ]
 
 
-def described() -> dict[str, Any]:
-    """What a gateway says of itself, made without one."""
-    nobody: Any = None
-    admin, app = AdminApp(Tokens(AdminSettings()), None), ops_app()
-    add_monitoring(app, Lifecycle(), list, lambda: None)
-    for add in (add_datasets, add_jobs, add_importance, add_fleet):
-        add(app, nobody)
-    add_homes(app)
-    describe_all(app, lambda: admin.api)
-    return app.openapi()
-
-
 schemathesis.serializer.alias("application/vnd.apache.parquet", "application/octet-stream")
-DOCUMENT = described()
+DOCUMENT = api_of(AdminApp(Tokens(AdminSettings()), None)).openapi()
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 FEW = same_each_time(5)
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from fastapi import APIRouter, FastAPI
 
-from gateway.edge.problems import handle_problems, include, problem_of
+from gateway.edge.endpoints import handle_problems, include
+from gateway.edge.problems import problem_of
 from gateway.model.datasets import ApiError
 from gateway.model.errors import ClientGone, OriginUnavailable
 

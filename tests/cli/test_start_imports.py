@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name
 
 from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.origin_auth import User
+from gateway.wiring import ENDPOINTS
 from tests.gateways import Settings, s3_client
 from tests.origins.processes import wait_until
 
@@ -173,10 +174,26 @@ def serving(settings: Settings, home: Path) -> Iterator[Serving]:
             assert process.wait(60) == 0
 
 
+def test_data_is_served_without_a_web_framework() -> None:
+    """Rule: FastAPI and what it serves are imported after the start: reads, batches, probes and nodes do not wait for it."""
+    modules = imports(
+        "import gateway.app, gateway.commands.serving, gateway.commands.starting, gateway.server.protocol"
+    )
+    assert "gateway.api.v1.batch" in modules
+    assert {
+        "fastapi",
+        "starlette",
+        ENDPOINTS,
+        "gateway.api.v1.jobs",
+        "gateway.admin.fleet.documents",
+    } & modules == set()
+
+
 def test_a_gateway_imports_what_its_configuration_needs(origin: FakeOrigin, tmp_path: Path) -> None:
     """Rule: without a catalog, neither the admin API, migrations, SQLAlchemy's mapper nor PostgreSQL's driver; no aiobotocore, as
     its origins have keys. A gateway that serves S3 needs no extra: no pyarrow, which is as large as all else together."""
     with serving(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as gateway:
+        wait_until(lambda: ENDPOINTS in gateway.modules(), 60, "the endpoints, which nobody asks for")
         found = gateway.modules()
     assert "gateway.app" in found
     assert by_extras(found) == set()
@@ -187,7 +204,7 @@ def test_workers_are_forked_from_a_supervisor_that_has_imported_the_gateway(orig
     """Rule: the supervisor of several workers imports what they serve with; each counts in files of its own, made after the fork,
     and their sum is what the metrics show."""
     with serving(Settings(origin.endpoint, tmp_path / "cache", workers=2), tmp_path) as gateway:
-        assert {"gateway.app", "gateway.server.protocol", "uvloop"} <= gateway.modules()
+        assert {"gateway.app", "gateway.server.protocol", "uvloop", ENDPOINTS} <= gateway.modules()
         for _ in range(9):
             gateway.read()
         assert gateway.metric("larder_sent_bytes_total") == 10 * len(BODY)

@@ -11,8 +11,7 @@ from sqlalchemy import select
 
 from gateway.admin.catalog.schema import audit
 from gateway.admin.http.documents import ResponseModel, Text, moment
-from gateway.admin.http.requests import Cursor, Limit, Page, Parts, cursor_of, invalid_cursor, place_of
-from gateway.admin.http.tokens import Reader
+from gateway.admin.http.requests import Cursor, Limit, Page, Parts, Reader, cursor_of, invalid_cursor, place_of
 
 router = APIRouter(tags=["audit"])
 

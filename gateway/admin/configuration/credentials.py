@@ -22,9 +22,9 @@ from gateway.admin.catalog.schema import revocations
 from gateway.admin.catalog.snapshot import RevocationRow
 from gateway.admin.catalog.withdrawals import KEY, Withdrawal
 from gateway.admin.http.documents import RequestModel, ResponseModel, Source, moment
-from gateway.admin.http.requests import AdminParts, Idempotent, IfMatch, Parts, change_once, etag_of
+from gateway.admin.http.parts import AdminParts, etag_of
+from gateway.admin.http.requests import Changer, Idempotent, IfMatch, Parts, change_once
 from gateway.admin.http.resources import Resource, view_in
-from gateway.admin.http.tokens import Changer
 from gateway.model.datasets import ApiError
 
 

@@ -12,8 +12,7 @@ from pydantic import Field, model_validator
 from gateway.admin.configuration.rule_probe import RuleMatch, RuleProbe
 from gateway.admin.configuration.rules import MOST_RULES, NewRule
 from gateway.admin.http.documents import RequestModel, ResponseModel, Source, Text
-from gateway.admin.http.requests import Parts
-from gateway.admin.http.tokens import Reader
+from gateway.admin.http.requests import Parts, Reader
 from gateway.config import Origin
 from gateway.config import Rule as Configured
 from gateway.model.keys import glob_matches

@@ -24,9 +24,8 @@ from gateway.admin.fleet.view import (
     job_document,
 )
 from gateway.admin.http.documents import RequestModel, ResponseModel
-from gateway.admin.http.requests import Cursor, IfMatch, Limit, Page, Parts, etag_of, paged
-from gateway.admin.http.tokens import Changer, Reader
-from gateway.admin.operations.parts import Ops
+from gateway.admin.http.parts import etag_of
+from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Ops, Page, Parts, Reader, paged
 from gateway.fleet.announcer import DOWN
 from gateway.model.datasets import ApiError
 

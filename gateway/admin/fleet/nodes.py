@@ -10,9 +10,8 @@ from pydantic import Field
 from gateway.admin.fleet.documents import NodeDocument
 from gateway.admin.fleet.view import nodes_of
 from gateway.admin.http.documents import RequestModel
-from gateway.admin.http.requests import Cursor, Limit, Page, Parts, paged
-from gateway.admin.http.tokens import Changer, Reader
-from gateway.admin.operations.parts import Operations, Ops, through_redis
+from gateway.admin.http.requests import Changer, Cursor, Limit, Ops, Page, Parts, Reader, paged
+from gateway.admin.operations.parts import Operations, through_redis
 from gateway.model.datasets import ApiError
 from gateway.model.fleet import Node, NodeState
 

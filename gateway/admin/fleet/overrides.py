@@ -12,9 +12,8 @@ from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import Actor
 from gateway.admin.catalog.schema import overrides
 from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.fleet.view import size_of
 from gateway.admin.http.documents import moment
-from gateway.admin.http.requests import AdminParts, check_if_match, etag_of
+from gateway.admin.http.parts import AdminParts, check_if_match, etag_of
 from gateway.admin.operations.parts import Operations, through_redis
 from gateway.engine.space.manager import Coordination
 from gateway.fleet.announcer import DOWN
@@ -89,7 +88,7 @@ async def note_sizes(together: Coordination, reading: FleetReading, datasets: It
     wanted = sorted(datasets)
     known = await together.jobs.sizes(wanted)
     for dataset in wanted:
-        items, size = size_of(reading, dataset)
+        items, size = reading.size_of(dataset)
         if dataset not in known and items is not None and size is not None:
             await together.jobs.note_size(dataset, size, items)
 

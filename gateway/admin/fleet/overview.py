@@ -29,9 +29,8 @@ from gateway.admin.fleet.view import (
     total_of,
 )
 from gateway.admin.http.documents import moment
-from gateway.admin.http.requests import Cursor, Limit, Page, sliced
-from gateway.admin.http.tokens import Reader
-from gateway.admin.operations.parts import Operations, Ops, through_redis
+from gateway.admin.http.requests import Cursor, Limit, Ops, Page, Reader, sliced
+from gateway.admin.operations.parts import Operations, through_redis
 from gateway.policies.rates import history
 
 MOST_POINTS = 720

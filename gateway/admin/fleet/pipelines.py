@@ -10,9 +10,8 @@ from pydantic import Field
 from gateway.admin.fleet.overrides import Decision, decision_of, replace_override
 from gateway.admin.fleet.reading import FleetReader, FleetReading
 from gateway.admin.http.documents import RequestModel, ResponseModel
-from gateway.admin.http.requests import Cursor, IfMatch, Limit, Page, Parts, etag_of, paged
-from gateway.admin.http.tokens import Changer, Reader
-from gateway.admin.operations.parts import Ops
+from gateway.admin.http.parts import etag_of
+from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Ops, Page, Parts, Reader, paged
 from gateway.edge.pipelines import PipelineDocument, pipeline_document
 from gateway.fleet.caching import override_name
 from gateway.model.datasets import ApiError

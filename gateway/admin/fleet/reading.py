@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gateway.engine.operations.watch import NodeWatch
 from gateway.engine.space.manager import Coordination
@@ -97,6 +98,23 @@ class FleetReading:
     def capacity(self) -> int:
         """Bytes of all members' caches."""
         return sum(node.capacity for node in self.nodes.values())
+
+    def told_datasets(self) -> Iterator[Mapping[str, Any]]:
+        """What each node reports of datasets: items, bytes and resident items by id."""
+        for name in self.nodes:
+            told = self.told[name].document.get("datasets") if name in self.told else None
+            if isinstance(told, Mapping):
+                yield told
+
+    def size_of(self, dataset: str) -> tuple[int | None, int | None]:
+        """Items and bytes of a dataset, if a node or a job reports them."""
+        said = [told[dataset] for told in self.told_datasets() if dataset in told]
+        if said:
+            return max(int(each[0]) for each in said), max(int(each[1]) for each in said)
+        records = [job.record for job in self.jobs if job.record.dataset == dataset]
+        if records:
+            return max(record.items for record in records), max(record.size for record in records)
+        return None, None
 
 
 class FleetReader:

@@ -16,9 +16,7 @@ from gateway.admin.fleet.documents import ResultsDocument
 from gateway.admin.fleet.overrides import Decision, decision_of, replace_override
 from gateway.admin.fleet.reading import FleetReader, FleetReading
 from gateway.admin.http.documents import RequestModel
-from gateway.admin.http.requests import Cursor, IfMatch, Limit, Page, Parts, paged
-from gateway.admin.http.tokens import Changer, Reader
-from gateway.admin.operations.parts import Ops
+from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Ops, Page, Parts, Reader, paged
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import RESULTS
 from gateway.policies.streams.zone import PoolReport

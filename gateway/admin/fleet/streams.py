@@ -17,9 +17,7 @@ from gateway.admin.fleet.documents import EvidenceDocument, StreamAhead, StreamD
 from gateway.admin.fleet.overrides import Decision, replace_override
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.http.documents import RequestModel
-from gateway.admin.http.requests import Cursor, Limit, Page, Parts, paged
-from gateway.admin.http.tokens import Changer, Reader
-from gateway.admin.operations.parts import Ops
+from gateway.admin.http.requests import Changer, Cursor, Limit, Ops, Page, Parts, Reader, paged
 from gateway.engine.space.manager import pins_of
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import STREAM

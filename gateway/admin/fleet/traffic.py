@@ -7,8 +7,7 @@ from fastapi import APIRouter
 from gateway.admin.fleet.documents import BucketTraffic, MissedPrefixDocument, TrafficDocument
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import per_second
-from gateway.admin.http.tokens import Reader
-from gateway.admin.operations.parts import Ops
+from gateway.admin.http.requests import Ops, Reader
 from gateway.model.outcomes import Reason
 from gateway.policies.misses import MissedPrefix, added
 

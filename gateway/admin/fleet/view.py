@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -181,7 +181,7 @@ def datasets_of(reading: FleetReading) -> list[DatasetSummary]:
 
 def dataset_summary(reading: FleetReading, dataset: str, short: Mapping[str, str] | None = None) -> DatasetSummary:
     """One dataset; ``short`` is the result of ``shortfalls``, if it is known."""
-    items, size = size_of(reading, dataset)
+    items, size = reading.size_of(dataset)
     order = reading.plan.of(dataset)
     caching, why = _decision(order, size, reading.capacity)
     return DatasetSummary(
@@ -231,27 +231,9 @@ def names_of(reading: FleetReading, dataset: str) -> list[str]:
     return sorted(registered | {job.record.name for job in reading.jobs if job.record.dataset == dataset})
 
 
-def size_of(reading: FleetReading, dataset: str) -> tuple[int | None, int | None]:
-    """Items and bytes, if a node or a job reports them."""
-    said = [told[dataset] for told in _told_datasets(reading) if dataset in told]
-    if said:
-        return max(int(each[0]) for each in said), max(int(each[1]) for each in said)
-    records = [job.record for job in reading.jobs if job.record.dataset == dataset]
-    if records:
-        return max(record.items for record in records), max(record.size for record in records)
-    return None, None
-
-
-def _told_datasets(reading: FleetReading) -> Iterator[Mapping[str, Any]]:
-    for name in reading.nodes:
-        told = reading.told[name].document.get("datasets") if name in reading.told else None
-        if isinstance(told, Mapping):
-            yield told
-
-
 def _share(reading: FleetReading, dataset: str, items: int | None) -> float:
     reported = [report[dataset].resident for report in reading.reports.values() if dataset in report]
-    resident = sum(reported) or sum(int(told[dataset][2]) for told in _told_datasets(reading) if dataset in told)
+    resident = sum(reported) or sum(int(told[dataset][2]) for told in reading.told_datasets() if dataset in told)
     return min(1.0, resident / items) if items else 0.0
 
 
@@ -270,7 +252,7 @@ def shortfalls(reading: FleetReading) -> dict[str, str]:
     room = int(USABLE * reading.capacity)
     whole: dict[str, int] = {}
     for dataset in dataset_ids(reading):
-        _, size = size_of(reading, dataset)
+        _, size = reading.size_of(dataset)
         order = reading.plan.of(dataset)
         if order is not None and order.importance is not None:
             continue  # what fits is kept, by importance
@@ -292,7 +274,7 @@ def _shortfall(reading: FleetReading, dataset: str, size: int, room: int) -> str
         return f"it takes {format_size(size)}, and the caches{gone} hold {format_size(room)}"
     if order is not None and order.target < size:
         return f"it takes {format_size(size)}, and the plan gives it {format_size(order.target)}"
-    items, _ = size_of(reading, dataset)
+    items, _ = reading.size_of(dataset)
     if reading.gone and _share(reading, dataset, items or 0) < 1:
         return f"the part held by {', '.join(sorted(reading.gone))} is read from the origin until it is cached again"
     return ""

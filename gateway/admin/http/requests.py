@@ -1,4 +1,4 @@
-"""Parameters of the admin endpoints: pages, conditions, idempotency keys, and the catalog.
+"""Parameters of the admin endpoints: the caller, pages, conditions, idempotency keys, and what answers them.
 
 Lists come in pages: ``?limit=&cursor=`` gives ``{"items": [...], "next": cursor | null}``. A cursor names the last item of its
 page, so adding or removing items between two pages neither repeats nor hides others.
@@ -15,13 +15,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Depends, Header, Query, Request, Response
+from fastapi.security import HTTPBearer
 from pydantic import BaseModel, Field
 from pydantic_core import from_json
 from sqlalchemy import delete, insert, select
@@ -29,8 +29,9 @@ from sqlalchemy import delete, insert, select
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import Actor, CatalogChange
 from gateway.admin.catalog.schema import idempotency
-from gateway.admin.http.tokens import Changer
-from gateway.config import Settings
+from gateway.admin.http.parts import AdminParts
+from gateway.admin.http.tokens import ACTOR, check_role
+from gateway.admin.operations.parts import Operations
 from gateway.model.datasets import ApiError
 
 KEPT = 24 * 3600.0
@@ -45,23 +46,34 @@ IfMatch = Annotated[
         description="apply the change only if the etag matches; absent: unconditionally",
     ),
 ]
-_TAG = re.compile(r'\s*((?:W/)?"[^"]*")\s*(?:,|$)')
 _LAST_POSITION = 100_000
 """The largest cursor of a list without names."""
 T = TypeVar("T")
 A = TypeVar("A", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True)
-class AdminParts:
-    """The catalog and the configuration.
+_bearer = HTTPBearer(
+    auto_error=False, scheme_name="token", description="admin.token, admin.read_token for GET, or a named token"
+)
 
-    ``file`` returns the settings of the file, ``effective`` those in force, with the catalog on top.
-    """
 
-    catalog: Catalog
-    file: Callable[[], Settings]
-    effective: Callable[[], Settings]
+async def _actor(request: Request, _described: Annotated[Any, Depends(_bearer)]) -> Actor:
+    actor: Actor = request.scope[ACTOR]
+    return actor
+
+
+Reader = Annotated[Actor, Depends(_actor)]
+"""The caller of an endpoint that changes nothing."""
+
+
+async def _changer(actor: Reader, request: Request) -> Actor:
+    # Defence in depth: the gate decides by method, this also covers a changing endpoint under GET.
+    check_role(actor, "POST" if request.method in ("GET", "HEAD") else request.method, request.scope["path"])
+    return actor
+
+
+Changer = Annotated[Actor, Depends(_changer)]
+"""The caller of an endpoint that changes something; ``http/roles.py`` says which role that needs."""
 
 
 async def _parts(request: Request) -> AdminParts:
@@ -70,6 +82,14 @@ async def _parts(request: Request) -> AdminParts:
 
 
 Parts = Annotated[AdminParts, Depends(_parts)]
+
+
+def _operations(request: Request) -> Operations:
+    operations: Operations = request.app.state.operations
+    return operations
+
+
+Ops = Annotated[Operations, Depends(_operations)]
 
 
 class Page(BaseModel, Generic[T]):
@@ -129,22 +149,6 @@ def sliced(items: Sequence[T], limit: int, cursor: str) -> Page[T]:
         raise invalid_cursor()
     last = first + limit
     return Page(items=list(items[first:last]), next=cursor_of(last) if last < len(items) else None)
-
-
-def etag_of(revision: int) -> str:
-    """The entity tag of a document whose last change has the number ``revision``."""
-    return f'"{revision}"'
-
-
-def check_if_match(wanted: str | None, etag: str) -> None:
-    """Refuse to change a document that has changed since it was read. ``wanted`` is the request's If-Match.
-
-    Raises:
-        ApiError: PreconditionFailed.
-    """
-    if wanted is None or wanted.strip() == "*" or etag in _TAG.findall(wanted):
-        return
-    raise ApiError("PreconditionFailed", f"It has changed since it was read: its etag is now {etag}. Read it again.")
 
 
 @dataclass(frozen=True, slots=True)

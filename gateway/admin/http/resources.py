@@ -19,8 +19,9 @@ from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import Record
 from gateway.admin.catalog.schema import metadata
 from gateway.admin.http.documents import RequestModel, ResponseModel
+from gateway.admin.http.parts import AdminParts, check_if_match
 from gateway.admin.http.requests import (
-    AdminParts,
+    Changer,
     Cursor,
     IdempotencyKey,
     Idempotent,
@@ -28,12 +29,11 @@ from gateway.admin.http.requests import (
     Limit,
     Page,
     Parts,
+    Reader,
     change_once,
-    check_if_match,
     located,
     paged,
 )
-from gateway.admin.http.tokens import Changer, Reader
 from gateway.edge.problems import invalid_request
 from gateway.model.datasets import ApiError
 

@@ -15,10 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Annotated, Any
-
-from fastapi import Depends, Request
-from fastapi.security import HTTPBearer
+from typing import Any
 
 from gateway.admin.catalog.changes import Actor
 from gateway.admin.catalog.records import TokenRecord
@@ -136,27 +133,3 @@ def _refuse_other_sites(headers: Mapping[bytes, bytes]) -> None:
 def _address(scope: Mapping[str, Any]) -> str:
     client = scope.get("client")
     return str(client[0]) if client else ""
-
-
-_bearer = HTTPBearer(
-    auto_error=False, scheme_name="token", description="admin.token, admin.read_token for GET, or a named token"
-)
-
-
-async def _actor(request: Request, _described: Annotated[Any, Depends(_bearer)]) -> Actor:
-    actor: Actor = request.scope[ACTOR]
-    return actor
-
-
-Reader = Annotated[Actor, Depends(_actor)]
-"""The caller of an endpoint that changes nothing."""
-
-
-async def _changer(actor: Reader, request: Request) -> Actor:
-    # Defence in depth: the gate decides by method, this also covers a changing endpoint under GET.
-    check_role(actor, "POST" if request.method in ("GET", "HEAD") else request.method, request.scope["path"])
-    return actor
-
-
-Changer = Annotated[Actor, Depends(_changer)]
-"""The caller of an endpoint that changes something; ``http/roles.py`` says which role that needs."""

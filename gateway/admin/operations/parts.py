@@ -1,12 +1,10 @@
-"""Dependencies of the endpoints of operations."""
+"""The services behind the endpoints of operations."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
-
-from fastapi import Depends, Request
+from typing import TypeVar
 
 from gateway.admin.fleet.reading import FleetReader
 from gateway.admin.operations.profiles import Profiles
@@ -37,14 +35,6 @@ class Operations:
     verifications: Verifications
     find: Callable[[str], Principal | None]
     rules: Callable[[], Rules]
-
-
-def _operations(request: Request) -> Operations:
-    operations: Operations = request.app.state.operations
-    return operations
-
-
-Ops = Annotated[Operations, Depends(_operations)]
 
 
 def principal_of(operations: Operations, access_key_id: str) -> Principal:

@@ -11,21 +11,23 @@ from pydantic import Field
 from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.catalog.profiles import ProfileRow
 from gateway.admin.http.documents import ResponseModel, moment
+from gateway.admin.http.parts import etag_of
 from gateway.admin.http.requests import (
+    Changer,
     Cursor,
     Idempotent,
     IfMatch,
     Limit,
+    Ops,
     Page,
     Parts,
+    Reader,
     change_once,
-    etag_of,
     located,
     paged,
     sliced,
 )
-from gateway.admin.http.tokens import Changer, Reader
-from gateway.admin.operations.parts import Operations, Ops, principal_of
+from gateway.admin.operations.parts import Operations, principal_of
 from gateway.admin.operations.profiles import ProfileRequest
 from gateway.model.datasets import ApiError
 from gateway.policies.streams.profile import ProfileRead

@@ -17,7 +17,7 @@ from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.catalog.profiles import ProfileRow, add_part, read_parts, rows_of
 from gateway.admin.catalog.schema import profile_parts, profiles
 from gateway.admin.http.documents import Bucket, Name, Prefix, RequestModel, Text
-from gateway.admin.http.requests import check_if_match, etag_of
+from gateway.admin.http.parts import check_if_match, etag_of
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
 from gateway.policies.streams.profile import Profile, ProfileRead, merged

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from gateway.admin.catalog.purges import remember
 from gateway.admin.http.documents import Bucket, Prefix, RequestModel, ResponseModel
-from gateway.admin.http.requests import AdminParts, Parts
-from gateway.admin.http.tokens import Changer
-from gateway.admin.operations.parts import Operations, Ops
+from gateway.admin.http.parts import AdminParts
+from gateway.admin.http.requests import Changer, Ops, Parts
+from gateway.admin.operations.parts import Operations
 from gateway.engine.operations.purge import Purge, Purged
 
 router = APIRouter(tags=["purge"])

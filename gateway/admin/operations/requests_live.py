@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from gateway.admin.http.documents import ResponseModel, Text, moment
-from gateway.admin.http.tokens import Reader
-from gateway.admin.operations.parts import Ops, through_redis
+from gateway.admin.http.requests import Ops, Reader
+from gateway.admin.operations.parts import through_redis
 from gateway.engine.operations.live import FOLLOWERS
 from gateway.model.datasets import ApiError
 from gateway.model.live import LiveFilter, LiveRequest

@@ -11,17 +11,19 @@ from pydantic import Field
 from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.http.documents import RequestModel, ResponseModel, moment
 from gateway.admin.http.requests import (
+    Changer,
     Cursor,
     Idempotent,
     Limit,
+    Ops,
     Page,
     Parts,
+    Reader,
     change_once,
     located,
     sliced,
 )
-from gateway.admin.http.tokens import Changer, Reader
-from gateway.admin.operations.parts import Operations, Ops, through_redis
+from gateway.admin.operations.parts import Operations, through_redis
 from gateway.fleet.verifications import Verification
 from gateway.model.datasets import ApiError
 

@@ -13,22 +13,24 @@ from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import dataset_ids
 from gateway.admin.http.documents import ResponseModel, moment
+from gateway.admin.http.parts import etag_of
 from gateway.admin.http.requests import (
+    Changer,
     Cursor,
     Idempotent,
     IfMatch,
     Limit,
+    Ops,
     Page,
     Parts,
+    Reader,
     change_once,
     cursor_of,
-    etag_of,
     invalid_cursor,
     located,
     place_of,
 )
-from gateway.admin.http.tokens import Changer, Reader
-from gateway.admin.operations.parts import Ops, principal_of
+from gateway.admin.operations.parts import principal_of
 from gateway.admin.operations.warmups import Warmup, WarmupRequest
 
 router = APIRouter(tags=["warm-ups"])

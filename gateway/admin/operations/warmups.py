@@ -22,7 +22,7 @@ from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.catalog.database import FileState
 from gateway.admin.catalog.schema import warmups
 from gateway.admin.http.documents import Bucket, Name, Prefix, RequestModel, Text
-from gateway.admin.http.requests import check_if_match, etag_of
+from gateway.admin.http.parts import check_if_match, etag_of
 from gateway.engine.operations.warm_dataset import DatasetAccess, WarmDataset
 from gateway.engine.operations.warm_objects import PermittedLoads
 from gateway.engine.operations.warm_prefix import Prefix as WarmedPrefix

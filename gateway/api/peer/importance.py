@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
-from gateway.api.v1.importance import Find, taken
 from gateway.edge.asgi import send_json
+from gateway.edge.importance import Find, taken
 from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
 from gateway.model.datasets import UnknownDataset
 from gateway.model.importance import MOST_SCORED, longest

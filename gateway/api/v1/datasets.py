@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
@@ -28,20 +28,18 @@ from gateway.api.v1.documents import (
     SourceRequest,
 )
 from gateway.api.v1.identity import Caller, Identities
-from gateway.api.v1.openapi import REGISTER_BODY, describe_data_paths
+from gateway.api.v1.openapi import REGISTER_BODY
 from gateway.config import Settings
-from gateway.edge.problems import include, invalid_request, refusals
+from gateway.edge.problems import invalid_request, refusals
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.space.planned import Planned
 from gateway.model.datasets import ApiError, UnknownDataset, check_name
 from gateway.model.errors import ClientGone, LarderError
 from gateway.model.keys import ObjectKey, Principal, is_bucket_name
 from gateway.origin.client import OriginClient
-from gateway.policies.dataset_quota import quota_of
-from gateway.store.datasets.conversion import Limits
 from gateway.store.datasets.incoming import Incoming, incoming
 from gateway.store.datasets.opened import Registration
-from gateway.store.datasets.registry import DigestSource, RegistrationRules
+from gateway.store.datasets.registry import DigestSource
 
 _LARGEST_JSON = 64 * 1024
 _PIECE = 250
@@ -69,16 +67,6 @@ class Bounds:
 def bounds_of(settings: Settings) -> Bounds:
     """The limits that the configuration sets."""
     return Bounds(settings.datasets.max_digest_file, settings.cache.reserve)
-
-
-def dataset_rules(settings: Settings) -> RegistrationRules:
-    """The rules of registration that the configuration sets."""
-    datasets, capacity = settings.datasets, settings.cache.capacity
-    return RegistrationRules(
-        Limits(datasets.read_memory, datasets.read_time, settings.cache.reserve),
-        quota_of(datasets.tenant_registrations, datasets.tenant_items, datasets.tenant_bytes, capacity),
-        datasets.keep_unused,
-    )
 
 
 class DatasetService:
@@ -363,10 +351,3 @@ async def list_items(
     """Locations of items by index."""
     page = await service.page(caller.principal, await service.found(caller.principal, name), start, count)
     return Response(page, media_type="application/json")  # not validated: built here, up to ten thousand items
-
-
-def add_datasets(app: FastAPI, service: DatasetService) -> None:
-    """Add the endpoints to the application under ``/-``, with problem documents and the OpenAPI description."""
-    app.state.datasets = service
-    include(app, router)
-    describe_data_paths(app)

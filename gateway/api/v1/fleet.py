@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, Field
 
 from gateway.api.v1.identity import Identities
-from gateway.edge.problems import include, refusals
+from gateway.edge.problems import refusals
 from gateway.fleet.membership import Membership
 from gateway.model.datasets import ApiError
 from gateway.model.fleet import NodeState
@@ -110,9 +110,3 @@ router = APIRouter(
 async def show_fleet(service: Service) -> Fleet:
     """The nodes of this zone: the input of the client's ring."""
     return service.show()
-
-
-def add_fleet(app: FastAPI, service: FleetService) -> None:
-    """Add the endpoint to the application under ``/-``, with its problem documents."""
-    app.state.fleet = service
-    include(app, router)

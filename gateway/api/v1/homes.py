@@ -12,11 +12,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from fastapi import APIRouter, FastAPI, Query, Response
+from fastapi import APIRouter, Query, Response
 
 from gateway.api.v1.batch import check_rights
 from gateway.api.v1.datasets import PROBLEMS, Asking, Service, checks
-from gateway.edge.problems import include
 from gateway.model.datasets import ApiError
 
 MOST_KEYS = 1 << 20
@@ -52,8 +51,3 @@ async def show_homes(
     stop = min(content.items, start + count)
     await check_rights(caller.principal, registration, np.arange(start, stop, dtype=np.uint32))
     return Response(content.digests[start:stop, :_KEY].tobytes(), media_type="application/octet-stream")
-
-
-def add_homes(app: FastAPI) -> None:
-    """Add the endpoint to an application that has the datasets' endpoints already."""
-    include(app, router)

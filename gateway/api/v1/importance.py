@@ -7,26 +7,22 @@ sequence, and the client sends everything; so nothing has to survive a restart.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, Field
 
-from gateway import metrics
 from gateway.api.v1.identity import Caller, Identities
-from gateway.edge.problems import LATER, RETRY, include, refusals
+from gateway.edge.importance import Find, taken
+from gateway.edge.problems import RETRY, refusals
 from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import Jobs
 from gateway.model.datasets import ApiError, UnknownDataset, is_dataset_id, is_job_name
-from gateway.model.importance import MOST_SCORED, MalformedPart, longest
+from gateway.model.importance import MOST_SCORED, longest
 from gateway.model.keys import Principal
-from gateway.policies.importance import PartVerdict
 from gateway.server.received import Receive, whole_body
 from gateway.store.datasets.content import Content
-from gateway.store.datasets.opened import Registration
-from gateway.store.importance import MOST_JOBS, Receipt, TooManyScorers
 
 MEDIA_TYPE = "application/octet-stream"
 _MEANINGS = {
@@ -37,8 +33,6 @@ _MEANINGS = {
     413: "TooLarge",
     503: "ServiceUnavailable: Redis cannot be reached, or there is no memory for scores; go on, and try again later",
 }
-
-Find = Callable[[str, str], Awaitable[Registration | None]]
 
 
 class ImportanceTaken(BaseModel):
@@ -103,34 +97,6 @@ class ImportanceService:
         return registration.content
 
 
-async def taken(
-    exchange: ScoreExchange, sender: ScoreSender, content: Content, body: bytes, *, forwarded: bool = False
-) -> Receipt:
-    """Apply a part.
-
-    Raises:
-        ApiError: InvalidRequest, UnknownBase, TooLarge or ServiceUnavailable.
-    """
-    try:
-        receipt = await exchange.receive(sender, content, body, forwarded=forwarded)
-    except MalformedPart as mistake:
-        metrics.SCORE_PARTS.labels("malformed").inc()
-        raise ApiError("InvalidRequest", f"{mistake}.") from None
-    except TooManyScorers:
-        raise ApiError("TooLarge", f"job: {MOST_JOBS} jobs send scores of this dataset already.") from None
-    except OSError:
-        raise ApiError(
-            "ServiceUnavailable", "There is no memory for scores at the moment; go on, and try again.", headers=LATER
-        ) from None
-    if receipt.verdict is PartVerdict.UNKNOWN_BASE:
-        raise ApiError(
-            "UnknownBase",
-            f"base: the last part that is known here is {receipt.sequence}; send a whole part.",
-            sequence=receipt.sequence,
-        )
-    return receipt
-
-
 def _service(request: Request) -> ImportanceService:
     service: ImportanceService = request.app.state.importance
     return service
@@ -157,9 +123,3 @@ async def send_importance(
     if unknown:
         raise ApiError("InvalidRequest", f"Unknown parameter {unknown[0][:64]!r}.")
     return await service.take(caller, job, dataset, request.receive)
-
-
-def add_importance(app: FastAPI, service: ImportanceService) -> None:
-    """Add the endpoint to the application under ``/-``."""
-    app.state.importance = service
-    include(app, router)

@@ -8,13 +8,13 @@ every request is answered 503, and training continues with its last directives.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel, ValidationError
 
 from gateway import metrics
@@ -34,7 +34,8 @@ from gateway.api.v1.job_documents import (
 )
 from gateway.api.v1.pipeline_advice import PipelineAdvice
 from gateway.api.v1.plan_document import plan_document
-from gateway.edge.problems import RETRY, include, invalid_request, refusals
+from gateway.edge.importance import Find
+from gateway.edge.problems import RETRY, invalid_request, refusals
 from gateway.engine.space.planned import Planned
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
@@ -62,7 +63,6 @@ _MEANINGS = {
 }
 
 T = TypeVar("T", bound=BaseModel)
-Find = Callable[[str, str], Awaitable[Registration | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,9 +415,3 @@ async def show_plan(caller: Asking, service: Service) -> PlanDocument:
     """The plan for the caller's datasets and jobs, the inputs of its decisions, and recent changes."""
     async with _counted("plan"):
         return await service.plan(caller.principal)
-
-
-def add_jobs(app: FastAPI, service: JobService) -> None:
-    """Add the endpoints to the application under ``/-``; problem documents are those of ``/v1``."""
-    app.state.jobs = service
-    include(app, router)

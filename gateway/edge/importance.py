@@ -1,0 +1,46 @@
+"""Parts of scores, refused the same to jobs (``/-/v1/jobs/{job}/importance``) and to other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from gateway import metrics
+from gateway.edge.problems import LATER
+from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
+from gateway.model.datasets import ApiError
+from gateway.model.importance import MalformedPart
+from gateway.policies.importance import PartVerdict
+from gateway.store.datasets.content import Content
+from gateway.store.datasets.opened import Registration
+from gateway.store.importance import MOST_JOBS, Receipt, TooManyScorers
+
+Find = Callable[[str, str], Awaitable[Registration | None]]
+"""Finds a tenant's dataset by name or id."""
+
+
+async def taken(
+    exchange: ScoreExchange, sender: ScoreSender, content: Content, body: bytes, *, forwarded: bool = False
+) -> Receipt:
+    """Apply a part.
+
+    Raises:
+        ApiError: InvalidRequest, UnknownBase, TooLarge or ServiceUnavailable.
+    """
+    try:
+        receipt = await exchange.receive(sender, content, body, forwarded=forwarded)
+    except MalformedPart as mistake:
+        metrics.SCORE_PARTS.labels("malformed").inc()
+        raise ApiError("InvalidRequest", f"{mistake}.") from None
+    except TooManyScorers:
+        raise ApiError("TooLarge", f"job: {MOST_JOBS} jobs send scores of this dataset already.") from None
+    except OSError:
+        raise ApiError(
+            "ServiceUnavailable", "There is no memory for scores at the moment; go on, and try again.", headers=LATER
+        ) from None
+    if receipt.verdict is PartVerdict.UNKNOWN_BASE:
+        raise ApiError(
+            "UnknownBase",
+            f"base: the last part that is known here is {receipt.sequence}; send a whole part.",
+            sequence=receipt.sequence,
+        )
+    return receipt
