@@ -262,8 +262,14 @@ class CacheDirectory:
             os.close(descriptor)
             os.unlink(path)
 
-    def shard(self, number: int) -> dict[bytes, int]:
-        """Digests and sizes of the blob files whose first byte is ``number``; files with other names are removed."""
+    def in_shards(self, shards: range) -> dict[bytes, int]:
+        """Digests and sizes of the blob files whose first byte is in ``shards``; files with other names are removed."""
+        found: dict[bytes, int] = {}
+        for number in shards:
+            found |= self._in_shard(number)
+        return found
+
+    def _in_shard(self, number: int) -> dict[bytes, int]:
         prefix = f"{number:02x}"
         sizes = {}
         try:

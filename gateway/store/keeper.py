@@ -32,6 +32,10 @@ from gateway.store.space import SpaceMeter
 log = logging.getLogger("larder.store")
 _BATCH = 128
 """Blobs per transaction: few enough that a fill does not wait for long."""
+_SHARDS = 256
+"""Folders of blobs."""
+_COMPARED = 4096
+"""Blobs, about, whose rows and files recovery compares at a time: a small cache in one step, a large one folder by folder."""
 _AUDIT_EVERY = 60.0
 _YOUNG_NS = 600 * 10**9
 
@@ -118,8 +122,8 @@ class Evictor:
             self._audit_at = now + _AUDIT_EVERY
             old = time.time_ns() - _YOUNG_NS
             await self._disk.files(lambda: self._disk.directory.remove_leftovers(old))
-            await self._audit(self._next_shard, old)
-            self._next_shard = (self._next_shard + 1) % 256
+            await self._audit(range(self._next_shard, self._next_shard + 1), old)
+            self._next_shard = (self._next_shard + 1) % _SHARDS
 
     async def free(self, wanted: int) -> None:
         """Evict in the order of the policy, so that ``wanted`` more bytes fit.
@@ -208,8 +212,10 @@ class Evictor:
         before = max(directory.started_ns, await self._disk.read(blob_rows.born))
         leftovers = await self._disk.files(lambda: directory.remove_leftovers(before))
         orphans = broken = 0
-        for number in range(256):
-            found = await self._audit(number, before)
+        counts = await self._disk.read(blob_rows.counts)
+        together = min(_SHARDS, max(1, _SHARDS * _COMPARED // max(1, counts.blobs)))
+        for first in range(0, _SHARDS, together):
+            found = await self._audit(range(first, min(_SHARDS, first + together)), before)
             orphans, broken = orphans + found[0], broken + found[1]
         wrong = await self._disk.read(pool_rows.miscount)
         if wrong:
@@ -235,11 +241,11 @@ class Evictor:
             log.warning("the clock was set back: entries with later times are checked again")
             self._disk.generations.bump_all()
 
-    async def _audit(self, number: int, before_ns: int) -> tuple[int, int]:
-        """Compare one shard of the index with its folder; returns the number of orphans and of broken rows removed."""
+    async def _audit(self, shards: range, before_ns: int) -> tuple[int, int]:
+        """Compare shards of the index with their folders; returns the number of orphans and of broken rows removed."""
         directory = self._disk.directory
-        rows = await self._disk.read(lambda connection: blob_rows.shard(connection, number))
-        sizes = await self._disk.files(lambda: directory.shard(number))
+        rows = await self._disk.read(lambda connection: blob_rows.in_shards(connection, shards))
+        sizes = await self._disk.files(lambda: directory.in_shards(shards))
         orphans = broken = 0
         for batch in _batches([digest for digest in sizes if digest not in rows]):
             orphans += await self._disk.write(_removal(batch, directory, before_ns))

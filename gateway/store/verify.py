@@ -105,7 +105,7 @@ def _compare(
 ) -> bool:
     """Compare one folder with the index; ``False`` if the verification was cancelled."""
     young = time.time_ns() - _YOUNG_NS
-    rows = blob_rows.shard(index, number)
+    rows = blob_rows.in_shards(index, range(number, number + 1))
     folder = blobs / f"{number:02x}"
     present = set()
     for entry in _blob_files(folder):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.store.directory import CacheDirectory
 from gateway.testing.busy_worker import NAMES, content_of
 from gateway.testing.stores import (
     BLOCK,
@@ -132,6 +133,33 @@ async def test_recovery_removes_what_has_no_row(open_store, root):
     assert await get(store, "a") == b"abc"
 
 
+@pytest.mark.parametrize(("compared", "steps"), [(4096, 1), (1, 13)])
+async def test_recovery_compares_a_small_cache_at_once(open_store, root, monkeypatch, compared, steps):
+    """Rule: recovery compares the folders of few blobs in one step, those of many one after the other, and finds the same."""
+    ranges: list[range] = []
+    monkeypatch.setattr("gateway.store.keeper._COMPARED", compared)
+    look = CacheDirectory.in_shards
+    monkeypatch.setattr(
+        CacheDirectory, "in_shards", lambda self, shards: (ranges.append(shards), look(self, shards))[1]
+    )
+    store = await open_store()
+    for number in range(12):
+        await put(store, str(number), bytes([number]) * 10)
+    await store.close()
+    blobs = sorted((root / "blobs").glob("*/*"))
+    for lost in (blobs[0], blobs[-1]):
+        lost.unlink()
+    for shard in ("00", "7f", "80", "ff"):
+        orphan = root / "blobs" / shard / ("0" * 62)
+        orphan.parent.mkdir(exist_ok=True)
+        orphan.write_bytes(b"?")
+    store = await open_store()
+    report = await store.recover()
+    assert (report.orphans, report.broken, report.blobs) == (4, 2, 10)
+    assert_index_equals_disk(root)
+    assert ([number for shards in ranges for number in shards], len(ranges)) == ([*range(256)], steps)
+
+
 @pytest.mark.parametrize("damage", ["missing", "short"])
 async def test_recovery_drops_rows_without_their_bytes(open_store, root, damage):
     """A row whose file is missing or short goes, with the objects that had nothing else."""
@@ -195,9 +223,9 @@ async def test_an_audit_takes_orphans_by_age(open_store, root):
     store = await open_store()
     ref = await write_blob(store, b"young")
     changed = next((root / "blobs").glob("*/*")).stat().st_ctime_ns
-    assert await store._keeper._audit(ref.digest[0], changed - 1) == (0, 0)
+    assert await store._keeper._audit(range(ref.digest[0], ref.digest[0] + 1), changed - 1) == (0, 0)
     assert len(files_of(root)) == 1
-    assert await store._keeper._audit(ref.digest[0], changed) == (1, 0)
+    assert await store._keeper._audit(range(ref.digest[0], ref.digest[0] + 1), changed) == (1, 0)
     assert files_of(root) == {}
 
 

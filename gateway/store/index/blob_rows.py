@@ -229,9 +229,9 @@ def drop_broken(connection: Connection, digests: Sequence[bytes], path_of: Calla
     return broken
 
 
-def shard(connection: Connection, number: int) -> dict[bytes, int]:
-    """Digests and sizes of the blobs whose first byte is ``number``."""
-    low = bytes([number])
-    high = bytes([number + 1]) if number < 255 else b"\xff" * 33
+def in_shards(connection: Connection, shards: range) -> dict[bytes, int]:
+    """Digests and sizes of the blobs whose first byte is in ``shards``, a range of step 1."""
+    low = bytes([shards.start])
+    high = bytes([shards.stop]) if shards.stop < 256 else b"\xff" * 33
     rows = connection.execute("SELECT digest, size FROM blobs WHERE digest >= ? AND digest < ?", (low, high)).fetchall()
     return {row[0]: row[1] for row in rows}
