@@ -31,8 +31,6 @@ from gateway.store.datasets.registry import Registry
 from tests.near import convert_near
 
 _FORKING = multiprocessing.get_context("forkserver")
-_AUTHORITY = os.environ.get("SSL_CERT_FILE")
-"""Whom aiohttp, which reads it when it is imported, believes in the process that forks."""
 _FORKING.set_forkserver_preload([__name__, "tests.preloaded"])
 
 
@@ -143,11 +141,9 @@ def _become_gateway(
 
 
 def _read_at_import(environ: Mapping[str, str]) -> bool:
-    """Whether Python or aiohttp would have read something at their import that a process which is forked has not."""
+    """Whether Python would have read something at its start that a process which is forked has not."""
     folders = environ.get("PYTHONPATH", "").split(os.pathsep)
-    return environ.get("SSL_CERT_FILE") != _AUTHORITY or any(
-        (Path(folder) / "sitecustomize.py").exists() for folder in folders
-    )
+    return any((Path(folder) / "sitecustomize.py").exists() for folder in folders)
 
 
 def _take_streams(stdout: Connection, log: Path) -> None:
