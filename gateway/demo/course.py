@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
@@ -26,20 +26,21 @@ def take(
     """
     with console.status("starting an origin (moto) and a gateway ..."):
         world = build(port, stack, interrupts, command)
-    images = _show(world)
-    small = _train(world, images) if training else None
+    digits = data.digits()
+    images = _show(world, data.learnt(digits))
+    small = _train(world, images, digits) if training else None
     _farewell(world, keep, small)
     if keep:
         code = world.gateway.process.wait()
         raise DemoFailed(f"the gateway ended with exit code {code}")
 
 
-def _show(world: World) -> dict[str, bytes]:
+def _show(world: World, small: Mapping[str, bytes]) -> dict[str, bytes]:
     """All steps except the training; returns the images as they are stored now."""
     console.print(
         f"[bold]Larder[/] at {world.endpoint}, in front of moto (S3 in memory) at {world.origin}", soft_wrap=True
     )
-    small, large = data.digits(), data.large()
+    large = data.large()
     steps.store(world, {**small, **large})
     client = world.client(world.endpoint, VISION)
     rows = steps.cold_and_warm(world, client, small, large)
@@ -60,10 +61,12 @@ def _show(world: World) -> dict[str, bytes]:
     return images
 
 
-def _train(world: World, images: dict[str, bytes]) -> str:
-    """Run the training; returns the address of the gateway with the small cache."""
+def _train(world: World, images: Mapping[str, bytes], digits: Mapping[str, bytes]) -> str:
+    """Run the training on images, and test on all other digits; returns the address of the gateway with the small cache."""
     # Imported here, because the other steps need neither the client nor PyTorch.
-    learnt = import_module("gateway.demo.learning").learn(world, images)
+    learnt = import_module("gateway.demo.learning").learn(
+        world, images, {key: body for key, body in digits.items() if key not in images}
+    )
     console.print(table.training(learnt.epochs))
     console.print(f"  {learnt.prepared}\n{table.training_in_words(learnt.epochs)}\n", soft_wrap=True)
     gateway: str = learnt.gateway

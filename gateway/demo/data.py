@@ -17,6 +17,10 @@ LARGE_SIZE = 64 * 1024**2
 SIDE = 8
 """Pixels of a digit in a row, and rows."""
 PALETTE = 255 / 16
+ROW = 10
+"""Images in a row of scikit-learn's file, many of which have each digit once."""
+PARTS = 3
+"""One row of so many is stored and learnt."""
 
 
 def digits() -> dict[str, bytes]:
@@ -31,6 +35,11 @@ def digits() -> dict[str, bytes]:
         Image.fromarray(image.astype(numpy.uint8)).save(buffer, "PNG")
         objects[f"digits/{label:.0f}/{number:04}.png"] = buffer.getvalue()
     return objects
+
+
+def learnt(images: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Those of the images that are stored, and that a network learns; the others test it."""
+    return {key: body for number, (key, body) in enumerate(images.items()) if number // ROW % PARTS == 1}
 
 
 def large() -> dict[str, bytes]:

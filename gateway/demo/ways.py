@@ -19,7 +19,7 @@ from larder import Access, Credentials
 from larder.torch import CachedDataset, Item, watch
 
 WORKERS = 2
-BATCH_SIZE = 32
+BATCH_SIZE = 16
 
 
 class DemoImage(NamedTuple):

@@ -22,7 +22,7 @@ sys.exit(main())
 """
 SMALL = little_data(600) + PROGRAM.format(name="SLACK", value=36 / 600)
 """A fleet with a third of the images. A job has as many items under way as with all: at most the same 36 are read again."""
-ENDLESS = little_data() + PROGRAM.format(name="EPOCHS", value=10**6)
+ENDLESS = little_data(100) + PROGRAM.format(name="EPOCHS", value=10**6)
 """A fleet with few images whose jobs are not done before it is interrupted."""
 PROGRAMS = {"gateway-2.toml": ("-m", "gateway.demo.fleet"), "go-0": ("-c", ENDLESS)}
 """The programs to start, by the file whose existence is the moment."""
