@@ -153,9 +153,14 @@ class LateApp:
         """The application, built in a thread."""
         return await asyncio.to_thread(lambda: self.app)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one request."""
-        app = self._app or await self.load()
+        if self._app is None:
+            return self._answer_later(scope, receive, send)
+        return self._app(scope, receive, send)
+
+    async def _answer_later(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = await self.load()
         await app(scope, receive, send)
 
 

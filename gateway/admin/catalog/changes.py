@@ -1,7 +1,7 @@
 """Changes of the catalog: serialized, atomic, audited, and announced.
 
-A change locks ``meta``'s row ``version`` first, so what it reads cannot change before it writes. Its audit entry is written in
-the same transaction.
+A change on a server locks ``meta``'s row ``version`` first, so what it reads cannot change before it writes; on SQLite its
+transaction has locked the file. Its audit entry is written in the same transaction.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class Changes:
                 whether the change is committed.
         """
         async with self._database.writing() as connection:
-            await connection.execute(
-                _LOCK
-            )  # a separate statement: PostgreSQL shows a statement only the rows committed before it began
+            if self._database.shared:
+                # A statement of its own: PostgreSQL shows a statement only the rows committed before it began.
+                await connection.execute(_LOCK)
             change = CatalogChange(connection, await read_noted(connection), target)
             yield change
             if not change.done:

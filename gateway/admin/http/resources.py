@@ -7,7 +7,7 @@ shown beside a record, the checks, and the rights that a change withdraws.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import APIRouter, Path, Response
@@ -134,9 +134,9 @@ class Resource(ABC, Generic[R]):
         check_if_match(if_match, _etag(self.describe(record, view)))
         return record, view
 
-    async def create(
+    def create(
         self, values: Mapping[str, Any], actor: Actor, parts: AdminParts, once: IdempotencyKey
-    ) -> ResponseModel:
+    ) -> Awaitable[ResponseModel]:
         """Create a record with these values, once."""
 
         async def work(change: CatalogChange) -> ResponseModel:
@@ -156,7 +156,7 @@ class Resource(ABC, Generic[R]):
             change.after = record.audited()
             return self.answer_created(record, view)
 
-        return await change_once(parts.catalog, actor, f"{self.kind.plural}.create", once, self.created, work)
+        return change_once(parts.catalog, actor, f"{self.kind.plural}.create", once, self.created, work)
 
     async def replace(
         self, before: R, values: Mapping[str, Any], change: CatalogChange, parts: AdminParts, view: View
