@@ -9,6 +9,7 @@ import asyncio
 import random
 import sys
 import time
+import warnings
 from collections.abc import Coroutine
 
 from gateway.config import CacheSettings
@@ -79,4 +80,5 @@ async def live(root: str, seed: int, capacity: int, rounds: int) -> None:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("error")
     asyncio.run(live(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))

@@ -1,5 +1,7 @@
 """Stores in temporary directories; whatever a test leaves open is closed."""
 
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,8 @@ import pytest
 from gateway.config import CacheSettings
 from gateway.store.store import Store
 from gateway.testing.stores import BLOCK, FakeClock
+from tests.forked import Forked
+from tests.origins.processes import kill_tree
 
 
 @pytest.fixture
@@ -51,3 +55,21 @@ async def open_store(root: Path, clock: FakeClock):
 async def store(open_store):
     """One open store."""
     return await open_store()
+
+
+@pytest.fixture
+def forked(tmp_path: Path) -> Iterator[Callable[..., Forked]]:
+    """Runs a module with arguments in a process that has the gateway imported; what a test leaves running is killed."""
+    started: list[Forked] = []
+
+    def start(module: str, *arguments: object) -> Forked:
+        log = tmp_path / f"{len(started)}.log"
+        started.append(Forked([str(each) for each in arguments], os.environ, log, module=module, isolated=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            kill_tree(process.pid)
+            process.wait()
+        process.stdout.close()

@@ -8,15 +8,16 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gateway.store.datasets.registry import DigestSource, Registry
-from tests.digests import files_below, id_of, rows_of, write
+from tests.digests import Row, files_below, id_of, rows_of, write
+from tests.forked import Forked
 from tests.near import NearRegistry
-from tests.origins.processes import descendants, spawn
+from tests.origins.processes import descendants
 
 BOOT = 11
 A = "tenant a"
@@ -75,26 +76,20 @@ async def test_damaged_files_are_not_believed(directory: Path, tmp_path: Path, n
     assert len(files_below(directory)) == 4
 
 
-KILLED = """
-import asyncio, sys, os
-from pathlib import Path
-from gateway.store.datasets.registry import Registry
-async def main():
-    registry = Registry(Path(sys.argv[1]), int(sys.argv[3]))
-    number = 0
-    while True:
-        number += 1
-        files = sorted(Path(sys.argv[2]).iterdir())
-        await registry.register("tenant a", f"d{number % 2}", files[number % len(files)], "auto")
-        print(number, flush=True)
-asyncio.run(main())
-"""
+@pytest.fixture(scope="module")
+def known() -> dict[str, list[Row]]:
+    """The items of three datasets, by the datasets' ids."""
+    datasets = [rows_of(20_000, seed=number) for number in range(3)]
+    return {id_of(rows): rows for rows in datasets}
 
 
-def registering(directory: Path, files: Path) -> subprocess.Popen[str]:
-    """A process that registers one dataset after the other."""
-    command = [sys.executable, "-c", KILLED, str(directory), str(files), str(BOOT)]
-    return spawn(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+@pytest.fixture(scope="module")
+def files(known: dict[str, list[Row]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with their digest files."""
+    folder = tmp_path_factory.mktemp("files")
+    for number, rows in enumerate(known.values()):
+        write(folder / str(number), rows)
+    return folder
 
 
 def is_running(pid: int) -> bool:
@@ -106,28 +101,20 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_killed_while_registering(directory: Path, tmp_path: Path, seed: int) -> None:
+async def test_killed_while_registering(
+    directory: Path, files: Path, known: dict[str, list[Row]], forked: Callable[..., Forked], seed: int
+) -> None:
     """Rule: after kill -9 at any moment each name is whole or unknown, nothing else is left, and no reader lives on."""
-    files = tmp_path / "files"
-    files.mkdir()
-    known = {}
-    for number in range(3):
-        rows = rows_of(20_000, seed=number)
-        write(files / str(number), rows)
-        known[id_of(rows)] = rows
-    process = registering(directory, files)
-    assert process.stdout is not None
+    process = forked("tests.store.registering", directory, files, BOOT)
     random_moment = random.Random(seed)
     for _ in range(random_moment.randrange(4)):
         process.stdout.readline()
-    try:
-        # Not a wait for something to happen: the moment is to be any.
+    # Not a wait for something to happen: the moment is to be any.
+    with pytest.raises(subprocess.TimeoutExpired):
         process.wait(random_moment.random() * 0.9)
-    except subprocess.TimeoutExpired:
-        readers = list(descendants(process.pid))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    process.stdout.close()
+    readers = list(descendants(process.pid))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
     while any(map(is_running, readers)):
         os.sched_yield()
     registry = Registry(directory, BOOT + 1)

@@ -2,9 +2,8 @@
 
 import asyncio
 import os
-import subprocess
-import sys
-from pathlib import Path
+import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -22,29 +21,19 @@ from gateway.testing.stores import (
     query,
     write_blob,
 )
-from tests.origins.processes import spawn
+from tests.forked import Forked
 
-REPOSITORY = Path(__file__).parents[2]
+Start = Callable[..., Forked]
 
 
-def start_worker(root, seed: int, *, capacity: int = 60_000, rounds: int = 0) -> subprocess.Popen:
-    """A busy worker on ``root``."""
-    return spawn(
-        [
-            sys.executable,
-            "-W",
-            "error",
-            "-m",
-            "gateway.testing.busy_worker",
-            str(root),
-            str(seed),
-            str(capacity),
-            str(rounds),
-        ],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture
+def start_worker(forked, root) -> Start:
+    """Starts busy workers on ``root``."""
+
+    def start(seed: int, *, capacity: int = 60_000, rounds: int = 0) -> Forked:
+        return forked("gateway.testing.busy_worker", root, seed, capacity, rounds)
+
+    return start
 
 
 async def assert_everything_is_right(store, root) -> int:
@@ -61,13 +50,13 @@ async def assert_everything_is_right(store, root) -> int:
 
 
 @pytest.mark.parametrize("lines", [1, 2, 5, 12])
-async def test_a_killed_worker_leaves_nothing_wrong(open_store, root, lines):
+async def test_a_killed_worker_leaves_nothing_wrong(open_store, root, start_worker, lines):
     """kill -9 at a random moment of filling, forgetting and evicting; after recovery index and disk are equal."""
-    worker = start_worker(root, lines)
+    worker = start_worker(lines)
     for _ in range(lines):
         assert worker.stdout.readline()
-    worker.kill()
-    worker.communicate()
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
     store = await open_store()
     assert await store.try_lock()
     await store.recover()
@@ -75,27 +64,24 @@ async def test_a_killed_worker_leaves_nothing_wrong(open_store, root, lines):
     assert (store.status().corrupt_dropped, store.status().missing_dropped) == (0, 0)
 
 
-async def test_one_of_two_workers_is_killed(open_store, root):
+async def test_one_of_two_workers_is_killed(open_store, root, start_worker):
     """The survivor goes on undisturbed, takes over the node lock, and the next start finds everything right."""
-    victim, survivor = start_worker(root, 1), start_worker(root, 2, rounds=80)
+    victim, survivor = start_worker(1), start_worker(2, rounds=80)
     for _ in range(3):
         assert victim.stdout.readline()
-    victim.kill()
-    victim.communicate()
-    survivor.communicate(timeout=60)
-    assert survivor.returncode == 0
+    victim.send_signal(signal.SIGKILL)
+    victim.wait()
+    assert survivor.wait(60) == 0
     store = await open_store()
     assert await store.try_lock()
     await store.recover()
     assert await assert_everything_is_right(store, root) > 0
 
 
-async def test_two_workers_share_one_directory(open_store, root):
+async def test_two_workers_share_one_directory(open_store, root, start_worker):
     """Two processes that fill, forget and evict the same objects end with an index that equals the disk."""
-    workers = [start_worker(root, seed, rounds=80) for seed in (3, 4)]
-    for worker in workers:
-        worker.communicate(timeout=60)
-    assert [worker.returncode for worker in workers] == [0, 0]
+    workers = [start_worker(seed, rounds=80) for seed in (3, 4)]
+    assert [worker.wait(60) for worker in workers] == [0, 0]
     store = await open_store()
     assert await assert_everything_is_right(store, root) > 0
     assert store.status().bytes == sum(files_of(root).values()) <= 60_000
