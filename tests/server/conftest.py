@@ -21,11 +21,10 @@ from uvicorn.server import Server
 from gateway.config import ServerSettings
 from gateway.server.local import LocalListener
 from gateway.server.protocol import GatewayProtocol
-from gateway.server.refusals import Message, Receive, Scope, Send
+from gateway.server.refusals import Receive, Scope, Send
 from gateway.server.run import listen
 from gateway.server.send import send_file
-
-Handler = Callable[[Scope, Receive, Send], Any]
+from tests.server.applications import Handler, head, with_lifespan
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
@@ -97,33 +96,6 @@ def read_response(sock: socket.socket) -> tuple[bytes, bytes]:
         assert piece, "the connection ended within a body"
         body += piece
     return data, body
-
-
-def with_lifespan(handler: Handler) -> Handler:
-    """An application whose HTTP side is the handler; it has the handler's ``begin``, if there is one."""
-
-    async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            while True:
-                message = await receive()
-                await send({"type": f"{message['type']}.complete"})
-                if message["type"] == "lifespan.shutdown":
-                    return
-        await handler(scope, receive, send)
-
-    if (begin := getattr(handler, "begin", None)) is not None:
-        application.begin = begin  # type: ignore[attr-defined]
-    return application
-
-
-def head(length: int, *extra: tuple[bytes, bytes], status: int = 200) -> Message:
-    """The start of a response with a content-length."""
-    return {"type": "http.response.start", "status": status, "headers": [(b"content-length", b"%d" % length), *extra]}
-
-
-def body(data: bytes, more_body: bool = False) -> Message:
-    """A piece of a response body."""
-    return {"type": "http.response.body", "body": data, "more_body": more_body}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gateway.config import ServerSettings
 from gateway.server.run import Launch, serve
-from tests.server.conftest import body, head, with_lifespan
+from tests.server.applications import body, head, with_lifespan
 
 
 def stuck():

@@ -11,7 +11,8 @@ import pytest
 
 from gateway.model.errors import BlobGone
 from gateway.server.head import encode_lines
-from tests.server.conftest import body, head, read_all, read_response
+from tests.server.applications import body, head
+from tests.server.conftest import read_all, read_response
 
 GET = b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n"
 LAST = b"GET %b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"

@@ -12,7 +12,8 @@ import pytest
 from gateway.server.cycle import DESCRIPTORS
 from gateway.server.local import DescriptorsInFlight, Passing, is_another_user
 from tests.other_user import OtherUser, as_another_user, open_folder
-from tests.server.conftest import head, wait_until
+from tests.server.applications import head
+from tests.server.conftest import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"

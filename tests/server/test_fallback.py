@@ -9,7 +9,8 @@ import pytest
 
 from gateway.model.errors import BlobGone
 from gateway.server.send import PIECE, send_file
-from tests.server.conftest import head, read_all
+from tests.server.applications import head
+from tests.server.conftest import read_all
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,8 @@ from gateway.server.local import LocalAddress, LocalListener
 from gateway.server.protocol import GatewayProtocol
 from gateway.server.run import Launch, serve
 from tests.other_user import as_another_user, open_folder
-from tests.server.conftest import body, head, wait_until
+from tests.server.applications import body, head
+from tests.server.conftest import wait_until
 
 MIB = 1024**2
 

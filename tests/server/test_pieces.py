@@ -14,7 +14,8 @@ from gateway.model.errors import BrokenBody
 from gateway.server.channel import PROMPT, SMALL
 from gateway.server.cycle import HIGH_WATER
 from gateway.server.send import SendTimer, send_pieces
-from tests.server.conftest import head, read_all, wait_until
+from tests.server.applications import head
+from tests.server.conftest import read_all, wait_until
 
 SIZES = (0, 1, 100, SMALL - 1, SMALL, SMALL + 1, HIGH_WATER, HIGH_WATER + 1, 3 * 1024**2 + 7)
 PAUSE = 0.2

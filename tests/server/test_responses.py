@@ -9,7 +9,8 @@ import pytest
 from gateway.model.errors import BrokenBody, OriginUnavailable, S3Error
 from gateway.server.head import encode_head
 from gateway.server.protocol import GatewayProtocol
-from tests.server.conftest import body, head, read_all, read_response, wait_until
+from tests.server.applications import body, head
+from tests.server.conftest import read_all, read_response, wait_until
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
