@@ -81,15 +81,15 @@ class PostgresServer:
             self._process.wait(SOON)
             self._process = None
 
-    def database(self) -> str:
-        """A new database; its URL, as ``database.url`` wants it."""
+    def database(self, template: str = "template1") -> str:
+        """A copy of a database, which nobody may be connected to; its URL, as ``database.url`` wants it."""
         name = f"catalog_{uuid.uuid4().hex}"
-        self.ask(f"CREATE DATABASE {name}")
+        self.ask(f"CREATE DATABASE {name} TEMPLATE {template}")
         return f"postgresql+asyncpg://{USER}@127.0.0.1:{self.port}/{name}"
 
     def ask(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """The rows that a statement gives."""
-        return [tuple(row) for row in _run(self._ask(statement, database))]
+        return [tuple(row) for row in result_of(self._ask(statement, database))]
 
     async def _ask(self, statement: str, database: str) -> list[Any]:
         connection = await asyncpg.connect(
@@ -108,7 +108,7 @@ class PostgresServer:
             return False
 
 
-def _run(work: Coroutine[Any, Any, Any]) -> Any:
+def result_of(work: Coroutine[Any, Any, Any]) -> Any:
     """The result of a coroutine, whether or not this thread has a running loop."""
     result: list[Any] = []
     failure: list[BaseException] = []

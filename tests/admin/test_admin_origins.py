@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -22,9 +21,9 @@ ARCHIVE = {
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[AdminWorld]:
+async def world(begun: str) -> AsyncIterator[AdminWorld]:
     """A gateway whose file has an origin and a tenant."""
-    async with AdminWorld.opened(f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}", "", settings(OF_FILE)) as opened:
+    async with AdminWorld.opened(begun, "", settings(OF_FILE)) as opened:
         yield opened
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -23,10 +22,9 @@ OF_FILE = Rule(match="data/**", freshness=10.0)
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[AdminWorld]:
+async def world(begun: str) -> AsyncIterator[AdminWorld]:
     """A gateway whose file has a rule."""
-    url = f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}"
-    async with AdminWorld.opened(url, "", settings(rules=(OF_FILE,))) as opened:
+    async with AdminWorld.opened(begun, "", settings(rules=(OF_FILE,))) as opened:
         yield opened
 
 

@@ -18,15 +18,9 @@ JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    """A catalog in a file."""
-    return f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}"
-
-
-@pytest.fixture
-async def world(url: str) -> AsyncIterator[AdminWorld]:
+async def world(begun: str) -> AsyncIterator[AdminWorld]:
     """The admin application over it."""
-    async with AdminWorld.opened(url, "") as opened:
+    async with AdminWorld.opened(begun, "") as opened:
         yield opened
 
 
@@ -98,9 +92,9 @@ async def test_a_revoked_key_stays_revoked(admin: AdminWorld) -> None:
     assert admin.refusal("vision", secret) == "InvalidAccessKeyId"
 
 
-async def test_a_key_of_the_file_can_be_revoked_and_not_edited(url: str) -> None:
+async def test_a_key_of_the_file_can_be_revoked_and_not_edited(begun: str) -> None:
     """Rule: it is listed with where it is from, whatever it is called; and stays revoked when the file is read again."""
-    async with AdminWorld.opened(url, "", settings(OF_FILE)) as world:
+    async with AdminWorld.opened(begun, "", settings(OF_FILE)) as world:
         listed = await world.ask("GET", "/credentials", 200)
         assert [(item["access_key_id"], item["source"]) for item in listed["items"]] == [("filed/key", "file")]
         assert world.authenticator.find("filed/key") is not None
@@ -113,9 +107,9 @@ async def test_a_key_of_the_file_can_be_revoked_and_not_edited(url: str) -> None
         assert world.authenticator.find("filed/key") is None
 
 
-async def test_the_file_counts_before_the_catalog(url: str) -> None:
+async def test_the_file_counts_before_the_catalog(begun: str) -> None:
     """Rule: a key that is in both is the file's, and the catalog's says why it is not in force."""
-    async with AdminWorld.opened(url, "") as world:
+    async with AdminWorld.opened(begun, "") as world:
         made = await world.create(access_key_id="both")
         of_file = Credential(access_key_id="both", secret_access_key="the secret of the file")
         world.live.file = settings(of_file)

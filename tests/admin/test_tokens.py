@@ -27,12 +27,6 @@ def endpoints() -> Iterator[tuple[str, str]]:
                 yield from ((method, PREFIX + route.path_format) for method in sorted(route.methods or ()))
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    """A catalog in a file."""
-    return f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}"
-
-
 async def answer(app: AdminApp, method: str, path: str, **headers: str) -> httpx.Response:
     """What is answered to a request with these headers only."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -51,9 +45,9 @@ async def test_no_token_no_admin_addresses() -> None:
         assert "admin.token" in refused.json()["detail"]
 
 
-async def test_every_address_wants_a_token(url: str) -> None:
+async def test_every_address_wants_a_token(begun: str) -> None:
     """Rule: without one, with a wrong one or in another scheme: 401 with the challenge, before anything is looked at."""
-    async with AdminWorld.opened(url, "") as world:
+    async with AdminWorld.opened(begun, "") as world:
         for method, path in [*endpoints(), ("GET", "/admin/nothing"), ("POST", "/admin")]:
             for sent in (
                 {},
@@ -66,9 +60,9 @@ async def test_every_address_wants_a_token(url: str) -> None:
                 assert refused.headers["www-authenticate"].startswith("Bearer")
 
 
-async def test_the_read_token_changes_nothing(url: str) -> None:
+async def test_the_read_token_changes_nothing(begun: str) -> None:
     """Rule: it is refused by the method, whatever the address; GET is answered, and a check of rules, which only asks."""
-    async with AdminWorld.opened(url, "") as world:
+    async with AdminWorld.opened(begun, "") as world:
         seen = set()
         for method, path in endpoints():
             refused = await answer(world.app, method, path, Authorization=f"Bearer {READ_TOKEN}")
@@ -92,26 +86,26 @@ async def test_the_read_token_changes_nothing(url: str) -> None:
         {"Sec_Fetch_Site": "cross-site", "Origin": "http://gateway.test"},
     ],
 )
-async def test_pages_of_other_sites_are_refused(url: str, sent: dict[str, str]) -> None:
+async def test_pages_of_other_sites_are_refused(begun: str, sent: dict[str, str]) -> None:
     """Rule: also with the right token, in case a proxy adds it; and nobody is told that pages of his may ask."""
-    async with AdminWorld.opened(url, "") as world:
+    async with AdminWorld.opened(begun, "") as world:
         for method in ("GET", "POST", "OPTIONS"):
             refused = await answer(world.app, method, "/admin/tenants", Authorization=f"Bearer {TOKEN}", **sent)
             assert (refused.status_code, refused.json()["code"]) == (403, "CrossSite")
             assert "access-control-allow-origin" not in refused.headers
 
 
-async def test_pages_of_the_gateway_itself_are_answered(url: str) -> None:
+async def test_pages_of_the_gateway_itself_are_answered(begun: str) -> None:
     """Rule: the dashboard is one, behind a proxy that ends TLS too."""
-    async with AdminWorld.opened(url, "") as world:
+    async with AdminWorld.opened(begun, "") as world:
         for origin in ("http://gateway.test", "https://gateway.test", "http://GATEWAY.test"):
             sent = {"Authorization": f"Bearer {TOKEN}", "Origin": origin, "Sec_Fetch_Site": "same-origin"}
             assert (await answer(world.app, "GET", "/admin/tenants", **sent)).status_code == 200
 
 
-async def test_two_tokens_in_one_request_are_none(url: str) -> None:
+async def test_two_tokens_in_one_request_are_none(begun: str) -> None:
     """Rule: a proxy and the gateway might each read another one."""
-    async with AdminWorld.opened(url, "") as world:
+    async with AdminWorld.opened(begun, "") as world:
         headers = [("Authorization", f"Bearer {TOKEN}"), ("Authorization", "Bearer other")]
         transport = httpx.ASGITransport(world.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway.test") as http:
@@ -119,9 +113,9 @@ async def test_two_tokens_in_one_request_are_none(url: str) -> None:
         assert refused.status_code == 400
 
 
-async def test_a_body_has_an_end(url: str) -> None:
+async def test_a_body_has_an_end(begun: str) -> None:
     """Rule: more than a mebibyte is refused, by its announced length and by what comes; a stranger's is not read at all."""
-    async with AdminWorld.opened(url, "") as world:
+    async with AdminWorld.opened(begun, "") as world:
 
         async def endless() -> object:
             while True:
@@ -134,9 +128,9 @@ async def test_a_body_has_an_end(url: str) -> None:
         assert stranger.status_code == 401
 
 
-async def test_what_is_not_there_is_said_to_be_so(url: str) -> None:
+async def test_what_is_not_there_is_said_to_be_so(begun: str) -> None:
     """Rule: problem documents for unknown addresses and methods too, with the methods that there are."""
-    async with AdminWorld.opened(url, "") as world:
+    async with AdminWorld.opened(begun, "") as world:
         assert (await world.ask("GET", "/nothing", 404))["code"] == "NotFound"
         assert (await world.ask("PUT", "/tenants", 405))["code"] == "MethodNotAllowed"
         refused = await world.http.request("PUT", "/admin/tenants")
@@ -147,9 +141,9 @@ async def test_what_is_not_there_is_said_to_be_so(url: str) -> None:
         assert (refused.status_code, refused.json()["code"]) == (400, "InvalidRequest")
 
 
-async def test_answers_are_kept_by_nobody(url: str) -> None:
+async def test_answers_are_kept_by_nobody(begun: str) -> None:
     """Rule: an answer with a secret in it lies in no cache on the way, and names its request for the audit log."""
-    async with AdminWorld.opened(url, "") as world:
+    async with AdminWorld.opened(begun, "") as world:
         made = await world.http.post("/admin/credentials", json={})
         assert made.headers["cache-control"] == "no-store"
         entry = (await world.ask("GET", "/audit", 200))["items"][0]
