@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from gateway.policies.streams.names import SiblingNames
 from gateway.policies.streams.pattern import (
@@ -48,7 +48,7 @@ def test_the_statistic_is_that_of_kstest(items):
 
     for shape in [1.0, 1.5, 2.0] * 20:
         gaps = np.abs(np.diff((rng.random(101) ** shape * items).astype(int))).astype(float)
-        reference = stats.kstest(gaps, expected)
+        reference = scipy.stats.kstest(gaps, expected)
         statistic = triangular_statistic(gaps.tolist(), items)
         assert statistic == pytest.approx(reference.statistic, abs=1e-12)
         assert (statistic > kolmogorov_threshold(len(gaps))) == (reference.pvalue < 0.01)
@@ -57,7 +57,7 @@ def test_the_statistic_is_that_of_kstest(items):
 @pytest.mark.parametrize("size", [10, 50, 99, 999])
 def test_the_threshold_is_the_quantile_of_the_kolmogorov_distribution(size):
     """Rule: Stephens' approximation is within half a percent of the exact quantile."""
-    assert kolmogorov_threshold(size) == pytest.approx(stats.kstwo.ppf(0.99, size), rel=0.005)
+    assert kolmogorov_threshold(size) == pytest.approx(scipy.stats.kstwo.ppf(0.99, size), rel=0.005)
 
 
 def test_rho_is_that_of_spearmanr():
@@ -65,7 +65,7 @@ def test_rho_is_that_of_spearmanr():
     rng = np.random.default_rng(3)
     for most in (3, 20, 10_000):
         values = rng.integers(0, most, 60).tolist()
-        assert spearman(values) == pytest.approx(stats.spearmanr(values, range(60)).statistic)
+        assert spearman(values) == pytest.approx(scipy.stats.spearmanr(values, range(60)).statistic)
 
 
 def test_equal_values_have_no_trend():

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import special, stats
+import scipy
 
 from gateway.policies.streams.unevenness import MOST_UNEVEN, RecentDraws, unevenness
 from gateway.sim.reads import RANDOM_ORDERS, hot_anywhere, neighbourhood
@@ -19,9 +19,9 @@ def counts(draws):
 def test_mean_and_variance_are_those_of_equally_likely_partitions(draws, items):
     """Rule: given draws and different items, pairs of draws of one item have the moments that Stirling's numbers give; the closed
     form is within 3 % of them."""
-    whole = special.stirling2(draws, items, exact=True)
-    one = special.stirling2(draws - 1, items, exact=True) / whole
-    two = special.stirling2(draws - 2, items, exact=True) / whole
+    whole = scipy.special.stirling2(draws, items, exact=True)
+    one = scipy.special.stirling2(draws - 1, items, exact=True) / whole
+    two = scipy.special.stirling2(draws - 2, items, exact=True) / whole
     pairs = math.comb(draws, 2)
     mean, spread = 2 * pairs * one, 2 * math.sqrt(pairs * one + pairs * (pairs - 1) * two - (pairs * one) ** 2)
     for extra in (draws - items, (draws - items) // 2):
@@ -35,7 +35,7 @@ def test_mean_and_variance_are_those_of_equally_likely_partitions(draws, items):
 @pytest.mark.parametrize("rate", [0.3, 1.0, 4.0])
 def test_the_moments_are_those_of_poisson_numbers_above_zero(rate):
     """Rule: of items whose counts are as scipy.stats.poisson has them above 0, the unevenness is next to nothing."""
-    expected = 20_000 * stats.poisson.pmf(np.arange(1, 30), rate)
+    expected = 20_000 * scipy.stats.poisson.pmf(np.arange(1, 30), rate)
     found = np.repeat(np.arange(1, 30), np.round(expected).astype(int)).tolist()
     assert abs(unevenness(found)) < 0.5
 
