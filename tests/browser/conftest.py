@@ -1,8 +1,10 @@
-"""A gateway for all tests of the pages, a Chromium for each module, a window for each test."""
+"""A gateway and a Chromium for all tests of the pages, a window for each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +14,52 @@ from tests.browser.chromium import READ_TOKEN, TOKEN, Watched, started
 from tests.gateways import Running, Settings, gateway
 
 
+class _Chromium:
+    """The Chromium of this machine, from the first test that needs it to the last one of this folder in a row.
+
+    It does not stay for the session: Playwright keeps an event loop running in this thread, in which no other can run.
+    """
+
+    def __init__(self) -> None:
+        self._running = ExitStack()
+        self._browser: Browser | None = None
+
+    def browser(self) -> Browser:
+        """Start it, unless it runs."""
+        if self._browser is None:
+            self._browser = self._running.enter_context(started())
+        return self._browser
+
+    def close(self) -> None:
+        """End it."""
+        self._browser = None
+        self._running.close()
+
+
+_CHROMIUM = _Chromium()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """Close Chromium before a test of another folder."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or nextitem.path.parent != Path(__file__).parent:
+            _CHROMIUM.close()
+
+
+@pytest.fixture(scope="session")
+def _closed_at_last() -> Iterator[None]:
+    """A run that stops at a failure has not announced that test as its last."""
+    yield
+    _CHROMIUM.close()
+
+
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser(_closed_at_last: None) -> Browser:
     """The Chromium of this machine."""
-    with started() as chromium:
-        yield chromium
+    return _CHROMIUM.browser()
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Page, expect
 
 from gateway.admin.pages import STATIC, SWAGGER_UI
-from tests.browser.chromium import PATIENCE, TOKEN
+from tests.browser.chromium import PATIENCE, TOKEN, Watched
 from tests.browser.looks import overflow
 from tests.gateways import Running
 from tests.v1 import Reply, ask
@@ -23,56 +23,60 @@ def fetch(running: Running, path: str, **headers: str) -> Reply:
     return ask(running, "GET", path, key=None, headers=named)
 
 
-def test_the_page_lists_every_address(window: Any, running: Running) -> None:
+@pytest.fixture(scope="module")
+def docs(browser: Browser, running: Running) -> Iterator[Page]:
+    """The page, on a system that is dark; it takes seconds to be shown."""
+    watched = Watched(browser, running.endpoint, color_scheme="dark")
+    watched.page.goto("/-/docs")
+    expect(watched.page.locator(".opblock").first).to_be_visible()
+    yield watched.page
+    watched.close()
+
+
+def test_the_page_lists_every_address(docs: Page, running: Running) -> None:
     """Rule: each address of the description is on the page, those of /-/v1 and of /-/admin; nothing comes from elsewhere."""
-    page = window().page
-    page.goto("/-/docs")
-    operations = page.locator(".opblock")
-    expect(operations.first).to_be_visible()
     described = fetch(running, "/openapi.json").json
     count = sum(
         len(item.keys() & {"get", "put", "post", "delete", "patch", "head"}) for item in described["paths"].values()
     )
-    expect(operations).to_have_count(count)
+    expect(docs.locator(".opblock")).to_have_count(count)
     assert {"/v1/jobs", "/admin/overview"} <= described["paths"].keys()
 
 
-def test_the_page_follows_the_scheme(window: Any) -> None:
-    """Rule: dark where the system is, unless light was chosen on the dashboard."""
-    page = window(color_scheme="dark").page
-    page.goto("/-/docs")
-    expect(page.locator("body")).to_have_css("background-color", "rgb(28, 32, 34)")
-    expect(page.locator(".opblock").first).to_be_visible()
-    expect(page.locator(".swagger-ui .info .title")).to_have_css("color", "rgb(210, 214, 215)")
-    page.evaluate("() => localStorage.setItem('larder-theme', 'light')")
-    page.reload()
-    expect(page.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
-
-
-def test_the_page_fits_a_phone(window: Any) -> None:
+def test_the_page_fits_a_phone(docs: Page) -> None:
     """Rule: 360 pixels are wide enough for the list of addresses."""
-    page = window(viewport={"width": 360, "height": 740}).page
-    page.goto("/-/docs")
-    expect(page.locator(".opblock").first).to_be_visible()
-    assert overflow(page) <= 0
+    desk = docs.viewport_size
+    assert desk is not None
+    docs.set_viewport_size({"width": 360, "height": 740})
+    assert overflow(docs) <= 0
+    docs.set_viewport_size(desk)
 
 
-def test_an_address_is_tried_with_the_token(window: Any, running: Running) -> None:
+def test_an_address_is_tried_with_the_token(docs: Page, running: Running) -> None:
     """Rule: with the token given under Authorize, an admin address answers on the page; without it, it is refused."""
-    page = window().page
-    page.goto("/-/docs")
-    block = page.locator(".opblock", has=page.locator("[data-path='/admin/overview']"))
+    block = docs.locator(".opblock", has=docs.locator("[data-path='/admin/overview']"))
     block.locator(".opblock-summary-control").click()
     block.get_by_role("button", name="Execute").click()
     status = block.locator(".live-responses-table tr.response .response-col_status")
     expect(status).to_have_text(re.compile("^401"))
-    page.get_by_role("button", name="Authorize", exact=True).click()
-    page.locator(".auth-container input").fill(TOKEN)
-    page.locator(".auth-container").get_by_role("button", name="Apply credentials").click()
-    page.locator(".modal-ux").get_by_role("button", name="Close").last.click()
+    docs.get_by_role("button", name="Authorize", exact=True).click()
+    docs.locator(".auth-container input").fill(TOKEN)
+    docs.locator(".auth-container").get_by_role("button", name="Apply credentials").click()
+    docs.locator(".modal-ux").get_by_role("button", name="Close").last.click()
     block.get_by_role("button", name="Execute").click()
     expect(status).to_have_text(re.compile("^200"))
-    assert page.evaluate("() => localStorage.length + sessionStorage.length + document.cookie.length") == 0
+    assert docs.evaluate("() => localStorage.length + sessionStorage.length + document.cookie.length") == 0
+
+
+def test_the_page_follows_the_scheme(docs: Page) -> None:
+    """Rule: dark where the system is, unless light was chosen on the dashboard."""
+    expect(docs.locator("body")).to_have_css("background-color", "rgb(28, 32, 34)")
+    expect(docs.locator(".swagger-ui .info .title")).to_have_css("color", "rgb(210, 214, 215)")
+    docs.evaluate("() => localStorage.setItem('larder-theme', 'light')")
+    docs.goto("/-/docs")  # not the address of an operation, which another test may have opened
+    expect(docs.locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
+    expect(docs.locator(".opblock").first).to_be_visible()
+    docs.evaluate("() => localStorage.clear()")
 
 
 def test_every_operation_says_what_it_is(running: Running) -> None:
