@@ -13,11 +13,11 @@ import numpy as np
 
 from evaluation.pages import machine, table, write
 from evaluation.scenarios import fields
+from evaluation.streams_table3 import table3_section
 from gateway.policies.space.stream_space import SHARE
 from gateway.policies.streams.names import SiblingNames
 from gateway.policies.streams.pattern import WINDOW, Evidence, Pattern
 from gateway.policies.streams.tree import AccessStreamTree
-from gateway.sim.read_report import clients_table, runs_table
 from gateway.sim.read_scenario import ClientSpec, Parts, PrefixSpec, ReadRunSpec, ReadScenario
 from gateway.sim.reads import (
     RANDOM_ORDERS,
@@ -27,7 +27,7 @@ from gateway.sim.reads import (
     ReadOrder,
     seen_by_gateways,
 )
-from gateway.sim.scenario import OriginSpec, parse_as, scenario_text
+from gateway.sim.scenario import OriginSpec
 from gateway.sim.transparent import SAMPLE, ReadRunResult, simulate_reads
 
 ITEMS = 10_000
@@ -59,7 +59,7 @@ def run() -> None:
         "## Cost",
         _cost(),
         "## IGTCache's Table 3",
-        _table3(),
+        table3_section(),
         "## Prefetch",
         _prefetch(),
         "## Eviction",
@@ -264,41 +264,6 @@ def _measured(keys: list[str], nodes: int) -> list[str]:
 
 
 # --- the simulator
-
-
-def _table3() -> str:
-    scenario = parse_as(ReadScenario, scenario_text("igtcache-table3"), "igtcache-table3")
-    results = simulate_reads(scenario)
-    named = {result.run.name: result for result in results}
-    streams, stride = named["streams"], named["LRU with stride"]
-    hits, times = streams.hit_ratio() / stride.hit_ratio() - 1, streams.mean_seconds() / stride.mean_seconds() - 1
-    bound = _without_waiting(scenario) / stride.mean_seconds() - 1
-    return "\n\n".join(
-        [
-            " ".join(scenario.text.split()),
-            table(*runs_table(results)),
-            f"Against LRU with stride prefetch, streams have {hits:+.1%} hits and {times:+.1%} mean completion time. The paper "
-            f"reports +55.6 % and -52.2 %. LRU has {stride.hit_ratio():.0%} here, so more than "
-            f"{1 / stride.hit_ratio() - 1:+.0%} hits is impossible; with a store that answers at once the mean time would "
-            f"change by {bound:+.1%}, as the rest is computation. Both goals are out of reach with these jobs. What is missing "
-            "to the bounds: the first 100 reads of every prefix, before which nothing is known, are a larger part of a "
-            "thousandth of the files; training loads at most four objects ahead at once, 27 a second from such a store; and "
-            "skewed jobs have less than all space. Origin bytes are no fewer than with LRU: space goes to small files, whose "
-            "misses cost most waiting per byte, and is taken from blocks of 4 MB.",
-            table(*clients_table(streams)),
-            "AudioMNIST's folders are streams of their own, the first known after 100 of 150 files, the others after 16. "
-            "Checkpoints of 125 blocks are read ahead by runs of blocks; reads without pauses find each block on its way. "
-            "Wiki's ten objects of 40 blocks are no streams and share `default`.",
-        ]
-    )
-
-
-def _without_waiting(scenario: ReadScenario) -> float:
-    """Mean seconds of the clients with a store that answers at once."""
-    at_once = OriginSpec(bandwidth="1TB")
-    alone = scenario.model_copy(update={"origin": at_once, "runs": (ReadRunSpec(name="none", mode="none"),)})
-    (found,) = simulate_reads(alone)
-    return found.mean_seconds()
 
 
 def _simulated(
