@@ -315,6 +315,40 @@ def test_wrong_updates(ids, losses, error, message):
         sampler.update(ids, losses)
 
 
+@pytest.mark.parametrize(
+    ("ids", "error", "message"),
+    [
+        (torch.tensor([0, N]), IndexError, f"item {N} of a dataset of {N} items"),
+        ([-1], IndexError, "item -1 of a dataset"),
+        (torch.tensor([0.5]), TypeError, "ids must be whole numbers"),
+        (torch.tensor(3), ValueError, "one id for each sample"),
+        (None, ValueError, "one id for each sample"),
+    ],
+)
+def test_weights_of_what_is_no_item(ids, error, message):
+    """Rule: a weight is an item's of the list, or an error: the wrong one would change gradients silently."""
+    sampler, _ = make()
+    with pytest.raises(error, match=message):
+        sampler.weights(ids)
+
+
+def test_weights_of_another_ranks_items():
+    """Rule: ranks that cannot exchange have weights of their own items only."""
+    ranks = [make(ranks=(rank, 2)) for rank in range(2)]
+    mine, others = (train(sampler, loader) for sampler, loader in ranks)
+    sampler = ranks[0][0]
+    assert len(sampler.weights(mine[:5])) == 5
+    with pytest.raises(IndexError, match="is not one of those that rank 0 draws from"):
+        sampler.weights(others[:1])
+
+
+def test_losses_one_by_one():
+    """Rule: a list of single losses is as good as a tensor of them, with gradients too."""
+    sampler, _ = make()
+    sampler.update([torch.tensor(3), 4], [torch.tensor(1.0, requires_grad=True), torch.tensor(2.0)])
+    assert sampler.stats()["updated"] == 2
+
+
 def test_losses_that_are_not_finite():
     """Rule: NaN and infinite losses, as mixed precision has them now and then, are counted and change nothing."""
     sampler, loader = make()

@@ -157,17 +157,32 @@ class ImportancePlan:
             return
         self.counts["updated"] += len(ids)
         self._batch = max(self._batch, len(ids))
-        self._curve.add(losses, self.weights(ids))
+        self._curve.add(losses, self._weights(ids))
         if len(ids) > 1:
             self._scores.set(ids, rank_scores(losses, self._batch), max(self.epoch, 0))
 
-    def weights(self, ids: NDArray[np.integer]) -> NDArray[np.float32]:
-        """p/q of Eq. 1 for items of the current list (`Drawn.weights`); 1 before the first list."""
+    def weights(self, ids: ArrayLike) -> NDArray[np.float32]:
+        """p/q of Eq. 1 for items of the current list (`Drawn.weights`); 1 before the first list.
+
+        Raises:
+            TypeError: ``ids`` are not whole numbers.
+            ValueError: ``ids`` are not one number per sample.
+            IndexError: there is no such item, or it is not of this rank's part.
+        """
+        found = _checked_ids(np.asarray(ids), self.items)
+        if self.drawn is not None and self._part is not None:
+            strange = self._own[self._place_in_part(found)] != found
+            if strange.any():
+                raise IndexError(f"item {found[strange][0]} is not one of those that rank {self._part.rank} draws from")
+        return self._weights(found)
+
+    def _weights(self, ids: NDArray[np.integer]) -> NDArray[np.float32]:
         if self.drawn is None:
             return np.ones(len(ids), np.float32)
-        if self._part is not None:
-            ids = np.searchsorted(self._own, ids).clip(max=len(self._own) - 1)
-        return self.drawn.weights(ids)
+        return self.drawn.weights(ids if self._part is None else self._place_in_part(ids))
+
+    def _place_in_part(self, ids: NDArray[np.integer]) -> NDArray[np.intp]:
+        return np.searchsorted(self._own, ids).clip(max=len(self._own) - 1)
 
     # --- between the ranks
 
@@ -315,12 +330,18 @@ def _checked(ids: ArrayLike, losses: ArrayLike, items: int) -> tuple[NDArray[np.
             f"expected one loss for each id, got losses of shape {values.shape} for ids of shape {numbers.shape}; "
             "larder.torch.per_sample makes a loss module return one loss per sample"
         )
+    return _checked_ids(numbers, items), values.astype(np.float64)
+
+
+def _checked_ids(numbers: NDArray[Any], items: int) -> NDArray[np.int64]:
+    if numbers.ndim != 1:
+        raise ValueError(f"expected one id for each sample, got ids of shape {numbers.shape}")
     if numbers.dtype.kind not in "iu" and len(numbers):
         raise TypeError(f"ids must be whole numbers, not {numbers.dtype}")
     if len(numbers) and not (numbers.min() >= 0 and numbers.max() < items):
         wrong = numbers[(numbers < 0) | (numbers >= items)][0]
         raise IndexError(f"id out of range: item {wrong} of a dataset of {items} items")
-    return numbers.astype(np.int64), values.astype(np.float64)
+    return numbers.astype(np.int64)
 
 
 def _behind(share: NDArray[np.uint32], at: int, ids: NDArray[np.integer]) -> int:

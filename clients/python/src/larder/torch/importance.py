@@ -137,7 +137,13 @@ class ImportanceSampler(Sampler[Any]):
 
     def weights(self, ids: Any) -> torch.Tensor:
         """p/q of Eq. 1 for samples of the current epoch: a mean of losses times these weights has the expectation of the mean
-        over all items. On the device of ``ids``, float32."""
+        over all items. On the device of ``ids``, float32.
+
+        Raises:
+            TypeError: ``ids`` are not whole numbers.
+            ValueError: ``ids`` are not one number per sample.
+            IndexError: there is no such item, or it is not among those that this rank draws from.
+        """
         found = torch.from_numpy(self._plan.weights(_array(ids)))
         return found.to(ids.device) if isinstance(ids, torch.Tensor) else found
 
@@ -228,6 +234,8 @@ def _gathered(contribution: Contribution, world: int) -> list[Contribution]:
 
 
 def _array(values: Any) -> Any:
+    if isinstance(values, list | tuple):
+        return [_array(each) for each in values]
     if not isinstance(values, torch.Tensor):
         return values
     values = values.detach().cpu()
