@@ -21,6 +21,7 @@ from larder.pipelines import Pipeline
 from larder.source import Access
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway
+from tests.pipelines import result_steps
 from tests.pipelines.result_steps import Noting, even, in_place, indices, labelled
 
 ITEMS = 60
@@ -104,6 +105,20 @@ def test_a_changed_function_has_other_results(running: Running, items: Stock, tm
     changed = Noting(tmp_path / "two", 2)
     assert values(pipeline(running, items, changed)) == expected(items, 2)
     assert changed.computed() == WHOLE
+
+
+def test_what_workers_see_otherwise_is_not_stored(
+    running: Running, items: Stock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: workers do not see a global that only the training process has changed. They compute with its first value, say so and
+    store nothing, so that a pipeline that sees the new value does not read the old results."""
+    monkeypatch.setattr(result_steps, "FACTOR", 5)
+    elsewhere = pipeline(running, items, result_steps.scaled, workers=1)
+    with pytest.warns(LarderWarning, match="workers see other code or values than the training process"):
+        assert values(elsewhere) == expected(items)
+    assert elsewhere.stats()["results"]["stage 2, autocache()"]["stored"] == 0
+    elsewhere.close()
+    assert values(pipeline(running, items, result_steps.scaled)) == expected(items, 5)
 
 
 def test_a_replaced_dataset_has_other_results(origin: FakeOrigin, running: Running, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import signal
@@ -68,6 +69,26 @@ def hanging_at_7(item: Any) -> int:
     """The item's number; never returns for item 7."""
     while number(item) == 7:
         time.sleep(3600)
+    return number(item)
+
+
+def holding_the_lock(item: Any) -> int:
+    """Prints the process, and keeps the interpreter's lock, as an extension module may; no thread of Python runs meanwhile."""
+    print(os.getpid(), flush=True)
+    return int(ctypes.PyDLL(None).sleep(60))
+
+
+class Unsayable(Exception):
+    """An exception whose message raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+
+def unsayable_at_7(item: Any) -> int:
+    """The item's number; raises what cannot be shown for item 7."""
+    if number(item) == 7:
+        raise Unsayable
     return number(item)
 
 

@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pipeline_steps
 import pytest
 from pipeline_steps import number, pipeline_of, vector
 
@@ -48,6 +49,12 @@ BASE = """
         inner = lambda y: helper(y) + SIZE
         return scale.scaled(inner(np.abs(x))) + len(NAMES["a"])
 """
+UNIMPLEMENTED = """
+    class Size:
+        def __eq__(self, other): return NotImplemented
+    def f(x, size=Size()): return x
+"""
+"""What a dataclass has, too."""
 CHANGES = {
     "a global": ("SIZE = 3", "SIZE = 4"),
     "a value inside of a global": ("[1, 2]", "[1, 3]"),
@@ -96,9 +103,24 @@ def test_attributes_of_the_users_modules_count():
     assert len(digests) == 2
 
 
+def test_attributes_of_a_function_count():
+    """A function may keep its settings in attributes of its own."""
+    digests = set()
+    for size in (1, 2):
+        function = program("def f(x): return x * f.size")
+        function.size = size
+        digests.add(mark(function).digest)
+    assert len(digests | {""}) == 3
+
+
 def test_the_order_of_stages_counts():
     """Two functions in another order are another pipeline."""
     assert mark(number, vector).digest != mark(vector, number).digest
+
+
+def test_names_of_python_have_a_fingerprint():
+    """Also those that have no truth value."""
+    assert mark(program(UNIMPLEMENTED)).digest
 
 
 def test_a_recursive_function_has_a_fingerprint():
@@ -138,6 +160,26 @@ def imports_inside(x):
     return pipeline_steps_elsewhere.number(x)
 
 
+def imports_a_known_module(x):
+    """Imports a module of the user that others have imported, too."""
+    import pipeline_steps
+
+    return pipeline_steps.number(x)
+
+
+def imports_a_part(x):
+    """Imports a module of the user's own package, which has the name of one of Python's."""
+    from .random import number  # type: ignore[import-not-found]
+
+    return number(x)
+
+
+def passes_a_module(x):
+    """Uses a module other than by a name in it."""
+    steps = pipeline_steps
+    return steps.number(x)
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
@@ -146,6 +188,10 @@ def imports_inside(x):
             imports_inside,
             r"import pipeline_steps_elsewhere inside of a function cannot be followed; import it at the top",
         ),
+        (imports_a_known_module, r"import pipeline_steps inside of a function cannot be followed"),
+        (imports_a_part, r"import \.random inside of a function cannot be followed"),
+        (passes_a_module, r"global 'pipeline_steps' cannot be followed; import it .* use it as module\.name"),
+        (functools.partial(vector, pipeline_steps), r"args\[0\] cannot be followed"),
         (functools.partial(vector, open(__file__)), r"args\[0\] is a _io.TextIOWrapper"),  # noqa: SIM115
     ],
 )

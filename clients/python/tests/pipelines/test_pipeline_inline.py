@@ -138,6 +138,30 @@ def test_after_a_break_the_epoch_is_repeated():
     assert pipeline.epoch == 1
 
 
+@pytest.mark.parametrize(
+    ("meanwhile", "why"),
+    [
+        (iter, "another iteration over this pipeline has begun"),
+        (lambda pipeline: pipeline.load_state_dict(pipeline.state_dict()), "a state was loaded"),
+        (lambda pipeline: pipeline.set_epoch(3), "another epoch was set"),
+        (lambda pipeline: pipeline.close(), "the pipeline was closed"),
+    ],
+)
+def test_an_iteration_that_another_one_replaces_says_so(meanwhile, why):
+    """A loop never gets a short epoch silently; one that has had its whole epoch ends as always."""
+    pipeline = pipeline_of(20).map(number).batch(8)
+    iterator = iter(pipeline)
+    next(iterator)
+    meanwhile(pipeline)
+    with pytest.raises(StateError, match=why):
+        next(iterator)
+    pipeline.set_epoch(0)
+    complete = iter(pipeline)
+    list(islice(complete, 3))
+    meanwhile(pipeline)
+    assert next(complete, None) is None
+
+
 def test_set_epoch_gives_that_epoch():
     """An epoch can be chosen, and is the one that comes by itself."""
     pipeline, other = pipeline_of().map(number).batch(8), pipeline_of().map(number).batch(8)

@@ -22,13 +22,14 @@ from pipeline_steps import (
     noisy,
     number,
     pipeline_of,
+    unsayable_at_7,
     unstorable_at_7,
     vector,
     whole,
     with_process,
 )
 
-from larder.errors import PipelineError, StageFailed
+from larder.errors import PipelineError, StageFailed, StateError
 from larder.pipelines.channel import Channel
 from larder.pipelines.processes import ProcessHost
 from larder.pipelines.workers import Broken, Ended
@@ -144,7 +145,12 @@ def test_a_hanging_element_can_be_skipped(kept):
 
 
 @pytest.mark.parametrize(
-    ("function", "message"), [(failing_at_7, "ZeroDivisionError: seven"), (unstorable_at_7, r"\['lock'\]\[0\] is a")]
+    ("function", "message"),
+    [
+        (failing_at_7, "ZeroDivisionError: seven"),
+        (unsayable_at_7, r"Unsayable: \(its message raised RuntimeError\)"),
+        (unstorable_at_7, r"\['lock'\]\[0\] is a"),
+    ],
 )
 def test_errors_come_from_workers_as_from_one_process(kept, function, message):
     """Element, stage and reason are the same."""
@@ -189,7 +195,8 @@ def test_a_closed_pipeline_leaves_nothing():
     processes = {process for _, process in islice(elements, 100)}
     pipeline.close()
     wait_for_end(processes)
-    assert list(elements) == []
+    with pytest.raises(StateError, match="the pipeline was closed"):
+        next(elements)
     del elements
     assert shared_memory() <= before
     assert len(os.listdir("/proc/self/fd")) <= files + 3  # the resource tracker of multiprocessing may have started
@@ -216,7 +223,7 @@ def refuse(indices):
 PROGRAM = """
     import os, sys
     sys.path.insert(0, {here!r})
-    from pipeline_steps import pipeline_of, with_process
+    from pipeline_steps import holding_the_lock, pipeline_of, with_process
 
     def main():
         pipeline = pipeline_of(10**6, workers=2).map(with_process)
@@ -261,6 +268,14 @@ def test_workers_end_with_a_killed_trainer(program):
     trainer.kill()
     wait_for_end(workers)
     assert shared_memory() <= before
+
+
+def test_a_worker_that_cannot_see_it_ends_with_a_killed_trainer(program):
+    """A function that keeps the interpreter's lock lets no thread notice the trainer's end; the kernel does."""
+    trainer = program('if __name__ == "__main__": list(pipeline_of(2, workers=1).map(holding_the_lock))')
+    worker = int(trainer.stdout.readline())
+    trainer.kill()
+    wait_for_end([worker])
 
 
 def test_ctrl_c_is_the_trainers(program):

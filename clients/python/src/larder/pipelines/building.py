@@ -125,7 +125,8 @@ class Pipeline:
     """A chain of stages over a dataset; made by `larder.pipeline`.
 
     Each complete iteration advances the epoch. After a ``break`` or an error the next iteration repeats the same epoch from its
-    beginning, unless a state is loaded: ``pipeline.load_state_dict(pipeline.state_dict())`` goes on where the loop was.
+    beginning, unless a state is loaded: ``pipeline.load_state_dict(pipeline.state_dict())`` goes on where the loop was. There is
+    one iteration at a time: a loop that goes on after another one has begun gets `StateError`.
 
     Args:
         dataset: see `larder.pipeline`.
@@ -244,7 +245,7 @@ class Pipeline:
 
     def set_epoch(self, epoch: int) -> None:
         """Begin this epoch with the next iteration."""
-        self._forget()
+        self._forget("another epoch was set while this iteration was under way; begin a new one")
         self._place = _Place(epoch)
 
     def with_ranks(self, rank: int, world: int) -> Pipeline:
@@ -252,7 +253,7 @@ class Pipeline:
         return Pipeline(self._dataset, {**self._options, "rank": rank, "world": world}, self._stages)
 
     def __iter__(self) -> Iterator[Any]:
-        self._forget()
+        self._forget("another iteration over this pipeline has begun; copy the pipeline (copy.copy) for two at a time")
         loader = self._open()
         ranks = self.current_ranks()
         start = EpochStart(ranks, self._place.epoch, self._place.state)
@@ -289,7 +290,7 @@ class Pipeline:
         Raises:
             StateError: the state is damaged or of another dataset.
         """
-        self._forget()
+        self._forget("a state was loaded while this iteration was under way; begin a new one")
         ranks = self.current_ranks()
         epoch = self._open().restored(state, Shard(*ranks, 0, 1)).epoch
         self._place = _Place(epoch, dict(state))
@@ -324,7 +325,7 @@ class Pipeline:
 
     def close(self) -> None:
         """End the input workers. They also end with the training process, and with the last reference to the pipeline."""
-        self._forget()
+        self._forget("the pipeline was closed while this iteration was under way")
         self._runtime.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -345,10 +346,11 @@ class Pipeline:
         state = self._iteration.state_dict()
         return _Place(int(state["epoch"]), state)
 
-    def _forget(self) -> None:
+    def _forget(self, why: str) -> None:
+        """End the iteration that is under way, if any; its loop gets `StateError`, not an epoch that is silently short."""
         if self._iteration is not None:
             self._place = _Place(self._iteration.epoch)
-            self._iteration.close()
+            self._iteration.cancel(why)
             self._iteration = None
 
     def _open(self) -> Loader:

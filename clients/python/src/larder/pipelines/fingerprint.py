@@ -5,8 +5,13 @@ globals that they name, partial arguments and the state of objects; and, of what
 its version instead of code and state. File names and line numbers are left out. What cannot be covered has no fingerprint, and
 its results are not shared: a wrong result in a cache is worse than none.
 
-Attributes are followed through modules (``helpers.SIZE``); what a method does is covered by its object's class. Not covered:
-files that a function opens, environment variables, and names that are computed (``getattr(module, name)``).
+Attributes are followed through modules (``helpers.SIZE``); what a method does is covered by its object's class. A module of the
+user that is used otherwise, imported inside of a function or passed on, has no fingerprint. Not covered: files that a function
+opens, environment variables, and names that are computed (``getattr(module, name)``).
+
+Workers run what they were sent, with the globals that modules have there: a global that the training process has changed has its
+first value, and a package may have another version on another machine. So each worker takes the fingerprint of what it has, and
+results go by its name only if it is that of the trainer (`result_name`).
 
 A function that uses random numbers before a mark would have them frozen; `Fingerprint.random` says where it does.
 """
@@ -21,10 +26,12 @@ import re
 import sys
 import sysconfig
 import types
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -73,12 +80,26 @@ class Fingerprint:
     by_item: bool = False
 
 
+def result_name(found: Fingerprint, *, keys: bool) -> str:
+    """The name of a mark's results; empty if they are not stored.
+
+    Args:
+        found: the fingerprint of the mark.
+        keys: whether items carry bucket and key, as functions see them.
+    """
+    if not found.digest:
+        return ""
+    return sha256(f"{found.digest}/keys={keys and found.by_item}".encode()).hexdigest()
+
+
 class _NotCovered(LarderError):
     """A value that has no fingerprint."""
 
 
 def fingerprints(stages: tuple[Stage, ...]) -> dict[int, Fingerprint]:
     """The fingerprint of each mark, by number of the stage."""
+    if all(stage.kind != AUTOCACHE for stage in stages):
+        return {}
     found: dict[int, Fingerprint] = {}
     digest, reason, by_item = sha256(MAGIC + _PYTHON.encode()), "", False
     where: list[str] = []
@@ -209,6 +230,7 @@ class _Walk:
             self.of(function.__defaults__, f"{path} defaults"),
             self.of(function.__kwdefaults__, f"{path} defaults"),
         ]
+        parts += [self.of(vars(function), f"{path} attributes")] if vars(function) else []
         return _token("function", *parts)
 
     def _code(self, code: types.CodeType, names: dict[str, Any], path: str) -> bytes:
@@ -231,7 +253,7 @@ class _Walk:
             return _token("import", _origin(chain[1], f"{path}, import {chain[1]} inside of a function"))
         if not chain[0]:
             return b""
-        value = names.get(chain[0], getattr(names.get("__builtins__"), chain[0], None) or _BUILTINS.get(chain[0]))
+        value = names.get(chain[0], _BUILTINS.get(chain[0]))
         if value is None and chain[0] not in names:
             return _token("missing", chain[0].encode())
         used, package = chain[0], ""
@@ -259,7 +281,11 @@ class _Walk:
         name = kind.__qualname__.rpartition("<locals>.")[2].encode()
         if _installed(kind.__module__):
             return _token("class", _origin(kind.__module__, path), name)
-        members = sorted((key, value) for key, value in vars(kind).items() if key not in _CLASS_NOISE)
+        members = sorted(  # cloudpickle leaves the descriptors of slots out
+            (key, value)
+            for key, value in vars(kind).items()
+            if key not in _CLASS_NOISE and not isinstance(value, types.MemberDescriptorType)
+        )
         parts = [self.of(base, path) for base in kind.__bases__]
         parts += [_token(key, self.of(value, f"{path}.{key}")) for key, value in members]
         return _token("class", name, *parts)
@@ -284,6 +310,7 @@ _BUILTINS: dict[str, Any] = dict(vars(sys.modules["builtins"]))
 def _references(code: types.CodeType) -> Iterator[tuple[list[str], int]]:
     """Each global name in the code with the attributes that follow it, and its line; attributes of other values after ``""``."""
     chain: list[str] = []
+    loaded: deque[Any] = deque((0, 0), maxlen=2)  # before an import: how many packages up it begins, and what it wants
     line = first = code.co_firstlineno
     for instruction in dis.get_instructions(code):
         if instruction.positions is not None and instruction.positions.lineno is not None:
@@ -298,7 +325,8 @@ def _references(code: types.CodeType) -> Iterator[tuple[list[str], int]]:
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             chain = [instruction.argval]
         elif instruction.opname == "IMPORT_NAME":
-            yield ["import", instruction.argval], line
+            yield ["import", "." * loaded[0] + instruction.argval], line
+        loaded.append(instruction.argval)
     if chain:
         yield chain, first
 
@@ -323,11 +351,23 @@ def _installed(module: str | None) -> bool:
     top = (module or "").partition(".")[0]
     if top in sys.stdlib_module_names or top == "larder":
         return True
-    file = getattr(sys.modules.get(top), "__file__", None)
+    if top in ("", "__main__", "__mp_main__"):
+        return False
+    file = getattr(sys.modules.get(top), "__file__", None) or _found(top)
     if file is None:
-        return top not in ("", "__main__", "__mp_main__") and top in _distributions()
+        return top in _distributions()
     folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     return any(Path(file).is_relative_to(folder) for folder in folders if folder)
+
+
+def _found(top: str) -> str | None:
+    """The file of a module that is not imported yet, or a folder of one without a file."""
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    folders = [] if spec is None else list(spec.submodule_search_locations or ())
+    return spec.origin if spec is not None and spec.origin else next(iter(folders), None)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -335,15 +375,13 @@ def _origin(module: str, path: str) -> bytes:
     """Describe the code of a module by the version of its package.
 
     Raises:
-        _NotCovered: it is the user's own module, imported inside of a function.
+        _NotCovered: it is the user's own module, of which nobody knows here what is used.
     """
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
         return f"{module} of Python {_PYTHON}".encode()
     if not _installed(module):
-        if module in sys.modules:
-            return b"a module of the user"  # what of it is used is covered by name
-        raise _NotCovered(f"{path} cannot be followed; import it at the top of the file")
+        raise _NotCovered(f"{path} cannot be followed; import it at the top of the file, and use it as module.name")
     if top == "larder":
         return f"{module} of larder".encode()
     versions = sorted({f"{name} {metadata.version(name)}" for name in _distributions().get(top, ())})

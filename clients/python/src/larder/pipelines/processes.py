@@ -7,6 +7,7 @@ Ctrl-C reaches the trainer alone.
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import selectors
@@ -139,6 +140,7 @@ def main(sock: socket.socket, payload: bytes, heartbeat: float) -> None:
         heartbeat: seconds between two heartbeats.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
+    _end_with_trainer()
     channel = Channel(sock)
     worker = SplitWorker(channel, heartbeat)
     threading.Thread(target=_receive, args=(channel, worker), daemon=True).start()
@@ -148,6 +150,19 @@ def main(sock: socket.socket, payload: bytes, heartbeat: float) -> None:
     except OSError:
         os._exit(1)  # the trainer is gone
     channel.close()
+
+
+def _end_with_trainer() -> None:
+    """End with the trainer also while a function holds the interpreter's lock, when no thread of Python sees the socket's end.
+
+    The pipe that `multiprocessing` keeps between a process and its parent carries nothing after the start, so its only event is
+    the end of the trainer. Then the kernel sends SIGIO, which ends a process that has no handler for it.
+    """
+    trainer = multiprocessing.parent_process()
+    if trainer is None or not hasattr(os, "O_ASYNC"):
+        return
+    fcntl.fcntl(trainer.sentinel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(trainer.sentinel, fcntl.F_SETFL, fcntl.fcntl(trainer.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _receive(channel: Channel, worker: SplitWorker) -> None:

@@ -6,19 +6,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from larder.errors import LarderError, PipelineError, StageFailed
+from larder.errors import LarderError, PipelineError, StageFailed, StateError
 from larder.frames import ItemFailure
 from larder.job import Job
 from larder.loader import Loader
 from larder.pipelines.crew import HEARTBEAT, Crew, CrewLimits
 from larder.pipelines.elements import DROPPED, decode
-from larder.pipelines.fingerprint import Fingerprint, fingerprints
+from larder.pipelines.fingerprint import fingerprints, result_name
 from larder.pipelines.hosts import WorkerChoice
 from larder.pipelines.metering import (
     BatchMeter,
@@ -191,7 +190,7 @@ class PipelineRuntime:
         if self._finds_workers:
             self.workers = 1
         self.steps = StepMeter(1 if batched else job.batch_size)
-        marks = {number: self._name(each) for number, each in fingerprints(stages).items()}
+        marks = {number: result_name(each, keys=self.options.keys) for number, each in fingerprints(stages).items()}
         self.profiles = ProfileMeter(ProfiledStages(stages[-1].number if stages else 0, marks))
         first = self.profiles.first()
         if first is not None:
@@ -296,13 +295,7 @@ class PipelineRuntime:
             raise ValueError(f"stage {self.cache} is no mark; the marks are at stages: {marks}")
         if not found.digest:
             raise ValueError(f"results of the mark at stage {self.cache} are not stored: {found.reason}")
-        return CacheMark(self.cache, self._name(found), self._owner)
-
-    def _name(self, found: Fingerprint) -> str:
-        """The name of a mark's results. It depends on whether items carry bucket and key, as functions see them."""
-        if not found.digest:
-            return ""
-        return sha256(f"{found.digest}/keys={self.options.keys and found.by_item}".encode()).hexdigest()
+        return CacheMark(self.cache, result_name(found, keys=self.options.keys), self._owner)
 
     def stats(self, stages: tuple[Stage, ...]) -> dict[str, Any]:
         """See `Pipeline.stats`."""
@@ -370,21 +363,23 @@ class EpochElements:
         if isinstance(loader.settings.job, Job):
             runtime.advised_by(loader.settings.job, stages.elements, batched=bool(stages.batch))
         self._cache = runtime.cache_mark(stages.elements)
-        self._closed = False
+        self._cancelled = ""
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the latest element or batch."""
         settings = self._loader.settings
         return self._tracker.progress.settled(settings.batch_size, settings.tail).to_json()
 
-    def close(self) -> None:
-        """End the iteration; the workers are kept for the next one."""
-        self._closed = True
+    def cancel(self, why: str) -> None:
+        """End the iteration: asking for more raises `StateError`, unless the epoch is complete. The workers are kept."""
+        if self.state_dict()["epoch"] == self.epoch:
+            self._cancelled = why
 
     def __iter__(self) -> Iterator[Any]:
         """The values, in order.
 
         Raises:
+            StateError: the iteration was cancelled.
             StageFailed: a function raised, hung, or killed its worker repeatedly.
             ItemError: an item could not be read.
             PipelineError: the pipeline cannot run, or elements do not make a batch.
@@ -392,9 +387,11 @@ class EpochElements:
         delivered, batch = self._delivered(), self._stages.batch
         self._runtime.begin()
         while True:
+            if self._cancelled:
+                raise StateError(self._cancelled)
             self._runtime.next_step(batch)
             began = perf_counter()
-            piece = None if self._closed else next(delivered, None)
+            piece = next(delivered, None)
             self._runtime.arrived(perf_counter() - began)
             if piece is None:
                 return

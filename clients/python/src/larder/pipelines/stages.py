@@ -182,7 +182,7 @@ class ElementStages:
             return ElementFailure(str(stage), str(error))
         except Exception as error:
             trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]
-            return ElementFailure(str(stage), f"{type(error).__name__}: {error}", trace)
+            return ElementFailure(str(stage), f"{type(error).__name__}: {_message_of(error)}", trace)
 
     def _step(self, stage: Stage, value: Any, epoch: int, index: int) -> Any:
         if stage.function is None:
@@ -206,6 +206,14 @@ class ElementStages:
 
     def _counted(self, number: int) -> StageCounts:
         return self.counts.setdefault(number, StageCounts())
+
+
+def _message_of(error: Exception) -> str:
+    """What an exception of the user's says; its own code may raise, too."""
+    try:
+        return str(error)
+    except Exception as failed:
+        return f"(its message raised {type(failed).__name__})"
 
 
 def plain(value: Any) -> Any:

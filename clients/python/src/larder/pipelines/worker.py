@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from larder.background import BackgroundThread
 from larder.errors import LarderError, PipelineError
 from larder.pipelines.elements import Encoded
+from larder.pipelines.fingerprint import fingerprints
 from larder.pipelines.splits import Split, Value
 from larder.pipelines.stages import Counts, ElementFailure, Stage
 from larder.pipelines.workers import (
@@ -118,7 +119,8 @@ class SplitWorker:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)  # one process per core, as in PyTorch's DataLoader
-        self._computation = SplitComputation(task)
+        # Now: what functions remember of elements must not look like another function.
+        self._computation = SplitComputation(task, fingerprints(task.stages))
         self._send(Started())
         threading.Thread(target=self._beat, daemon=True).start()
 

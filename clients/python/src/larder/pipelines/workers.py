@@ -8,7 +8,7 @@ back; `larder.pipelines.crew` decides what they do.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -19,6 +19,7 @@ from larder.dataset import DatasetInfo
 from larder.errors import LarderError
 from larder.frames import HIT, ItemFailure
 from larder.pipelines.elements import Encoded
+from larder.pipelines.fingerprint import Fingerprint, result_name
 from larder.pipelines.results import ReadThrough
 from larder.pipelines.splits import CacheMark, Split, Value
 from larder.pipelines.stages import Counts, ElementFailure, ElementStages, Stage, StageCounts
@@ -144,13 +145,16 @@ class SplitComputation:
 
     Args:
         task: of the pipeline.
+        marks: fingerprints of its marks, as this process sees the functions before any has run; ``None`` in the training process.
     """
 
-    def __init__(self, task: WorkerTask) -> None:
+    def __init__(self, task: WorkerTask, marks: Mapping[int, Fingerprint] | None = None) -> None:
         self.task = task
+        self._own = marks
         self._reader: ItemReader = task.source.reader(task.info, Stats())
         self.stages = ElementStages(task.stages, task.seed)
         self._marks: dict[CacheMark, ReadThrough | None] = {}
+        self._differing: set[str] = set()
         self._told: set[str] = set()
 
     def read(self, split: Split) -> LoadedSplit:
@@ -230,7 +234,8 @@ class SplitComputation:
 
     def take_notices(self) -> list[str]:
         """The notices for the user since the last call."""
-        found = set().union(*(through.notices for through in self._marks.values() if through is not None)) - self._told
+        through = (through.notices for through in self._marks.values() if through is not None)
+        found = self._differing.union(*through) - self._told
         self._told |= found
         return sorted(found)
 
@@ -246,13 +251,22 @@ class SplitComputation:
             return None
         if split.cache not in self._marks:
             self._forget(split.cache.stage)
-            stage = next(stage for stage in self.stages.stages if stage.number == split.cache.stage)
-            source, through = self.task.source, None
-            if isinstance(source, ResultSource):
-                store = source.results(self.task.info, split.cache.name, split.cache.owner)
-                through = ReadThrough(store, str(stage))
-            self._marks[split.cache] = through
+            self._marks[split.cache] = self._opened(split, split.cache)
         return self._marks[split.cache]
+
+    def _opened(self, split: Split, cache: CacheMark) -> ReadThrough | None:
+        stage = next(stage for stage in self.stages.stages if stage.number == cache.stage)
+        source = self.task.source
+        if not isinstance(source, ResultSource):
+            return None
+        own = cache.name if self._own is None else result_name(self._own[cache.stage], keys=split.names is not None)
+        if own != cache.name:
+            self._differing.add(
+                f"results of {stage} are computed, and not stored: workers see other code or values than the training process, "
+                "such as a global that was changed there, or another version of a package; pass as an argument what you change"
+            )
+            return None
+        return ReadThrough(source.results(self.task.info, cache.name, cache.owner), str(stage))
 
     def _forget(self, stage: int) -> None:
         """Close the store of a mark whose functions have changed."""
