@@ -260,7 +260,8 @@ def _timeline() -> str:
             "Figure 9: the first four epochs of a job with both marks. One worker profiles, and workers are added once it is "
             f"decided where to cache: {decisions}. The decision is in force from the next epoch on, which writes. Each mode "
             f"begins with one worker. An epoch takes {first.ended - first.began:.0f} s at first and "
-            f"{last.ended - last.began:.0f} s at the end, with {saved:g} workers instead of {max(workers)}.",
+            f"{last.ended - last.began:.0f} s at the end, with {saved:g} workers instead of {max(workers)}. "
+            "Yellow: compute; blue: put; green: get; dashed: the decision.",
             picture("pipelines-timeline", figure),
             table(["epoch", "mode", "seconds", "ms per batch", "workers at its end"], rows),
         ]

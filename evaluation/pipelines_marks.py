@@ -289,8 +289,8 @@ def _sharing_text(jobs: Mapping[str, Sharing]) -> str:
     ]
     return (
         "After Figure 11. Two jobs with one pipeline, which has a mark after its first stage; the model of the second is twice "
-        "as fast. It begins when the first has settled. Workers are found from each job's own batches.\n\n"
-        + table(columns, rows)
+        "as fast. It begins when the first has settled. Workers are found from each job's own batches; they are shown from the "
+        "first result that is read.\n\n" + table(columns, rows)
     )
 
 
