@@ -403,6 +403,15 @@ def test_a_loop_that_stops_updating_reports_nothing():
         ({"unseen": 3}, "unseen must be"),
         ({"epoch": None}, "damaged"),
         ({"taken": "x"}, "damaged"),
+        ({"taken": -5}, "-5 entries of 103 cannot be trained"),
+        ({"taken": 1 << 40}, "cannot be trained"),
+        ({"length": 3}, "a list of 3 entries is none of 103 items"),
+        ({"length": 1 << 40}, "is none of 103 items"),
+        ({"level": float("nan")}, "level nan"),
+        ({"batch": -1}, "batch -1"),
+        ({"epoch": -7}, "there is no epoch -7"),
+        ({"part": [2, 2]}, "there is no rank 2 of 2"),
+        ({"part": [0, 0]}, "there is no rank 0 of 0"),
     ],
 )
 def test_damaged_states(change, message):
@@ -411,6 +420,12 @@ def test_damaged_states(change, message):
     train(sampler, islice(loader, 3))
     with pytest.raises(StateError, match=message):
         make()[0].load_state_dict({**sampler.state_dict(), **change})
+
+
+def test_what_is_no_state():
+    """Rule: an empty checkpoint is refused in the same words."""
+    with pytest.raises(StateError, match="expected a dictionary from state_dict"):
+        make()[0].load_state_dict(None)
 
 
 def test_a_refused_state_changes_nothing():

@@ -44,8 +44,10 @@ def _send_digest(queue: SimpleQueue[str], function: bytes) -> None:
 
 
 def test_a_worker_sees_what_a_notebook_sees() -> None:
-    """Rule: functions with closures, globals and classes of all kinds have the same fingerprint when cloudpickle has sent them, so
-    that their results are stored."""
+    """Rule: functions with closures, globals and classes of all kinds have the same fingerprint when cloudpickle has sent them.
+
+    So their results are stored.
+    """
     notebook = types.ModuleType("__main__")
     exec(compile(textwrap.dedent(NOTEBOOK), "notebook.py", "exec"), vars(notebook))
     context = multiprocessing.get_context("spawn")

@@ -24,6 +24,8 @@ from larder.planner.permutation import permutation
 from larder.planner.scores import NEVER, ItemScores, rank_scores
 
 VERSION = 1
+_MOST_RANKS = 1 << 20
+"""Ranks of a training run at most: a list has fewer entries more than there are items, so that all ranks have equally many."""
 _LOOKED_AT = 8
 """Occurrences of a mini-batch's first item at which the mini-batch is looked for in the list."""
 
@@ -265,6 +267,8 @@ class ImportancePlan:
         Raises:
             StateError: the state is damaged, of another version or of a dataset of another size.
         """
+        if not isinstance(state, Mapping):
+            raise StateError(f"expected a dictionary from state_dict(), not {type(state).__name__}")
         if state.get("version") != VERSION or state.get("items") != self.items:
             found = f"version {state.get('version')!r} and {state.get('items')!r} items"
             raise StateError(f"expected a state of version {VERSION} and {self.items} items, not of {found}")
@@ -286,6 +290,7 @@ class ImportancePlan:
                 _unpacked(state["scored"], np.int32, self.items),
             )
             length = int(state["length"])
+            _require_possible(self.items, length, loaded)
         except (KeyError, TypeError, ValueError, zlib.error) as error:
             raise StateError(f"the saved state is damaged: {type(error).__name__}: {error}") from error
         self.__dict__.update(loaded)
@@ -303,6 +308,22 @@ class ImportancePlan:
             weights, purpose = weights[self._own], (*purpose, self._part.rank)
         length = length or -(-self.items // world) * (1 if self._part else world)
         self.drawn = draw(weights, length, self.rule, self.level, *purpose)
+
+
+def _require_possible(items: int, length: int, loaded: Mapping[str, Any]) -> None:
+    """Raise ValueError for numbers of a state that no run can have: they would give an epoch that is silently short."""
+    part = loaded["_part"]
+    if part is not None and not 0 <= part.rank < part.world:
+        raise ValueError(f"there is no rank {part.rank} of {part.world}")
+    least = 0 if loaded["epoch"] == NEVER else items if part is None else -(-items // part.world)
+    if loaded["epoch"] < NEVER:
+        raise ValueError(f"there is no epoch {loaded['epoch']}")
+    if not least <= length < 2 * items + _MOST_RANKS:
+        raise ValueError(f"a list of {length} entries is none of {items} items")
+    if not 0 <= loaded["_taken"] <= length + _MOST_RANKS:
+        raise ValueError(f"{loaded['_taken']} entries of {length} cannot be trained")
+    if not 0 <= loaded["level"] <= 1 or loaded["_batch"] < 0:
+        raise ValueError(f"level {loaded['level']} and batch {loaded['_batch']} are out of range")
 
 
 def require_same(contributions: Sequence[Contribution]) -> None:
