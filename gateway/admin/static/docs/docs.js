@@ -8,7 +8,7 @@ SwaggerUIBundle({
   docExpansion: "list",
   filter: true,
   persistAuthorization: false,
-  syntaxHighlight: { theme: "idea" },
+  syntaxHighlight: { theme: "nord" },
   tryItOutEnabled: true,
   validatorUrl: null,
 });
