@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from gateway.tasks import Tasks
 
@@ -13,14 +13,11 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-class _Call(Generic[T]):
-    __slots__ = ("began", "owner", "task", "waiters")
-
-    def __init__(self, task: asyncio.Task[T], began: float, owner: Hashable) -> None:
-        self.task = task
-        self.began = began
-        self.owner = owner
-        self.waiters: list[asyncio.Future[T]] = []
+class _Call(NamedTuple, Generic[T]):
+    task: asyncio.Task[T]
+    began: float
+    owner: Hashable
+    waiters: list[asyncio.Future[T]]
 
 
 class SingleFlight(Generic[K, T]):
@@ -47,7 +44,7 @@ class SingleFlight(Generic[K, T]):
     def begin(self, key: K, call: Coroutine[Any, Any, T], owner: Hashable = None) -> asyncio.Task[T]:
         """Start a call that later callers join, replacing one in flight; see ``owner``."""
         task = self._tasks.start(call)
-        begun = self._calls[key] = _Call(task, task.get_loop().time(), owner)
+        begun = self._calls[key] = _Call(task, task.get_loop().time(), owner, [])
         task.add_done_callback(partial(self._end, key, begun))
         return task
 

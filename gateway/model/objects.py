@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 Header = tuple[str, str]
 
@@ -29,8 +30,7 @@ class ObjectMeta:
         return len(self.etag) > 2 and self.etag.startswith('"')
 
 
-@dataclass(frozen=True, slots=True)
-class BlobRef:
+class BlobRef(NamedTuple):
     """Immutable bytes named by their SHA-256 digest (32 raw bytes); ``size`` in bytes; ``crc32`` of the whole blob."""
 
     digest: bytes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,7 +51,7 @@ async def test_asking_for_the_header_does_not_hide_what_a_fill_stores(bench: Ben
     gate = bench.origin.inject(Hang(after=10)).gate
     reader = asyncio.create_task(bench.read("k"))
     await gate.reached()
-    await bench.engine.find(replace(bench.ask("k", metadata_first=True), head=True))
+    await bench.engine.find(bench.ask("k", metadata_first=True)._replace(head=True))
     gate.open()
     await reader
     await bench.settle()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,7 +96,7 @@ async def test_a_hasty_reader_waits_for_no_lost_origin(old: Bench) -> None:
     """Rule: a reader with another way to a cold object is told that the origin is lost, at once when that is known."""
     old.origin.put("b", "cold", b"cold")
     hang = old.origin.inject(Hang(times=1000))
-    ask = replace(old.ask("cold"), hasty=True)
+    ask = old.ask("cold")._replace(hasty=True)
     for _ in range(3):
         with pytest.raises(OriginUnavailable):
             await old.engine.find(ask)

@@ -223,7 +223,7 @@ async def test_the_origin_decides_for_each_reader(large: Bench) -> None:
     await got(large, 0, 1000)
     large.origin.deny(BOB.access_key_id, "b/*")
     refused = await large.engine.find(
-        replace(large.ask("k", metadata_first=True), identity=bob, span=parse_range("bytes=0-999"))
+        large.ask("k", metadata_first=True)._replace(identity=bob, span=parse_range("bytes=0-999"))
     )
     assert isinstance(refused, Forward)
     assert refused.reason == "refused"
@@ -233,7 +233,7 @@ async def test_a_reader_whose_right_was_withdrawn_is_refused(large: Bench) -> No
     """Rule: a known object's small range is asked for with the reader's own keys; a refusal is about that reader."""
     await got(large, 0, 1000)
     large.origin.deny(ALICE.access_key_id, "b/*")
-    asks = replace(large.ask("k", metadata_first=True), span=parse_range("bytes=0-9"))
+    asks = large.ask("k", metadata_first=True)._replace(span=parse_range("bytes=0-9"))
     found = await large.engine.find(asks)
     assert isinstance(found, Found)
     with pytest.raises(ReaderRefused):
@@ -272,7 +272,7 @@ async def test_checksums_of_an_object_that_ranges_filled_are_asked_for(large: Be
 async def test_an_answer_that_is_not_what_was_asked_for_is_not_believed(large: Bench, fault: object) -> None:
     """Rule: bytes of an odd answer reach no client as something else."""
     large.origin.inject(fault)  # type: ignore[type-var]
-    asks = replace(large.ask("k", metadata_first=True), span=parse_range("bytes=0-999"))
+    asks = large.ask("k", metadata_first=True)._replace(span=parse_range("bytes=0-999"))
     found = await large.engine.find(asks)
     assert isinstance(found, Forward) or found.part is None  # type: ignore[union-attr]
 
@@ -292,7 +292,7 @@ async def test_conditions_hold_for_cold_ranges(large: Bench) -> None:
 async def test_an_origin_that_fails_is_an_error_of_the_origin(large: Bench) -> None:
     """Rule: what the origin refuses is the origin's to say, so the request is forwarded."""
     large.origin.inject(Refuse(status=404, code="NoSuchKey"))
-    found = await large.engine.find(replace(large.ask("k", metadata_first=True), span=parse_range("bytes=0-9")))
+    found = await large.engine.find(large.ask("k", metadata_first=True)._replace(span=parse_range("bytes=0-9")))
     assert isinstance(found, Forward)
     assert found.reason == "not-found"
 

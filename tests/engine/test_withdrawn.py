@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import replace
 
 import pytest
 
@@ -69,7 +68,7 @@ async def test_rights_in_one_bucket_are_not_those_in_another(bench: Bench) -> No
     """Rule: grants of other buckets stay."""
     bench.origin.put("c", "k", b"x")
     bench.origin.put("b", "k", b"x")
-    ask = replace(bench.ask("k"), key=ObjectKey("default", "c", "k"))
+    ask = bench.ask("k")._replace(key=ObjectKey("default", "c", "k"))
     for each in (ask, bench.ask("k")):
         found = await bench.engine.find(each)
         assert isinstance(found, Found)
@@ -183,7 +182,7 @@ async def test_a_reader_refused_in_the_middle_of_a_body_loses_its_grant(bench: B
 async def test_a_reader_is_not_refused_for_another(bench: Bench) -> None:
     """Rule: a fill that the origin refuses to one identity is started again by the others that followed it."""
     await partly(bench)
-    other = replace(bench.ask("k", metadata_first=True), identity=OriginIdentity("default", BOB.access_key_id))
+    other = bench.ask("k", metadata_first=True)._replace(identity=OriginIdentity("default", BOB.access_key_id))
     found = await bench.engine.find(other)
     assert isinstance(found, Found)
     gate = Gate()

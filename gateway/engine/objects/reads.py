@@ -49,8 +49,7 @@ _Slot = tuple[ObjectKey, int]
 """A key with its generation: a read does not wait for one that began before the last write."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """A plain read of one object.
 
     ``metadata_first`` says that the reader wants a range, a condition evaluated, or only the header, so that the size and ETag
