@@ -55,7 +55,11 @@ class Signer:
             keys: sign the request.
             region: of the origin.
         """
-        stamp = self._time_stamp()
+        second = int(self._now())
+        if second != self._second:
+            self._second, self._stamp = second, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
+            self._prepared.clear()
+        stamp = self._stamp
         given = (keys, region, payload_hash, *headers)
         headers.append(("x-amz-date", stamp))
         headers.append(("x-amz-content-sha256", payload_hash))
@@ -70,14 +74,6 @@ class Signer:
             prepared = sigv4.prepare(signed, payload_hash, keys.access_key_id, key, stamp, region)
             self._prepared[given] = prepared
         headers.append(("Authorization", prepared.sign(method, raw_path, query)))
-
-    def _time_stamp(self) -> str:
-        second = int(self._now())
-        if second != self._second:
-            self._stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
-            self._second = second
-            self._prepared.clear()
-        return self._stamp
 
     def _signing_key(self, keys: Keys, day: str, region: str) -> bytes:
         name = (keys, day, region)

@@ -25,6 +25,7 @@ from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_
 from gateway.api.s3.relayed import RelayedReads
 from gateway.edge.asgi import Edge
 from gateway.edge.problems import encoded, note_refusal
+from gateway.engine.objects.body import Body
 from gateway.engine.objects.reads import Forward, Relay
 from gateway.model.errors import BrokenBody, LarderError, S3Error
 from gateway.model.keys import ObjectKey
@@ -256,8 +257,9 @@ class S3App(Edge):
         """Add the headers that every answer has and the origin did not send."""
         headers = answer.headers
         names = set()
-        for name, _ in headers:
-            names.add(name.lower())  # in Python 3.11 a comprehension is a call
+        if not isinstance(answer.content, Body):  # an object is stored without them
+            for name, _ in headers:
+                names.add(name.lower())  # in Python 3.11 a comprehension is a call
         headers.append(cache_status(answer.outcome, answer.reason))
         headers.append((b"x-larder-request-id", trace.request_id.encode()))
         if b"x-amz-request-id" not in names:
