@@ -29,9 +29,9 @@ NAMES = (
     "short_circuit",
     "cold_epoch",
 )
-"""What ``make bench`` measures, in at most 20 minutes on two cores."""
+"""Benchmarks of ``make bench``, in at most 20 minutes on two cores."""
 LONG = ("closed_forms", "accuracy", "accuracy_sorted", "importance", "fleet_large", "index_large")
-"""What only a name starts: hit ratios, trainings and messages, which no machine's speed changes, and an index of 12 GB."""
+"""Benchmarks that only their name starts: hit ratios, trainings, counts of messages, and an index of 12 GB."""
 
 
 def main(names: Sequence[str]) -> None:

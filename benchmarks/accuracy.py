@@ -74,7 +74,7 @@ ARMS = {"uniform": Arm("full", 1, 2.0), "rotating": Arm("chunked", 10, CACHED), 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one arm and seed: accuracies in percent after each epoch, and what the loader counted."""
+    """Results of one arm and seed: accuracies in percent after each epoch, and what the loader counted."""
 
     arm: str
     seed: int

@@ -77,7 +77,7 @@ and 92.76 %.
 
 @dataclass(frozen=True)
 class Terms:
-    """What was fixed beforehand; ``margin`` is in percentage points, ``items`` are those of one training set, in ``chunks``."""
+    """Parameters fixed beforehand; ``margin`` is in percentage points, ``items`` are those of one training set, in ``chunks``."""
 
     seeds: int
     epochs: int

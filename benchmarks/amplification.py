@@ -126,7 +126,7 @@ def zarr_slices(store: Store, key: str) -> None:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is measured: ``make`` writes the object, ``read`` reads it."""
+    """One case: ``make`` writes the object, ``read`` reads it."""
 
     name: str
     make: Callable[[Path], None]

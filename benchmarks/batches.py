@@ -60,7 +60,7 @@ Samples = dict[str, list[dict[str, float]]]
 
 @dataclass(frozen=True)
 class Servers:
-    """What is measured, with all objects in its cache; ``ids`` are the datasets' by name of the size."""
+    """The gateway that is measured, with all objects in its cache; ``ids`` are the datasets' by name of the size."""
 
     nginx: Running
     larder: Running

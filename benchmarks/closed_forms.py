@@ -173,7 +173,7 @@ class Reads:
         return b"\nx-larder-cache: hit" in head
 
     def blobs(self) -> float:
-        """How many objects are in the cache, as the gateway says."""
+        """Number of cached objects, as the gateway reports it."""
         _, text = self._ask(self._metrics)
         found = re.search(rb"^larder_cache_blobs(?:\{[^}]*\})? ([0-9.e+]+)$", text, re.MULTILINE)
         if found is None:
@@ -294,7 +294,7 @@ def simulated_qualities() -> dict[str, dict[str, Any]]:
 
 
 def class_mixes() -> dict[str, dict[str, dict[str, float]]]:
-    """How well sorted classes are mixed, by order and number of classes, over a simulated cache of a fifth."""
+    """Mixing of sorted classes, by order and number of classes, over a simulated cache of a fifth."""
     random = np.random.default_rng(0).permutation(MIXED_ITEMS).astype(np.uint32)
     sequences = {"random permutation": random}
     for name, kind in (

@@ -50,7 +50,7 @@ async def _get_all(port: int, keys: list[str]) -> None:
 
 
 async def get_objects(port: int, keys: list[str]) -> dict[str, float]:
-    """What aiobotocore alone needs: CPU microseconds of this process per object, and objects per second."""
+    """Cost of aiobotocore alone: CPU microseconds of this process per object, and objects per second."""
     config = AioConfig(max_pool_connections=IN_FLIGHT, s3={"addressing_style": "path"})
     async with get_session().create_client(
         "s3",

@@ -1,4 +1,4 @@
-"""What eviction and the record of a hit cost, beside another checkout in the same run.
+"""Cost of eviction and of recording a hit, beside another checkout in the same run.
 
 Usage: python -m benchmarks.eviction --against PATH_OF_ANOTHER_CHECKOUT [--rounds 5]
 
@@ -74,7 +74,7 @@ async def measure() -> dict[str, float]:
 
 
 def hitting(store: Any) -> Callable[[bytes, float], None]:
-    """What a hit does beside sending: record that a blob was read."""
+    """The work of a hit beside sending: record that a blob was read."""
     if hasattr(store, "touch"):
         return store.touch  # type: ignore[no-any-return]
     record = store.accesses.record

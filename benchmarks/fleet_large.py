@@ -100,7 +100,7 @@ class Meter:
         self._redis = redis
 
     async def of(self, work: Work, messages: float) -> Usage:
-        """What each of so many messages costs that ``work`` sends, without what counting costs."""
+        """Cost of each of so many messages that ``work`` sends, without the cost of counting."""
         idle = _difference(await self._look(), await self._look())
         before = await self._look()
         await work()
@@ -236,7 +236,7 @@ async def _rounds(actions: Sequence[Work]) -> None:
 
 
 async def messages(url: str, nodes: int) -> dict[str, Usage]:
-    """What one message of each kind costs in a fleet of so many nodes without jobs."""
+    """Cost of one message of each kind in a fleet of so many nodes without jobs."""
     found = {}
     async with AsyncExitStack() as stack:
         redis = commands(url, LONG)
@@ -266,7 +266,7 @@ async def messages(url: str, nodes: int) -> dict[str, Usage]:
 
 
 async def _sample(worker: Worker) -> None:
-    """What ``NodeWatch`` says every five seconds."""
+    """The report that ``NodeWatch`` sends every five seconds."""
     me = worker.member.me
     await worker.samples.speaks(me, "worker")
     await worker.samples.tell(me, "boot", Counters())
@@ -294,7 +294,7 @@ async def _channel_heartbeat(url: str) -> Usage:
 
 
 async def real_worker(url: str, redis: int, directory: Path) -> Usage:
-    """What a gateway that nobody uses sends in a second, the mean of some: all of it, whatever part it comes from."""
+    """All messages that an idle gateway sends in a second, the mean of some seconds."""
     client = commands(url, LONG)
     await client.flushall()
     with servers.gateway(directory, _NO_ORIGIN, extra=_FLEET.format(redis=redis, secret=SECRET)):

@@ -19,7 +19,7 @@ PACE = FleetSettings()
 
 @dataclass(frozen=True)
 class Usage:
-    """What Redis did: commands, bytes received and sent, microseconds of CPU; of one message."""
+    """Work of Redis: commands, bytes received and sent, microseconds of CPU; of one message."""
 
     commands: float
     received: float
@@ -37,7 +37,7 @@ class Usage:
 
 @dataclass
 class JobsFound:
-    """What 1,000 jobs cost: by message, and figures of one number each."""
+    """Cost of 1,000 jobs: by message, and figures of one number each."""
 
     messages: dict[str, Usage]
     figures: dict[str, float]

@@ -70,7 +70,7 @@ ARMS = {
 
 @dataclass
 class Training:
-    """What came of one arm and seed; lists have one entry per epoch, accuracies in percent.
+    """Results of one arm and seed; lists have one entry per epoch, accuracies in percent.
 
     ``mislabelled`` is the share of entries with a wrong label, of the set that has any.
     """
@@ -219,7 +219,7 @@ def _section(data: str, results: list[Training]) -> tuple[str, dict[str, dict[st
 
 
 def _reading(facts: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """What the figures say, from the figures."""
+    """Conclusions, computed from the figures."""
     lines = ["## What it shows", ""]
     for data, arms in facts.items():
         named: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""How an index of a million objects behaves: time to open, memory, look-up latency against a small index, recovery.
+"""Index of a million objects: time to open, memory, look-up latency against a small index, recovery.
 
 Usage: python -m benchmarks.index_million [--objects 1000000]
 

@@ -72,7 +72,7 @@ def _signed(method: str, port: int, target: str, body: bytes, headers: Mapping[s
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of wrk saw; latencies in seconds; ``bytes`` are those of answers that were not read to their end, too."""
+    """Figures of one run of wrk; latencies in seconds; ``bytes`` are those of answers that were not read to their end, too."""
 
     requests: int
     seconds: float

@@ -1,4 +1,4 @@
-"""How random the order of delivery stays, over many epochs: the planner as it is, over a cache that is only simulated.
+"""Randomness of the order of delivery over many epochs: the planner as it is, over a cache that is only simulated.
 
 The cache chooses as the gateway does (``gateway.policies.batch``), forgets as the gateway does, and takes no time.
 """
@@ -40,7 +40,7 @@ class SimulatedCache:
         self._wanted: deque[int] = deque()
 
     def take(self, candidates: NDArray[np.uint32], take: int) -> tuple[NDArray[np.uint32], int]:
-        """What a batch gets of its candidates, and how many of those were hits; the others are loaded."""
+        """The candidates that a batch gets, and the number of hits among them; the others are loaded."""
         here = self.resident[candidates]
         choice = choose(self._random.permutation(len(candidates)), here, np.zeros(len(candidates), np.bool_))
         hits = min(take, len(choice.resident))
@@ -129,7 +129,7 @@ def rank_correlations(places: Places) -> NDArray[np.float64]:
 
 
 def class_mix(sequence: NDArray[np.uint32], classes: int, batch_size: int) -> dict[str, float]:
-    """How well the classes of a dataset that is sorted by class are mixed in the order of delivery.
+    """Mixing of the classes of a dataset that is sorted by class, in the order of delivery.
 
     Both figures are shares of what a random permutation gives on average, so that 1 is chance: with ``k`` classes of equal size,
     ``b`` random items have ``k (1 - (1 - b / n) ** (n / k))`` classes to a good approximation (n items).
@@ -159,7 +159,7 @@ def class_mix(sequence: NDArray[np.uint32], classes: int, batch_size: int) -> di
 
 
 def random_places(epochs: int, items: int, seed: int = 0) -> Places:
-    """What truly random epochs give: the yardstick."""
+    """Figures of truly random epochs: the yardstick."""
     generator = np.random.default_rng(seed)
     return np.array([(generator.permutation(items) + 0.5) / items for _ in range(epochs)])
 

@@ -1,4 +1,4 @@
-"""How much code one request passes through: calls, files, moves between files, and climbs to a higher floor.
+"""Code that one request passes through: calls, files, moves between files, and climbs to a higher floor.
 
 A real gateway with one worker serves in this process's main thread; a second thread sends one request at a time, and
 ``sys.setprofile`` sees every Python call of the thread that serves. A call counts when its function stands in ``gateway``; the
@@ -184,7 +184,7 @@ class _Traced:
         await self._inner(scope, receive, told)
 
     def begin(self, scope: Any, receive: Any, send: Any, send_files: Any) -> Any:
-        """What the gateway's application does at once."""
+        """The calls that the gateway's application makes at once."""
         return self._inner.begin(scope, receive, send, send_files)
 
 
@@ -194,7 +194,7 @@ def traced() -> _Traced:
 
 
 class Requests:
-    """What is asked, over one kept connection."""
+    """The requests, sent over one kept connection."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}"

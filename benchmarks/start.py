@@ -1,4 +1,4 @@
-"""How long a start takes: of the gateway until its first answer, of a command, of an import.
+"""Duration of a start: of the gateway until its first answer, of a command, of an import.
 
 Usage: python -m benchmarks.start [--turns 3]
 

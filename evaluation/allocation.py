@@ -32,7 +32,7 @@ goes its way, that are measured, and for those that need no probes."""
 SEEDS = 8
 """Runs of the simulator: which job is probed when differs with the seed, and so does what is measured."""
 BEGIN, END = SETTLE + FILL + REST, SETTLE + FILL + REST + MEASURE
-"""What is measured."""
+"""Cases that are measured."""
 
 
 @dataclass(frozen=True)

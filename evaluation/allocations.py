@@ -56,7 +56,7 @@ def figure12(seed: int = 0) -> str:
 
 
 def simulated(seed: int = 0) -> dict[str, ReadRunResult]:
-    """What each rule comes to."""
+    """Result of each rule."""
     runs = (
         ReadRunSpec(name="shared LRU", mode="lru"),
         ReadRunSpec(name="Quiver", mode="lru", parts=_quiver()),

@@ -38,7 +38,7 @@ class Fleet:
         return client.register(data.name, data.digests(self.directory), caching=caching)
 
     def ask(self, path: str) -> Any:
-        """What the first gateway answers to GET ``path``."""
+        """The first gateway's answer to GET ``path``."""
         return Api(self.endpoints[0], credentials=CREDENTIALS, timeout=10).json("GET", path)
 
 

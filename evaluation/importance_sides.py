@@ -71,13 +71,13 @@ class ScoreSide:
 
     @property
     def gateway(self) -> tuple[str, bool, float]:
-        """What its gateway is like. Sides with equal gateways use one, one after the other."""
+        """Settings of its gateway. Sides with equal gateways use one, one after the other."""
         return self.run.cache, self.run.prefetch, self.share
 
 
 @dataclass
 class ScoreOutcome:
-    """What became of a side in the epochs that count.
+    """Results of a side in the epochs that count.
 
     ``hits``, ``read`` and ``ahead`` are shares of the entries, ``unseen`` and ``held`` shares of the items, ``waits`` the
     seconds in which each mini-batch was loaded, ``rate`` the samples per second.
@@ -192,7 +192,7 @@ def _gateway(side: ScoreSide, store: Origin, home: Path) -> Iterator[GatewayProc
 
 
 class _Training(Protocol):
-    """What a loop reads, and what it learns of it."""
+    """Items that a loop reads, and the losses that it computes."""
 
     def batches(self, epoch: int) -> Iterator[Items]:
         """The mini-batches of an epoch."""

@@ -33,7 +33,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Facts(NamedTuple):
-    """What a side needs to know: the gateway's address, the dataset's name, and how many workers."""
+    """Settings of a side: the gateway's address, the dataset's name, and how many workers."""
 
     endpoint: str
     dataset: str

@@ -41,7 +41,7 @@ class Training:
 
 @dataclass
 class Log:
-    """What a job did: when each mini-batch was over, its items and how many of them were hits."""
+    """Record of a job: when each mini-batch was over, its items and how many of them were hits."""
 
     name: str
     began: float = 0.0

@@ -61,7 +61,7 @@ class Data:
 
 
 class Origin:
-    """What the other processes see of it."""
+    """An origin in another process."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""What the manager finds out about an I/O-bound and a compute-bound job, beside a run with and one without the cache."""
+"""The manager's probes of an I/O-bound and a compute-bound job, beside a run with and one without the cache."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SKIPPED = 10
 
 @dataclass(frozen=True)
 class Found:
-    """What the manager says of a job."""
+    """The manager's figures of a job."""
 
     cache: bool
     benefit: float

@@ -66,7 +66,7 @@ class Side:
 
 @dataclass
 class Outcome:
-    """What became of a side: by access key the seconds, reads and hits of a job; what the store sent; samples of its streams.
+    """Results of a side: by access key the seconds, reads and hits of a job; what the store sent; samples of its streams.
 
     ``cut`` are jobs that were not through in time, ``failed`` those whose clients gave up.
     """

@@ -28,7 +28,7 @@ LAST = 50.0
 WARM, SHORT = 6.0, 20.0
 """Seconds that are not measured, and seconds that the ways we compare with run."""
 SLOW = 8.0
-"""How many times as long the slow job computes."""
+"""Compute time of the slow job, in multiples of the fast one's."""
 MANAGER = {"probe_batches": 0, "force_eviction": "2s"}
 
 

@@ -203,7 +203,7 @@ def _recognised(
 
 
 def _listing() -> SiblingNames:
-    """What a gateway learns by listing the prefix."""
+    """Names that a gateway learns by listing the prefix."""
     names = SiblingNames()
     names.list_page(f"{number:06d}" for number in range(ITEMS))
     names.end_listing()

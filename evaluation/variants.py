@@ -49,7 +49,7 @@ _MOST_FILES = 100_000
 FUTURE = "EVALUATION_FUTURE"
 """The variable that names the file of an order that knows what is read next."""
 _TIE = 1e-6
-"""What a read adds to a score."""
+"""Amount that a read adds to a score."""
 
 
 def _put(where: object, **replaced: object) -> None:

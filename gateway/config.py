@@ -56,7 +56,7 @@ def _has_port_in_range(url: str) -> bool:
 
 
 class ServerSettings(Section):
-    """How the gateway listens."""
+    """Address, limits and timeouts of the listener."""
 
     host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(9000, ge=0, le=65535, description="port to listen on; 0 picks a free one")
@@ -198,7 +198,7 @@ class FleetSettings(Section):
 
 
 class ManagerSettings(Section):
-    """How the fleet divides its space among the datasets of training jobs."""
+    """Division of the fleet's space among the datasets of training jobs."""
 
     probe_batches: int = Field(
         100,
@@ -226,7 +226,7 @@ class StreamSettings(Section):
 
 
 class LogSettings(Section):
-    """What is logged, and where."""
+    """Format, level and destination of logs."""
 
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe level logged")
     format: Literal["json", "text"] = Field("json", description="one JSON object a line, or text for people")
@@ -320,7 +320,7 @@ class Credential(Section):
 
 
 class Rule(Section):
-    """How matching objects are cached; the first matching rule of the file applies."""
+    """Caching of matching objects; the first matching rule of the file applies."""
 
     match: str = Field(min_length=1, description="glob over bucket/key: * within a segment, ** across them")
     freshness: Freshness = Field(

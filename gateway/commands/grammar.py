@@ -13,7 +13,7 @@ from gateway.model.units import parse_duration, parse_size
 
 Run = Callable[[Namespace], int]
 _WRONG = re.compile(r"argument (?P<what>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)$")
-"""How argparse reports a word that is none of the choices."""
+"""Error text of argparse for a word that is none of the choices."""
 
 
 class Help(RawDescriptionHelpFormatter):

@@ -19,7 +19,7 @@ from gateway.net.exchange import StreamedResponse
 from gateway.store.writer import SMALL, BlobWriter
 
 RESUMES = 2
-"""How often a stream continues with another answer, unless its owner sets another number."""
+"""Times that a stream continues with another answer, unless its owner sets another number."""
 
 Reopen = Callable[[int], Awaitable[StreamedResponse]]
 """Opens an answer with the bytes of a stream from an offset on; raises LarderError."""

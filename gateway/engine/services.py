@@ -25,7 +25,7 @@ def _everything(_content: Content, _index: int) -> bool:
 
 
 class ScoredItems(Protocol):
-    """How important items are; see ``gateway.engine.space.item_scores.ItemScores``."""
+    """Importance scores of items; see ``gateway.engine.space.item_scores.ItemScores``."""
 
     def of(self, content: Content, index: int) -> float | None:
         """The score of an item, if its dataset is kept by importance."""

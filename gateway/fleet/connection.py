@@ -15,7 +15,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 
 NOT_REACHABLE = "Redis is not reachable"
 _DRIVER = DriverInfo()
-"""How connections introduce themselves; redis-py would read its package's metadata for each of them."""
+"""Name and version that connections report; redis-py would read its package's metadata for each of them."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""How long reads from the cache take, by size: what the read model of pipelines is fitted to (policies/space/autocache.py).
+"""Duration of reads from the cache by size, to which the read model of pipelines is fitted (policies/space/autocache.py).
 
 A worker adds up each batch that was answered from its cache alone: elements, bytes, and seconds to the end of the answer. Once
 per heartbeat it adds its sums to those of the zone in Redis, by size of an element in powers of two. When a size has ``ENOUGH``

@@ -1,4 +1,4 @@
-"""How many input workers the pipelines of jobs have, in Redis: each rank of a job has its own, decided from its own reports.
+"""Numbers of input workers of pipelines, in Redis: each rank of a job has its own, decided from its own reports.
 
 The decision is ``policies/space/autoscale.py``. A rank sends its heartbeats one after the other, so reading, deciding and writing
 need not be one step. The state outlives the gateway that decided, and a rank that resumes within the time after which its job

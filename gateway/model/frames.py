@@ -69,7 +69,7 @@ class ItemStatus(IntEnum):
 
 
 class ItemFlag(IntFlag):
-    """How an item was obtained."""
+    """Source of an item."""
 
     NONE = 0
     HIT = 1

@@ -1,4 +1,4 @@
-"""How a request was answered, and why it was not a plain hit: the vocabulary of the cache-status header, logs and metrics."""
+"""Outcomes of requests, and reasons for those that are no plain hit: the words of the cache-status header, logs and metrics."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _HARMLESS = frozenset(
     }
 )  # fmt: skip
 _DECODINGS = 3
-"""How often a path is decoded to find a digest: proxies may encode an encoded path again."""
+"""Rounds of decoding a path to find a digest: proxies may encode an encoded path again."""
 _HEX64 = re.compile(r"[0-9a-f]{64}", re.IGNORECASE)
 _BLOB = re.compile(r"(?<=blobs/)(?:[0-9a-f]{2}/)?[0-9a-f]{62,}", re.IGNORECASE)
 _USER = re.compile(r"^([a-z][a-z0-9+.-]*://)[^/?#@]*@", re.IGNORECASE)

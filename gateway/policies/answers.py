@@ -1,5 +1,4 @@
-"""How requests were answered: how many with which status, how fast by what the cache did, and for which tenant and bucket; and
-how fast each origin answered.
+"""Counts of requests by status, tenant and bucket; their latency by cache outcome; and the latency of each origin.
 
 Nodes count seconds in buckets with upper bounds, and a bucket counts all requests up to its bound. Buckets of several nodes
 are added before a percentile is taken: percentiles themselves cannot be added. Within a bucket requests are taken to be spread

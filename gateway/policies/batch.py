@@ -19,7 +19,7 @@ Positions = NDArray[np.int64]
 
 
 class BatchMode(StrEnum):
-    """How the client wants its candidates answered."""
+    """Mode of a batch: which of its candidates the client accepts."""
 
     SUBSTITUTE = "substitute"
     """Some of them, whichever are cheapest."""
@@ -58,7 +58,7 @@ STALL = 2.0
 
 
 def may_replace(waiting: int, needed: int, silent: float) -> int:
-    """How many further candidates to try, because those under way are slow.
+    """Number of further candidates to try, because those under way are slow.
 
     Args:
         waiting: fetches under way for this batch.

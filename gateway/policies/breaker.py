@@ -22,7 +22,7 @@ from enum import StrEnum
 
 
 class BreakerState(StrEnum):
-    """How much the disk is trusted."""
+    """State of the disk's breaker."""
 
     NORMAL = "normal"
     UNSTABLE = "unstable"

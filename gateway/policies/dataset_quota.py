@@ -1,4 +1,4 @@
-"""How much of a node's cache disk the registrations of datasets may take.
+"""Quotas of registrations of datasets on a node's cache disk.
 
 What is made of a digest file stays on the disk until its registration is removed, and cannot be evicted for anybody else. So each
 tenant has a quota in registrations, items and bytes, and all tenants together a share of the cache. Bytes are those on the disk.

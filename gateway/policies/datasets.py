@@ -1,4 +1,4 @@
-"""How a dataset is cached, and into how many chunks it is cut.
+"""Caching mode and number of chunks of a dataset.
 
 Only three choices make sense for a dataset that is read once per epoch in random order (Quiver, section 5.3): all of it, two
 chunks that are rotated, or nothing. A fourth, keeping whatever came first, is what a plain "never evict" cache does: its epoch
@@ -22,7 +22,7 @@ PLAN = 1
 
 
 class CachingMode(StrEnum):
-    """How the cache treats one dataset."""
+    """Caching mode of one dataset."""
 
     FULL = "full"
     """Every item is kept."""
@@ -56,7 +56,7 @@ class DatasetPlan:
 
 
 def decide(requested: str, size: int, capacity: int) -> DatasetPlan:
-    """How to cache a dataset.
+    """Choose the caching mode of a dataset.
 
     Args:
         requested: a ``CachingMode``, or ``"auto"``.
@@ -76,7 +76,7 @@ def decide(requested: str, size: int, capacity: int) -> DatasetPlan:
 
 
 def units_of(size: int, room: int) -> int:
-    """How many chunks a dataset of ``size`` bytes is cut into, if two of them are to fit into ``room`` bytes where possible."""
+    """Number of chunks of a dataset of ``size`` bytes; two of them fit into ``room`` bytes where possible."""
     return min(max(UNITS, -(-size // LARGEST_CHUNK), -(-2 * size // max(1, room))), MOST_UNITS)
 
 

@@ -42,7 +42,7 @@ class EntryState:
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """How long a standing is good for: from ``since`` on and before ``until``, while the channel was whole since ``vouched``."""
+    """Validity of a standing: from ``since`` on and before ``until``, while the channel was whole since ``vouched``."""
 
     since: float
     until: float

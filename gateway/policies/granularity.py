@@ -1,4 +1,4 @@
-"""How much of a large object one small range brings into the cache: the range alone, or the block that it lies in.
+"""Choose what a small range of a large object brings into the cache: the range alone, or the block that it lies in.
 
 The first small range of a block is read alone: 60 random ranges of 64 KiB in 256 MiB would otherwise fill 40 blocks of 4 MiB.
 Three things show that more of the block will be wanted, and then it is filled:

@@ -44,7 +44,7 @@ Scores = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class JobWeight:
-    """How much one job counts: its share of the reads of all jobs with scores, 0 to 1, and the factor of its scores."""
+    """Weight of one job: its share of the reads of all jobs with scores, 0 to 1, and the factor of its scores."""
 
     share: float
     factor: float
@@ -82,7 +82,7 @@ def verdict(last: Received, sequence: int, base: int, checksum: int, *, whole: b
 
 
 def freshness(age: float, interval: float) -> float:
-    """How much a job's scores still count, 1 to 0.
+    """Weight of a job's scores by their age, 1 to 0.
 
     Args:
         age: seconds since its last part.
@@ -105,7 +105,7 @@ def combined(jobs: Sequence[tuple[NDArray[np.float16], float]], items: int) -> S
 
 @dataclass(frozen=True, slots=True)
 class PoolLevel:
-    """How full a pool is: bytes it holds and may hold, and the rank that leaves first (below 0: no score; ``None``: empty)."""
+    """Fill level of a pool: bytes it holds and may hold, and the rank that leaves first (below 0: no score; ``None``: empty)."""
 
     size: int
     target: int
@@ -133,7 +133,7 @@ class ScoreStep(NamedTuple):
 
 
 def steps_of(scores: Scores, lengths: NDArray[np.uint64]) -> tuple[ScoreStep, ...]:
-    """How bytes are distributed over scores: at most about ``BINS`` steps, the highest score first; unscored items have none.
+    """Distribution of bytes over scores: at most about ``BINS`` steps, the highest score first; unscored items have none.
 
     Equal scores are in one step, so steps of discrete scores are exact.
     """

@@ -120,7 +120,7 @@ def stream_place(pool: str) -> ObjectKey:
 
 
 def ghost_window(blobs: int) -> int:
-    """How many blobs are remembered that left a pool of so many: a tenth, as a larger window measures no margin any more.
+    """Size of the ghost window of a pool of so many blobs: a tenth, as a larger window measures no margin any more.
 
     Eviction is in strides of some 5 %, so a smaller one would have the last stride only.
     """

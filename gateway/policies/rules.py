@@ -16,7 +16,7 @@ AUTO, OFF = "auto", "off"
 
 @dataclass(frozen=True, slots=True)
 class Caching:
-    """How the objects of one rule are cached. Times are seconds; ``freshness`` may be ``IMMUTABLE`` or ``ALWAYS``.
+    """Caching of the objects of one rule. Times are seconds; ``freshness`` may be ``IMMUTABLE`` or ``ALWAYS``.
 
     ``pattern`` of the streams there: ``AUTO``, ``OFF``, or that of ``policies.streams.pattern.Pattern`` by which it is read.
     """

@@ -1,4 +1,4 @@
-"""How much of the cache must go. Which blobs go is decided by pools and their eviction orders (``pools.py``).
+"""The number of bytes to evict. Which blobs go is decided by pools and their eviction orders (``pools.py``).
 
 Two limits bind the store: ``capacity``, the bytes of blobs that the operator gave it, and ``reserve``, the bytes of the
 file system that it never uses. Both have hysteresis, so that space is freed in long strides instead of one blob for
@@ -83,7 +83,7 @@ def admits(space: Space, wanted: int) -> bool:
 
 
 def spare(space: Space, marks: Watermarks = Watermarks()) -> int:
-    """How many more bytes keep both limits and every watermark, so that nothing is evicted first; below 0 when none do."""
+    """Number of further bytes within both limits and every watermark, so that nothing is evicted; below 0 if there are none."""
     if space.of_inodes and (not space.inodes or (space.blobs and space.inodes < (1 - marks.high) * space.of_inodes)):
         return -1
     high = min(space.capacity, int(marks.high * space.capacity))
@@ -109,7 +109,7 @@ def falls_short(room: int, capacity: int, marks: Watermarks = Watermarks()) -> b
 
 
 def decide_eviction(space: Space, wanted: int = 0, marks: Watermarks = Watermarks()) -> Eviction:
-    """How much to free so that ``wanted`` more bytes fit and the watermarks hold; never more than is used.
+    """Number of bytes to free so that ``wanted`` more bytes fit and the watermarks hold; never more than is used.
 
     A cache that is over its limits by more than a stride needs several decisions.
     """

@@ -22,7 +22,7 @@ MAX_HEAD = 64 * 1024
 _METHODS: dict[bytes, str] = {name.encode(): name for name in ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")}
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/1\.[01]\r\n")
 _CLIENT_HELLO = re.compile(rb"\x16\x03[\x00-\x04]")
-"""How a TLS connection begins: a handshake record and its version (RFC 8446 section 5.1)."""
+"""First bytes of a TLS connection: a handshake record and its version (RFC 8446 section 5.1)."""
 _VERSIONS = {"1.0": "1.0", "1.1": "1.1"}
 Headers = list[tuple[bytes, bytes]]
 

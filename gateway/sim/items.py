@@ -81,7 +81,7 @@ class SimulatedSpace:
         self.datasets = datasets
 
     def room(self, items: SimulatedItems) -> int:
-        """How many more items of a dataset fit."""
+        """Number of further items of a dataset that fit."""
         return max(0, int((self.capacity - self.used) / items.size + 1e-6))
 
     def add(self, items: SimulatedItems, numbers: Numbers) -> None:

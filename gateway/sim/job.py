@@ -40,7 +40,7 @@ class Totals:
 
 
 class Way(Protocol):
-    """How items are cached in a run."""
+    """Caching of items in a run."""
 
     substitutes: bool
     """Whether a batch may be made of whichever candidates are at hand."""
@@ -118,7 +118,7 @@ class _Epoch:
 
     @property
     def taken(self) -> int:
-        """How many items were taken."""
+        """Number of items taken."""
         return len(self.plan.progress().done) if len(self.plan) else self.order.layout.items
 
 

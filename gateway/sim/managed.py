@@ -31,7 +31,7 @@ LUMP = 4
 
 @dataclass(frozen=True, slots=True)
 class Managing:
-    """How the manager of a run works. ``preload`` in bytes per second; 0 has no limit."""
+    """Parameters of the manager of a run. ``preload`` in bytes per second; 0 has no limit."""
 
     settings: ManagerParams
     interval: float

@@ -76,7 +76,7 @@ class PipelineModel:
         return self.size if mark == SOURCE else self.growth * self.size
 
     def share(self, mark: int) -> float:
-        """How much of a mark's results the room holds, 0 to 1."""
+        """Share of a mark's results that the room holds, 0 to 1."""
         return min(1.0, self.room / (self.elements * self.bytes_at(mark)))
 
     def points(self, cache: int, writes: bool) -> tuple[float, float]:

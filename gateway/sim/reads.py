@@ -109,7 +109,7 @@ class SeenRead(NamedTuple):
 
 
 class FleetView(NamedTuple):
-    """How the reads of a prefix spread: the clients that read it, gateways, and workers of each gateway."""
+    """Spread of the reads of a prefix: the clients that read it, gateways, and workers of each gateway."""
 
     clients: int = 1
     gateways: int = 1

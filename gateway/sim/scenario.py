@@ -28,7 +28,7 @@ _OWN_WAY = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Mode(StrEnum):
-    """How items are cached in a run."""
+    """Caching of items in a run."""
 
     LARDER = "larder"
     """The manager's plan; batches of what is at hand."""
@@ -104,7 +104,7 @@ class DatasetSpec(SpecTable):
 
     @property
     def items(self) -> int:
-        """How many there are."""
+        """Number of items."""
         return max(1, round(self.size / self.item))
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""How often items were read and hit, by the tenth of all scored items that they belong to.
+"""Reads and hits of items, by the tenth of all scored items that they belong to.
 
 Each worker counts in a file of its own, in memory beside the tables of scores (``importance.py``), so nothing is locked and
 nothing lost when a worker ends; the keeper's worker adds up all of them. The files go with the start of the node.

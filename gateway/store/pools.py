@@ -65,7 +65,7 @@ class Pools:
         return True
 
     async def level(self, pool: str) -> PoolLevel | None:
-        """How full a pool is; ``None`` when there is none of this name, or while the index cannot be read."""
+        """Fill level of a pool; ``None`` if there is none with this name, or while the index cannot be read."""
         try:
             return await self._disk.look(partial(score_rows.level, name=pool))
         except DiskFault:

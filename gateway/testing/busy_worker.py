@@ -48,7 +48,7 @@ async def fill(store: Store, name: str) -> None:
 
 
 async def check(store: Store, name: str) -> None:
-    """What is served must be right."""
+    """Require that served bytes are right."""
     try:
         found = await get(store, name)
     except (BlobGone, FileNotFoundError):

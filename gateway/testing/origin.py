@@ -71,7 +71,7 @@ class FakeOrigin:
         self.seen: list[SeenRequest] = []
         self.public: list[str] = []
         self.paces: dict[str, SendingPace] = {}
-        """How fast bodies below a raw path prefix are sent; faults inside a body are for those without a pace."""
+        """Set the pace of bodies below a raw path prefix; faults inside a body are for those without a pace."""
         self._denied: list[tuple[str, str]] = []
         self._faults: list[Fault] = []
         self._max_body = max_body
@@ -129,7 +129,7 @@ class FakeOrigin:
         self._faults.clear()
 
     def count(self, method: str = "", path: str = "/") -> int:
-        """How many requests of a method (any, when empty) below a raw path prefix arrived."""
+        """Number of requests of a method (any, when empty) that arrived below a raw path prefix."""
         return sum(1 for seen in self.seen if method in ("", seen.method) and seen.raw_path.startswith(path))
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -97,7 +97,7 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
 
 
 def scores_of(store: Store, management: Management) -> ItemScores:
-    """How important items are, as this worker sees it."""
+    """Importance scores of items, as this worker sees them."""
     return ItemScores(ScoreTables(store.directory.generations), store.pools, lambda: management.parts.plans.plan)
 
 

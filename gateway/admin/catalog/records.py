@@ -347,7 +347,7 @@ def ended(expires: str, now: float) -> bool:
 
 
 _TOKEN = "larder-"  # noqa: S105  # not a whole one
-"""How tokens begin, so that scanners for secrets recognise them."""
+"""Prefix of tokens, so that scanners for secrets recognise them."""
 
 
 def new_token() -> SecretStr:

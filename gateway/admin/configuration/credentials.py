@@ -29,7 +29,7 @@ from gateway.model.datasets import ApiError
 
 
 class Rotation(RequestModel):
-    """How to rotate a secret."""
+    """Options of rotating a secret."""
 
     grace: float = Field(
         0.0, ge=0, le=30 * 86_400, description="seconds for which the old secret stays valid", examples=[3600]

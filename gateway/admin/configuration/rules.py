@@ -33,7 +33,7 @@ _LONGEST = 100 * 366 * 86_400.0
 
 
 class NewRule(Configured):
-    """How matching objects are cached; times in seconds, or as "10m"."""
+    """Caching of matching objects; times in seconds, or as "10m"."""
 
     model_config = ConfigDict(
         strict=True, json_schema_extra={"examples": [{"match": "datasets/**", "freshness": "immutable"}]}

@@ -178,7 +178,7 @@ class ImportanceTenth(ResponseModel):
 
 
 class ImportanceDocument(ResponseModel):
-    """How a dataset is kept whose jobs say how important its items are."""
+    """Cache state of a dataset that is kept by importance."""
 
     threshold: float | None = Field(
         description="the score from which on items fit; null while all that is scored fits", examples=[4.21]

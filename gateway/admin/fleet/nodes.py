@@ -19,7 +19,7 @@ router = APIRouter(tags=["nodes"])
 
 
 class Drain(RequestModel):
-    """How to drain a node."""
+    """Options of draining a node."""
 
     force: bool = Field(False, description="even if that empties the ring", examples=[False])
 

@@ -1,4 +1,4 @@
-"""How the zone's origins are: whether nodes reach them, and how fast they answer. Pure functions of a ``FleetReading``."""
+"""Health of the zone's origins: whether nodes reach them, and how fast they answer. Pure functions of a ``FleetReading``."""
 
 from __future__ import annotations
 

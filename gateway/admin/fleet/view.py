@@ -200,7 +200,7 @@ def dataset_summary(reading: FleetReading, dataset: str, short: Mapping[str, str
 
 
 def importance_document(reading: FleetReading, dataset: str) -> ImportanceDocument | None:
-    """How a dataset is kept whose jobs say how important its items are, by all nodes; ``None`` for any other."""
+    """Cache state of a dataset that is kept by importance, over all nodes; ``None`` for any other."""
     order = reading.plan.of(dataset)
     if order is None or order.importance is None:
         return None

@@ -259,7 +259,7 @@ class Warmups:
             return [Warmup.from_row(row) for row in (await connection.execute(query)).mappings()]
 
     async def unfinished(self) -> list[Warmup]:
-        """Those to run, oldest first."""
+        """The warm-ups to run, oldest first."""
         state = await self._catalog.database.state()
         if state is not None and state == self._idle:
             return []

@@ -44,7 +44,7 @@ from gateway.policies.ring import Ring, path_key
 _ASKED = 2
 """Nodes that are asked for one object: its home and one successor."""
 _RESUMES = 3
-"""How often the rest of a body is requested from the origin after a node broke off."""
+"""Times that the rest of a body is requested from the origin after a node broke off."""
 log = logging.getLogger("larder.s3")
 
 

@@ -64,7 +64,7 @@ class ItemTally:
 
 @dataclass(frozen=True, slots=True)
 class SendOptions:
-    """How to answer: the tally of its items, and the largest item to send, in bytes; ``None``: any."""
+    """Options of an answer: the tally of its items, and the largest item to send, in bytes; ``None``: any."""
 
     tally: ItemTally
     largest: int | None = None
@@ -106,7 +106,7 @@ def _head(ask: BatchAsk, opened: Resident) -> tuple[bytes, bytes, int]:
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How to make frames: how large items are read, and the options."""
+    """Sources and options of frames: ``fetches`` read large items."""
 
     fetches: ItemFetches
     options: SendOptions = TO_CLIENTS

@@ -17,7 +17,7 @@ assert CachingWanted.__args__ == CACHING  # type: ignore[attr-defined]
 
 
 class Chunks(BaseModel):
-    """How the dataset is cut: chunk ``c`` is stripe unit ``c`` of every partition."""
+    """Division of the dataset: chunk ``c`` is stripe unit ``c`` of every partition."""
 
     partitions: int = Field(examples=[10])
     units: int = Field(examples=[10])

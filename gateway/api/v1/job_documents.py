@@ -249,7 +249,7 @@ class ChunksInForce(BaseModel):
 
 
 class ImportanceInForce(BaseModel):
-    """How a dataset is kept whose jobs say how important its items are."""
+    """Cache state of a dataset that is kept by importance."""
 
     threshold: float | None = Field(description="the score from which on items fit; null while all that is scored fits")
     partial: bool = Field(description="whether only a part of the dataset fits")

@@ -211,7 +211,7 @@ class Results:
         return (indices, []) if split is None else (indices[~split.elsewhere], split.parts())
 
     async def _here(self, collection: str, indices: list[int], room: int) -> FoundResults:
-        """Those that this node has; at least one, and as many as ``room`` bytes allow."""
+        """The results that this node has; at least one, and as many as ``room`` bytes allow."""
         found = FoundResults()
         rows = await self._store.results.find(collection, indices)
         chosen: dict[int, BlobRow] = {}
@@ -232,7 +232,7 @@ class Results:
         return found
 
     async def _from(self, node: Node, request: ResultRequest, indices: NDArray[np.uint32], room: int) -> FoundResults:
-        """Those that another home has; none if it does not answer."""
+        """The results that another home has; none if it does not answer."""
         found = FoundResults()
         query = f"name={request.registration.name}&room={room}"
         text = await self._ask(node, request, "POST", query, indices.astype("<u4").tobytes(), LONGEST_BODY)

@@ -54,11 +54,11 @@ class Blocks:
         self._reading: set[Fill] = set()
         self.small = SmallRanges(services.store.generations, self.read_range)
         self.tasks = Tasks()
-        """What belongs to the node, not to a client."""
+        """The state that belongs to the node, not to a client."""
 
     @property
     def active(self) -> int:
-        """How many fills are under way."""
+        """Number of fills under way."""
         return len(self._fills)
 
     @property
@@ -76,7 +76,7 @@ class Blocks:
         return max(1, self._max_fills // 2)
 
     def besides(self, keys: Collection[ObjectKey]) -> int:
-        """How many fills there are of other objects than these."""
+        """Number of fills of other objects than these."""
         return sum(fill.entry.key not in keys for fill in self._fills)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How important items are, as every worker of a node asks: when it stores one, and before it reads one that is not here.
+"""Importance scores, which every worker asks for when it stores an item, and before it reads one that is not cached.
 
 Scores are those of all jobs that the plan counts, combined by its weights (policies/importance.py). The plan also says whether a
 dataset's pool is in this order at all; of other datasets nothing is asked, and every item may enter.

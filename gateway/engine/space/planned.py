@@ -25,7 +25,7 @@ _cut = lru_cache(maxsize=256)(ChunkCut)
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """How a dataset is cached, for one reader.
+    """Caching of a dataset, for one reader.
 
     ``caching`` is none while the reader's job leaves the cache or is refused it (``cache``); ``planned`` says whether the fleet's
     plan decides; ``chunk`` is where a new job begins, -1 for none; ``version`` of the plan.
@@ -87,5 +87,5 @@ class Planned:
         return self.cut(content, order.partitions, order.units).chunk_of(index) in order.chunks.held
 
     def cut(self, content: Content, partitions: int, units: int) -> ChunkCut:
-        """How a dataset is cut into chunks."""
+        """Division of a dataset into chunks."""
         return _cut(content.id, content.items, partitions, units, content.members)

@@ -54,7 +54,7 @@ class Reader:
 
 
 def missing_of(content: Content, indices: Indices) -> Indices:
-    """Those of some items that are not known to be in this node's cache."""
+    """The items that are not known to be in this node's cache."""
     flags = content.states.flags[indices]
     missing: Indices = indices[(flags != RESIDENT) & (flags != VERIFIED)]
     return missing

@@ -362,7 +362,7 @@ class StreamPrefetcher:
 
 
 def pattern_of(stream: Stream, rules: Rules) -> Pattern | None:
-    """How a stream is read: as the rule for its latest child says, or else as was recognised."""
+    """Pattern of a stream: set by the rule for its latest child, or else recognised."""
     bucket = stream.bucket.rpartition(":")[2]
     child = "" if stream.blocks else stream.latest
     wanted = rules.for_path(f"{bucket}/{stream.prefix}{child}").pattern

@@ -1,4 +1,4 @@
-"""How much of the fleet's space each dataset gets: all of it, two chunks, or nothing.
+"""Allocation of the fleet's space to datasets: room for all of one, for two chunks, or none.
 
 Quiver, section 5.3: intermediate sizes are useless, as substitutable hits make two rotated chunks as good as any other part, so a
 dataset has three options, and the budget goes to the highest ratio of benefit to cost. Three things need a reading.

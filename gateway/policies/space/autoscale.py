@@ -1,4 +1,4 @@
-"""How many input workers a job needs: the fewest with which its batches come as fast as with more.
+"""Number of input workers of a job: the fewest with which its batches come as fast as with more.
 
 Cachew (ATC 2022), section 4.3. A job begins with one worker. One more is added while it shortens the time per batch by more than
 a threshold; the one that did not is taken away again, and the job is *settled*. CPU and memory are no guide: what counts is the
@@ -33,7 +33,7 @@ LEAST_QUEUE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ScaleSettings:
-    """How workers are found."""
+    """Parameters of the search for a number of workers."""
 
     threshold: float = 0.03
     """Share by which one more worker must shorten the time per batch."""

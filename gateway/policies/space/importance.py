@@ -124,7 +124,7 @@ def _filled(order: PoolOrder, target: int, jobs: Mapping[str, JobWeight], known:
 
 
 def weigh(before: Mapping[str, JobWeight], known: ScoredDataset) -> dict[str, JobWeight]:
-    """How much each job's scores count; none for jobs that are not there, or whose scores are too old.
+    """Weight of each job's scores; none for jobs that are not there, or whose scores are too old.
 
     Args:
         before: as decided last.

@@ -113,17 +113,17 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class ManagerParams:
-    """How decisions are made; times in seconds."""
+    """Parameters of decisions; times in seconds."""
 
     probe: ProbeSettings = field(default_factory=ProbeSettings)
     force_after: float = 60.0
     """After the first job has finished a chunk, those still in it lose it."""
     hysteresis: float = 1.1
-    """How many times what it now brings another use of a dataset's space must bring to take it."""
+    """Factor by which another use of a dataset's space must be worth more than the current one to take it."""
     assumed_benefit: float = 2.0
     """t_miss / t_hit of a job that was not measured yet."""
     patience: float = 60.0
-    """How long the fleet may be smaller (a node restarts) before datasets lose their space."""
+    """Time that the fleet may be smaller (a node restarts) before datasets lose their space."""
     results_share: float = 0.5
     """Share of the cache that the results of one tenant's pipelines may take."""
 

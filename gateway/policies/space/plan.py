@@ -73,7 +73,7 @@ class ChunkRotation:
 
 @dataclass(frozen=True, slots=True)
 class ImportanceOrder:
-    """How a pool of the order ``importance`` is filled in the fleet (policies/space/importance.py).
+    """Contents of a pool of the order ``importance`` in the fleet (policies/space/importance.py).
 
     ``jobs`` are those whose scores count, by ``tenant/job``. ``threshold`` is the score from which on items fit the pool,
     ``None`` while all that is scored fits; ``shares`` the bytes that each node has of it; ``partial``: not the whole dataset

@@ -60,12 +60,12 @@ class PhaseTotals:
 
 @dataclass(frozen=True, slots=True)
 class ProbeSettings:
-    """How jobs are probed; times in seconds."""
+    """Parameters of probing jobs; times in seconds."""
 
     batches: int = 100
     """Mini-batches that each side is measured for; 0 switches probing off."""
     patience: int = 20
-    """How many times ``batches`` are waited for those that have hits."""
+    """Limit of the wait for batches with hits, in multiples of ``batches``."""
     every: float = 1800.0
     """From one measurement to the next."""
     soonest: float = 60.0

@@ -37,7 +37,7 @@ LARGEST_STEP = 640_000_000
 SMALLEST_PART = 20
 """A step is at most this part of the cache: 640 MB from 12.8 GB on."""
 MARGIN = 1.1
-"""How many times the benefit of another pool a pool must have to get its space."""
+"""Factor by which a pool's benefit must exceed another's to get its space."""
 
 
 class GhostWindow(Generic[K]):

@@ -1,4 +1,4 @@
-"""How long a stream may be idle before all of it is released (IGTCache, section 3.3).
+"""Time that a stream may be idle before all of it is released (IGTCache, section 3.3).
 
 The gaps between the reads of a training job are about normal. A gap that is longer than all but 1 in 100 of that distribution, by
 more than a minute, says that the job has ended. Its data makes room at once, where LRU would take it item by item.
@@ -25,7 +25,7 @@ BASE = 60.0
 PAUSE_BASE = 10.0
 """The same for a stream that only pauses: nothing is deleted, so a mistake costs what others took meanwhile."""
 PAUSES = 1.5
-"""How many times its longest pause a stream may be idle."""
+"""Longest idle time of a stream, in multiples of its longest pause."""
 
 
 class ReadGaps(NamedTuple):

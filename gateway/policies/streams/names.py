@@ -72,11 +72,11 @@ class SiblingNames:
 
     @property
     def seen(self) -> int:
-        """How many different names are known, as far as the sample tells; exact up to 1,024."""
+        """Number of different names known, estimated from the sample; exact up to 1,024."""
         return self._exact if self.listed else len(self._sample) << self._bits
 
     def population(self, draws: int) -> int | None:
-        """How many children the repeats among ``draws`` reads suggest; ``None`` when a listing says how many there are."""
+        """Number of children that the repeats among ``draws`` reads suggest; ``None`` when a listing has their number."""
         return None if self.listed else _rounded(estimated_count(draws, self.seen))
 
     def positions(self, names: Iterable[str]) -> dict[str, float]:
@@ -101,7 +101,7 @@ class SiblingNames:
 
 
 class DistinctItems:
-    """How many different items were read, from a sample of their marks, in bounded memory."""
+    """Counts different items from a sample of their marks, in bounded memory."""
 
     def __init__(self) -> None:
         self._bits = 0
@@ -118,7 +118,7 @@ class DistinctItems:
 
     @property
     def seen(self) -> int:
-        """How many there were, as far as the sample tells; exact up to 1,024."""
+        """Number of different items, estimated from the sample; exact up to 1,024."""
         return len(self._sample) << self._bits
 
 

@@ -46,7 +46,7 @@ MOST_DRAWS_COUNTED = 1_000_000
 
 
 class Pattern(StrEnum):
-    """How the children of a stream are read."""
+    """Order in which the children of a stream are read."""
 
     SEQUENTIAL = "sequential"
     RANDOM = "random"
@@ -225,7 +225,7 @@ def most_repeats(draws: int, count: int) -> int:
 
 
 def estimated_count(draws: int, seen: int) -> int:
-    """How many items there are, if ``draws`` with replacement have shown ``seen`` different ones; at least ``seen``."""
+    """Estimated number of items, if ``draws`` with replacement have shown ``seen`` different ones; at least ``seen``."""
     if seen >= draws:
         return MOST_DRAWS_COUNTED
     count = float(max(seen, 1))

@@ -135,5 +135,5 @@ class Stream:
 
     @property
     def seen(self) -> int:
-        """How many objects and blocks were read below it."""
+        """Number of objects and blocks read below it."""
         return max(self.items.seen, self.names.seen)

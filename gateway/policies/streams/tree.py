@@ -438,7 +438,7 @@ def _in_listing(name: Segment) -> tuple[bool, Segment]:
 
 
 def _shared(one: Sequence[Segment], other: Sequence[Segment]) -> int:
-    """How many segments two paths have in common."""
+    """Number of segments that two paths have in common."""
     at = 0
     for first, second in zip(one, other, strict=False):
         if first != second:

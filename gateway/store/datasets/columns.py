@@ -74,7 +74,7 @@ def check_schema(schema: pa.Schema) -> None:
 
 
 def members_of(metadata: Mapping[bytes, bytes], items: int) -> int:
-    """How many adjacent rows are a sample: as many as the file's metadata names members, else 1.
+    """Number of adjacent rows of a sample: one for each member that the file's metadata names, else 1.
 
     Raises:
         BadFile: there are too many, or the rows are no whole number of samples.

@@ -17,7 +17,7 @@ def rank(connection: Connection, name: str, scores: Mapping[bytes, float]) -> No
 
 
 def level(connection: Connection, name: str) -> PoolLevel | None:
-    """How full an active pool is; ``None`` if there is none with this name."""
+    """Fill level of an active pool; ``None`` if there is none with this name."""
     found = connection.execute(
         "SELECT bytes, target, (SELECT rank FROM blobs WHERE pool = pools.id ORDER BY rank LIMIT 1) FROM pools "
         "WHERE name = ? AND NOT retired",

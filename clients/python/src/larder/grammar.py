@@ -11,7 +11,7 @@ import larder
 
 _CACHING = ("auto", "full", "static", "chunked", "none")
 _WRONG = re.compile(r"argument (?P<what>\S+): invalid choice: '(?P<given>.*)' \(choose from (?P<choices>.*)\)$")
-"""How argparse reports a word that is none of the choices."""
+"""Error text of argparse for a word that is none of the choices."""
 _EPILOG = """\
 Gateways are found by --endpoint, LARDER_ENDPOINT or AWS_ENDPOINT_URL, keys where AWS's tools look. "larder help COMMAND"
 explains one, with examples.

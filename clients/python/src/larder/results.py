@@ -59,7 +59,7 @@ class Lookup:
 
 @dataclass
 class Stored:
-    """How many elements of a PUT were stored, or were there already, and how many were refused, by reason."""
+    """Number of elements of a PUT that were stored or there already, and of refused ones by reason."""
 
     stored: int = 0
     refused: dict[str, int] = field(default_factory=dict)

@@ -82,7 +82,7 @@ class ResultSource(Protocol):
 
 @dataclass(frozen=True)
 class Access:
-    """How a loader accesses the gateway.
+    """Access of a loader to the gateway.
 
     Args:
         credentials: an access key of the gateway; ``None`` searches the usual places of AWS's tools.

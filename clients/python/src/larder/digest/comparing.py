@@ -35,7 +35,7 @@ class Difference(NamedTuple):
 
 @dataclass
 class Comparison:
-    """How many items differ; complete when all differences were taken.
+    """Number of items that differ; complete when all differences were taken.
 
     Args:
         same: items that both files have.

@@ -21,7 +21,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 @dataclass(slots=True)
 class Counts:
-    """How far the work is.
+    """Progress of the work.
 
     Args:
         objects: done, those included that did not have to be read.

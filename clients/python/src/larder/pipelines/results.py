@@ -32,7 +32,7 @@ FIRST_CLAIM = 30.0
 _SHORTEST_CLAIM, _LONGEST_CLAIM = 10.0, 600.0
 """Seconds; a gateway grants no longer ones."""
 _MARGIN = 4.0
-"""How many times as long as its elements took so far a claim lasts."""
+"""Duration of a claim, in multiples of the time that its elements took so far."""
 WAIT = 5.0
 """Seconds of one request that waits for elements of others."""
 

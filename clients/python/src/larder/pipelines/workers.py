@@ -246,7 +246,7 @@ class SplitComputation:
                 one.close()
 
     def _through(self, split: Split) -> ReadThrough | None:
-        """How a split is read; ``None``: its items are read, and all of it is computed."""
+        """Source of a split; ``None``: its items are read, and all of it is computed."""
         if split.cache is None:
             return None
         if split.cache not in self._marks:

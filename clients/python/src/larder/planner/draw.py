@@ -44,7 +44,7 @@ REPEATS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class DrawRule:
-    """How an epoch's list is drawn.
+    """Parameters of drawing an epoch's list.
 
     Args:
         unseen: share of the items that may stay unseen in an epoch, 0 to 0.9; ``None``: the plain multinomial of the paper.
@@ -157,7 +157,7 @@ def _multinomial(weights: NDArray[np.uint16], draws: int, *purpose: str | int) -
 
 
 def _shares(weights: NDArray[np.uint16], draws: int) -> NDArray[np.float32]:
-    """How often each place comes on average in so many draws of ``_multinomial``."""
+    """Mean number of times that each place comes in so many draws of ``_multinomial``."""
     return np.asarray(weights * (draws / int(weights.sum(dtype=np.int64))), np.float32)
 
 

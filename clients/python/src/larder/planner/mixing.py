@@ -59,7 +59,7 @@ class Numbering:
 
 
 def shares(weights: tuple[float, ...], items: int) -> tuple[int, ...]:
-    """How many of an epoch's items come from each dataset: in proportion to the weights, rounded by largest remainder.
+    """Number of an epoch's items from each dataset: in proportion to the weights, rounded by largest remainder.
 
     Raises:
         ValueError: a weight is not a positive number, or so small that no item is left for its dataset.
