@@ -35,23 +35,17 @@ from benchmarks.fleet_large_page import (
     ring_text,
 )
 from benchmarks.report import Ratio, machine, write
-from gateway.engine.space.manager import Coordination, Electorate, Manager, settings_of
+from gateway.engine.space.manager import Coordination, Electorate, Manager, Silences, settings_of
 from gateway.fleet.announcer import Timing
-from gateway.fleet.caching import PipelineDecisions
 from gateway.fleet.connection import commands
 from gateway.fleet.datasets import DatasetTable
 from gateway.fleet.invalidations import Invalidations
-from gateway.fleet.jobs import Beat, JobRecord, Jobs
+from gateway.fleet.jobs import Beat, JobRecord
 from gateway.fleet.leadership import Leadership
-from gateway.fleet.live import LiveExchange
 from gateway.fleet.membership import Membership, Pace
-from gateway.fleet.misses import MissReports
-from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, StreamReports
-from gateway.fleet.read_times import ReadTimes
-from gateway.fleet.results import HeldResults, ResultUses
+from gateway.fleet.plans import Plans
+from gateway.fleet.reports import NodeReport
 from gateway.fleet.samples import Samples
-from gateway.fleet.scaling import WorkerScaling
-from gateway.fleet.tenant_demand import TenantDemand
 from gateway.model.counters import Counters
 from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey
@@ -183,21 +177,8 @@ def _worker(url: str, number: int, timing: Timing, stack: AsyncExitStack) -> Wor
     node = Node(name, f"http://10.0.0.{number}:9000", CAPACITY, "default", NodeState.JOINING, boot=f"{number:032}")
     member = Membership(url, node, ZONE, Pace(LONG, LONG), SECRET)
     redis, others = commands(url, LONG), commands(url, LONG)
-    parts = Coordination(
-        Jobs(redis, ZONE, LONG),
-        Plans(redis, ZONE, LONG),
-        Reports(redis, ZONE, LONG),
-        StreamReports(redis, ZONE, LONG),
-        ScoreReports(redis, ZONE, LONG),
-        PipelineDecisions(redis, ZONE, LONG, ReadTimes(redis, ZONE)),
-        WorkerScaling(redis, ZONE, LONG),
-        ResultUses(redis, ZONE, LONG),
-        HeldResults(redis, ZONE, LONG),
-        MissReports(redis, ZONE, LONG),
-        LiveExchange(redis, ZONE),
-        TenantDemand(redis, ZONE),
-        Leadership(redis, ZONE, name, LONG),
-    )
+    parts = Coordination.of(redis, ZONE, name, Silences(LONG, LONG, LONG))
+    parts = replace(parts, plans=Plans(redis, ZONE, LONG), leadership=Leadership(redis, ZONE, name, LONG))
     electorate = Electorate(lambda: member.nodes.values(), lambda: True)
     manager = Manager(parts, electorate, settings_of(0, 60.0), LONG)
     channel = Invalidations(url, on_forget=_forget, on_gap=_gap, timing=timing)

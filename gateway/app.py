@@ -323,10 +323,10 @@ class Larder(Router):
         registrations = share(settings, self._start.redis, registry, engine.services.fleet, self._stack)
         self._loop(registrations.run())
         planned = management.planned
-        batches = BatchEndpoint(engine.batches, planned, management.reads.note, BatchAccounting(accounting))
+        batches = BatchEndpoint(engine.batches, planned, management.parts.reads.note, BatchAccounting(accounting))
         fleet = engine.services.fleet
         self._results = Results(store, fleet, management.claims, management.parts.results, settings.results)
-        results = ResultsEndpoint(self._results, management.reads.note)
+        results = ResultsEndpoint(self._results, management.parts.reads.note)
         self._data = DataApp(identities, registrations, batches, results, store, settings.server.max_in_flight)
         scores = engine.services.scores
         assert isinstance(scores, ItemScores)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from redis.asyncio import Redis
 
 from gateway.fleet.documents import Document
-from gateway.fleet.plans import NodeReports
+from gateway.fleet.reports import FOLLOWERS, NodeReports
 from gateway.model.live import LiveFilter, LiveRequest
 
 FORGOTTEN = 10.0
@@ -20,7 +20,6 @@ FORGOTTEN = 10.0
 MOST = 1000
 """Requests that wait for a follower."""
 
-_FILTER = Document[LiveFilter](LiveFilter)
 _REQUEST = Document[LiveRequest](LiveRequest)
 _ADD = """
 local most, dropped = tonumber(ARGV[1]), tonumber(ARGV[3])
@@ -53,7 +52,7 @@ class LiveExchange:
 
     def __init__(self, redis: Redis, prefix: str) -> None:
         self._prefix = prefix
-        self._followers = NodeReports[LiveFilter](redis, f"{prefix}live", FORGOTTEN, _FILTER)
+        self._followers = NodeReports(redis, prefix, FOLLOWERS, FORGOTTEN)
         self._add = redis.register_script(_ADD)
         self._take = redis.register_script(_TAKE)
 

@@ -9,9 +9,8 @@ The manager's memory is three quarters of a plan with many jobs. Only a leader n
 followers read with another plan, but not more often than every ``MEMORY_EVERY`` seconds: after a loss of Redis any of them may
 lead.
 
-Beside the plan are its inputs and its history: the nodes' reports on the chunks they load (``Reports``), operators' decisions
-(``overrides``: hash of dataset to pin or never; ``quotas``: hash of dataset to bytes), and recent changes with their reasons
-(``history``).
+Beside the plan are operators' decisions (``overrides``: hash of dataset to pin or never; ``quotas``: hash of dataset to bytes),
+and recent changes with their reasons (``history``).
 """
 
 from __future__ import annotations
@@ -22,15 +21,12 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
 from redis.asyncio import Redis
 
 from gateway.fleet.connection import text_of
-from gateway.fleet.documents import Document
-from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.plan import JobOrder, Plan, PoolOrder
-from gateway.policies.streams.zone import NodeStreams
 
 MEMORY_EVERY = 10.0
 """Seconds between two readings of the manager's memory by a follower, at least."""
@@ -39,7 +35,6 @@ HISTORY = 100
 OVERRIDES = ("pin", "never")
 _OVERRIDE = re.compile(r"pin(:[1-9][0-9]{0,5})?|never")
 """Of a pipeline, a pin may name the stage of a mark."""
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -61,39 +56,6 @@ local stamp = redis.call('GET', KEYS[1] .. 'plan:stamp')
 if not stamp or stamp == ARGV[1] then return false end
 return {stamp, redis.call('GET', KEYS[1] .. 'plan') or '', ARGV[2] == '1' and redis.call('GET', KEYS[1] .. 'plan:memory') or ''}
 """
-_TELL = """
-local time = redis.call('TIME')
-redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', time[1] * 1000 + time[2] / 1000) .. ' ' .. ARGV[2])
-return 1
-"""
-_REPORTS = """
-local time = redis.call('TIME')
-local oldest = time[1] * 1000 + time[2] / 1000 - tonumber(ARGV[1])
-local found = {}
-local all = redis.call('HGETALL', KEYS[1])
-for place = 1, #all, 2 do
-  local at, report = string.match(all[place + 1], '^(%d+) (.*)$')
-  if not at or tonumber(at) < oldest then
-    redis.call('HDEL', KEYS[1], all[place])
-  else
-    table.insert(found, all[place])
-    table.insert(found, report)
-  end
-end
-return found
-"""
-
-
-class NodeReport(NamedTuple):
-    """One node's report on one dataset: the chunk that it has loaded as far as it can, -1 for none, and items in its cache."""
-
-    chunk: int = -1
-    resident: int = 0
-
-
-_REPORT = Document[dict[str, NodeReport]](dict[str, NodeReport])
-_STREAMS = Document[NodeStreams](NodeStreams)
-_SCORES = Document[dict[str, ScoreReport]](dict[str, ScoreReport])
 
 
 class Plans:
@@ -214,54 +176,3 @@ class Plans:
             await self._redis.hdel(f"{self._prefix}quotas", dataset)
         else:
             await self._redis.hset(f"{self._prefix}quotas", dataset, str(quota))
-
-
-class NodeReports(Generic[T]):
-    """The reports of a zone's nodes on one subject.
-
-    Args:
-        redis: for commands.
-        key: of the hash that has the last report of each node.
-        silence: seconds after which a node's last report is ignored.
-        document: the form of a report.
-
-    Every method raises one of ``DOWN`` if Redis is down, slow or refuses.
-    """
-
-    def __init__(self, redis: Redis, key: str, silence: float, document: Document[T]) -> None:
-        self._key = key
-        self._silence = silence
-        self._document = document
-        self._tell = redis.register_script(_TELL)
-        self._reports = redis.register_script(_REPORTS)
-
-    async def tell(self, node: str, report: T) -> None:
-        """Store the report of a node; replaces its previous one."""
-        await self._tell(keys=[self._key], args=[node, self._document.text(report)])
-
-    async def all(self) -> dict[str, T]:
-        """The last report of each node."""
-        found = await self._reports(keys=[self._key], args=[round(1000 * self._silence)])
-        reports = zip(map(text_of, found[::2]), map(self._document.read, found[1::2]), strict=True)
-        return {node: report for node, report in reports if report is not None}
-
-
-class Reports(NodeReports[dict[str, NodeReport]]):
-    """Reports on the chunks that nodes load, by dataset."""
-
-    def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
-        super().__init__(redis, f"{prefix}loaded", silence, _REPORT)
-
-
-class StreamReports(NodeReports[NodeStreams]):
-    """Reports on access streams."""
-
-    def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
-        super().__init__(redis, f"{prefix}streams", silence, _STREAMS)
-
-
-class ScoreReports(NodeReports[dict[str, ScoreReport]]):
-    """The reports of a zone's nodes on the importance of items, by dataset."""
-
-    def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
-        super().__init__(redis, f"{prefix}scores", silence, _SCORES)

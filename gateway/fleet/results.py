@@ -1,4 +1,4 @@
-"""Which results of pipelines are in use, and what nodes hold of them, in Redis.
+"""Which results of pipelines are in use, in Redis.
 
 Every worker that is asked for results says so, at most once per heartbeat and pool; the manager makes pools of what was used
 within the configured time (policies/space/results_space.py). The size of an epoch's results is estimated from the elements seen.
@@ -7,35 +7,11 @@ within the configured time (policies/space/results_space.py). The size of an epo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from redis.asyncio import Redis
 
-from gateway.fleet.documents import Document
-from gateway.fleet.plans import NodeReports
+from gateway.fleet.reports import RESULTS, NodeReports, ResultsUsed
 from gateway.model.results import Collection, pool_of
-from gateway.policies.streams.zone import PoolReport
-
-
-class ResultsUsed(NamedTuple):
-    """Results that somebody used: whose, of which dataset, and bytes of all of them, 0 while no element is known."""
-
-    tenant: str
-    dataset: str
-    fingerprint: str
-    items: int
-    size: int = 0
-
-
-_USED = Document[ResultsUsed](ResultsUsed)
-_HELD = Document[dict[str, PoolReport]](dict[str, PoolReport])
-
-
-class HeldResults(NodeReports[dict[str, PoolReport]]):
-    """The results held by the nodes of a zone, by the pools' names."""
-
-    def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
-        super().__init__(redis, f"{prefix}results:held", silence, _HELD)
 
 
 @dataclass(slots=True)
@@ -56,7 +32,7 @@ class ResultUses:
     """
 
     def __init__(self, redis: Redis, prefix: str, idle: float) -> None:
-        self._reports = NodeReports[ResultsUsed](redis, f"{prefix}results", idle, _USED)
+        self._reports = NodeReports(redis, prefix, RESULTS, idle)
         self._seen: dict[str, _Seen] = {}
         self._sizes: dict[str, tuple[int, int]] = {}
 

@@ -9,30 +9,19 @@ from functools import partial
 
 from gateway.config import Settings
 from gateway.engine.engine import Engine
-from gateway.engine.operations.traffic import SILENCE
 from gateway.engine.space.chunk_keeper import ChunkKeeper, PlanExchange
 from gateway.engine.space.held_results import HeldReporter
 from gateway.engine.space.importance_keeper import ImportanceKeeper, ImportanceLinks
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import JobReaders, OpenDatasets
-from gateway.engine.space.manager import Coordination, Electorate, Manager, settings_of
+from gateway.engine.space.manager import Coordination, Electorate, Manager, Silences, settings_of
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.preload import Preloader
 from gateway.engine.space.read_tally import ReadTally
 from gateway.fleet.announcer import DOWN
-from gateway.fleet.caching import PipelineDecisions
 from gateway.fleet.claims import ResultClaims
 from gateway.fleet.connection import commands
-from gateway.fleet.jobs import Jobs
-from gateway.fleet.leadership import Leadership
-from gateway.fleet.live import LiveExchange
 from gateway.fleet.membership import Membership
-from gateway.fleet.misses import MissReports
-from gateway.fleet.plans import Plans, Reports, ScoreReports, StreamReports
-from gateway.fleet.read_times import ReadTimes
-from gateway.fleet.results import HeldResults, ResultUses
-from gateway.fleet.scaling import WorkerScaling
-from gateway.fleet.tenant_demand import TenantDemand
 from gateway.model.fleet import NodeState
 from gateway.store.decile_reads import DecileReads
 from gateway.store.importance import ScoreTables
@@ -50,7 +39,6 @@ class Management:
     parts: Coordination
     planned: Planned
     membership: Membership
-    reads: ReadTimes
     claims: ResultClaims
 
 
@@ -60,22 +48,8 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     redis = commands(url, pace.expire / 2)
     stack.push_async_callback(redis.aclose)
     prefix, expire = membership.prefix, settings.manager.job_expire
-    reads = ReadTimes(redis, prefix)
-    parts = Coordination(
-        Jobs(redis, prefix, expire),
-        Plans(redis, prefix),
-        Reports(redis, prefix, _REPORTS_LAST * pace.expire),
-        StreamReports(redis, prefix, _REPORTS_LAST * pace.expire),
-        ScoreReports(redis, prefix, _REPORTS_LAST * pace.expire),
-        PipelineDecisions(redis, prefix, expire, reads),
-        WorkerScaling(redis, prefix, expire),
-        ResultUses(redis, prefix, settings.results.idle),
-        HeldResults(redis, prefix, _REPORTS_LAST * pace.expire),
-        MissReports(redis, prefix, SILENCE),
-        LiveExchange(redis, prefix),
-        TenantDemand(redis, prefix),
-        Leadership(redis, prefix, f"{membership.me}/{uuid.uuid4().hex}"),
-    )
+    silences = Silences(expire, _REPORTS_LAST * pace.expire, settings.results.idle)
+    parts = Coordination.of(redis, prefix, f"{membership.me}/{uuid.uuid4().hex}", silences)
 
     def may_lead() -> bool:
         return membership.state is NodeState.READY and not membership.conflict
@@ -91,9 +65,9 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     manager = Manager(parts, electorate, chosen, settings.manager.job_expire)
     keep_running(repeat("manager", manager.turn, pace.heartbeat), stack, manager.stop)
     planned = Planned(lambda: parts.plans.plan, capacity)
-    keep_running(repeat("read times", reads.turn, pace.heartbeat), stack)
+    keep_running(repeat("read times", parts.reads.turn, pace.heartbeat), stack)
     keep_running(repeat("uses of results", parts.results.turn, pace.heartbeat, DOWN), stack)
-    return Management(parts, planned, membership, reads, ResultClaims(redis, prefix))
+    return Management(parts, planned, membership, ResultClaims(redis, prefix))
 
 
 def scores_of(store: Store, management: Management) -> ItemScores:

@@ -19,7 +19,7 @@ from gateway.engine.space.job_readers import OpenDatasets
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.preload import Preloader
 from gateway.fleet.jobs import JobRecord
-from gateway.fleet.plans import NodeReport
+from gateway.fleet.reports import NodeReport
 from gateway.policies.datasets import CachingMode
 from gateway.policies.pools import dataset_pool
 from gateway.policies.space.chunk_cut import ChunkCut

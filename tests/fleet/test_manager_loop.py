@@ -11,18 +11,13 @@ from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
 from gateway import metrics
-from gateway.engine.space.manager import Coordination, Electorate, Manager, settings_of
-from gateway.fleet.caching import PipelineDecisions
+from gateway.engine.space.manager import Coordination, Electorate, Manager, Silences, settings_of
 from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
-from gateway.fleet.live import LiveExchange
-from gateway.fleet.misses import MissReports
-from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, StreamReports
+from gateway.fleet.plans import Plans
 from gateway.fleet.read_times import ReadTimes
-from gateway.fleet.results import HeldResults, ResultUses
-from gateway.fleet.scaling import WorkerScaling
-from gateway.fleet.tenant_demand import TenantDemand
+from gateway.fleet.reports import NodeReport
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import CachingMode
 from gateway.policies.space.autocache import StageProfile
@@ -57,21 +52,8 @@ class Worker:
 def worker(redis: Redis, name: str, patience: float = LONG, jobs: Jobs | None = None, lease: float = LONG) -> Worker:
     """A worker of a node of its own."""
     node = Node(name, "http://x", 5_000, "z", NodeState.READY)
-    parts = Coordination(
-        jobs or Jobs(redis, Z, LONG),
-        Plans(redis, Z),
-        Reports(redis, Z, LONG),
-        StreamReports(redis, Z, LONG),
-        ScoreReports(redis, Z, LONG),
-        PipelineDecisions(redis, Z, LONG, ReadTimes(redis, Z)),
-        WorkerScaling(redis, Z, LONG),
-        ResultUses(redis, Z, LONG),
-        HeldResults(redis, Z, LONG),
-        MissReports(redis, Z, LONG),
-        LiveExchange(redis, Z),
-        TenantDemand(redis, Z),
-        Leadership(redis, Z, name, lease),
-    )
+    parts = Coordination.of(redis, Z, name, Silences(LONG, LONG, LONG))
+    parts = replace(parts, jobs=jobs or parts.jobs, leadership=Leadership(redis, Z, name, lease))
     electorate = Electorate(lambda: [node], lambda: True)
     return Worker(Manager(parts, electorate, settings_of(0, 60.0), patience), parts, node)
 

@@ -10,7 +10,8 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway.fleet.leadership import Leadership
-from gateway.fleet.plans import HISTORY, NodeReport, Plans, Reports
+from gateway.fleet.plans import HISTORY, Plans
+from gateway.fleet.reports import CHUNKS, NodeReport, NodeReports
 from gateway.policies.datasets import CachingMode
 from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
 from tests.fleet.waiting import eventually
@@ -208,11 +209,11 @@ async def test_operators_limit(redis: Redis) -> None:
 
 async def test_a_silent_node_reports_nothing(redis: Redis) -> None:
     """Rule: a node's last report replaces the one before, and counts only for a time."""
-    reports = Reports(redis, Z, LONG)
+    reports = NodeReports(redis, Z, CHUNKS, LONG)
     await reports.tell("n1", {"d": NodeReport(3, 10)})
     await reports.tell("n1", {"d": NodeReport(4, 11), "e": NodeReport()})
     assert await reports.all() == {"n1": {"d": NodeReport(4, 11), "e": NodeReport(-1, 0)}}
-    impatient = Reports(redis, Z, 0.05)
+    impatient = NodeReports(redis, Z, CHUNKS, 0.05)
 
     async def nothing() -> bool:
         return not await impatient.all()
@@ -224,7 +225,7 @@ async def test_a_silent_node_reports_nothing(redis: Redis) -> None:
 @pytest.mark.parametrize("text", ["", "later", "9999999999999 {", "9999999999999 []", '9999999999999 {"d":[1,2,3]}'])
 async def test_a_report_that_is_none_says_nothing(redis: Redis, text: str) -> None:
     """Rule: what another version wrote, or nobody, does not keep the leader from hearing the other nodes."""
-    reports = Reports(redis, Z, LONG)
+    reports = NodeReports(redis, Z, CHUNKS, LONG)
     await reports.tell("n1", {"d": NodeReport(4, 11)})
     await redis.hset(f"{Z}loaded", "n2", text)
     assert await reports.all() == {"n1": {"d": NodeReport(4, 11)}}

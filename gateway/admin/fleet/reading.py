@@ -20,8 +20,7 @@ from gateway.fleet.connection import why_down
 from gateway.fleet.datasets import DatasetTable, Name
 from gateway.fleet.jobs import KnownJob
 from gateway.fleet.membership import Membership
-from gateway.fleet.plans import NodeReport
-from gateway.fleet.results import ResultsUsed
+from gateway.fleet.reports import NodeReport, ResultsUsed
 from gateway.fleet.samples import NodeSample, Samples
 from gateway.fleet.scaling import WorkersChange
 from gateway.model.counters import Counters, Sample

@@ -29,7 +29,7 @@ from gateway.engine.space.preload import Preloader, Reader
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import Jobs
 from gateway.fleet.membership import Membership
-from gateway.fleet.plans import NodeReport, Reports
+from gateway.fleet.reports import NodeReport, NodeReports
 from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.pools import dataset_pool
@@ -52,7 +52,7 @@ class PlanExchange:
 
     planned: Planned
     jobs: Jobs
-    reports: Reports
+    reports: NodeReports[dict[str, NodeReport]]
     membership: Membership
 
 

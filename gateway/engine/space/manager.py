@@ -16,22 +16,37 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median_low
-from typing import Any
+from typing import Any, NamedTuple
+
+from redis.asyncio import Redis
 
 from gateway import metrics
+from gateway.engine.operations.traffic import SILENCE
 from gateway.engine.space.changes import changes
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.caching import KnownPipeline, PipelineDecisions
 from gateway.fleet.jobs import JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.live import LiveExchange
-from gateway.fleet.misses import MissReports
-from gateway.fleet.plans import NodeReport, Plans, Reports, ScoreReports, StreamReports
-from gateway.fleet.results import HeldResults, ResultsUsed, ResultUses
+from gateway.fleet.plans import Plans
+from gateway.fleet.read_times import ReadTimes
+from gateway.fleet.reports import (
+    CHUNKS,
+    DEMAND,
+    DEMAND_SILENCE,
+    HELD,
+    MISSES,
+    SCORES,
+    STREAMS,
+    NodeReport,
+    NodeReports,
+    ResultsUsed,
+)
+from gateway.fleet.results import ResultUses
 from gateway.fleet.scaling import WorkerScaling
-from gateway.fleet.tenant_demand import TenantDemand
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import USABLE, CachingMode
+from gateway.policies.misses import MissReport
 from gateway.policies.pools import RESULTS, STREAM
 from gateway.policies.space.autocache import COMPUTE, CacheReason
 from gateway.policies.space.importance import ScoreReport
@@ -39,7 +54,7 @@ from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, Manage
 from gateway.policies.space.plan import Phase, Plan, PoolOrder
 from gateway.policies.space.results_needs import ResultsNeed
 from gateway.policies.space.results_space import ResultsUse
-from gateway.policies.streams.zone import ZoneStream, zone_streams
+from gateway.policies.streams.zone import NodeStreams, PoolReport, ZoneStream, zone_streams
 
 _FORGET_EVERY = 60
 _STREAMS_EVERY = 3
@@ -48,23 +63,53 @@ _STREAMS_EVERY = 3
 log = logging.getLogger("larder.manager")
 
 
+class Silences(NamedTuple):
+    """Seconds after which an entry in Redis is ignored: a silent job, the report of a node, results that nobody uses."""
+
+    jobs: float
+    nodes: float
+    results: float
+
+
 @dataclass(frozen=True, slots=True)
 class Coordination:
     """One worker's documents in Redis beside the fleet's membership."""
 
     jobs: Jobs
     plans: Plans
-    reports: Reports
-    streams: StreamReports
-    scores: ScoreReports
+    reports: NodeReports[dict[str, NodeReport]]
+    streams: NodeReports[NodeStreams]
+    scores: NodeReports[dict[str, ScoreReport]]
+    reads: ReadTimes
     pipelines: PipelineDecisions
     scaling: WorkerScaling
     results: ResultUses
-    held: HeldResults
-    misses: MissReports
+    held: NodeReports[dict[str, PoolReport]]
+    misses: NodeReports[MissReport]
     live: LiveExchange
-    demand: TenantDemand
+    demand: NodeReports[dict[str, int]]
     leadership: Leadership
+
+    @classmethod
+    def of(cls, redis: Redis, prefix: str, me: str, silences: Silences) -> Coordination:
+        """The documents of a zone, whose keys begin with ``prefix``; ``me`` is unique to this worker."""
+        reads = ReadTimes(redis, prefix)
+        return cls(
+            Jobs(redis, prefix, silences.jobs),
+            Plans(redis, prefix),
+            NodeReports(redis, prefix, CHUNKS, silences.nodes),
+            NodeReports(redis, prefix, STREAMS, silences.nodes),
+            NodeReports(redis, prefix, SCORES, silences.nodes),
+            reads,
+            PipelineDecisions(redis, prefix, silences.jobs, reads),
+            WorkerScaling(redis, prefix, silences.jobs),
+            ResultUses(redis, prefix, silences.results),
+            NodeReports(redis, prefix, HELD, silences.nodes),
+            NodeReports(redis, prefix, MISSES, SILENCE),
+            LiveExchange(redis, prefix),
+            NodeReports(redis, prefix, DEMAND, DEMAND_SILENCE),
+            Leadership(redis, prefix, me),
+        )
 
 
 @dataclass(frozen=True, slots=True)
