@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,10 +26,11 @@ from gateway.model.peer_principal import principal_header
 from gateway.policies.lane import LoadClass
 from gateway.policies.ring import path_key
 from gateway.policies.rules import Rules
+from gateway.tasks import for_each
 
 WARM = f"{PREFIX}/warm"
 """The address where a node is asked to load an object."""
-AT_ONCE = 16
+_AT_ONCE = 16
 """Objects that one warm-up loads at once, on all nodes."""
 Span = tuple[int, int] | None
 """First byte of an object, and end (exclusive); ``None`` for all of it."""
@@ -161,16 +162,23 @@ class PermittedLoads:
             return _NOT_ALLOWED
         return "" if self._rules().for_path(path).cache else _RULED_OUT
 
-    async def load(self, principal: Principal, key: ObjectKey, progress: WarmupProgress, span: Span = None) -> None:
-        """Load an object, or a span of it, and count it."""
-        if why := self.excluded(principal, key.path):
-            progress.fail(key.key, why)
-            return
-        done = await self._objects.load(key, principal.tenant, principal.identity, span)
-        if done.failure:
-            progress.fail(key.key, done.failure)
-        else:
-            progress.loaded(done.size, done.there)
+    async def load(
+        self, principal: Principal, wanted: Iterable[tuple[ObjectKey, Span]], progress: WarmupProgress
+    ) -> None:
+        """Load objects, or spans of them, a few at once, and count them."""
+
+        async def load(one: tuple[ObjectKey, Span]) -> None:
+            key, span = one
+            if why := self.excluded(principal, key.path):
+                progress.fail(key.key, why)
+                return
+            done = await self._objects.load(key, principal.tenant, principal.identity, span)
+            if done.failure:
+                progress.fail(key.key, done.failure)
+            else:
+                progress.loaded(done.size, done.there)
+
+        await for_each(wanted, load, _AT_ONCE)
 
 
 def _phrase(reason: Reason) -> str:

@@ -7,10 +7,10 @@ Objects are loaded in the origin's order, so an interrupted warm-up resumes afte
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from gateway.engine.operations.warm_objects import AT_ONCE, PermittedLoads
+from gateway.engine.operations.warm_objects import PermittedLoads
 from gateway.engine.operations.warming import (
     Capacity,
     PrincipalSource,
@@ -20,10 +20,9 @@ from gateway.engine.operations.warming import (
     require_valid,
 )
 from gateway.model.errors import IdentityGone, OriginUnavailable
-from gateway.model.keys import ObjectKey, OriginIdentity, Principal
+from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.units import format_size
 from gateway.origin.listing import ListedObject, ListingPage, ListingRefused, Listings, ListingUnreadable
-from gateway.tasks import for_each
 
 _PART = 200
 """Objects between two updates of the resume position."""
@@ -74,7 +73,10 @@ class WarmPrefix:
         async for page in self._pages(progress.cursor):
             for start in range(0, len(page), _PART):
                 part = page[start : start + _PART]
-                await self._load(part, progress)
+                principal = require_valid(self._principal)
+                origin, bucket = principal.identity.origin, self._wanted.bucket
+                keys = (ObjectKey(origin, bucket, each.key) for each in part)
+                await self._loads.load(principal, ((key, None) for key in keys), progress)
                 progress.mark(part[-1].key)
         # Objects may be written or deleted during the warm-up; that is not an error.
         progress.total = progress.done
@@ -93,13 +95,6 @@ class WarmPrefix:
                     "the capacity of the fleet's caches: name a longer prefix, or add nodes"
                 )
         progress.total, progress.total_bytes = count, size
-
-    async def _load(self, part: Sequence[ListedObject], progress: WarmupProgress) -> None:
-        principal = require_valid(self._principal)
-        await for_each(part, lambda each: self._load_one(principal, each, progress), AT_ONCE)
-
-    async def _load_one(self, principal: Principal, each: ListedObject, progress: WarmupProgress) -> None:
-        await self._loads.load(principal, ObjectKey(principal.identity.origin, self._wanted.bucket, each.key), progress)
 
     async def _pages(self, after: str) -> AsyncIterator[tuple[ListedObject, ...]]:
         """The objects after a key, in the origin's order."""

@@ -7,9 +7,9 @@ it is now. A profile larger than the cache is refused, because its end would evi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
-from gateway.engine.operations.warm_objects import AT_ONCE, PermittedLoads
+from gateway.engine.operations.warm_objects import PermittedLoads
 from gateway.engine.operations.warming import (
     Capacity,
     PrincipalSource,
@@ -19,10 +19,9 @@ from gateway.engine.operations.warming import (
     require_valid,
 )
 from gateway.model.errors import CatalogUnavailable
-from gateway.model.keys import ObjectKey, Principal
+from gateway.model.keys import ObjectKey
 from gateway.model.units import format_size
-from gateway.policies.streams.profile import Profile, ProfileRead
-from gateway.tasks import for_each
+from gateway.policies.streams.profile import Profile
 
 _PART = 200
 """Reads between two updates of the resume position."""
@@ -61,7 +60,10 @@ class WarmProfile:
         progress.total, progress.total_bytes = len(reads), sum(read.stop - read.start for read in reads)
         for start in range(int(progress.cursor or 0), len(reads), _PART):
             part = reads[start : start + _PART]
-            await self._load(part, progress)
+            principal = require_valid(self._principal)
+            origin = principal.identity.origin
+            wanted = ((ObjectKey(origin, read.bucket, read.key), read.span) for read in part)
+            await self._loads.load(principal, wanted, progress)
             progress.mark(str(start + len(part)))
 
     async def check(self) -> Profile:
@@ -93,11 +95,3 @@ class WarmProfile:
                 "a longer prefix or for a shorter time, or add nodes"
             )
         return profile
-
-    async def _load(self, part: Sequence[ProfileRead], progress: WarmupProgress) -> None:
-        principal = require_valid(self._principal)
-        await for_each(part, lambda read: self._load_one(principal, read, progress), AT_ONCE)
-
-    async def _load_one(self, principal: Principal, read: ProfileRead, progress: WarmupProgress) -> None:
-        key = ObjectKey(principal.identity.origin, read.bucket, read.key)
-        await self._loads.load(principal, key, progress, read.span)

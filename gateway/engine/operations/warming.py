@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, NamedTuple
 
 from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
@@ -22,13 +22,23 @@ class WarmupFailed(LarderError):
     """The warm-up cannot continue now; it can be resumed."""
 
 
+class ProgressMark(NamedTuple):
+    """The counts at a position to resume from, and the number of examples then."""
+
+    done: int = 0
+    done_bytes: int = 0
+    there: int = 0
+    failed: int = 0
+    examples: int = 0
+
+
 @dataclass(slots=True)
 class WarmupProgress:
     """The progress of a warm-up.
 
     ``total`` objects or items of ``total_bytes`` are wanted; ``None`` while they are counted. ``done`` have been processed,
     ``done_bytes`` are in the cache now, ``there`` were cached before, ``failed`` could not be loaded, some of them with the
-    reason in ``examples``. ``cursor`` is the position to resume from, with the counts of ``mark``.
+    reason in ``examples``. ``cursor`` is the position to resume from, with the counts ``marked``.
     """
 
     total: int | None = None
@@ -39,8 +49,7 @@ class WarmupProgress:
     failed: int = 0
     examples: list[dict[str, str]] = field(default_factory=list)
     cursor: str = ""
-    marked: tuple[int, int, int, int] = (0, 0, 0, 0)
-    marked_examples: int = 0
+    marked: ProgressMark = field(default_factory=ProgressMark)
 
     def loaded(self, size: int, there: bool) -> None:
         """Count a unit that is in the cache."""
@@ -58,34 +67,22 @@ class WarmupProgress:
     def mark(self, cursor: str) -> None:
         """Record that everything up to ``cursor`` was processed."""
         self.cursor = cursor
-        self.marked = (self.done, self.done_bytes, self.there, self.failed)
-        self.marked_examples = len(self.examples)
+        self.marked = ProgressMark(self.done, self.done_bytes, self.there, self.failed, len(self.examples))
 
     def rewind(self) -> None:
         """Return to the last mark; later units are processed again."""
-        self.done, self.done_bytes, self.there, self.failed = self.marked
-        del self.examples[self.marked_examples :]
+        self.done, self.done_bytes, self.there, self.failed, examples = self.marked
+        del self.examples[examples:]
 
     def restart(self) -> None:
         """Start over."""
         self.total = self.total_bytes = None
-        self.examples.clear()
-        self.cursor, self.marked, self.marked_examples = "", (0, 0, 0, 0), 0
+        self.cursor, self.marked = "", ProgressMark()
         self.rewind()
 
     def to_json(self) -> dict[str, Any]:
         """JSON types only."""
-        return {
-            "total": self.total,
-            "total_bytes": self.total_bytes,
-            "done": self.done,
-            "done_bytes": self.done_bytes,
-            "there": self.there,
-            "failed": self.failed,
-            "examples": list(self.examples),
-            "cursor": self.cursor,
-            "marked": [*self.marked, self.marked_examples],
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> WarmupProgress:
@@ -96,10 +93,8 @@ class WarmupProgress:
         """
         if not told:
             return cls()
-        done, size, there, failed, examples = map(int, told["marked"])
-        own = {name: told[name] for name in ("total", "total_bytes", "done", "done_bytes", "there", "failed", "cursor")}
-        known = [dict(example) for example in told["examples"]]
-        return cls(**own, examples=known, marked=(done, size, there, failed), marked_examples=examples)
+        own = {one.name: told[one.name] for one in fields(cls)}
+        return cls(**own | {"marked": ProgressMark(*map(int, own["marked"]))})
 
 
 PrincipalSource = Callable[[], Principal | None]
