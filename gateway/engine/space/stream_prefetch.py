@@ -17,7 +17,7 @@ import asyncio
 import logging
 from bisect import bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gateway.engine.operations.warm_objects import Span, Warmed, WarmObjects
@@ -73,6 +73,19 @@ class PrefetchLinks:
     rules: Callable[[], Rules]
     block_size: int
     most_bytes: int
+
+    def permits(self, principal: Principal, path: str, without: Collection[str] = (OFF,)) -> bool:
+        """Whether a principal may read ``bucket/key``, and the rule lets it be loaded; ``without``: patterns that forbid it."""
+        rule = self.rules().for_path(path)
+        return principal.may_touch(path) and rule.cache and rule.pattern not in without
+
+    def span(self, block: int) -> Span:
+        """The bytes of a block."""
+        return block * self.block_size, (block + 1) * self.block_size
+
+    async def load(self, key: ObjectKey, principal: Principal, span: Span) -> Warmed:
+        """Load an object, or a span of it, at its home, in the background lane."""
+        return await self.objects.load(key, principal.tenant, principal.identity, span, LoadClass.STREAM)
 
 
 @dataclass(slots=True)
@@ -290,15 +303,14 @@ class StreamPrefetcher:
         self, stream: Stream, reader: _Reader, child: Segment, paths: Sequence[Tail]
     ) -> Iterator[tuple[ObjectKey, Span]]:
         """The parts to load of a child: objects, or spans of them."""
-        block = self._links.block_size
         if isinstance(child, int):
-            yield reader.key, (child * block, (child + 1) * block)
+            yield reader.key, self._links.span(child)
             return
         for path in paths or ((),):
             names = [child, *(each for each in path if isinstance(each, str))]
             key = reader.key._replace(key=stream.prefix + "/".join(names))
             number = path[-1] if path else ""
-            yield key, (number * block, (number + 1) * block) if isinstance(number, int) else None
+            yield key, self._links.span(number) if isinstance(number, int) else None
 
     async def _load(
         self,
@@ -311,11 +323,10 @@ class StreamPrefetcher:
         """Load a sibling."""
         there = True
         for key, span in units:
-            path, rule = key.path, self._links.rules().for_path(key.path)
-            if not principal.may_touch(path) or not rule.cache or rule.pattern == OFF:
+            if not self._links.permits(principal, key.path):
                 continue
             async with self._turns:
-                done = await self._links.objects.load(key, principal.tenant, principal.identity, span, LoadClass.STREAM)
+                done = await self._links.load(key, principal, span)
             if done.failure:
                 ahead.fail(stream, done.failure)
                 ahead.policy.dropped(child)
@@ -330,19 +341,15 @@ class StreamPrefetcher:
 
     async def _load_run(self, name: str, read: ObjectRead, blocks: range) -> None:
         """Load the next blocks of an object that is no stream yet."""
-        principal, path = self._links.principal(read.principal), read.key.path
-        rule = self._links.rules().for_path(path)
-        if principal is None or not principal.may_touch(path) or not rule.cache or rule.pattern in _UNORDERED:
+        principal = self._links.principal(read.principal)
+        if principal is None or not self._links.permits(principal, read.key.path, _UNORDERED):
             return
         wanted = [number for number in blocks if (name, number) not in self._blocks]
         self._blocks.update({(name, number): 0 for number in wanted})
 
         async def load(number: int) -> None:
-            span = number * self._links.block_size, (number + 1) * self._links.block_size
             async with self._turns:
-                done = await self._links.objects.load(
-                    read.key, principal.tenant, principal.identity, span, LoadClass.STREAM
-                )
+                done = await self._links.load(read.key, principal, self._links.span(number))
             self._run_loaded(name, number, done)
 
         # At the same time: one after the other they would come no earlier than the reader does.

@@ -20,15 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gateway.engine.operations.warm_objects import Span
 from gateway.engine.space.stream_prefetch import PrefetchLinks, pattern_of
 from gateway.metrics import STREAM_PREFETCHED
 from gateway.model.access import ObjectRead
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, Principal
-from gateway.policies.lane import LoadClass
 from gateway.policies.pools import stream_bucket
-from gateway.policies.rules import OFF
 from gateway.policies.streams.names import SiblingNames
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import DEPTH, JUDGED, REST, PoolRoom, WholeLoad, read_whole, whole_stream
@@ -344,17 +341,13 @@ class WholeStreams:
         async with self._turns:
             reader = self._readers.get(whole.stream.name)
             principal = None if reader is None else self._links.principal(reader.principal)
-            path, rule = unit.key.path, self._links.rules().for_path(unit.key.path)
-            if principal is None or not principal.may_touch(path) or not rule.cache or rule.pattern == OFF:
+            if principal is None or not self._links.permits(principal, unit.key.path):
                 return
             whole.policy.looked_up()
             place = unit.key, unit.block
             self._unread[place] = whole, 0, whole.stream.draws
-            size = self._links.block_size
-            span: Span = None if unit.block == _WHOLE else (unit.block * size, (unit.block + 1) * size)
-            done = await self._links.objects.load(
-                unit.key, principal.tenant, principal.identity, span, LoadClass.STREAM
-            )
+            span = None if unit.block == _WHOLE else self._links.span(unit.block)
+            done = await self._links.load(unit.key, principal, span)
         waiting = self._unread.pop(place, None) is not None
         if done.failure:
             whole.fail(done.failure)
