@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from importlib.util import find_spec
@@ -39,15 +39,26 @@ def run_demo(
         return _lacking(
             missing, "install larder-gateway[demo] and larder[digest,torch], or leave it out with --no-train"
         )
+    return attempt(
+        "The demo", lambda *parts: import_module("gateway.demo.course").take(keep, port, training, command, *parts)
+    )
+
+
+def attempt(name: str, take: Callable[[ExitStack, Interrupts], None]) -> int:
+    """Run a demo, and remove everything that it pushed on its stack; returns the exit code.
+
+    Args:
+        name: of the demo, for messages.
+        take: runs it. It imports the demo's modules, because that takes a second or two, and Ctrl-C is handled by then.
+    """
     try:
         with Interrupts() as interrupts, ExitStack() as stack:
             try:
-                # Imported here, where Ctrl-C is handled already: the import takes a second or two.
-                import_module("gateway.demo.course").take(keep, port, training, command, stack, interrupts)
+                take(stack, interrupts)
             finally:
                 interrupts.ignore()
     except DemoFailed as failure:
-        console.print(f"\nThe demo failed: {failure}", style="bold red", markup=False)
+        console.print(f"\n{name} failed: {failure}", style="bold red", markup=False)
         return FAILED
     except KeyboardInterrupt:
         console.print("\nstopped; nothing is left running", style="dim")

@@ -19,37 +19,38 @@ from gateway.demo.processes import Child, DemoFailed, start
 
 CAPACITY = 1000**3
 
-CONFIGURATION = """\
+GATEWAY = f"""\
 [server]
 host = "127.0.0.1"
-port = {port}
+port = {{port}}
 drain = "2s"
 drain_notice = "0s"
 
 [cache]
-dir = "{cache}"
-capacity = {capacity}
+dir = "{{cache}}"
+capacity = {{capacity}}
 reserve = "0"
-
-[log]
-access = "{cache}.access.log"
 
 [[origins]]
 name = "default"
-endpoint = "{origin}"
-access_key_id = "{origin_keys.access_key_id}"
-secret_access_key = "{origin_keys.secret_access_key}"
+endpoint = "{{origin}}"
+access_key_id = "{ORIGIN_KEYS.access_key_id}"
+secret_access_key = "{ORIGIN_KEYS.secret_access_key}"
 
 [[credentials]]
 tenant = "vision"
-access_key_id = "{vision.access_key_id}"
-secret_access_key = "{vision.secret_access_key}"
-
+access_key_id = "{VISION.access_key_id}"
+secret_access_key = "{VISION.secret_access_key}"
+"""
+CONFIGURATION = f"""{GATEWAY}
 [[credentials]]
 tenant = "speech"
-access_key_id = "{speech.access_key_id}"
-secret_access_key = "{speech.secret_access_key}"
-allow = ["{bucket}/speech/**"]
+access_key_id = "{SPEECH.access_key_id}"
+secret_access_key = "{SPEECH.secret_access_key}"
+allow = ["{BUCKET}/speech/**"]
+
+[log]
+access = "{{cache}}.access.log"
 """
 
 
@@ -64,6 +65,13 @@ class DemoProcesses:
         command: starts a gateway; ``--config FILE`` is appended.
     """
 
+    @classmethod
+    def within(cls, name: str, stack: ExitStack, interrupts: Interrupts, command: Sequence[str]) -> DemoProcesses:
+        """Processes in a new temporary folder, which is removed at the end."""
+        with interrupts.uninterrupted():
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"larder-{name}-"))
+        return cls(Path(folder), stack, interrupts, command)
+
     folder: Path
     stack: ExitStack
     interrupts: Interrupts
@@ -72,6 +80,19 @@ class DemoProcesses:
     def start(self, name: str, command: Sequence[str | Path]) -> Child:
         """Start a process that ends with the demo."""
         return start(name, command, self.folder, self.stack, self.interrupts)
+
+    def start_origin(self) -> str:
+        """Start an origin; returns its address."""
+        port_file = self.folder / "origin.port"
+        process = self.start("origin", (sys.executable, "-m", "gateway.demo.origin", str(port_file)))
+        process.wait_until(port_file.exists)
+        return f"http://127.0.0.1:{port_file.read_text()}"
+
+    def start_gateway(self, name: str, configuration: str) -> Child:
+        """Start a gateway with a configuration."""
+        file = self.folder / f"{name}.toml"
+        file.write_text(configuration)
+        return self.start(name, (*self.command, "--config", str(file)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +134,8 @@ def build(port: int, stack: ExitStack, interrupts: Interrupts, command: Sequence
     Raises:
         DemoFailed: a part did not start.
     """
-    with interrupts.uninterrupted():
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="larder-demo-")))
-    ground = DemoProcesses(folder, stack, interrupts, command)
-    port_file = folder / "origin.port"
-    store = ground.start("origin", (sys.executable, "-m", "gateway.demo.origin", str(port_file)))
-    store.wait_until(port_file.exists)
-    origin = f"http://127.0.0.1:{port_file.read_text()}"
+    ground = DemoProcesses.within("demo", stack, interrupts, command)
+    origin = ground.start_origin()
     return World(ground, origin, *start_gateway(ground, origin, "gateway", "cache", port=port))
 
 
@@ -139,15 +155,10 @@ def start_gateway(
     Raises:
         DemoFailed: it did not start.
     """
-    endpoint = f"http://127.0.0.1:{free_port(port)}"
-    configuration = ground.folder / f"{name}.toml"
-    configuration.write_text(
-        CONFIGURATION.format(
-            port=endpoint.rpartition(":")[2], cache=ground.folder / cache, capacity=capacity, origin=origin,
-            origin_keys=ORIGIN_KEYS, vision=VISION, speech=SPEECH, bucket=BUCKET,
-        )
-    )  # fmt: skip
-    gateway = ground.start(name, (*ground.command, "--config", str(configuration)))
+    port = free_port(port)
+    endpoint, folder = f"http://127.0.0.1:{port}", ground.folder / cache
+    configuration = CONFIGURATION.format(port=port, cache=folder, capacity=capacity, origin=origin)
+    gateway = ground.start_gateway(name, configuration)
     gateway.wait_until(lambda: ready(endpoint))
     return endpoint, gateway
 

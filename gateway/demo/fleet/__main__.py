@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import ExitStack
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from gateway.demo.interrupts import Interrupts
-from gateway.demo.processes import DemoFailed
+from gateway.demo.run import FAILED, attempt
 from gateway.demo.table import console
 
 NEEDED = ("boto3", "moto", "sklearn", "PIL", "larder", "pyarrow")
-FAILED = 1
-INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,21 +24,8 @@ def main(arguments: list[str] | None = None) -> int:
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         console.print(f"This also needs {', '.join(missing)}; `make fleet` installs them", style="red", markup=False)
         return FAILED
-    try:
-        with Interrupts() as interrupts, ExitStack() as stack:
-            try:
-                # Imported here, where Ctrl-C is handled already: the import takes a second or two.
-                course = import_module("gateway.demo.fleet.course")
-                course.take(options.keep, options.port, options.nginx, stack, interrupts)
-            finally:
-                interrupts.ignore()
-    except DemoFailed as failure:
-        console.print(f"\nThe fleet failed: {failure}", style="bold red", markup=False)
-        return FAILED
-    except KeyboardInterrupt:
-        console.print("\nstopped; nothing is left running", style="dim")
-        return INTERRUPTED
-    return 0
+    given = (options.keep, options.port, options.nginx)
+    return attempt("The fleet", lambda *parts: import_module("gateway.demo.fleet.course").take(*given, *parts))
 
 
 def _parser() -> argparse.ArgumentParser:

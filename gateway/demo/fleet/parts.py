@@ -7,8 +7,6 @@ import re
 import shutil
 import signal
 import socket
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,46 +14,24 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.demo.clients import ORIGIN_KEYS, VISION, get, origin_requests
+from gateway.demo.clients import get, origin_requests
 from gateway.demo.interrupts import Interrupts
 from gateway.demo.processes import Child, DemoFailed
 from gateway.demo.run import GATEWAY_COMMAND
-from gateway.demo.world import DemoProcesses, free_port, ready
+from gateway.demo.world import GATEWAY, DemoProcesses, free_port, ready
 from gateway.fleet.embedded import find_server
 
 NODES = 3
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 """The folders of Debian's nginx, which are not on users' PATH."""
 
-CONFIGURATION = """\
-[server]
-host = "127.0.0.1"
-port = {port}
-drain = "2s"
-drain_notice = "0s"
-
-[cache]
-dir = "{cache}"
-capacity = {capacity}
-reserve = "0"
-
+CONFIGURATION = f"""{GATEWAY}
 [redis]
-url = "redis://127.0.0.1:{redis}"
+url = "redis://127.0.0.1:{{redis}}"
 
 [fleet]
 secret = "the secret of a fleet on one machine"
-node = "{name}"
-
-[[origins]]
-name = "default"
-endpoint = "{origin}"
-access_key_id = "{origin_keys.access_key_id}"
-secret_access_key = "{origin_keys.secret_access_key}"
-
-[[credentials]]
-tenant = "vision"
-access_key_id = "{vision.access_key_id}"
-secret_access_key = "{vision.secret_access_key}"
+node = "{{name}}"
 """
 
 
@@ -130,12 +106,10 @@ def build(capacity: int, port: int, nginx: Path | None, stack: ExitStack, interr
     Raises:
         DemoFailed: a part did not start.
     """
-    with interrupts.uninterrupted():
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="larder-fleet-")))
-    ground = DemoProcesses(folder, stack, interrupts, GATEWAY_COMMAND)
+    ground = DemoProcesses.within("fleet", stack, interrupts, GATEWAY_COMMAND)
     program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:{SBIN}") if nginx else None
     redis = _start_redis(ground)
-    origin = _start_origin(ground)
+    origin = ground.start_origin()
     # Chosen together: a free port that is not used yet could be chosen twice.
     first = free_port(0 if program else port)
     ports = [first, *_other_ports(NODES - 1, first)]
@@ -172,27 +146,10 @@ def _listens(port: int) -> bool:
     return True
 
 
-def _start_origin(ground: DemoProcesses) -> str:
-    port_file = ground.folder / "origin.port"
-    process = ground.start("origin", (sys.executable, "-m", "gateway.demo.origin", str(port_file)))
-    process.wait_until(port_file.exists)
-    return f"http://127.0.0.1:{port_file.read_text()}"
-
-
 def _start_gateway(ground: DemoProcesses, number: int, port: int, common: Mapping[str, object]) -> NodeProcess:
     name = f"gateway-{number}"
-    configuration = ground.folder / f"{name}.toml"
-    configuration.write_text(
-        CONFIGURATION.format(
-            name=name,
-            port=port,
-            cache=ground.folder / f"cache-{number}",
-            origin_keys=ORIGIN_KEYS,
-            vision=VISION,
-            **common,
-        )
-    )
-    process = ground.start(name, (*ground.command, "--config", str(configuration)))
+    cache = ground.folder / f"cache-{number}"
+    process = ground.start_gateway(name, CONFIGURATION.format(name=name, port=port, cache=cache, **common))
     return NodeProcess(name, f"http://127.0.0.1:{port}", process)
 
 
