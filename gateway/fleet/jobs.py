@@ -1,24 +1,23 @@
 """The jobs of a zone in Redis: datasets, positions, and the orders of their epochs.
 
-A job is identified by tenant and name; all its ranks register the same name and send separate heartbeats. Operations that must be
-atomic are Lua scripts, because gateways serve ranks of one job at the same moment: the first registration, the first request for
-an epoch's order. All times are Redis's clock: those of nodes and clients may differ by minutes. A job that has been silent for
-``silence`` is dropped with all its state; so is the position of a silent rank, while its counts stay in its job's sums.
+A job is identified by tenant and name; all its ranks register the same name and send separate heartbeats. Gateways serve ranks of
+one job at the same moment, so its first registration and its first request for an epoch's order are decided by policies and
+applied by compare-and-set. All times are Redis's clock: those of nodes and clients may differ by minutes. A job that has been
+silent for ``silence`` is dropped with all its state; so is the position of a silent rank, while its counts stay in its job's sums.
 
 How ranks become one job (``merged``). They run in step, so the position of the job is that of the rank with most left: the
 lowest epoch, and in it the longest rest. So a chunk that only the slowest rank still needs is kept for it. A rank without
 upcoming chunks has ended, and is ignored. Totals are the means over all registered ranks, items and hits the sums: a constant
 divisor keeps the means growing when a rank joins late.
 
-The order of an epoch is decided by ``policies/space/chunk_order.py`` and applied by compare-and-set, so ranks that ask at
-the same time get the same answer. Of two jobs that open an epoch of one dataset at the same time, the second sees the sequence
-of the first: ``sequence`` keeps the last one and, since a new one may be equal to it, counts new ones (``LEADS``). Earlier
-versions decide in a script, on the same keys but without the count. Between an old and a new node, two jobs that open
-an epoch in the same instant may therefore both set a sequence, if the first one sets the sequence that was already there. They
-then rotate separately until their next epochs; within each job all ranks still agree.
+The order of an epoch is that of ``policies/space/chunk_order.py``, for all ranks that ask. Of two jobs that open an epoch of one
+dataset at the same time, the second sees the sequence of the first: ``sequence`` keeps the last one and, since a new one may be
+equal to it, counts new ones (``LEADS``). Earlier versions decide in a script, on the same keys but without the count. Between an
+old and a new node, two jobs that open an epoch in the same instant may therefore both set a sequence, if the first one sets the
+sequence that was already there. They then rotate separately until their next epochs; within each job all ranks still agree.
 
-Everything is bounded: jobs of a zone, ranks of a job, chunks in a heartbeat, orders of a job. If Redis is lost, every call raises
-(``DOWN``); jobs continue without it.
+Everything is bounded: jobs (``policies/job_limits.py``), ranks of a job, chunks in a heartbeat, orders of a job. If Redis is
+lost, every call raises (``DOWN``); jobs continue without it.
 """
 
 from __future__ import annotations
@@ -34,14 +33,11 @@ from redis.asyncio import Redis
 from gateway.fleet.compare_and_set import Change, CompareAndSet
 from gateway.fleet.connection import text_of
 from gateway.fleet.documents import Document
+from gateway.policies.job_limits import JobLimits, Registering, registering
 from gateway.policies.space.chunk_order import Opening, OrderState, Place, late_under, open_epoch
 from gateway.policies.space.plan import Phase
 from gateway.policies.space.probing import PhaseTotals
 
-MOST_JOBS = 10_000
-"""Jobs of one zone."""
-MOST_OF_TENANT = 1_000
-"""Jobs of one tenant, so that one tenant cannot exhaust the table."""
 LEADS = " leads"
 """Suffix of a dataset's id: the field that counts the sequences that jobs have begun."""
 _AT_ONCE = 200
@@ -75,28 +71,9 @@ local function drop(name)
 end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', K .. 'jobs:seen', '-inf', now - silence)) do drop(name) end
 """
-_REGISTER = """
-local name, json, most, most_of_tenant = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-local known, record = redis.call('HGET', K .. 'jobs', name), cjson.decode(json)
-local before, since = record_of(known), now
-if before then
-  if before.dataset ~= record.dataset then return -1 end
-  since = string.match(known, '^%d+')
-elseif redis.call('HLEN', K .. 'jobs') >= most then
-  return -2
-elseif tonumber(redis.call('HGET', K .. 'jobs:tenants', record.tenant) or '0') >= most_of_tenant then
-  return -3
-else
-  redis.call('HINCRBY', K .. 'jobs:tenants', record.tenant, 1)
-end
-local value = string.format('%.0f', since) .. ' ' .. json
-if value ~= known then
-  redis.call('HSET', K .. 'jobs', name, value)
-  changed()
-end
-redis.call('HSET', K .. 'sizes', record.dataset, cjson.encode({record.size, record.items, record.requested}))
-redis.call('ZADD', K .. 'jobs:seen', now, name)
-return before and 0 or 1
+_REGISTERING = """
+return {string.format('%.0f', now), time[1] .. '.' .. time[2], redis.call('HGET', K .. 'jobs', ARGV[2]),
+  redis.call('HLEN', K .. 'jobs'), redis.call('HGET', K .. 'jobs:tenants', ARGV[3]) or 0}
 """
 _BEAT = """
 local name, rank, json, epoch, left = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[6]
@@ -222,6 +199,16 @@ class _BeatDocument:
     q: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The fields of a registration by which earlier and later versions know a job."""
+
+    tenant: str
+    dataset: str
+    ranks: int
+
+
+_NAMED = Document[_Named](_Named)
 _SAID = Document[_BeatDocument](_BeatDocument)
 _RECORD = Document[JobRecord](JobRecord)
 _SIZE = Document[tuple[int, int, str]](tuple[NonNegativeInt, NonNegativeInt, str])
@@ -296,15 +283,17 @@ class Jobs:
         redis: for commands.
         prefix: of the zone's keys.
         silence: seconds after which a silent job is dropped.
+        limits: of the number of jobs.
 
     Every method raises one of ``DOWN`` if Redis is down, slow or refuses.
     """
 
-    def __init__(self, redis: Redis, prefix: str, silence: float) -> None:
+    def __init__(self, redis: Redis, prefix: str, silence: float, limits: JobLimits | None = None) -> None:
         self._redis = redis
         self._prefix = prefix
         self._silence = silence
-        self._register = redis.register_script(_COMMON + _REGISTER)
+        self._limits = limits or JobLimits()
+        self._registering = redis.register_script(_COMMON + _REGISTERING)
         self._beat = redis.register_script(_COMMON + _BEAT)
         self._remove = redis.register_script(_COMMON + _REMOVE)
         self._list = redis.register_script(_COMMON + _LIST)
@@ -322,15 +311,35 @@ class Jobs:
             TooManyJobs: the zone or the tenant has the maximum.
             OtherDataset: the job is registered with another dataset.
         """
-        document = _RECORD.text(record)
-        done = int(await self._call(self._register, record.key, document, MOST_JOBS, MOST_OF_TENANT))
-        if done == -1:
+        done = await self._swap(partial(self._join, record))
+        if done is Registering.OTHER_DATASET:
             raise OtherDataset
-        if done == -2:
-            raise TooManyJobs(f"the zone has {MOST_JOBS} jobs")
-        if done == -3:
-            raise TooManyJobs(f"the tenant has {MOST_OF_TENANT} jobs")
-        return done == 1
+        if done is Registering.ZONE_FULL:
+            raise TooManyJobs(f"the zone has {self._limits.zone} jobs")
+        if done is Registering.TENANT_FULL:
+            raise TooManyJobs(f"the tenant has {self._limits.tenant} jobs")
+        return done is Registering.NEW
+
+    async def _join(self, record: JobRecord) -> Change[Registering]:
+        now, version, known, jobs, of_tenant = await self._call(self._registering, record.key, record.tenant)
+        before = None if known is None else _NAMED.timed(known)
+        dataset = None if before is None else before[1].dataset
+        done = registering(record.dataset, dataset, int(jobs), int(of_tenant), self._limits)
+        table = f"{self._prefix}jobs"
+        change = Change(done, [(table, record.key, known)])
+        if done not in (Registering.NEW, Registering.JOINS):
+            return change
+        since = now if before is None else known.partition(b" ")[0]
+        value = since + b" " + _RECORD.text(record).encode()
+        if done is Registering.NEW:
+            change.commands.append(("HINCRBY", f"{table}:tenants", record.tenant, 1))
+        if value != known:
+            change.commands.append(("HSET", table, record.key, value))
+            change.commands.append(("SET", f"{self._prefix}registrations:version", version))
+        size = _SIZE.text((record.size, record.items, record.requested))
+        change.commands.append(("HSET", f"{self._prefix}sizes", record.dataset, size))
+        change.commands.append(("ZADD", f"{table}:seen", int(now), record.key))
+        return change
 
     async def beat(self, key: str, beat: Beat) -> JobRecord | None:
         """Store a rank's heartbeat; returns the job, ``None`` if there is none. An unregistered rank changes nothing."""

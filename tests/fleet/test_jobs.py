@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from gateway.fleet import jobs as module
 from gateway.fleet.jobs import Jobs, OtherDataset, TooManyJobs, merged
+from gateway.policies.job_limits import JobLimits
 from gateway.policies.space.plan import Phase
 from gateway.policies.space.probing import PhaseTotals
 from tests.fleet.job_book import D1, D2, LONG, SHORT, beat, order, record
@@ -39,9 +40,9 @@ async def test_a_name_belongs_to_one_dataset_at_a_time(jobs: Jobs) -> None:
     assert await jobs.register(record(dataset=D2)) is True
 
 
-async def test_the_zone_has_room_for_so_many(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_zone_has_room_for_so_many(redis: Redis) -> None:
     """Rule: the jobs of a zone are bounded; those that are there go on."""
-    monkeypatch.setattr(module, "MOST_JOBS", 2)
+    jobs = Jobs(redis, "larder:z:", LONG, JobLimits(zone=2))
     await jobs.register(record("a"))
     await jobs.register(record("b"))
     with pytest.raises(TooManyJobs):
@@ -49,10 +50,9 @@ async def test_the_zone_has_room_for_so_many(jobs: Jobs, monkeypatch: pytest.Mon
     assert await jobs.register(record("b")) is False
 
 
-async def test_a_tenant_has_room_for_so_many(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tenant_has_room_for_so_many(redis: Redis) -> None:
     """Rule: nobody takes the places of all others; a place is free again when a job is removed, or gone."""
-    monkeypatch.setattr(module, "MOST_OF_TENANT", 2)
-    jobs = Jobs(redis, "larder:z:", LONG)
+    jobs = Jobs(redis, "larder:z:", LONG, JobLimits(tenant=2))
     await jobs.register(record("a"))
     await jobs.register(record("b"))
     with pytest.raises(TooManyJobs, match="the tenant has 2"):
