@@ -3,7 +3,7 @@
 A job is identified by tenant and name; all its ranks register the same name and send separate heartbeats. Gateways serve ranks of
 one job at the same moment, so its first registration and its first request for an epoch's order are decided by policies and
 applied by compare-and-set. All times are Redis's clock: those of nodes and clients may differ by minutes. A job that has been
-silent for ``silence`` is dropped with all its state; so is the position of a silent rank, while its counts stay in its job's sums.
+silent for ``silence`` is dropped with all its state; so is the position of a silent rank, but its counts stay in its job's sums.
 
 How ranks become one job (``merged``). They run in step, so the position of the job is that of the rank with most left: the
 lowest epoch, and in it the longest rest. So a chunk that only the slowest rank still needs is kept for it. A rank without

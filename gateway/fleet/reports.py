@@ -19,11 +19,12 @@ from gateway.policies.streams.zone import NodeStreams, PoolReport
 
 T = TypeVar("T")
 
-_TELL = """
+STAMPED = """
 local time = redis.call('TIME')
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', time[1] * 1000 + time[2] / 1000) .. ' ' .. ARGV[2])
-return 1
+return redis.call('HLEN', KEYS[1])
 """
+"""Sets a field to a text behind Redis's time in milliseconds; returns the number of fields."""
 _REPORTS = """
 local time = redis.call('TIME')
 local oldest = time[1] * 1000 + time[2] / 1000 - tonumber(ARGV[1])
@@ -103,7 +104,7 @@ class NodeReports(Generic[T]):
         self._key = f"{prefix}{kind.key}"
         self._silence = silence
         self._document = kind.document
-        self._tell = redis.register_script(_TELL)
+        self._tell = redis.register_script(STAMPED)
         self._reports = redis.register_script(_REPORTS)
 
     async def tell(self, node: str, report: T) -> None:

@@ -4,7 +4,7 @@ Each node has two lists of samples, newest first: one every five seconds for ten
 are capped and expire. Times are Redis's. The hash ``status`` has the last report of each node, the hash ``timeline`` the chunks
 held over time. A node that stops removes its entries; those of a dead node stay until it returns or an operator dismisses it.
 The hash ``counted`` has each node's last sample, and ``retired`` the sum of counters from before restarts, so that the fleet's
-totals never shrink.
+totals never shrink. ``policies/samples.py`` decides which samples are kept for long.
 
 One worker of a node reports for it, under a lease. Without Redis, readers get the last known state.
 """
@@ -15,12 +15,16 @@ import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
+from gateway.fleet.compare_and_set import Change, CompareAndSet
 from gateway.fleet.connection import text_of
+from gateway.fleet.reports import STAMPED
 from gateway.model.counters import Counters, Sample
+from gateway.policies.samples import minute_begins, surplus
 
 EVERY = 5.0
 """Seconds between two samples."""
@@ -28,7 +32,9 @@ FINE = 120
 COARSE = 2880
 """Samples that are kept of a node, every five seconds and every minute."""
 _LEASE = 12_000
+_FINE_KEPT = 3600
 _KEPT = 48 * 3600
+"""Seconds for which samples of either kind are kept."""
 _MOST_NODES = 1000
 """Nodes with stored data, live or gone; beyond that the oldest are dropped."""
 _MOST_CLOSED = 5000
@@ -38,57 +44,6 @@ _SPEAK = """
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1
-"""
-_TELL = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local sample = string.format('%.0f', now) .. ' ' .. ARGV[1]
-redis.call('LPUSH', KEYS[1], sample)
-redis.call('LTRIM', KEYS[1], 0, ARGV[2] - 1)
-redis.call('EXPIRE', KEYS[1], 3600)
-local last = redis.call('LINDEX', KEYS[2], 0)
-local before = last and tonumber(string.match(last, '^%d+')) or 0
-if now - before >= 60000 or now < before then
-  redis.call('LPUSH', KEYS[2], sample)
-  redis.call('LTRIM', KEYS[2], 0, ARGV[3] - 1)
-end
-redis.call('EXPIRE', KEYS[2], ARGV[4])
-local retire = function(name)
-  local _, values = pcall(cjson.decode, string.match(redis.call('HGET', KEYS[3], name), ' (.*)$'))
-  for place = 2, #values do
-    if tonumber(values[place]) ~= 0 then redis.call('HINCRBYFLOAT', KEYS[4], place - 2, values[place]) end
-  end
-  redis.call('HDEL', KEYS[3], name)
-end
-local before = redis.call('HGET', KEYS[3], ARGV[5])
-local boot = function(text) return string.match(text, '^%d+ %["([^"]*)"') end
-if before and boot(before) ~= boot(sample) then retire(ARGV[5]) end
-redis.call('HSET', KEYS[3], ARGV[5], sample)
-if redis.call('HLEN', KEYS[3]) > tonumber(ARGV[6]) then
-  local oldest, since = nil, now
-  local known = redis.call('HGETALL', KEYS[3])
-  for place = 1, #known, 2 do
-    local at = tonumber(string.match(known[place + 1], '^%d+'))
-    if at < since then oldest, since = known[place], at end
-  end
-  if oldest then retire(oldest) end
-end
-return string.format('%.0f', now)
-"""
-_STATUS = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now) .. ' ' .. ARGV[2])
-if redis.call('HLEN', KEYS[1]) > tonumber(ARGV[3]) then
-  local oldest, since = nil, now
-  local known = redis.call('HGETALL', KEYS[1])
-  for place = 1, #known, 2 do
-    local at = tonumber(string.match(known[place + 1], '^%d+') or 0)
-    if at < since then oldest, since = known[place], at end
-  end
-  if oldest then redis.call('HDEL', KEYS[1], oldest) end
-end
 return 1
 """
 _TIMELINE = """
@@ -159,16 +114,18 @@ class Samples:
     Args:
         redis: for commands.
         prefix: of the zone's keys.
+        most: nodes with stored data; beyond that the oldest are forgotten.
 
     Every method raises one of ``DOWN`` if Redis is down, slow or refuses.
     """
 
-    def __init__(self, redis: Redis, prefix: str) -> None:
+    def __init__(self, redis: Redis, prefix: str, most: int = _MOST_NODES) -> None:
         self._redis = redis
         self._prefix = prefix
+        self._most = most
         self._speak = redis.register_script(_SPEAK)
-        self._tell = redis.register_script(_TELL)
-        self._status = redis.register_script(_STATUS)
+        self._swap = CompareAndSet(redis)
+        self._status = redis.register_script(STAMPED)
         self._read = redis.register_script(_READ)
         self._timeline = redis.register_script(_TIMELINE)
 
@@ -184,16 +141,53 @@ class Samples:
 
     async def tell(self, node: str, boot: str, counters: Counters) -> float:
         """Store a node's counters since its start ``boot``; returns the time, in seconds of Redis's clock."""
-        key = f"{self._prefix}samples:{node}"
-        document = json.dumps([boot, *counters.values()], separators=(",", ":"))
-        keys = [key, f"{key}:minutes", f"{self._prefix}counted", f"{self._prefix}retired"]
-        now = await self._tell(keys=keys, args=[document, FINE, COARSE, _KEPT, node, _MOST_NODES])
-        return int(now) / 1000
+        return await self._swap(partial(self._keep, node, boot, counters))
+
+    async def _keep(self, node: str, boot: str, counters: Counters) -> Change[float]:
+        key, counted = f"{self._prefix}samples:{node}", f"{self._prefix}counted"
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.time()
+        pipeline.lindex(f"{key}:minutes", 0)
+        pipeline.hget(counted, node)
+        pipeline.hlen(counted)
+        (seconds, micros), minute, before, nodes = await pipeline.execute()
+        now = 1000 * seconds + micros // 1000
+        sample = f"{now} {json.dumps([boot, *counters.values()], separators=(',', ':'))}"
+        change = Change(now / 1000)
+        lists = [(key, FINE, _FINE_KEPT)]
+        if minute_begins(None if minute is None else _at(minute), now / 1000):
+            lists.append((f"{key}:minutes", COARSE, _KEPT))
+        for name, most, kept in lists:
+            change.commands += [("LPUSH", name, sample), ("LTRIM", name, 0, most - 1), ("EXPIRE", name, kept)]
+        if before is not None and _counted(before)[0] != boot:  # it counts from 0 again
+            self._retire(change, node, before)
+        else:
+            change.unchanged.append((counted, node, before))
+        change.commands.append(("HSET", counted, node, sample))
+        if before is None and nodes >= self._most:
+            known: Any = await self._redis.hgetall(counted)
+            texts = {text_of(name): text for name, text in known.items()}
+            gone = surplus({name: _at(text) for name, text in texts.items()} | {node: now / 1000}, self._most)
+            if gone is not None:
+                self._retire(change, gone, texts[gone])
+        return change
+
+    def _retire(self, change: Change[float], node: str, text: bytes) -> None:
+        """Add the last counters of a node to those from before restarts, and forget them."""
+        change.unchanged.append((f"{self._prefix}counted", node, text))
+        change.commands.append(("HDEL", f"{self._prefix}counted", node))
+        for place, value in enumerate(_counted(text)[1]):
+            if value:
+                change.commands.append(("HINCRBYFLOAT", f"{self._prefix}retired", place, value))
 
     async def say(self, node: str, document: Mapping[str, Any]) -> None:
         """Store the status document of a node; replaces the previous one."""
-        text = json.dumps(document, separators=(",", ":"))
-        await self._status(keys=[f"{self._prefix}status"], args=[node, text, _MOST_NODES])
+        key, text = f"{self._prefix}status", json.dumps(document, separators=(",", ":"))
+        if int(await self._status(keys=[key], args=[node, text])) > self._most:
+            known: Any = await self._redis.hgetall(key)
+            gone = surplus({text_of(name): _at(told) for name, told in known.items()}, self._most)
+            if gone is not None:
+                await self._redis.hdel(key, gone)
 
     async def gone(self, node: str) -> None:
         """Remove the status of a node that stops or is dismissed. Its counts stay in the totals."""
@@ -279,10 +273,21 @@ def _all(lists: Mapping[str, Sequence[bytes | str]]) -> dict[str, list[Sample]]:
     return {name: [*filter(None, map(_sample, reversed(texts)))] for name, texts in lists.items()}
 
 
-def _sample(text: bytes | str) -> Sample | None:
-    at, _, document = text_of(text).partition(" ")
+def _at(text: bytes | str) -> float:
+    """The seconds of a sample or status; 0 if another version wrote it."""
+    at = text_of(text).partition(" ")[0]
+    return int(at) / 1000 if at.isdecimal() else 0.0
+
+
+def _counted(text: bytes | str) -> tuple[str, list[float]]:
+    """The start of a node and its counters, of any version; no counters if they cannot be read."""
     try:
-        boot, *values = json.loads(document)
-        return Sample(int(at) / 1000, str(boot), Counters.of(values))
+        boot, *values = json.loads(text_of(text).partition(" ")[2])
+        return str(boot), [float(value) for value in values]
     except _UNREADABLE:
-        return None
+        return "", []
+
+
+def _sample(text: bytes | str) -> Sample | None:
+    at, (boot, values) = _at(text), _counted(text)
+    return Sample(at, boot, Counters.of(values)) if at and values else None
