@@ -43,7 +43,7 @@ from gateway.fleet.invalidations import Invalidations
 from gateway.fleet.jobs import Beat, JobRecord
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.membership import Membership, Pace
-from gateway.fleet.plans import Plans
+from gateway.fleet.plans import Plans, plan_document
 from gateway.fleet.reports import NodeReport
 from gateway.fleet.samples import Samples
 from gateway.model.counters import Counters
@@ -338,7 +338,7 @@ async def jobs(url: str) -> JobsFound:
         used["a node's report"] = await meter.of(lambda: _report(workers), len(workers))
         await _look_for_jobs(workers)
         used["jobs, asked for by a node"] = await meter.of(lambda: _look_for_jobs(workers), len(workers))
-        document = leader.parts.plans.plan.to_json()
+        document = plan_document(leader.parts.plans.plan)
         figures = {
             "planning": planning,
             "reading jobs": reading,

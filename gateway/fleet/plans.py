@@ -20,13 +20,14 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
+from pydantic import TypeAdapter
 from redis.asyncio import Redis
 
 from gateway.fleet.connection import text_of
-from gateway.policies.space.plan import JobOrder, Plan, PoolOrder
+from gateway.policies.space.plan import JobOrder, Plan, PoolOrder, dataset_pool
 
 MEMORY_EVERY = 10.0
 """Seconds between two readings of the manager's memory by a follower, at least."""
@@ -56,6 +57,29 @@ local stamp = redis.call('GET', KEYS[1] .. 'plan:stamp')
 if not stamp or stamp == ARGV[1] then return false end
 return {stamp, redis.call('GET', KEYS[1] .. 'plan') or '', ARGV[2] == '1' and redis.call('GET', KEYS[1] .. 'plan:memory') or ''}
 """
+
+
+_PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
+_FIELDS = tuple(one.name for one in fields(Plan))
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON types."""
+    document: dict[str, Any] = _PLAN.dump_python(plan, mode="json")
+    return document
+
+
+def read_plan(document: dict[str, Any]) -> Plan:
+    """Parse ``plan_document``; a plan of a version without pools has datasets, and what was granted to them is their target.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    if "pools" not in document:
+        datasets = document["datasets"].items()
+        pools = {dataset_pool(name): {**order, "target": order["granted"]} for name, order in datasets}
+        document = {**document, "pools": pools}
+    return _PLAN.validate_python({name: document[name] for name in _FIELDS})
 
 
 class Plans:
@@ -120,7 +144,7 @@ class Plans:
         Raises:
             ValueError, KeyError, TypeError, AttributeError: it is none.
         """
-        plan = Plan.from_json(document)
+        plan = read_plan(document)
         if plan.memory:
             return plan
         return replace(plan, memory=dict(json.loads(memory)) if memory else self.plan.memory)
@@ -133,7 +157,8 @@ class Plans:
             events: what changed and why, oldest first, for the history.
         """
         stamp = f"{plan.fence} {plan.version}"
-        followed, memory = json.dumps(replace(plan, memory={}).to_json()), json.dumps(dict(plan.memory))
+        followed = json.dumps(plan_document(replace(plan, memory={})))
+        memory = json.dumps(dict(plan.memory))
         arguments: list[str] = [str(plan.fence), stamp, followed, str(HISTORY), memory]
         arguments += [json.dumps(event) for event in events]
         if not int(await self._write(keys=[self._prefix], args=arguments)):

@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway.fleet.leadership import Leadership
-from gateway.fleet.plans import HISTORY, Plans
+from gateway.fleet.plans import HISTORY, Plans, plan_document
 from gateway.fleet.reports import CHUNKS, NodeReport, NodeReports
 from gateway.policies.datasets import CachingMode
 from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
@@ -118,7 +118,7 @@ async def test_a_plan_of_an_earlier_version_is_whole(redis: Redis) -> None:
     plans, follower = Plans(redis, Z), Plans(redis, Z)
     await plans.write(replace(PLAN, fence=await lead_after(leadership(redis, "a"))))
     earlier = replace(plans.plan, version=9, memory={"m": 7})
-    await redis.set(f"{Z}plan", json.dumps(earlier.to_json()))
+    await redis.set(f"{Z}plan", json.dumps(plan_document(earlier)))
     await redis.set(f"{Z}plan:stamp", f"{earlier.fence} 9")
     await follower.refresh()
     assert follower.plan == earlier

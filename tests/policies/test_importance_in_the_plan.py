@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.fleet.plans import plan_document, read_plan
 from gateway.policies.datasets import CachingMode
 from gateway.policies.importance import ScoreStep
 from gateway.policies.space.importance import JobReport, ScoredDataset, ScoreReport, divide, important, weigh
@@ -135,7 +136,7 @@ def test_the_plan_follows_the_scores_and_goes_back() -> None:
     order = plan.of("d")
     assert order is not None
     assert (order.eviction, order.target) == ("importance", 10 * GB)
-    assert Plan.from_json(plan.to_json()) == plan
+    assert read_plan(plan_document(plan)) == plan
     (pool,) = node_pools(plan, 12 * GB, 24 * GB, "n")
     assert (pool.order, pool.target) == ("importance", 10 * GB)
     later = decide(plan, facts(4000.0), 2.0, ManagerParams()).of("d")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.fleet.plans import plan_document, read_plan
 from gateway.policies.datasets import USABLE, CachingMode
 from gateway.policies.datasets import decide as decide_alone
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
@@ -38,7 +39,7 @@ def facts(capacity: int, datasets: dict[str, DatasetFacts], jobs: Iterable[JobFa
 
 def again(plan: Plan) -> Plan:
     """The plan as another leader reads it."""
-    return Plan.from_json(json.loads(json.dumps(plan.to_json(), allow_nan=False)))
+    return read_plan(json.loads(json.dumps(plan_document(plan), allow_nan=False)))
 
 
 @dataclass

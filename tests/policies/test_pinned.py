@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gateway.fleet.plans import plan_document, read_plan
 from gateway.model.keys import ObjectKey
 from gateway.policies.pools import Balance, Overdrafts, stream_pools
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
@@ -74,4 +75,4 @@ def test_a_plan_with_a_pin_stays_as_it_is() -> None:
     """Rule: the next decision from the same facts is the same plan, so nodes have nothing to follow."""
     facts = Facts(100 * GB, {}, {}, {"lake/train/": stream("lake/train/")}, pins={"lake/val/": 50 * GB})
     plan = decide(Plan(), facts, 0.0, SETTINGS)
-    assert decide(Plan.from_json(plan.to_json()), facts, 1.0, SETTINGS).version == plan.version
+    assert decide(read_plan(plan_document(plan)), facts, 1.0, SETTINGS).version == plan.version

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.fleet.plans import plan_document, read_plan
 from gateway.policies.datasets import USABLE, CachingMode
 from gateway.policies.pools import results_pool
 from gateway.policies.space.allocation import Bid, Candidate, allocate
@@ -86,6 +87,6 @@ def test_the_plan_has_pools_of_results():
     plan = decide(Plan(), facts, 1.0, ManagerParams())
     assert plan.pools[POOL].target == 1_100_000
     assert sum(order.target for order in plan.pools.values()) <= 1_500_000
-    assert Plan.from_json(plan.to_json()).pools[POOL] == plan.pools[POOL]
+    assert read_plan(plan_document(plan)).pools[POOL] == plan.pools[POOL]
     after = decide(plan, replace(facts, jobs={}, results=()), 2.0, ManagerParams())
     assert POOL not in after.pools

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.fleet.plans import plan_document, read_plan
 from gateway.policies.datasets import CachingMode
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
 from gateway.policies.space.plan import Plan, PoolOrder, node_pools
@@ -295,4 +296,4 @@ def test_streams_share_what_datasets_leave() -> None:
     assert plan.version == 1
     assert {name: one.order for name, one in plan.pools.items()} == {"stream:b/p/": "uniform"}
     assert plan.datasets == {}
-    assert Plan.from_json(plan.to_json()) == plan
+    assert read_plan(plan_document(plan)) == plan

@@ -12,6 +12,7 @@ from gateway.admin.fleet.view import jobs_of
 from gateway.admin.http.documents import ResponseModel
 from gateway.admin.http.requests import Changer, Cursor, Limit, Ops, Page, Parts, Reader, paged
 from gateway.admin.operations.parts import through_redis
+from gateway.fleet.plans import plan_document
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import dataset_pool
 
@@ -84,7 +85,7 @@ async def show_plan(_caller: Reader, operations: Ops) -> PlanShown:
     fleet = operations.fleet
     reading = await fleet.look()
     changes = await through_redis(fleet.sources.coordination.plans.history())
-    plan = reading.plan.to_json()
+    plan = plan_document(reading.plan)
     return PlanShown(
         version=plan["version"],
         fence=plan["fence"],

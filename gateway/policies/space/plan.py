@@ -7,7 +7,7 @@ in the plan is treated as ``policies.datasets.decide`` says: there is no manager
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -152,100 +152,10 @@ class Plan:
         prefix = dataset_pool("")
         return {name.removeprefix(prefix): order for name, order in self.pools.items() if name.startswith(prefix)}
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON types only."""
-        return {
-            "version": self.version,
-            "fence": self.fence,
-            "pools": {
-                name: {
-                    "caching": order.caching.value,
-                    "partitions": order.partitions,
-                    "units": order.units,
-                    "why": order.why.value,
-                    "target": order.target,
-                    "minimum": order.minimum,
-                    "order": order.order,
-                    "chunks": {
-                        "complete": list(order.chunks.complete),
-                        "loading": order.chunks.loading,
-                        "active": order.chunks.active,
-                        "marked": list(order.chunks.marked),
-                    },
-                    "importance": None if order.importance is None else asdict(order.importance),
-                }
-                for name, order in self.pools.items()
-            },
-            "jobs": {
-                name: {"cache": order.cache, "phase": order.phase.value, "benefit": order.benefit}
-                for name, order in self.jobs.items()
-            },
-            "memory": dict(self.memory),
-            "inputs": dict(self.inputs),
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Plan:
-        """Read a plan; one of a version without pools has datasets, and what was granted to them is their target.
-
-        Raises:
-            ValueError, KeyError, TypeError: it is none.
-        """
-        return cls(
-            int(document["version"]),
-            int(document["fence"]),
-            _pools(document),
-            {
-                str(name): JobOrder(bool(order["cache"]), Phase(order["phase"]), float(order["benefit"]))
-                for name, order in document["jobs"].items()
-            },
-            dict(document["memory"]),
-            dict(document["inputs"]),
-        )
-
 
 def dataset_pools(orders: Mapping[str, PoolOrder]) -> dict[str, PoolOrder]:
     """The pools of datasets, by their names, of orders by the datasets' ids."""
     return {dataset_pool(dataset): order for dataset, order in orders.items()}
-
-
-def _pools(document: Mapping[str, Any]) -> dict[str, PoolOrder]:
-    if "pools" not in document:
-        granted = {str(name): {**order, "target": order["granted"]} for name, order in document["datasets"].items()}
-        return dataset_pools({name: _pool(order) for name, order in granted.items()})
-    return {str(name): _pool(order) for name, order in document["pools"].items()}
-
-
-def _pool(document: Mapping[str, Any]) -> PoolOrder:
-    chunks = document["chunks"]
-    return PoolOrder(
-        CachingMode(document["caching"]),
-        int(document["partitions"]),
-        int(document["units"]),
-        WhyCaching(document["why"]),
-        int(document["target"]),
-        ChunkRotation(
-            tuple(map(int, chunks["complete"])),
-            int(chunks["loading"]),
-            int(chunks["active"]),
-            tuple(map(int, chunks["marked"])),
-        ),
-        int(document.get("minimum", 0)),
-        str(document.get("order", "")),
-        _importance(document.get("importance")),
-    )
-
-
-def _importance(document: Mapping[str, Any] | None) -> ImportanceOrder | None:
-    if document is None:
-        return None
-    threshold = document["threshold"]
-    return ImportanceOrder(
-        {str(job): JobWeight(float(of["share"]), float(of["factor"])) for job, of in document["jobs"].items()},
-        None if threshold is None else float(threshold),
-        {str(node): int(share) for node, share in document["shares"].items()},
-        bool(document["partial"]),
-    )
 
 
 def node_pools(plan: Plan, capacity: int, everywhere: int, node: str = "") -> tuple[Pool, ...]:
