@@ -28,16 +28,17 @@ import hmac
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 
+from pydantic import TypeAdapter
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
 from gateway.fleet.compare_and_set import Change, CompareAndSet
 from gateway.fleet.connection import commands, text_of
 from gateway.fleet.node_id import place_of
-from gateway.model.fleet import Node, NodeState
+from gateway.model.fleet import Node, NodeState, is_node_name
 from gateway.model.peer_auth import proof
 from gateway.policies.membership import NO_START, Claimed, NodeClaim, RegisterEntry, claim, drain_decision
 
@@ -154,7 +155,7 @@ class Register:
         Raises:
             RedisError, OSError: Redis is down, slow or refuses.
         """
-        document = node.to_json()
+        document = asdict(node)
         del document["state"]
         if self._secret:
             document["proof"] = proof(self._secret, document)
@@ -302,6 +303,9 @@ class Register:
         await self._redis.aclose()
 
 
+_NODE: TypeAdapter[Node] = TypeAdapter(Node)
+
+
 def _live(found: Mapping[bytes, bytes], now: int) -> dict[bytes, RegisterEntry]:
     """The entries that have not expired and can be read."""
     entries = ((name, RegisterEntry.from_text(text)) for name, text in found.items())
@@ -310,9 +314,11 @@ def _live(found: Mapping[bytes, bytes], now: int) -> dict[bytes, RegisterEntry]:
 
 def _entry(one: RegisterEntry, now: int) -> NodeEntry | None:
     try:
-        node = Node.from_json({**json.loads(one.document), "state": one.state})
+        told = {**json.loads(one.document), "state": one.state}
+        node = _NODE.validate_python({name.name: told[name.name] for name in fields(Node)})
     except (ValueError, KeyError, TypeError):
-        # An entry of another version cannot be a member of this fleet.
+        return None  # an entry of another version cannot be a member of this fleet
+    if not is_node_name(node.id) or node.capacity < 1:
         return None
     return NodeEntry(node, (one.expires - now) / 1000, max(-1.0, one.ready_for(now) / 1000))
 

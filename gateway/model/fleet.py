@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 PROTOCOL = 1
 """The version of the protocol between nodes. Nodes of different versions do not share: each version has its own ring."""
@@ -40,38 +38,6 @@ class Node:
     state: NodeState
     protocol: int = PROTOCOL
     boot: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON types only."""
-        return {
-            "id": self.id,
-            "address": self.address,
-            "capacity": self.capacity,
-            "zone": self.zone,
-            "state": self.state.value,
-            "protocol": self.protocol,
-            "boot": self.boot,
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Node:
-        """Parse a node.
-
-        Raises:
-            ValueError, KeyError, TypeError: the document is malformed.
-        """
-        node = cls(
-            str(document["id"]),
-            str(document["address"]),
-            int(document["capacity"]),
-            str(document["zone"]),
-            NodeState(document["state"]),
-            int(document["protocol"]),
-            str(document["boot"]),
-        )
-        if not is_node_name(node.id) or node.capacity < 1:
-            raise ValueError(f"not a node: {document!r}")
-        return node
 
 
 def is_node_name(text: str) -> bool:

@@ -133,10 +133,6 @@ class Trouble:
     what: str
     remedy: str
 
-    def to_json(self) -> dict[str, str]:
-        """JSON types only."""
-        return {"kind": self.kind, "severity": self.severity, "what": self.what, "remedy": self.remedy}
-
     @classmethod
     def of(cls, kind: str, what: str, severity: Severity | None = None) -> Trouble:
         """A problem of a kind of ``KINDS``, in a sentence.
@@ -156,7 +152,7 @@ class Trouble:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Trouble:
-        """Read what ``to_json`` made.
+        """Parse the result of ``asdict``.
 
         Raises:
             KeyError, TypeError: it is something else.

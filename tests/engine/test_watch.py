@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,7 +38,7 @@ def silent(document: Mapping[str, Any], *parts: Trouble) -> NodeWatch:
 
 async def test_a_silent_worker_reports_what_its_node_counted() -> None:
     """Rule: problems that follow from counters are the speaker's, those of parts this worker's own; errors first."""
-    said = [Trouble.of("churn", "Much is evicted.").to_json(), Trouble.of("fleet", "Not this worker's.").to_json()]
+    said = [asdict(Trouble.of("churn", "Much is evicted.")), asdict(Trouble.of("fleet", "Not this worker's."))]
     watch = silent({"boot": "boot-1", "problems": said}, Trouble.of("reload", "It is refused."))
     assert [each.kind for each in watch.problems()] == ["reload"]
     await watch.turn()
@@ -46,7 +47,7 @@ async def test_a_silent_worker_reports_what_its_node_counted() -> None:
 
 async def test_words_of_an_earlier_start_are_not_believed() -> None:
     """Rule: what the node said before it was started anew is nobody's problem now."""
-    said = [Trouble.of("churn", "Much is evicted.").to_json()]
+    said = [asdict(Trouble.of("churn", "Much is evicted."))]
     watch = silent({"boot": "boot-0", "problems": said})
     await watch.turn()
     assert watch.problems() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -91,6 +92,6 @@ def test_the_list_names_every_kind_with_a_remedy() -> None:
 def test_a_trouble_survives_its_way_through_redis() -> None:
     """Rule: what a node said is what is read; something else is refused."""
     trouble = Trouble("churn", "warning", "What.", "Remedy.")
-    assert Trouble.from_json(trouble.to_json()) == trouble
+    assert Trouble.from_json(asdict(trouble)) == trouble
     with pytest.raises(KeyError):
         Trouble.from_json({"kind": "churn"})

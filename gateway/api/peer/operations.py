@@ -55,7 +55,7 @@ class PeerOperations:
         }
 
     async def forget(self, request: PeerRequest) -> None:
-        """``POST /-/peer/v1/forget``: apply the purge in the body, made by ``Purge.to_json``; answer with what was removed.
+        """``POST /-/peer/v1/forget``: apply the purge in the body, answer with what was removed.
 
         Raises:
             ApiError: InvalidRequest.

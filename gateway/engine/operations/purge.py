@@ -17,7 +17,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from gateway.engine.items.homes import PREFIX, Node, PeerNodes
@@ -46,13 +46,9 @@ class Purge:
     dry_run: bool = False
     id: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON types only."""
-        return {"bucket": self.bucket, "prefix": self.prefix, "dry_run": self.dry_run, "id": self.id}
-
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Purge:
-        """Parse the result of ``to_json``.
+        """Parse the result of ``asdict``. Not by pydantic, which refuses the lone surrogates that a prefix may have.
 
         Raises:
             ValueError, KeyError, TypeError: the document is malformed.
@@ -223,7 +219,7 @@ class Purges:
 
     async def _at(self, node: Node, purge: Purge) -> Purged:
         assert self._fleet is not None
-        body = json.dumps(purge.to_json()).encode()
+        body = json.dumps(asdict(purge)).encode()
         try:
             answer = await self._fleet.peers.request(node, "POST", FORGET, body=body)
             told = json.loads(await answer.read(LONGEST))

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gateway import __version__
@@ -197,7 +197,7 @@ class NodeWatch:
         return {"for": round(ended - begun, 3), **after.since(before).to_json()}
 
     def _told(self, trouble: Trouble) -> dict[str, Any]:
-        return {**trouble.to_json(), "since": round(self._since[trouble.kind], 3)}
+        return {**asdict(trouble), "since": round(self._since[trouble.kind], 3)}
 
     def _facts(self, at: float, since_start: Counters) -> NodeFacts:
         return NodeFacts(
