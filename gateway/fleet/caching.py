@@ -17,8 +17,8 @@ from redis.asyncio import Redis
 
 from gateway import metrics
 from gateway.fleet.compare_and_set import Change, CompareAndSet
-from gateway.fleet.connection import text_of
-from gateway.fleet.documents import Document
+from gateway.fleet.connection import hashes, text_of
+from gateway.fleet.documents import Document, by_rank
 from gateway.fleet.read_times import ReadTimes
 from gateway.policies.space.autocache import CacheReason, Projection, fit_reads
 from gateway.policies.space.cache_mode import CacheDecision, CacheFacts, MarkSettings, PipelineProfile, decided
@@ -29,8 +29,6 @@ MOST_PAST = 32
 """Decisions of a job that are kept."""
 STORED_FOR = 7 * 86_400_000
 """Milliseconds after its last use for which a pool is known to have results."""
-_AT_ONCE = 200
-"""Jobs whose pipelines are read from Redis together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +146,9 @@ class PipelineDecisions:
 
     async def of(self, jobs: Collection[str]) -> dict[str, KnownPipeline]:
         """The pipelines of these jobs, by job; jobs without one are left out."""
-        found: dict[str, KnownPipeline] = {}
         names = sorted(jobs)
-        for start in range(0, len(names), _AT_ONCE):
-            page = names[start : start + _AT_ONCE]
-            pipeline = self._redis.pipeline(transaction=False)
-            for job in page:
-                pipeline.hgetall(self._name(job))
-            for job, fields in zip(page, await pipeline.execute(), strict=True):
-                if fields:
-                    found[job] = _known(fields)
-        return found
+        found = await hashes(self._redis, [*map(self._name, names)])
+        return {job: _known(fields) for job, fields in zip(names, found, strict=True) if fields}
 
     async def overrides(self) -> dict[str, str]:
         """Operators' overrides, by job."""
@@ -178,10 +168,5 @@ class PipelineDecisions:
 
 
 def _known(fields: Mapping[bytes, bytes]) -> KnownPipeline:
-    profiles: dict[int, Any] = {}
-    for name, text in fields.items():
-        word, _, rank = text_of(name).partition(":")
-        if word == "rank" and rank.isdigit():
-            profiles[int(rank)] = _PROFILE.read(text)
-    known = {rank: profile for rank, profile in sorted(profiles.items()) if profile is not None}
-    return KnownPipeline(_DECISION.read(fields.get(b"decision")), known, _PAST.read(fields.get(b"past")) or ())
+    profiles, past = by_rank(fields, "rank", _PROFILE), _PAST.read(fields.get(b"past"))
+    return KnownPipeline(_DECISION.read(fields.get(b"decision")), profiles, past or ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,8 @@ from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissi
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.maint_notifications import MaintNotificationsConfig
 
+PAGE = 200
+"""Hashes that one request reads."""
 NOT_REACHABLE = "Redis is not reachable"
 _DRIVER = DriverInfo()
 """Name and version that connections report; redis-py would read its package's metadata for each of them."""
@@ -63,6 +66,22 @@ def commands(url: str, timeout: float) -> Redis:
     )
     pool.connection_class = _lost_when_closed(pool.connection_class)
     return Redis.from_pool(pool)
+
+
+async def hashes(redis: Redis, names: Sequence[str]) -> list[dict[bytes, bytes]]:
+    """Hashes by their names, page by page: one request for thousands would block Redis."""
+    found: list[dict[bytes, bytes]] = []
+    for start in range(0, len(names), PAGE):
+        pipeline = redis.pipeline(transaction=False)
+        for name in names[start : start + PAGE]:
+            pipeline.hgetall(name)
+        found += await pipeline.execute()
+    return found
+
+
+def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """A hash from the flat list that a script returns."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def text_of(value: bytes | str) -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from redis.asyncio import Redis
 
-from gateway.fleet.connection import text_of
+from gateway.fleet.connection import pairs, text_of
 from gateway.fleet.documents import Document
 
 Name = tuple[str, str]
@@ -90,7 +90,7 @@ class DatasetTable:
         """All entries that can be read, with the state of the table."""
         epoch, version, flat = await self._all(keys=self._keys, args=[_new_epoch()])
         entries = {}
-        for field, value in zip(flat[::2], flat[1::2], strict=True):
+        for field, value in pairs(flat).items():
             name, listed = _NAME.read(field), _LISTED.read(value)
             if name is not None and listed is not None:
                 entries[name] = listed

@@ -31,7 +31,7 @@ from pydantic import FiniteFloat, NonNegativeInt, PositiveInt
 from redis.asyncio import Redis
 
 from gateway.fleet.compare_and_set import Change, CompareAndSet
-from gateway.fleet.connection import text_of
+from gateway.fleet.connection import hashes, pairs, text_of
 from gateway.fleet.documents import Document
 from gateway.policies.job_limits import JobLimits, Registering, registering
 from gateway.policies.space.chunk_order import Opening, OrderState, Place, late_under, open_epoch
@@ -40,7 +40,6 @@ from gateway.policies.space.probing import PhaseTotals
 
 LEADS = " leads"
 """Suffix of a dataset's id: the field that counts the sequences that jobs have begun."""
-_AT_ONCE = 200
 _AGAIN = 20
 """Looks at the registrations after which they are read although nothing says that they have changed."""
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
@@ -375,14 +374,11 @@ class Jobs:
         values = await self._redis.hgetall(f"{self._prefix}jobs")
         scores: Any = await self._redis.zrange(f"{self._prefix}jobs:seen", 0, -1, withscores=True)
         seen = dict(scores)
-        names, found = list(values), []
-        for start in range(0, len(names), _AT_ONCE):
-            page = names[start : start + _AT_ONCE]
-            pipeline = self._redis.pipeline(transaction=False)
-            for name in page:
-                pipeline.hgetall(f"{self._prefix}job:{text_of(name)}")
-            for name, ranks in zip(page, await pipeline.execute(), strict=True):
-                found.append(self._job(now, values[name], seen.get(name, 0), ranks))
+        beats = await hashes(self._redis, [f"{self._prefix}job:{text_of(name)}" for name in values])
+        found = [
+            self._job(now, value, seen.get(name, 0), ranks)
+            for (name, value), ranks in zip(values.items(), beats, strict=True)
+        ]
         return now / 1000, sorted(filter(None, found), key=lambda job: job.record.key)
 
     async def records(self) -> list[JobRecord]:
@@ -432,17 +428,17 @@ class Jobs:
         if record is None:
             return Change(None)
         now, job, orders, using, places, *last = found
-        places = _pairs(places)
+        places = pairs(places)
         sequence, led = last or (None, None)
         state = OrderState(
-            {int(epoch): _CHUNKS.read(order) or () for epoch, order in _pairs(orders).items()},
+            {int(epoch): _CHUNKS.read(order) or () for epoch, order in pairs(orders).items()},
             {text_of(name): _place(places.get(name)) for name in using},
             _CHUNKS.read(sequence) or (),
         )
         opened = open_epoch(asked, state)
         of_job, dataset, prefix = f"{self._prefix}job:{key}:epochs", record.dataset, self._prefix
         change = Change[tuple[int, ...] | None](opened.order, [(f"{prefix}jobs", key, job)])
-        change.unchanged.append((of_job, str(asked.epoch), _pairs(orders).get(str(asked.epoch).encode())))
+        change.unchanged.append((of_job, str(asked.epoch), pairs(orders).get(str(asked.epoch).encode())))
         if opened.place is not None:
             place = f"{opened.place.epoch} {opened.place.left} {opened.place.chunks}"
             change.commands.append(("HSET", f"{prefix}places:{dataset}", key, place))
@@ -465,10 +461,7 @@ class Jobs:
 
     async def _known(self, prefix: str, key: str) -> list[KnownJob]:
         now, found = await self._call(self._list, prefix, key)
-        known = (
-            self._job(int(now), value, float(seen), dict(zip(ranks[::2], ranks[1::2], strict=True)))
-            for value, seen, ranks in found
-        )
+        known = (self._job(int(now), value, float(seen), pairs(ranks)) for value, seen, ranks in found)
         return [job for job in known if job is not None]
 
     def _job(self, now: int, value: bytes | str, seen: float, ranks: Mapping[bytes, bytes]) -> KnownJob | None:
@@ -484,11 +477,6 @@ def _readable(value: bytes | str) -> JobRecord | None:
     """A registration; ``None`` if another version wrote it: the job is unknown here until it registers again."""
     found = _RECORD.timed(value)
     return None if found is None else found[1]
-
-
-def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    """A hash from the flat list that a script returns."""
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _place(text: bytes | None) -> Place | None:

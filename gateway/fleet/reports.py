@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
 
-from gateway.fleet.connection import text_of
+from gateway.fleet.connection import pairs, text_of
 from gateway.fleet.documents import Document
 from gateway.model.live import LiveFilter
 from gateway.policies.misses import MissReport
@@ -114,5 +114,5 @@ class NodeReports(Generic[T]):
     async def all(self) -> dict[str, T]:
         """The last report of each node."""
         found = await self._reports(keys=[self._key], args=[round(1000 * self._silence)])
-        reports = zip(map(text_of, found[::2]), map(self._document.read, found[1::2]), strict=True)
-        return {node: report for node, report in reports if report is not None}
+        reports = {text_of(node): self._document.read(text) for node, text in pairs(found).items()}
+        return {node: report for node, report in reports.items() if report is not None}

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from redis.asyncio import Redis
 
 from gateway.fleet.compare_and_set import Change, CompareAndSet
-from gateway.fleet.connection import text_of
+from gateway.fleet.connection import pairs, text_of
 from gateway.fleet.reports import STAMPED
 from gateway.model.counters import Counters, Sample
 from gateway.policies.samples import minute_begins, surplus
@@ -206,15 +206,15 @@ class Samples:
         names = ("status", "counted", "retired")
         now, flat, counted, retired = await self._read(keys=[f"{self._prefix}{name}" for name in names])
         nodes = {}
-        for name, text in _pairs(flat):
+        for name, text in pairs(flat).items():
             at, _, document = text_of(text).partition(" ")
             try:
                 told = json.loads(document)
                 nodes[text_of(name)] = NodeSample(max(0.0, (int(now) - int(at)) / 1000), dict(told))
             except _UNREADABLE:
                 continue  # written by another version
-        last = {text_of(name): _sample(text) for name, text in _pairs(counted)}
-        sums = {int(place): float(value) for place, value in _pairs(retired)}
+        last = {text_of(name): _sample(text) for name, text in pairs(counted).items()}
+        sums = {int(place): float(value) for place, value in pairs(retired).items()}
         return Statuses(
             int(now) / 1000,
             nodes,
@@ -262,11 +262,6 @@ class Samples:
             if one.end is None or one.end >= since:
                 found.setdefault(dataset, []).append(one)
         return {dataset: sorted(those, key=lambda one: (one.start, one.chunk)) for dataset, those in found.items()}
-
-
-def _pairs(flat: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
-    """The fields and values of a hash from the flat list that a script returns."""
-    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def _all(lists: Mapping[str, Sequence[bytes | str]]) -> dict[str, list[Sample]]:

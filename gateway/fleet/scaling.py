@@ -7,19 +7,17 @@ would be gone keeps its workers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection
+from typing import NamedTuple
 
 from redis.asyncio import Redis
 
-from gateway.fleet.connection import text_of
-from gateway.fleet.documents import Document
+from gateway.fleet.connection import hashes
+from gateway.fleet.documents import Document, by_rank
 from gateway.policies.space.autoscale import ScaleSettings, Scaling, TrainerReport, scaled
 
 MOST_PAST = 64
 """Changes of a rank's workers that are kept."""
-_AT_ONCE = 200
-"""Jobs whose workers are read from Redis together."""
 
 
 class WorkersChange(NamedTuple):
@@ -73,16 +71,10 @@ class WorkerScaling:
 
     async def of(self, jobs: Collection[str]) -> dict[str, dict[int, tuple[WorkersChange, ...]]]:
         """The workers of these jobs over time, by job and rank, the newest change first; jobs without any are left out."""
-        names, found = sorted(jobs), {}
-        for start in range(0, len(names), _AT_ONCE):
-            page = names[start : start + _AT_ONCE]
-            pipeline = self._redis.pipeline(transaction=False)
-            for job in page:
-                pipeline.hgetall(self._name(job))
-            for job, fields in zip(page, await pipeline.execute(), strict=True):
-                if past := _past(fields):
-                    found[job] = past
-        return found
+        names = sorted(jobs)
+        found = await hashes(self._redis, [*map(self._name, names)])
+        known = {job: by_rank(fields, "past", _PAST) for job, fields in zip(names, found, strict=True)}
+        return {job: past for job, past in known.items() if past}
 
     async def forget(self, job: str) -> None:
         """Forget the workers of a job."""
@@ -90,13 +82,3 @@ class WorkerScaling:
 
     def _name(self, job: str) -> str:
         return f"{self._prefix}job:{job}:workers"
-
-
-def _past(fields: Mapping[bytes, bytes]) -> dict[int, tuple[WorkersChange, ...]]:
-    """The changes of each rank."""
-    found: dict[int, Any] = {}
-    for name, text in fields.items():
-        word, _, rank = text_of(name).partition(":")
-        if word == "past" and rank.isdigit():
-            found[int(rank)] = _PAST.read(text)
-    return {rank: past for rank, past in sorted(found.items()) if past}

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import FiniteFloat
 from redis.asyncio import Redis
 
-from gateway.fleet.connection import text_of
+from gateway.fleet.connection import hashes, text_of
 from gateway.fleet.documents import Document
 
 MOST = 100
@@ -86,10 +86,7 @@ class VerificationQueue:
     async def all(self) -> list[Verification]:
         """All kept verifications, newest first."""
         names = [text_of(name) for name in await self._redis.lrange(self._list, 0, MOST - 1)]
-        pipeline = self._redis.pipeline(transaction=False)
-        for name in names:
-            pipeline.hgetall(self._prefix + name)
-        found = await pipeline.execute() if names else []
+        found = await hashes(self._redis, [self._prefix + name for name in names])
         return [one for one in map(_read, names, found) if one is not None]
 
 

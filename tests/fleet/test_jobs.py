@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
+from gateway.fleet import connection
 from gateway.fleet import jobs as module
 from gateway.fleet.jobs import Jobs, OtherDataset, TooManyJobs, merged
 from gateway.policies.job_limits import JobLimits
@@ -73,7 +74,7 @@ async def test_a_tenant_has_room_for_so_many(redis: Redis) -> None:
 
 async def test_jobs_are_listed_page_by_page(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: each with its own ranks, however many questions it takes."""
-    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    monkeypatch.setattr(connection, "PAGE", 2)
     for number in range(5):
         await jobs.register(record(str(number)))
         await jobs.beat(f"t/{number}", beat(epoch=number))
