@@ -27,7 +27,8 @@ from pydantic import TypeAdapter
 from redis.asyncio import Redis
 
 from gateway.fleet.connection import text_of
-from gateway.policies.space.plan import JobOrder, Plan, PoolOrder, dataset_pool
+from gateway.policies.pools import dataset_pool
+from gateway.policies.space.plan import JobOrder, Plan, PoolOrder
 
 MEMORY_EVERY = 10.0
 """Seconds between two readings of the manager's memory by a follower, at least."""

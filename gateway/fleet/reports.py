@@ -1,4 +1,4 @@
-"""What the nodes or workers of a zone report on one subject, in Redis: the last report of each, until it is too old.
+"""Reports of a zone's nodes or workers on one subject, in Redis: the last report of each, until it is too old.
 
 A kind of report is declared once, with the key of its hash and the form of a report.
 """

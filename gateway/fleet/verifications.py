@@ -90,7 +90,7 @@ class VerificationQueue:
         return [one for one in map(_read, names, found) if one is not None]
 
 
-def _read(name: str, fields: Mapping[bytes | str, bytes | str]) -> Verification | None:
+def _read(name: str, fields: Mapping[Any, Any]) -> Verification | None:
     known = {text_of(field): value for field, value in fields.items()}
     at = _AT.read(known.pop("at", None))
     nodes = {
