@@ -146,7 +146,7 @@ PATHS = {
         {"200": {"description": "the metrics"}},
     ),
 }
-"""What the OpenAPI document says of each address."""
+"""Descriptions of addresses in the OpenAPI document."""
 
 
 def describe_monitoring(app: FastAPI) -> None:

@@ -38,7 +38,7 @@ def digits() -> dict[str, bytes]:
 
 
 def learnt(images: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Those of the images that are stored, and that a network learns; the others test it."""
+    """Images that are stored, and that a network learns; the others test it."""
     return {key: body for number, (key, body) in enumerate(images.items()) if number // ROW % PARTS == 1}
 
 

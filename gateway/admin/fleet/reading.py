@@ -99,7 +99,7 @@ class FleetReading:
         return sum(node.capacity for node in self.nodes.values())
 
     def told_datasets(self) -> Iterator[Mapping[str, Any]]:
-        """What each node reports of datasets: items, bytes and resident items by id."""
+        """Reports of each node on datasets: items, bytes and resident items by id."""
         for name in self.nodes:
             told = self.told[name].document.get("datasets") if name in self.told else None
             if isinstance(told, Mapping):
