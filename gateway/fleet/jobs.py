@@ -372,6 +372,8 @@ class Jobs:
         """
         now = int(await self._call(self._now))
         values = await self._redis.hgetall(f"{self._prefix}jobs")
+        if not values:
+            return now / 1000, []
         scores: Any = await self._redis.zrange(f"{self._prefix}jobs:seen", 0, -1, withscores=True)
         seen = dict(scores)
         beats = await hashes(self._redis, [f"{self._prefix}job:{text_of(name)}" for name in values])

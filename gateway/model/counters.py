@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import NamedTuple
 
 
@@ -31,20 +32,20 @@ class Counters:
 
     def plus(self, other: Counters) -> Counters:
         """Both together."""
-        return Counters(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return Counters(*(mine + theirs for mine, theirs in zip(_of(self), _of(other), strict=True)))
 
     def times(self, share: float) -> Counters:
         """These counters multiplied by ``share``."""
-        return self if share == 1 else Counters(*(share * value for value in astuple(self)))
+        return self if share == 1 else Counters(*(share * value for value in _of(self)))
 
     def since(self, earlier: Counters) -> Counters | None:
         """The difference to earlier counters; ``None`` if a counter has decreased, which means that the node was restarted."""
-        gained = [mine - theirs for mine, theirs in zip(astuple(self), astuple(earlier), strict=True)]
+        gained = [mine - theirs for mine, theirs in zip(_of(self), _of(earlier), strict=True)]
         return None if min(gained) < 0 else Counters(*gained)
 
     def values(self) -> list[float]:
         """The numbers, in the order of the fields."""
-        return [int(value) if float(value).is_integer() else value for value in astuple(self)]
+        return [int(value) if float(value).is_integer() else value for value in _of(self)]
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Counters:
@@ -54,6 +55,10 @@ class Counters:
             ValueError, TypeError: the values are malformed.
         """
         return cls(*(float(value) for value in values[: len(fields(cls))]))
+
+
+_of = attrgetter(*(each.name for each in fields(Counters)))
+"""The numbers of counters. ``dataclasses.astuple`` copies each deeply, which was a sixteenth of an idle gateway's CPU."""
 
 
 class Sample(NamedTuple):

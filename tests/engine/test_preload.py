@@ -43,6 +43,7 @@ class Desk:
     jobs: list[JobRecord] = field(default_factory=list)
     copied: set[str] = field(default_factory=set)
     told: dict[str, NodeReport] = field(default_factory=dict)
+    times_told: int = 0
     here: set[int] | None = None
     version: int = 1
     redis_down: bool = False
@@ -77,6 +78,7 @@ class Desk:
         if self.redis_down:
             raise RedisConnectionError("down")
         self.told = report
+        self.times_told += 1
 
     def homes(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int16], tuple[object, ...]]:
         """Everything is at home here, or the items that ``here`` has by position in their chunk."""
@@ -134,6 +136,17 @@ async def rotating(desk: Desk, bodies: Sequence[bytes] | None = None, **chunks: 
     desk.read_by(data)
     desk.order(data, **chunks)
     return data
+
+
+async def test_a_node_without_planned_datasets_reports_once(desk: Desk) -> None:
+    """Rule: that there is nothing to report is said once, and not with every heartbeat; a dataset in the plan always is."""
+    for _ in range(3):
+        await desk.keeper.turn()
+    assert (desk.told, desk.times_told) == ({}, 1)
+    data = await rotating(desk)
+    for _ in range(2):
+        await desk.keeper.turn()
+    assert (list(desk.told), desk.times_told) == ([data.registration.content.id], 3)
 
 
 async def test_the_chunk_to_come_is_loaded_and_nothing_else(desk: Desk) -> None:

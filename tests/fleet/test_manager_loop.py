@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
@@ -98,6 +99,21 @@ async def test_the_leader_decides_and_all_follow(redis: Redis) -> None:
     assert (order.caching, order.chunks.loading) == (CachingMode.CHUNKED, 3)
     assert second.plan.datasets == first.plan.datasets
     assert second.plan.jobs["t/j"].cache
+
+
+async def test_the_leader_of_an_idle_zone_asks_little(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: without jobs and datasets a turn is six commands: lease, time, jobs, overrides, quotas, results in use."""
+    leader, sent = worker(redis, "a"), []
+    await turned(leader)
+    send = redis.execute_command
+
+    async def noted(*command: Any, **options: Any) -> Any:
+        sent.append(command)
+        return await send(*command, **options)
+
+    monkeypatch.setattr(redis, "execute_command", noted)
+    await leader.manager.turn()
+    assert len(sent) == 6
 
 
 async def test_the_plan_that_is_followed_can_be_seen(redis: Redis) -> None:

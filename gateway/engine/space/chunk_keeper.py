@@ -106,6 +106,7 @@ class ChunkKeeper:
         self._placed: dict[str, Registration] = {}
         self._wanted: frozenset[str] = frozenset()
         self._turns = 0
+        self._reported = True
         self._assignments = PoolAssignments(store, told.planned.keeps, eviction, told.membership.me, scores)
 
     async def turn(self) -> None:
@@ -136,6 +137,7 @@ class ChunkKeeper:
         self._rotated.clear()
         self._placed.clear()
         self._wanted = frozenset()
+        self._reported = True
 
     async def _place(self, wanted: frozenset[str]) -> None:
         """Keep open what the plan gives space: its items are spared and counted here, whichever worker serves them."""
@@ -244,7 +246,10 @@ class ChunkKeeper:
             name: NodeReport(order.chunks.loading if self._has(name, order) else -1, resident.get(name, 0))
             for name, order in orders.items()
         }
-        await self._told.reports.tell(self._told.membership.me, report)
+        # Another worker may have reported for this node before: nothing to report is said once.
+        if report or self._reported:
+            await self._told.reports.tell(self._told.membership.me, report)
+            self._reported = bool(report)
 
     def _has(self, name: str, order: PoolOrder) -> bool:
         """Whether this node has what it can have of the chunk that is being loaded."""

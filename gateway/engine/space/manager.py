@@ -230,12 +230,12 @@ class Manager:
         parts, ready = self._parts, self._electorate.ready()
         overrides, quotas = await parts.plans.overrides(), await parts.plans.quotas()
         decided = {*overrides, *quotas}
-        reports = await parts.reports.all()
-        told = [reports.get(node.id, {}) for node in ready]
         known = _claimed([job.record for job in jobs])
         # A dataset without jobs keeps what it has for as long as nobody needs it.
         holding = {name for name, order in plan.datasets.items() if order.caching is not CachingMode.NONE}
         known |= await parts.jobs.sizes(sorted((holding | decided) - set(known)))
+        reports = await parts.reports.all() if known else {}
+        told = [reports.get(node.id, {}) for node in ready]
         self._turns += 1
         if self._turns % _FORGET_EVERY == 0:
             await parts.jobs.forget_sizes({*known, *decided})
