@@ -114,9 +114,14 @@ def _why(evidence: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
     if not evidence:
         return ()
     names = "from a listing" if evidence.get("listed") else "from the names read"
-    return (
+    window = (
         ("window", f"{number(evidence.get('window'))} reads of {number(evidence.get('count'))} siblings, {names}"),
         ("order in time", f"{evidence.get('rho'):.2f} (sequential above 0.90)"),
+    )
+    if not evidence.get("threshold"):
+        return window  # a sequential window is not tested further
+    return (
+        *window,
         ("gaps", f"{evidence.get('statistic'):.3f} (skewed above {evidence.get('threshold'):.3f})"),
         ("repeats", f"{evidence.get('repeats')} (skewed above {evidence.get('most_repeats')})"),
         ("unevenness", f"{evidence.get('unevenness', 0.0):.1f} (skewed above 3.1)"),

@@ -217,6 +217,9 @@ def test_streams_say_what_was_recognised_and_what_is_held(admin, operator):
     assert "stream:lake/train/, uniform: 3.0 MB of 4.0 MB" in shown
     assert "50, 75.0% of them read" in shown
     assert "not recognised yet" in operator("streams", "show", "lake/new/").out
+    scan = {**STREAM["evidence"], "rho": 1.0, "statistic": 0.0, "threshold": 0.0}
+    admin.answers["GET streams/lake%2Fnew%2F"] = {**STREAM, "name": "lake/new/", "evidence": scan}
+    assert "skewed above" not in operator("streams", "show", "lake/new/").out
     for target, words in ((0, "ended"), (1, "paused")):
         admin.answers["GET streams/lake%2Ftrain%2F"] = {**STREAM, "pool": {**POOL, "target": target}}
         assert f"stream:lake/train/, uniform: 3.0 MB, {words}" in operator("streams", "show", "lake/train/").out
