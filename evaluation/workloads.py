@@ -255,14 +255,14 @@ def _torch(keys: Sequence[str], times: int, compute: float, where: Where) -> Non
 
 
 def _connector(keys: Sequence[str], times: int, compute: float, where: Where) -> None:
-    """The same with ``S3MapDataset`` of s3torchconnector."""
+    """The same with ``S3MapDataset`` of s3torchconnector, whose keys are those of a profile."""
     from s3torchconnector import S3ClientConfig, S3MapDataset
     from torch.utils.data import DataLoader
 
-    os.environ.update(AWS_ACCESS_KEY_ID=where.access_key, AWS_SECRET_ACCESS_KEY=SECRET)
     dataset = S3MapDataset.from_objects(
         [f"s3://{BUCKET}/{key}" for key in keys], region=REGION, endpoint=where.endpoint,
-        transform=lambda reader: len(reader.read()), s3client_config=S3ClientConfig(force_path_style=True),
+        transform=lambda reader: len(reader.read()),
+        s3client_config=S3ClientConfig(force_path_style=True, profile=where.access_key),
     )  # fmt: skip
     for _ in range(times):
         for _ in DataLoader(dataset, batch_size=8, shuffle=True):
@@ -371,10 +371,19 @@ SETS: dict[str, Callable[[], dict[str, Job]]] = {
 }
 
 
+def _profiles(scratch: Path, keys: Iterable[str]) -> Path:
+    """A file with a profile for each access key: jobs are threads, so variables of the process would give all of them one."""
+    file = scratch / "credentials"
+    names = (f"[{key}]\naws_access_key_id = {key}\naws_secret_access_key = {SECRET}\n" for key in keys)
+    file.write_text("".join(names), encoding="utf-8")
+    return file
+
+
 def _main() -> None:
     order = json.loads(sys.stdin.readline())
     jobs, cut, failed, began = SETS[order["set"]](), list[str](), list[str](), time.monotonic()
     os.environ["EVALUATION_SCRATCH"] = order["scratch"]
+    os.environ["AWS_SHARED_CREDENTIALS_FILE"] = str(_profiles(Path(order["scratch"]), jobs))
     deadline = began + order["limit"]
 
     def run(key: str, start: float) -> tuple[str, float]:
