@@ -5,14 +5,20 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import textwrap
+import threading
 import types
 from multiprocessing.queues import SimpleQueue
 from typing import Any
 
 import cloudpickle
+import pytest
 
+from larder.errors import PipelineError
 from larder.pipelines.fingerprint import Fingerprint, fingerprints
 from larder.pipelines.stages import AUTOCACHE, MAP, Stage
+from larder.pipelines.worker import pickled
+from larder.pipelines.workers import WorkerTask
+from larder.testing import MemorySource
 
 NOTEBOOK = """
     import collections, dataclasses, enum
@@ -41,6 +47,17 @@ def mark(function: Any) -> Fingerprint:
 
 def _send_digest(queue: SimpleQueue[str], function: bytes) -> None:
     queue.put(mark(pickle.loads(function)).digest)
+
+
+def test_what_cannot_be_sent_is_named() -> None:
+    """Rule: the remedy is one that is left: cloudpickle is there already."""
+    lock = threading.Lock()
+    task = WorkerTask(MemorySource(1), MemorySource(1).describe(), (Stage(MAP, 1, lambda item: lock),), 0)
+    with pytest.raises(
+        PipelineError, match=r"stage 1, map\(<lambda>\) cannot be sent .*\. Let the function make what"
+    ) as raised:
+        pickled(task)
+    assert "install" not in str(raised.value)
 
 
 def test_a_worker_sees_what_a_notebook_sees() -> None:

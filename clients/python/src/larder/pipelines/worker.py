@@ -207,9 +207,14 @@ def pickled(task: WorkerTask) -> bytes:
     except Exception as error:
         guilty = next((stage for stage in task.stages if not _can_be_sent(stage, dumps)), None)
         what = "the source" if guilty is None else str(guilty)
+        remedy = (
+            "Define the function in a module, or install cloudpickle (pip install 'larder[pipelines]'),"
+            if dumps is pickle.dumps
+            else "Let the function make what cannot be sent itself,"
+        )
         raise PipelineError(
-            f"{what} cannot be sent to worker processes ({type(error).__name__}: {error}). Define the function in a module, or "
-            "install cloudpickle (pip install 'larder[pipelines]'), or compute in the training process with workers=0"
+            f"{what} cannot be sent to worker processes ({type(error).__name__}: {error}). {remedy} or compute in the training "
+            "process with workers=0"
         ) from error
 
 
