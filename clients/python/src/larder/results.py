@@ -36,6 +36,8 @@ _MOST_BYTES = 16 << 20
 _ANSWER = 128 << 20
 """Bytes of the largest answer."""
 _STORED = frozenset({"stored", "known"})
+_TOO_LARGE, _LARGE = 413, "too-large"
+"""Status of a gateway that takes no body of this size, and its word for an element that is too large for it."""
 _ABSENT = frozenset({404, 405, 501})
 """Statuses of a gateway, or of a proxy in front of it, that does not know the addresses of results."""
 
@@ -160,7 +162,7 @@ class GatewayResults:
             replace: replace what is stored. Without it, the first element of an index stays.
         """
         sent = {"name": self._name, "owner": self._owner, **({"replace": "1"} if replace else {})}
-        done = Stored()
+        done, too_large = Stored(), list[int]()
         if self.unstored or self.waiting:
             self._lost(done, len(elements))
             return done
@@ -169,11 +171,17 @@ class GatewayResults:
             try:
                 self._round(list(page), partial(self._write, page, done, sent))
             except RequestRefused as error:
+                if error.status == _TOO_LARGE and any(pieces is not None for pieces in page.values()):
+                    too_large += page
+                    continue
                 self.unstored = str(error)
             lost = sum(pieces is not None for pieces in page.values()) - (
                 done.stored + sum(done.refused.values()) - before
             )
             self._lost(done, lost)
+        if too_large:
+            done.refused[_LARGE] = done.refused.get(_LARGE, 0) + len(too_large)
+            self.put({}, too_large)  # others need not wait for them
         return done
 
     def _lost(self, done: Stored, elements: int) -> None:

@@ -82,6 +82,25 @@ def test_a_gateway_without_results_is_asked_again(server, answer):
     results.close()
 
 
+def test_an_element_that_no_request_can_carry_is_refused_alone(server):
+    """Rule: it counts as too large, and its claim is ended; others are stored as before."""
+    asked = []
+
+    def answer(handler, request):
+        asked.append(request)
+        if len(asked) == 1:
+            problem(413, "TooLarge", "The body may have at most 10 bytes.")(handler, request)
+        else:
+            handler.send(200, b'{"results": ["stored"]}', Content_Type="application/json")
+
+    server.results = answer
+    results = GatewayResults(server.endpoint, NUMBERS, "cd" * 32, "me", credentials=ACCESS.credentials)
+    assert results.put({1: [b"one"]}).refused == {"too-large": 1}
+    assert len(asked) == 2
+    assert results.put({2: [b"two"]}).stored == 1
+    assert results.unstored == ""
+
+
 def test_a_broken_gateway_is_no_older_one(server):
     """Rule: another error costs this epoch's results, and nothing is said of the epochs to come."""
     server.results = plain(403, b"a proxy")
