@@ -31,6 +31,8 @@ from gateway.store.datasets.layout import Damaged
 MEDIA_TYPE = "application/problem+json"
 RETRY = {"Retry-After": "1"}
 LATER = {"Retry-After": "5"}
+NAME = r"^[A-Za-z0-9_@+=][A-Za-z0-9._@+=-]*$"
+"""The pattern of names that need no escaping in a URL, which refusals describe in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +121,23 @@ def _described(error: Mapping[str, Any]) -> str:
     if error["type"] == "json_invalid" and len(error["loc"]) == 2:
         return f"body: is not JSON, from character {error['loc'][1]} on"
     place = [str(part) for part in error["loc"] if part not in ("query", "path", "body")]
-    unknown = "unknown field" if error["type"] == "extra_forbidden" else str(error["msg"])
-    return f"{'.'.join(place) or 'body'}: {unknown.removeprefix('Value error, ')}"
+    return f"{'.'.join(place) or 'body'}: {_requirement(error).removeprefix('Value error, ')}"
+
+
+def _requirement(error: Mapping[str, Any]) -> str:
+    """What a value must be. Pydantic counts the characters of some texts as "items", and shows regular expressions."""
+    kind, bounds, text = error["type"], error.get("ctx", {}), isinstance(error.get("input"), str)
+    if kind == "extra_forbidden":
+        return "unknown field"
+    if kind == "missing":
+        return "is required"
+    if kind in ("string_too_short", "too_short") and text and bounds.get("min_length") == 1:
+        return "must not be empty"
+    if kind in ("string_too_long", "too_long") and text:
+        return f"has more than {bounds['max_length']} characters"
+    if kind == "string_pattern_mismatch" and bounds.get("pattern") == NAME:
+        return 'consists of letters, digits and . _ @ + = -, and begins with neither "." nor "-"'
+    return str(error["msg"])
 
 
 def note_refusal(

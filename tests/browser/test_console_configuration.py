@@ -20,13 +20,17 @@ def test_a_tenant_is_made_disabled_and_removed(window: Any, running: Running) ->
     press(page, "Create")
     field(page, "Name").fill("made")
     field(page, "Description").fill("a team")
+    field(page, "Requests per second").fill("many")
+    confirm(page, "Create")
+    expect(page.locator("#field-requests_per_second-error")).to_have_text('It must be a number such as "2000".')
+    field(page, "Requests per second").fill("2000")
     confirm(page, "Create")
     closed(page)
     expect(row(page, "made")).to_contain_text("enabled")
     admin(running, "POST", "credentials", {"access_key_id": "made-key", "tenant": "made"})
     expect(row(page, "made").get_by_role("cell").nth(1)).to_have_text("1")
     press(page, "Disable made")
-    expect(page.get_by_role("dialog")).to_contain_text("Every gateway refuses its 1 credentials")
+    expect(page.get_by_role("dialog")).to_contain_text("Every gateway refuses its 1 credential within a second")
     confirm(page, "Disable")
     expect(row(page, "made")).to_contain_text("disabled")
     assert admin(running, "GET", "credentials/made-key").json["problem"] != ""
@@ -104,6 +108,15 @@ def test_a_viewer_may_check_an_object(window: Any, running: Running) -> None:
     field(page, "Key").fill("a")
     confirm(page, "Check")
     expect(page.get_by_role("dialog")).to_contain_text("Rule 0 applies to the object: data/**.")
+
+
+def test_a_check_without_rules_says_so(window: Any, running: Running) -> None:
+    """Rule: the dialog of a check is never empty."""
+    admin(running, "PUT", "rules", {"items": []})
+    page = console(window, "rules", READ_TOKEN).page
+    press(page, "Check")
+    confirm(page, "Check")
+    expect(page.locator("#action-result")).to_have_text("There is no rule: defaults apply.")
 
 
 def test_the_audit_log_shows_who_changed_what(window: Any, running: Running) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from gateway.edge.problems import refusals
+from gateway.edge.problems import NAME, refusals
 from gateway.model.keys import is_bucket_name
 
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
@@ -52,7 +52,7 @@ Text = Annotated[str, AfterValidator(_printable), Field(max_length=1000)]
 Source = Literal["file", "catalog"]
 """Where a record is kept: in the configuration file, or in the catalog, where this API edits it."""
 
-Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_@+=][A-Za-z0-9._@+=-]*$")]
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
 """A name that needs no escaping in a URL."""
 
 

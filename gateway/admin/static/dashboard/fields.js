@@ -9,11 +9,11 @@ const SPANS = { s: 1, m: 60, h: 3600, d: 86_400 };
 export class Mistake extends Error {}
 
 // Bytes, as the configuration and the command line take them; null if there are none.
-export function parseSize(text) {
+export function parseSize(text, wanted = 'a size such as "40GB"') {
   if (text === "") return null;
   const found = /^(\d+(?:\.\d+)?)\s*([kmgtp]?i?)b?$/i.exec(text);
   const factor = found && SIZES[found[2].toUpperCase()];
-  if (!factor) throw new Mistake('must be a size such as "40GB"');
+  if (!factor) throw new Mistake(`must be ${wanted}`);
   return Math.round(Number(found[1]) * factor);
 }
 
@@ -48,7 +48,8 @@ const KINDS = {
   flag: { make: () => element("input", { type: "checkbox" }), put: (node, value) => { node.checked = Boolean(value); }, take: (node) => node.checked },
   choice: { make: choice, put: (node, value) => { node.value = value ?? ""; }, take: (node) => node.value },
   size: { make: () => element("input", { type: "text" }), put: (node, value) => { node.value = value ?? ""; }, take: (node) => parseSize(node.value.trim()) },
-  // Bytes or requests, where none is 0.
+  // Requests and bytes, where none is 0.
+  number: { make: () => element("input", { type: "text", inputmode: "decimal" }), put: (node, value) => { node.value = value || ""; }, take: (node) => parseSize(node.value.trim(), 'a number such as "2000"') ?? 0 },
   bound: { make: () => element("input", { type: "text", inputmode: "decimal" }), put: (node, value) => { node.value = value || ""; }, take: (node) => parseSize(node.value.trim()) ?? 0 },
   span: { make: () => element("input", { type: "text" }), put: (node, value) => { node.value = value ?? ""; }, take: (node) => parseSpan(node.value.trim()) },
   moment: {

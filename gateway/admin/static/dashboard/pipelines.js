@@ -26,13 +26,13 @@ function create() {
 }
 
 function stageWords({ stages }) {
-  const parts = stages.map((one) => `${one.mark ? `mark ${one.stage}` : "end"} ${seconds(one.seconds)}, ${bytes(one.bytes)}`);
+  const parts = stages.map((one) => `${one.mark ? `mark ${one.stage}` : "end"}: ${seconds(one.seconds)}, ${bytes(one.bytes)}`);
   return parts.join(" · ") || "not measured";
 }
 
 function projectedWords({ decisions }) {
   const projections = decisions.length > 0 ? decisions[0].projections : [];
-  const parts = projections.map((one) => `${one.cache === null ? "compute" : `mark ${one.cache}`} ${seconds(one.seconds)}`);
+  const parts = projections.map((one) => `${one.cache === null ? "compute" : `mark ${one.cache}`}: ${seconds(one.seconds)}`);
   return parts.join(" · ") || "–";
 }
 

@@ -29,9 +29,13 @@ function check(items) {
   return change("POST", address("rules", "check"), { body: { items } });
 }
 
+function none({ items }) {
+  return items.length === 0 ? ["There is no rule: defaults apply."] : [];
+}
+
 async function preview(items) {
   const found = await check(items);
-  return ["In the new order, the catalog's rules first:", ...found.items.map(words), ...(found.items.length === 0 ? ["There is no rule: defaults apply."] : [])];
+  return ["In the new order, the catalog's rules first:", ...found.items.map(words), ...none(found)];
 }
 
 function replace(list, { title, affects, fields, build, button, danger }) {
@@ -111,7 +115,7 @@ function checkObject(list) {
     button: "Check",
     send: (body) => change("POST", address("rules", "check"), { body }),
     said: () => "The rules are checked.",
-    done: (found, { bucket }) => ({ sentences: [...(bucket ? [applies(found, list)] : []), ...found.items.map(words)] }),
+    done: (found, { bucket }) => ({ sentences: [...(bucket ? [applies(found, list)] : none(found)), ...found.items.map(words)] }),
   });
 }
 

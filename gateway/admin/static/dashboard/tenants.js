@@ -4,9 +4,10 @@ import { address, change } from "./api.js";
 import { openAction } from "./dialog.js";
 import { count, exactSize, rate, when } from "./format.js";
 import { ListView } from "./listview.js";
+import { plural } from "./words.js";
 
 const DESCRIPTION = { name: "description", label: "Description" };
-const REQUESTS = { name: "requests_per_second", label: "Requests per second", kind: "bound", hint: "Through all gateways together; more are answered 503 SlowDown. Empty: no limit." };
+const REQUESTS = { name: "requests_per_second", label: "Requests per second", kind: "number", hint: "Through all gateways together; more are answered 503 SlowDown. Empty: no limit." };
 const BYTES = { name: "bytes_per_second", label: "Bytes per second", kind: "bound", hint: 'Of answers, such as "2GB". Empty: no limit.' };
 
 function limitWords({ requests_per_second: requests, bytes_per_second: sent }) {
@@ -40,10 +41,10 @@ function edit(tenant) {
 function switched(tenant) {
   const enabled = !tenant.enabled;
   const word = enabled ? "Enable" : "Disable";
-  const keys = `${count(tenant.credentials)} credentials`;
+  const keys = plural(tenant.credentials, "credential", "credentials");
   openAction({
     title: `${word} ${tenant.name}`,
-    affects: [enabled ? `Its ${keys} are accepted again.` : `Every gateway refuses its ${keys} within a second, until it is enabled again.`],
+    affects: [enabled ? `The tenant's ${keys} may sign again.` : `Every gateway refuses its ${keys} within a second, until it is enabled again.`],
     button: word,
     danger: !enabled,
     send: () => change("PATCH", address("tenants", tenant.name), { body: { enabled }, etag: tenant.etag }),
