@@ -10,7 +10,7 @@ from typing import Any
 from playwright.sync_api import Browser
 
 from tests.browser import figures
-from tests.browser.chromium import Played, started
+from tests.browser.chromium import PATIENCE, Played, started
 from tests.gateways import Settings, gateway
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
@@ -50,7 +50,7 @@ def api_page(browser: Browser, home: str, to: Path) -> None:
     context = browser.new_context(base_url=home, viewport=DESK)
     page = context.new_page()
     page.goto("/-/docs")
-    page.locator("[data-path='/admin/overview']").click()
+    page.locator("[data-path='/admin/overview']").click(timeout=PATIENCE)
     page.locator(".opblock .model-example").first.wait_for()
     page.evaluate("() => document.querySelector('.scheme-container').scrollIntoView()")
     page.screenshot(path=to)

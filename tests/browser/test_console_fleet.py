@@ -87,6 +87,13 @@ def test_a_warm_up_shows_its_progress_and_can_be_stopped(window: Any, running: R
     expect(page.get_by_role("button", name="Resume data/warm/", exact=True)).to_have_count(0)
 
 
+def test_a_warm_up_of_nothing_says_so(window: Any, running: Running) -> None:
+    """Rule: a prefix that no object has, such as a misspelt one, does not look like one that is loaded."""
+    admin(running, "POST", "warmups", {"access_key_id": "GWA", "bucket": "data", "prefix": "warn/"})
+    page = console(window, "warmups").page
+    expect(row(page, "data/warn/")).to_contain_text("There was nothing to load: no object has this prefix.")
+
+
 def test_a_warm_up_that_cannot_be_is_refused_at_its_field(window: Any, running: Running) -> None:
     """Rule: the gateway's words stand beside the access key that it does not know."""
     page = console(window, "warmups").page

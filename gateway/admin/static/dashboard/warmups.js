@@ -16,12 +16,13 @@ function what(warmup) {
 }
 
 function partOf({ state, done, total }) {
-  if (state === "done") return 1;
+  if (state === "done" && total !== 0) return 1;
   return total > 0 ? done / total : 0;
 }
 
 function progress(warmup) {
   if (warmup.total === null) return warmup.state === "queued" ? "waiting" : GOING.includes(warmup.state) ? "counting" : "–";
+  if (warmup.total === 0 && warmup.state === "done") return "There was nothing to load: no object has this prefix.";
   const amount = `${count(warmup.done)} of ${count(warmup.total)}, ${bytes(warmup.done_bytes)} of ${bytes(warmup.total_bytes)}`;
   return `${share(partOf(warmup))}: ${amount}`;
 }
