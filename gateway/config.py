@@ -26,11 +26,9 @@ from pydantic import (
 )
 from redis.asyncio import ConnectionPool
 
-from gateway.config_base import Seconds, Section, Size, SocketPath
+from gateway.config_base import ResultSettings, Seconds, Section, Size, SocketPath, TenantLimit
 from gateway.config_catalog import AdminSettings, DatabaseSettings
 from gateway.config_environment import Sections, settings_in
-from gateway.config_limits import TenantLimit
-from gateway.config_results import ResultSettings
 from gateway.model.errors import ConfigError
 from gateway.model.fleet import is_node_name
 from gateway.model.units import parse_duration

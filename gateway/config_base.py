@@ -1,4 +1,4 @@
-"""Common to the tables of a configuration."""
+"""The base of a configuration's tables, and the tables that other parts use alone; the others are in gateway/config.py."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from gateway.model.results import MOST_BYTES
 from gateway.model.units import parse_duration, parse_size
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0, le=2**60)]
@@ -36,3 +37,26 @@ class Section(BaseModel):
         if isinstance(value, str) and _CONTROL.search(value):
             raise ValueError("contains a control character")
         return value
+
+
+class ResultSettings(Section):
+    """Results of pipelines: elements at a mark, which jobs store and read again."""
+
+    enabled: bool = Field(True, description="store results; without, the pipelines' epochs compute")
+    tenant_percent: int = Field(
+        50, ge=0, le=100, description="percentage of the fleet's cache that the results of one tenant may take"
+    )
+    idle: Seconds = Field(
+        3600.0,
+        gt=0,
+        description="how long results keep their space without use; afterwards they leave like plain reads",
+    )
+    largest: Size = Field(16 * 1024**2, ge=1, le=MOST_BYTES, description="largest element that is stored")
+
+
+class TenantLimit(Section):
+    """The limits of one tenant through all gateways together; requests beyond them are answered 503 SlowDown."""
+
+    tenant: str = Field(min_length=1, description="name of the tenant, as in its credentials")
+    requests_per_second: float = Field(0, ge=0, le=1e9, description="requests per second; 0: no limit")
+    bytes_per_second: Size = Field(0, description='bytes of answers per second, such as "500MB"; 0: no limit')

@@ -11,7 +11,7 @@ from gateway.admin.catalog.merging import merged
 from gateway.admin.catalog.snapshot import EMPTY, Snapshot
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Rule, Settings
-from gateway.config_limits import TenantLimit
+from gateway.config_base import TenantLimit
 from gateway.engine.services import Services
 from gateway.flight import SingleFlight
 from gateway.model.errors import ConfigError

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 from gateway.api.s3.access_log import AccessLog
 from gateway.api.s3.accounting import Accounting
-from gateway.config_limits import TenantLimit
+from gateway.config_base import TenantLimit
 from gateway.engine.operations.live import LiveRequests
 from gateway.engine.operations.tenant_rates import EVERY as RATES_EVERY
 from gateway.engine.operations.tenant_rates import TenantRates

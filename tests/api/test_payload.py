@@ -111,7 +111,7 @@ async def test_hashed_body_passes_through(tmp_path: Path) -> None:
         auth, lengths(b"hello world"), arriving(b"hello ", b"", b"world"), SpoolPlace(tmp_path), MAX_SPOOL
     )
     assert await received(prepared) == b"hello world"
-    assert (prepared.length, prepared.payload_hash, prepared.replayable) == (11, digest, False)
+    assert (prepared.length, prepared.payload_hash) == (11, digest)
 
 
 async def test_wrong_hash_never_completes(tmp_path: Path) -> None:
@@ -366,7 +366,6 @@ async def test_large_body_waits_in_a_file(tmp_path: Path) -> None:
     prepared = await prepare(claim(TRAILER_FORM), headers, arriving(*parts), SpoolPlace(tmp_path), MAX_SPOOL)
     assert len(open_files(tmp_path)) == 1
     assert list(tmp_path.iterdir()) == []
-    assert prepared.replayable
     assert await received(prepared) == data
     assert await received(prepared) == data
     prepared.close()

@@ -15,7 +15,7 @@ from typing import Any
 from gateway.admin.catalog.records import CredentialRecord
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.config import Credential, Settings
-from gateway.config_limits import TenantLimit
+from gateway.config_base import TenantLimit
 
 
 class View:

@@ -35,7 +35,7 @@ from sqlalchemy import Text as TextColumn
 from gateway import config
 from gateway.admin.catalog.vault import Vault
 from gateway.admin.http.documents import Name, RequestModel, ResponseModel, Text, moment
-from gateway.config_limits import TenantLimit
+from gateway.config_base import TenantLimit
 
 
 @dataclass(frozen=True, slots=True)

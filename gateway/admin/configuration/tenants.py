@@ -13,7 +13,7 @@ from gateway.admin.catalog.withdrawals import TENANT, Withdrawal
 from gateway.admin.http.documents import ResponseModel, Source
 from gateway.admin.http.parts import AdminParts, etag_of
 from gateway.admin.http.resources import Resource
-from gateway.config_limits import TenantLimit
+from gateway.config_base import TenantLimit
 from gateway.model.datasets import ApiError
 
 

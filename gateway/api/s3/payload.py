@@ -63,11 +63,6 @@ class PreparedBody:
         self.whole: bytes | None = None
         self._source = source
 
-    @property
-    def replayable(self) -> bool:
-        """Whether the whole body is held here, so that a failed attempt can be repeated."""
-        return isinstance(self._source, Spool)
-
     def chunks(self) -> AsyncIterator[bytes]:
         """The bytes to send.
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from gateway import metrics
-from gateway.config_results import ResultSettings
+from gateway.config_base import ResultSettings
 from gateway.engine.items.homes import PREFIX, PeerNodes, split_of
 from gateway.fleet.claims import ResultClaims
 from gateway.fleet.results import ResultUses
