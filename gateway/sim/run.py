@@ -1,12 +1,19 @@
-"""Runs of a scenario, and their measurements."""
+"""Runs of a scenario, and their measurements.
+
+A run whose mode is ``"module:function"`` has its way of caching made by that function. So an idea can be compared with the others
+before a line of Larder is changed (docs/adding-a-policy.md). The module is imported from ``PYTHONPATH``, and runs with the rights
+of the user who simulates: a scenario is a program, not a document.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from gateway.model.errors import ConfigError
 from gateway.policies.space.manager import ManagerParams
 from gateway.policies.space.probing import ProbeSettings
 from gateway.sim.baselines import NeverEvict, NoCache, belady, lru
@@ -15,7 +22,6 @@ from gateway.sim.items import SimulatedItems, SimulatedSpace
 from gateway.sim.job import JobRun, Surroundings, Way
 from gateway.sim.link import Link, origin_link
 from gateway.sim.managed import Managed, Managing
-from gateway.sim.own import own_way
 from gateway.sim.scenario import DatasetSpec, Mode, RunSpec, Scenario
 
 SAMPLES = 240
@@ -79,6 +85,26 @@ def simulate(scenario: Scenario, seed: int | None = None) -> list[RunResult]:
         ConfigError: a run names a way of its own that is not there.
     """
     return [_Run(scenario, run, scenario.seed if seed is None else seed).result() for run in scenario.runs]
+
+
+MakeWay = Callable[[SimulatedSpace, Clock, Sequence[JobRun]], Way]
+"""Makes a way of caching for one run: of its space, its time and its jobs, which are added to the list afterwards."""
+
+
+def own_way(name: str) -> MakeWay:
+    """The function ``"module:function"``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    module, _, function = name.partition(":")
+    try:
+        found: MakeWay = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f'runs: mode = "{name}" is no function that can be imported ({error}); is its folder in PYTHONPATH?'
+        ) from error
+    return found
 
 
 class _Run:
