@@ -72,6 +72,17 @@ def mortal(origin: FakeOrigin, tmp_path: Path) -> Iterator[list[Running]]:
         yield running
 
 
+def know_the_fleet(reader: BatchReader) -> None:
+    """Have a reader know all nodes; asking them takes two seconds at most, which a busy machine may exceed."""
+
+    def known() -> bool:
+        assert reader.fleet is not None
+        reader.fleet.refresh()
+        return reader.fleet.view is not None
+
+    wait_until(known, 60, "the reader's knowledge of all nodes")
+
+
 class Run:
     """One rank of a job, in a thread: what it received in each epoch, and what stops it in the middle of the first."""
 
@@ -105,9 +116,7 @@ class Run:
     def _know_the_fleet(self) -> None:
         reader = self.loader.reader
         assert isinstance(reader, BatchReader)
-        assert reader.fleet is not None
-        reader.fleet.refresh()
-        assert reader.fleet.view is not None
+        know_the_fleet(reader)
         wait_until(lambda: self.job.stats()["nodes"] == 3, 30, "the job's knowledge of all nodes")
 
 
@@ -176,8 +185,7 @@ def test_each_item_is_read_once_for_the_fleet(nodes: list[Running], origin: Fake
     dataset = larder.Client(nodes[0].endpoint, credentials=KEY).register("others", file)
     stats = larder.Stats()
     reader = BatchReader(nodes[0].endpoint, dataset, credentials=KEY, stats=stats)
-    assert reader.fleet is not None
-    reader.fleet.refresh()
+    know_the_fleet(reader)
     assert sorted(reader.fetch(range(60)).indices.tolist()) == list(range(60))
     assert stats.by_node.keys() == {"node-0", "node-1", "node-2"}
     assert (stats.split, sum(stats.by_node.values())) == (1, 60)
