@@ -37,7 +37,8 @@ def test_the_line_of_the_quickstart_installs_with_the_oldest_pip(tmp_path: Path)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=BOUND)
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     variables = {**kept, "PATH": f"{environment}/bin:{os.environ['PATH']}", "VIRTUAL_ENV": str(environment)}
-    variables |= {"PIP_NO_COMPILE": "1", "PIP_PROGRESS_BAR": "off", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    # pip reads PIP_NO_COMPILE=1 as an order to compile.
+    variables |= {"PIP_COMPILE": "0", "PIP_PROGRESS_BAR": "off", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
     def run(command: str) -> str:
         ran = subprocess.run(
