@@ -32,7 +32,9 @@ class _StreamName(PathConvertor):
 
 register_url_convertor("stream", _StreamName())
 router = APIRouter(tags=["streams"])
-StreamName = Annotated[str, PathParameter(max_length=2048, description="of the stream, with its slashes")]
+StreamName = Annotated[str, PathParameter(description="of the stream, with its slashes")]
+"""Without a longest one: a request for ``NAME/pin`` that is no PUT asks for a stream of that name, which is unknown."""
+PinnedName = Annotated[str, PathParameter(max_length=2048, description="of the stream, with its slashes")]
 _MOST_PINS = 64
 """Pins of a zone. Each is a pool of every node."""
 
@@ -105,7 +107,7 @@ async def show_stream(name: StreamName, _caller: Reader, operations: Ops) -> Str
 
 @router.put("/streams/{name:stream}/pin", summary="Pin a prefix")
 async def pin_stream(
-    name: StreamName, caller: Changer, operations: Ops, parts: Parts, asked: StreamPin
+    name: PinnedName, caller: Changer, operations: Ops, parts: Parts, asked: StreamPin
 ) -> StreamDocument:
     """Keep so many bytes of a prefix, `bucket/prefix/`, or of one object, `bucket/key`, whatever others gain; the next plan, a
     heartbeat later, follows. Nothing is loaded: a warm-up does that. All pins together get at most nine tenths of the cache."""
