@@ -8,44 +8,66 @@ from typing import Any
 
 import pytest
 import requests
-import schemathesis
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    ignored_auth,
-    negative_data_rejection,
-    response_headers_conformance,
-    response_schema_conformance,
-    status_code_conformance,
-    unsupported_method,
-)
 
 from gateway.admin.app import AdminApp
+from gateway.admin.endpoints import ROUTERS as ADMIN_ROUTERS
+from gateway.admin.http.roles import PREFIX
 from gateway.admin.http.tokens import Tokens
+from gateway.api.v1.openapi import DATA_PATHS
 from gateway.config_catalog import AdminSettings
 from gateway.testing.origin import OriginThread
 from gateway.testing.signed_requests import ClientSigner
-from gateway.wiring.endpoints import api_of
+from gateway.wiring.endpoints import ROUTERS, api_of
 from tests.admin.operations_world import ADMIN, TOKEN
-from tests.effort import same_each_time
+from tests.described import described_in, operations_of, schema_of, try_operation
 from tests.gateways import Running, Settings, gateway
 
-# Not among them: that what fits a schema is accepted. Whether there is such a node, key or dataset is no schema's business.
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-    negative_data_rejection,
-    unsupported_method,
-]
+OF_ADMIN = [each for router in ADMIN_ROUTERS for each in operations_of(router.routes, PREFIX)]
+OF_CLIENTS = [each for router in ROUTERS for each in operations_of(router.routes)] + described_in(DATA_PATHS)
+FEW = 5
 
 
-schemathesis.serializer.alias("application/vnd.apache.parquet", "application/octet-stream")
-DOCUMENT = api_of(AdminApp(Tokens(AdminSettings()), None)).openapi()
-SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
-FEW = same_each_time(5)
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """What a gateway says of itself."""
+    return api_of(AdminApp(Tokens(AdminSettings()), None)).openapi()
+
+
+@pytest.fixture(scope="module")
+def schema(document: dict[str, Any]) -> Any:
+    """The same, as schemathesis has it."""
+    made = schema_of(document)
+    import schemathesis
+
+    schemathesis.serializer.alias("application/vnd.apache.parquet", "application/octet-stream")
+    return made
+
+
+@pytest.fixture(scope="module")
+def checks(schema: Any) -> list[Any]:
+    """What each answer is held against. Not among it: that what fits a schema is accepted.
+
+    Whether there is such a node, key or dataset is no schema's business.
+    """
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi.checks import (
+        content_type_conformance,
+        negative_data_rejection,
+        response_headers_conformance,
+        response_schema_conformance,
+        status_code_conformance,
+        unsupported_method,
+    )
+
+    return [
+        not_a_server_error,
+        status_code_conformance,
+        content_type_conformance,
+        response_headers_conformance,
+        response_schema_conformance,
+        negative_data_rejection,
+        unsupported_method,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -70,32 +92,51 @@ class Signed(requests.auth.AuthBase):
         return prepared
 
 
-@SCHEMA.include(path_regex="^/admin/").parametrize()
-@FEW
-def test_the_admin_addresses_are_as_described(case: schemathesis.Case, running: Running) -> None:
+@pytest.mark.hypothesis  # of `make fuzz` too
+@pytest.mark.parametrize(("method", "path"), OF_ADMIN)
+def test_the_admin_addresses_are_as_described(
+    schema: Any, running: Running, checks: list[Any], method: str, path: str
+) -> None:
     """Rule: whatever is asked, an admin address answers as its description says, and refuses what that forbids."""
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    case.call_and_validate(base_url=f"{running.endpoint}/-", headers=headers, checks=[*CHECKS, ignored_auth])
+    from schemathesis.specs.openapi.checks import ignored_auth
+
+    def holds(case: Any) -> None:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        case.call_and_validate(base_url=f"{running.endpoint}/-", headers=headers, checks=[*checks, ignored_auth])
+
+    try_operation(schema, method, path, FEW, holds)
 
 
-@SCHEMA.include(path_regex="^/v1/").parametrize()
-@FEW
-def test_the_addresses_of_clients_are_as_described(case: schemathesis.Case, running: Running) -> None:
+@pytest.mark.hypothesis  # of `make fuzz` too
+@pytest.mark.parametrize(("method", "path"), OF_CLIENTS)
+def test_the_addresses_of_clients_are_as_described(
+    schema: Any, running: Running, checks: list[Any], method: str, path: str
+) -> None:
     """Rule: whatever is asked of it, an address of clients answers as its description says."""
-    case.call_and_validate(base_url=f"{running.endpoint}/-", auth=Signed(), checks=CHECKS)
+
+    def holds(case: Any) -> None:
+        case.call_and_validate(base_url=f"{running.endpoint}/-", auth=Signed(), checks=checks)
+
+    try_operation(schema, method, path, FEW, holds)
 
 
-def test_the_description_is_the_gateways_own(running: Running) -> None:
+def test_every_operation_is_tried(document: dict[str, Any]) -> None:
+    """Rule: all that is described below /-/admin and /-/v1 is tried."""
+    described = [each for each in described_in(document["paths"]) if each[1].startswith(("/admin/", "/v1/"))]
+    assert sorted([*OF_ADMIN, *OF_CLIENTS]) == sorted(described)
+
+
+def test_the_description_is_the_gateways_own(document: dict[str, Any], running: Running) -> None:
     """Rule: what is tested here is what a running gateway serves."""
-    assert requests.get(f"{running.endpoint}/-/openapi.json", timeout=30).json() == json.loads(json.dumps(DOCUMENT))
+    assert requests.get(f"{running.endpoint}/-/openapi.json", timeout=30).json() == json.loads(json.dumps(document))
 
 
-def test_every_schema_has_examples() -> None:
+def test_every_schema_has_examples(document: dict[str, Any]) -> None:
     """Rule: every field of every admin schema has an example, or is made of schemas that have."""
-    admin = json.dumps([told for path, told in DOCUMENT["paths"].items() if path.startswith("/admin/")])
+    admin = json.dumps([told for path, told in document["paths"].items() if path.startswith("/admin/")])
     without = [
         f"{name}.{field}"
-        for name, schema in DOCUMENT["components"]["schemas"].items()
+        for name, schema in document["components"]["schemas"].items()
         if f'"#/components/schemas/{name}"' in admin
         for field, told in schema.get("properties", {}).items()
         if not _has_example(told)

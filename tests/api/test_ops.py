@@ -7,20 +7,18 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from email.message import Message
+from typing import Any
 
 import pytest
-import schemathesis
 
 from gateway.admin.app import AdminApp
 from gateway.admin.http.tokens import Tokens
+from gateway.api.ops import PATHS
 from gateway.config_catalog import AdminSettings
 from gateway.testing.origin import OriginThread
 from gateway.wiring.endpoints import api_of
-from tests.effort import same_each_time
+from tests.described import described_in, schema_of, try_operation
 from tests.gateways import Running, Settings, gateway
-
-DESCRIBED = api_of(AdminApp(Tokens(AdminSettings()), None))
-SCHEMA = schemathesis.openapi.from_dict(DESCRIBED.openapi()).include(path=["/healthz", "/readyz", "/metrics"])
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +51,17 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-@SCHEMA.parametrize()
-@same_each_time(10)
-def test_the_description_is_true(case: schemathesis.Case, running: Running) -> None:
+@pytest.fixture(scope="module")
+def schema() -> Any:
+    """The description, as schemathesis has it."""
+    return schema_of(api_of(AdminApp(Tokens(AdminSettings()), None)).openapi())
+
+
+@pytest.mark.hypothesis  # of `make fuzz` too
+@pytest.mark.parametrize(("method", "path"), described_in(PATHS))
+def test_the_description_is_true(schema: Any, running: Running, method: str, path: str) -> None:
     """Rule: every address that /-/openapi.json describes answers as it says there, whatever is asked of it."""
-    case.call_and_validate(base_url=f"{running.endpoint}/-")
+    try_operation(schema, method, path, 10, lambda case: case.call_and_validate(base_url=f"{running.endpoint}/-"))
 
 
 def test_the_description_names_the_addresses_as_they_are(running: Running) -> None:
