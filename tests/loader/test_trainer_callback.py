@@ -1,6 +1,7 @@
 """The Trainer's callback, called as the Trainer calls it; the package itself is not needed."""
 
 from collections import Counter
+from importlib import import_module
 from itertools import islice
 from types import SimpleNamespace
 
@@ -8,12 +9,17 @@ import pytest
 
 import larder
 from larder.ranks import Ranks
-from larder.torch import transformers, watch
-from larder.torch.transformers import LoaderState
+from larder.torch import watch
 from tests.loader.making import dataset_of, loader_of, numbers, whole
 
 SKIPPING = SimpleNamespace(ignore_data_skip=True)
 SAVING = SimpleNamespace(should_save=True)
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    """The module, which imports the package if it is there: a second for the process of these tests, and no other."""
+    return import_module("larder.torch.transformers")
 
 
 def at(step, **callbacks):
@@ -21,7 +27,7 @@ def at(step, **callbacks):
     return SimpleNamespace(global_step=step, stateful_callbacks=callbacks)
 
 
-def test_states_of_ranks_are_saved_as_one(monkeypatch):
+def test_states_of_ranks_are_saved_as_one(monkeypatch, transformers):
     """Rule: the first rank saves what all ranks have received; one process goes on with exactly the rest."""
     ranks = [watch(loader_of(dataset_of(rank=rank, world=2))) for rank in range(2)]
     first = [number for loader in ranks for number in numbers(islice(loader, 2))]
@@ -32,13 +38,15 @@ def test_states_of_ranks_are_saved_as_one(monkeypatch):
 
     monkeypatch.setattr(transformers, "distributed_ranks", lambda: Ranks(0, 2))
     monkeypatch.setattr(transformers.distributed, "all_gather_object", gather)
-    saving = LoaderState()
+    saving = transformers.LoaderState()
     saving.on_train_begin(SKIPPING, at(0), None, train_dataloader=ranks[0])
     saving.on_epoch_end(SKIPPING, at(2), SimpleNamespace(should_save=False))
     assert saving.saved is None
     saving.on_step_end(SKIPPING, at(2), SAVING)
     resumed = watch(loader_of(dataset_of()))
-    LoaderState().on_train_begin(SKIPPING, at(2, LoaderState=saving.state()), None, train_dataloader=resumed)
+    transformers.LoaderState().on_train_begin(
+        SKIPPING, at(2, LoaderState=saving.state()), None, train_dataloader=resumed
+    )
     assert Counter(first + numbers(resumed)) == whole()
 
 
@@ -50,11 +58,11 @@ def test_states_of_ranks_are_saved_as_one(monkeypatch):
         (True, True, 5, larder.StateError, "without LoaderState"),
     ],
 )
-def test_a_run_that_could_not_resume_exactly(skips, watched, step, error, message):
+def test_a_run_that_could_not_resume_exactly(transformers, skips, watched, step, error, message):
     """Rule: what would deliver items twice, or lose some, is refused when training begins."""
     loader = loader_of(dataset_of())
     with pytest.raises(error, match=message):
-        LoaderState().on_train_begin(
+        transformers.LoaderState().on_train_begin(
             SimpleNamespace(ignore_data_skip=skips),
             at(step),
             None,
