@@ -132,8 +132,8 @@ async def test_many_digests_of_one_prefix(read: Convert, tmp_path: Path) -> None
     fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(32), count, [None, pa.py_buffer(digests.tobytes())])
     columns = columns_of([]) | {
         "digest": fixed,
-        "bucket": pa.array(["data"] * count),
-        "key": pa.array(["k"] * count),
+        "bucket": pa.repeat("data", count),
+        "key": pa.repeat("k", count),
         "offset": pa.nulls(count, pa.int64()),
         "length": pa.nulls(count, pa.int64()),
     }
@@ -334,9 +334,9 @@ async def test_too_little_memory(read_apart: Convert, tmp_path: Path) -> None:
     """Rule: a file that takes more memory than the reader has ends the reader, not the gateway."""
     size = 3_000_000
     columns = columns_of([]) | {
-        "digest": pa.array([sha("a")], pa.binary(32)).take(pa.array(np.zeros(size, np.int64))),
-        "bucket": pa.array(["b" * 200] * size),
-        "key": pa.array(["k"] * size),
+        "digest": pa.repeat(pa.scalar(sha("a"), pa.binary(32)), size),
+        "bucket": pa.repeat("b" * 200, size),
+        "key": pa.repeat("k", size),
         "offset": pa.nulls(size, pa.int64()),
         "length": pa.nulls(size, pa.int64()),
     }
