@@ -61,7 +61,7 @@ def test_belady_is_no_worse_than_the_others(simulated):
     """Rule: MIN knows the future; nobody who reads in the same order hits more often."""
     runs = [run(mode, mode, warm=True) for mode in ("static", "lru", "belady")]
     tables = (dataset("d", "4GB"), job("j", "d", count=3), *runs)
-    results = simulated(*tables, duration=4000, measure_from=500)
+    results = simulated(*tables, duration=2000, measure_from=500)
     hits = {name: sum(each.hits for each in result.jobs) for name, result in results.items()}
     assert hits["belady"] > max(hits["static"], hits["lru"])
 
