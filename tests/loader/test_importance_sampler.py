@@ -438,6 +438,13 @@ def test_a_refused_state_changes_nothing():
     assert sampler.state_dict() == before
 
 
+def test_fewer_items_than_ranks():
+    """Rule: ranks that cannot exchange need an item each; all of them raise."""
+    for rank in range(3):
+        with pytest.raises(ValueError, match="2 items are too few for 3 ranks"):
+            list(ImportanceSampler([0, 1], unseen=0.5, ranks=(rank, 3)))
+
+
 def test_an_empty_dataset():
     """Rule: there is nothing to sample of it, which is said when it is used."""
     with pytest.raises(ValueError, match="a dataset of 0 items cannot be sampled"):

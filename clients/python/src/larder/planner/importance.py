@@ -103,7 +103,12 @@ class ImportancePlan:
             rank: this rank.
             world: number of ranks; every share has equally many entries, so up to ``world - 1`` items come once more.
             apart: whether ranks have a part each, because they cannot exchange scores.
+
+        Raises:
+            ValueError: there are fewer items than parts.
         """
+        if apart and self.items < world:
+            raise ValueError(f"{self.items} items are too few for {world} ranks that cannot exchange scores")
         if self.epoch != NEVER:
             self._curve.close()
         started = bool(self._curve.means) or self._curve.silent
