@@ -119,8 +119,8 @@ class ObjectReads:
         head = [*headers, (b"content-length", b"%d" % length)]
         if status == 206:
             head.append((b"content-range", content_range(start, stop, meta.size).encode()))
-        else:
-            _add_checksums(head, exchange, meta)
+        elif meta.checksums and exchange.wants_checksums:
+            head += _raw(meta.checksums)
         if ask.head:
             return Answer(status, head, b"", found.outcome, found.reason)
         body = await self._engine.open(ask, found, start, stop)
@@ -189,11 +189,6 @@ _OF_304 = (b"etag", b"last-modified", b"cache-control", b"expires", b"content-lo
 
 def _not_modified_head(headers: RawHeaders) -> RawHeaders:
     return [pair for pair in headers if pair[0] in _OF_304]
-
-
-def _add_checksums(head: RawHeaders, exchange: Exchange, meta: ObjectMeta) -> None:
-    if meta.checksums and exchange.wants_checksums:
-        head.extend(_raw(meta.checksums))
 
 
 def _unsatisfiable(exchange: Exchange, found: Found) -> S3Error:
