@@ -24,14 +24,14 @@ from gateway.sim.figures import pyplot
 from larder.pipelines import Pipeline
 from larder.source import Access
 
-SWEPT = 200
+SWEPT = 100
 """Elements of an epoch."""
-POINTS = (0.0, 0.001, 0.002, 0.004, 0.008, 0.012, 0.016, 0.024)
-"""Seconds of the stage between the two marks."""
-DECODED, EXPANDED = 16 * 1024, 512 * 1024
+POINTS = (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
+"""Seconds of both stages, for an element."""
+DECODED, EXPANDED = 64 * 1024, 4 * 1024**2
 """Bytes of an element at the first and at the second mark."""
-DECODE = 0.002
-"""Seconds of the stage before the first mark."""
+DECODE = 0.5
+"""Share of the time that is spent before the first mark."""
 FIXED: Mapping[str, str | int] = {"compute": "compute", "source": 2, "full": 4}
 """Modes that a user sets: the number of the mark whose results are stored."""
 AUTOMATIC = "automatic"
@@ -89,7 +89,7 @@ def run() -> None:
     with (
         tempfile.TemporaryDirectory() as temporary,
         origin([swept, ticks], 0, 0) as store,
-        fleet(store, Path(temporary) / "fleet", 4e9, nodes=1) as running,
+        fleet(store, Path(temporary) / "fleet", 16e9, nodes=1) as running,
     ):
         running.register(swept)
         running.register(ticks)
@@ -133,8 +133,8 @@ def _swept(running: Fleet, seconds: float, name: str, **options: Any) -> Pipelin
     access = Access(credentials=CREDENTIALS)
     begun = larder.pipeline("swept", endpoint=running.endpoints[0], access=access, workers=WORKERS, **options)
     name = f"{name} {seconds}"  # results of one point are not another's
-    begun = begun.map(Working(DECODE, DECODED, name)).autocache()
-    return begun.map(Working(seconds, EXPANDED, name)).autocache().batch(BATCH)
+    begun = begun.map(Working(DECODE * seconds, DECODED, name)).autocache()
+    return begun.map(Working((1 - DECODE) * seconds, EXPANDED, name)).autocache().batch(BATCH)
 
 
 def _job(running: Fleet, dataset: str, name: str) -> larder.Job:
@@ -235,7 +235,7 @@ def _sweep_text(points: Mapping[float, Mapping[str, Side]]) -> str:
         chosen = times[sides[AUTOMATIC].mode] / cheapest
         far += chosen > 1 + NEAR
         shown = [f"{times[name]:.2f} s" for name in sides]
-        rows.append([f"{1000 * seconds:.0f} ms", *shown, sides[AUTOMATIC].mode, f"{chosen:.2f}"])
+        rows.append([f"{1000 * seconds:g} ms", *shown, sides[AUTOMATIC].mode, f"{chosen:.2f}"])
     columns = ["work", *FIXED, AUTOMATIC, "it chose", "chosen / cheapest"]
     verdict = (
         f"The mode that was chosen is within {NEAR:.0%} of the cheapest fixed one at each point."
@@ -243,8 +243,8 @@ def _sweep_text(points: Mapping[float, Mapping[str, Side]]) -> str:
         else f"The mode that was chosen is NOT within {NEAR:.0%} of the cheapest fixed one at {far} of {len(points)} points."
     )
     return (
-        f"After Figure 8. An item becomes {DECODED // 1024} KiB in {1000 * DECODE:.0f} ms, where the first mark is (*source*), "
-        f"and {EXPANDED // 1024} KiB in the time of *work*, where the second one is (*full*). {WORKERS} workers; median of "
+        f"After Figure 8. An item becomes {DECODED // 1024} KiB in {DECODE:.0%} of the time of *work*, where the first mark is "
+        f"(*source*), and {EXPANDED // 1024} KiB in the rest, where the second one is (*full*). {WORKERS} workers; median of "
         f"{ROUNDS} epochs of {SWEPT} elements. All sides take turns, epoch by epoch. The automatic side is a job of its own: its "
         f"results have other fingerprints.\n\n{table(columns, rows)}\n\n{verdict}"
     )
@@ -256,6 +256,7 @@ def _sweep_plot(points: Mapping[float, Mapping[str, Side]]) -> str:
         times = [_seconds(sides)[name] for sides in points.values()]
         style = {"linestyle": "", "marker": "*", "markersize": 12} if name == AUTOMATIC else {"marker": "o"}
         axes.plot([1000 * seconds for seconds in points], times, label=name, **style)
+    axes.set_xscale("symlog", linthresh=0.5)
     axes.set_xlabel("ms of work per element")
     axes.set_ylabel("seconds of an epoch")
     axes.set_ylim(bottom=0)
