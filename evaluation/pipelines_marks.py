@@ -24,18 +24,18 @@ from gateway.sim.figures import pyplot
 from larder.pipelines import Pipeline
 from larder.source import Access
 
-SWEPT = 100
-"""Elements of an epoch."""
+SWEPT = 160
+"""Elements of an epoch: more than a profile needs."""
 POINTS = (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 """Seconds of both stages, for an element."""
-DECODED, EXPANDED = 64 * 1024, 4 * 1024**2
-"""Bytes of an element at the first and at the second mark."""
+DECODED, EXPANDED, CROPPED = 64 * 1024, 2 * 1024**2, 16 * 1024
+"""Bytes of an element at the first mark, at the second, and at the end."""
 DECODE = 0.5
 """Share of the time that is spent before the first mark."""
 FIXED: Mapping[str, str | int] = {"compute": "compute", "source": 2, "full": 4}
 """Modes that a user sets: the number of the mark whose results are stored."""
 AUTOMATIC = "automatic"
-WORKERS, BATCH, ROUNDS, SETTLING = 2, 2, 3, 3
+WORKERS, BATCH, ROUNDS, SETTLING = 2, 2, 5, 3
 PATIENCE = 60.0
 """Seconds after which a job that has not been decided on, or has not settled, is given up."""
 NEAR = 0.05
@@ -134,7 +134,8 @@ def _swept(running: Fleet, seconds: float, name: str, **options: Any) -> Pipelin
     begun = larder.pipeline("swept", endpoint=running.endpoints[0], access=access, workers=WORKERS, **options)
     name = f"{name} {seconds}"  # results of one point are not another's
     begun = begun.map(Working(DECODE * seconds, DECODED, name)).autocache()
-    return begun.map(Working((1 - DECODE) * seconds, EXPANDED, name)).autocache().batch(BATCH)
+    begun = begun.map(Working((1 - DECODE) * seconds, EXPANDED, name)).autocache()
+    return begun.map(Working(0.0, CROPPED, name)).batch(BATCH)
 
 
 def _job(running: Fleet, dataset: str, name: str) -> larder.Job:
@@ -244,7 +245,8 @@ def _sweep_text(points: Mapping[float, Mapping[str, Side]]) -> str:
     )
     return (
         f"After Figure 8. An item becomes {DECODED // 1024} KiB in {DECODE:.0%} of the time of *work*, where the first mark is "
-        f"(*source*), and {EXPANDED // 1024} KiB in the rest, where the second one is (*full*). {WORKERS} workers; median of "
+        f"(*source*), and {EXPANDED // 1024} KiB in the rest, where the second one is (*full*); a last stage "
+        f"leaves {CROPPED // 1024} KiB of it. {WORKERS} workers; median of "
         f"{ROUNDS} epochs of {SWEPT} elements. All sides take turns, epoch by epoch. The automatic side is a job of its own: its "
         f"results have other fingerprints.\n\n{table(columns, rows)}\n\n{verdict}"
     )
