@@ -25,7 +25,7 @@ from larder.pipelines import Pipeline
 from larder.source import Access
 
 SWEPT = 160
-"""Elements of an epoch: more than a profile needs."""
+"""Elements of an epoch."""
 POINTS = (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 """Seconds of both stages, for an element."""
 DECODED, EXPANDED, CROPPED = 64 * 1024, 2 * 1024**2, 16 * 1024

@@ -61,6 +61,23 @@ def test_a_profile_is_of_one_number_of_workers_and_one_mark():
     assert meter.profile(counted(5 * ELEMENTS), 2)["cache"] == 2
 
 
+def test_short_epochs_are_profiled_together():
+    """Elements of several epochs make a profile, without those of each epoch's first batch, unless mark or workers changed."""
+    meter, short = ProfileMeter(STAGES), ELEMENTS // 2
+    seen = []
+    for epoch in range(4):
+        meter.begin(None)
+        seen += [meter.profile(counted((short + 1) * epoch + each), 1) for each in (1, short + 1)]
+    assert [each and each["end"]["num_elements"] for each in seen] == [None, None, None, ELEMENTS] * 2
+    assert round(seen[3]["end"]["active_time"], 9) == 0.002
+    meter.begin(None)
+    assert [meter.profile(counted(1000 + each), 1) for each in (0, short)] == [None, None]
+    meter.begin(2)
+    assert [meter.profile(counted(2000 + each), 1) for each in (0, short)] == [None, None]
+    meter.begin(2)
+    assert [meter.profile(counted(3000 + each), 2) for each in (0, short)] == [None, None]
+
+
 def test_a_pipeline_without_stages_has_no_profile():
     """Items that are only read need no decision."""
     meter = ProfileMeter(ProfiledStages(0, {}))

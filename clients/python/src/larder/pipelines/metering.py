@@ -158,6 +158,8 @@ class ProfiledStages:
 class ProfileMeter:
     """Makes profiles of the counts that workers return: one for each ``ELEMENTS`` elements that the same workers computed.
 
+    An epoch may have fewer elements than that: those of the epochs before count too, as long as mark and workers stay the same.
+
     Args:
         stages: of the pipeline.
     """
@@ -165,6 +167,9 @@ class ProfileMeter:
     def __init__(self, stages: ProfiledStages) -> None:
         self._stages = stages
         self._before: Counts | None = None
+        self._latest: Counts = {}
+        self._earlier: Counts = {}
+        """What the epochs before have added to the profile that is being measured."""
         self._workers = 0
         self._cache: int | None = None
 
@@ -176,6 +181,10 @@ class ProfileMeter:
 
     def begin(self, cache: int | None) -> None:
         """An epoch begins, with the mark that is stored or read in it."""
+        if cache != self._cache:
+            self._earlier = {}
+        elif self._before is not None:
+            self._earlier = {stage: self._passed(self._latest, stage) for stage in self._points}
         self._cache, self._before = cache, None
 
     def profile(self, counts: Counts, workers: int) -> dict[str, object] | None:
@@ -185,16 +194,26 @@ class ProfileMeter:
             counts: of all workers since the pipeline began; not changed afterwards.
             workers: their number; 0 while it is changing.
         """
-        if self._before is None or workers != self._workers or not workers:
+        self._latest = counts
+        if not workers:
+            self._before = None
+            return None
+        if self._before is None or workers != self._workers:
             # What was computed before the first batch of an epoch includes the start of the workers.
+            if workers != self._workers:
+                self._earlier = {}
             self._before, self._workers = counts, workers
             return None
         end = self._stages.end
         if not end or self._passed(counts, end).elements < ELEMENTS:
             return None
-        points = {stage: self._passed(counts, stage) for stage in (0, *self._stages.marks, end)}
-        self._before = counts
+        points = {stage: self._passed(counts, stage) for stage in self._points}
+        self._before, self._earlier = counts, {}
         return self._profile(points, workers)
+
+    @property
+    def _points(self) -> tuple[int, ...]:
+        return 0, *self._stages.marks, self._stages.end
 
     def _profile(self, points: Counts, workers: int) -> dict[str, object]:
         end = self._stages.end
@@ -211,12 +230,12 @@ class ProfileMeter:
 
     def _passed(self, counts: Counts, stage: int) -> StageCounts:
         """The counts of a stage since the last profile."""
-        now, before = counts.get(stage, StageCounts()), (self._before or {}).get(stage, StageCounts())
+        now, before, earlier = (each.get(stage, StageCounts()) for each in (counts, self._before or {}, self._earlier))
         return StageCounts(
-            now.elements - before.elements,
-            now.seconds - before.seconds,
-            now.bytes - before.bytes,
-            now.measured - before.measured,
+            now.elements - before.elements + earlier.elements,
+            now.seconds - before.seconds + earlier.seconds,
+            now.bytes - before.bytes + earlier.bytes,
+            now.measured - before.measured + earlier.measured,
         )
 
 
