@@ -92,7 +92,11 @@ def test_a_job_gets_past_its_measurement(running: Running, items: Stock, tmp_pat
         access = Access(credentials=KEY, timeout=20.0)
         made = larder.pipeline(items.name, endpoint=running.endpoint, job=run, workers=0, access=access).map(step)
         batches = made.batch(4)
-        while "steady" not in (phases := run.stats()["phases"]):
+        while "measure" not in run.stats()["phases"]:
+            assert sum(len(batch["index"]) for batch in batches) == ITEMS
+        # A job is steady before its turn to be measured, too.
+        before = run.stats()["phases"].get("steady")
+        while (phases := run.stats()["phases"]).get("steady") == before:
             assert sum(len(batch["index"]) for batch in batches) == ITEMS
     assert phases["probe-miss"]["steps"] >= 10
     assert 0 < phases["measure"]["hits"] <= phases["measure"]["items"]
