@@ -273,7 +273,7 @@ def chunked_epochs(there: System, epochs: int, *, jobs: int = 1, pace: float = 0
 
 
 def gateway_places(there: System, caching: str, epochs: int, substitute: int) -> order.Places:
-    """Where each item came in each epoch, through the gateway."""
+    """The position of each item in each epoch, through the gateway."""
     loader = there.loader("order", caching, substitute=substitute)
     places = np.empty((epochs, len(there.keys)))
     for epoch in range(epochs):

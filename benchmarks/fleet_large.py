@@ -50,7 +50,7 @@ from gateway.model.counters import Counters
 from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey
 from gateway.policies.ring import Ring
-from gateway.policies.space.plan import Phase
+from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals
 
 ROUNDS = 3

@@ -30,7 +30,7 @@ Steps = Iterator[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a reader reads.
+    """The target of a reader.
 
     Args:
         endpoint: of the server.

@@ -78,7 +78,7 @@ class Judged:
 
 
 def machine() -> dict[str, str]:
-    """Where and with what the numbers were measured."""
+    """The machine and the versions that the numbers were measured with."""
     cpu = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
     nginx = subprocess.run(["nginx", "-v"], capture_output=True, text=True).stderr.strip()
     return {

@@ -211,7 +211,7 @@ class _Lists(_Training):
         yield from np.split(self._lists[epoch], range(BATCH, ITEMS, BATCH))
 
     def learn(self, epoch: int, ids: Items, losses: Floats) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class _Coarse(_Training):

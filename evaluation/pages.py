@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "evaluation"
 
 
 def machine() -> str:
-    """Where the numbers come from, in a line."""
+    """The origin of the numbers, in a line."""
     cpu = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
     return (
         f"{cpu[1] if cpu else platform.processor()}, {os.cpu_count()} cores; Python {platform.python_version()}; "

@@ -1,4 +1,4 @@
-"""Where pipelines of real jobs cache: the decision beside all fixed modes, and a job that finds what another one has stored.
+"""The marks at which pipelines of real jobs cache: the decision beside all fixed modes, and a job that finds another's results.
 
 After Cachew (ATC 2022), Figures 8 and 11.
 """
@@ -35,7 +35,9 @@ DECODE = 0.5
 FIXED: Mapping[str, str | int] = {"compute": "compute", "source": 2, "full": 4}
 """Modes that a user sets: the number of the mark whose results are stored."""
 AUTOMATIC = "automatic"
-WORKERS, BATCH, ROUNDS, SETTLING = 2, 2, 5, 3
+WORKERS, BATCH, ROUNDS = 2, 2, 5
+SETTLED = 10.0
+"""Seconds for which a decision has to stand: an epoch that stores, and three heartbeats with what reading takes."""
 PATIENCE = 60.0
 """Seconds after which a job that has not been decided on, or has not settled, is given up."""
 NEAR = 0.05
@@ -58,7 +60,7 @@ class Side:
 
     @property
     def mode(self) -> str:
-        """Where the fleet decided to cache."""
+        """The mark at which the fleet decided to cache."""
         mark = None if self.job is None else self.job.pipeline_directive.cache
         return "compute" if mark is None else next(name for name, cache in FIXED.items() if cache == mark)
 
@@ -151,14 +153,16 @@ def _epoch(pipeline: Pipeline) -> float:
 
 
 def _until_decided(pipeline: Pipeline, job: larder.Job) -> None:
-    """Train until a mark has been decided on and stored, and for some epochs in which the decision is made again if it must."""
-    began = time.monotonic()
-    while job.pipeline_directive.reason in ("", "profiling", "not-measured"):
+    """Train until a decision has stood for some time: it is made again if reads take longer than was thought."""
+    began = changed = time.monotonic()
+    while time.monotonic() - changed < SETTLED:
+        before = job.pipeline_directive.cache
         _epoch(pipeline)
+        decided = job.pipeline_directive.reason not in ("", "profiling")
+        if not decided or job.pipeline_directive.cache != before:
+            changed = time.monotonic()
         if time.monotonic() - began > PATIENCE:
-            raise RuntimeError(f"nothing was decided: {job.pipeline_directive}")
-    for _ in range(SETTLING):
-        _epoch(pipeline)
+            raise RuntimeError(f"nothing was decided that stands: {job.pipeline_directive}")
 
 
 def _two_jobs(running: Fleet) -> dict[str, Sharing]:
@@ -248,7 +252,8 @@ def _sweep_text(points: Mapping[float, Mapping[str, Side]]) -> str:
         f"(*source*), and {EXPANDED // 1024} KiB in the rest, where the second one is (*full*); a last stage "
         f"leaves {CROPPED // 1024} KiB of it. {WORKERS} workers; median of "
         f"{ROUNDS} epochs of {SWEPT} elements. All sides take turns, epoch by epoch. The automatic side is a job of its own: its "
-        f"results have other fingerprints.\n\n{table(columns, rows)}\n\n{verdict}"
+        f"results have other fingerprints, and it is timed when the decision has stood for {SETTLED:g} seconds.\n\n"
+        f"{table(columns, rows)}\n\n{verdict}"
     )
 
 

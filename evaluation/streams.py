@@ -44,6 +44,8 @@ ORDERS: dict[str, tuple[ReadOrder, Pattern]] = {
     for name, order in orders.items()
 }
 ORIGIN = OriginSpec(bandwidth="125MB", latency="100ms")
+DRAWN = 18
+"""Mixes that are drawn at random."""
 
 
 def run() -> None:
@@ -68,6 +70,8 @@ def run() -> None:
         _lifetime(),
         "## Never worse",
         _never_worse(),
+        "### Mixes that nobody chose",
+        _drawn(),
         "## Writing a scenario",
         _reference(),
     )
@@ -403,9 +407,10 @@ MIXES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _never_worse() -> str:
-    rows = []
-    for name, orders in MIXES.items():
+def _mixes(mixes: Mapping[str, tuple[str, ...]]) -> tuple[str, list[str]]:
+    """The table of mixes, and the names of those that miss the goal."""
+    rows, missed = [], []
+    for name, orders in mixes.items():
         prefixes, clients = _mix(orders)
         capacity = int(0.35 * sum(prefix.files * prefix.size for prefix in prefixes))
         found = _simulated(prefixes, clients, _runs("lru", "uniform", streams=()), capacity)
@@ -415,15 +420,40 @@ def _never_worse() -> str:
         kept = streams.hit_ratio() >= best - 0.01 and streams.origin_bytes <= 1.05 * least
         ratios = [f"{found[mode].hit_ratio():.1%}" for mode in ("lru", "uniform", "streams")]
         rows.append([name, *ratios, f"{streams.origin_bytes / least:.2f}", "yes" if kept else "no"])
+        missed += [] if kept else [name]
+    return table(["mix", "LRU", "uniform", "streams", "origin bytes", "kept"], rows), missed
+
+
+def _never_worse() -> str:
+    text, _ = _mixes(MIXES)
     return "\n\n".join(
         [
             "Ten mixes with a cache of 35 %. The goal: hits within a point of the better of LRU and uniform, and at most 1.05 "
             "times the origin bytes of the lesser.",
-            table(["mix", "LRU", "uniform", "streams", "origin bytes", "kept"], rows),
+            text,
             "In *one-hit wonders* a skewed and a random stream share the cache. With fixed parts, of whatever size, they have at "
             f"most {_fixed_parts():.1%} together. What goes beyond that comes from time: a stream that ends leaves its space to "
             "the other within seconds. In *scan storm over queries* the scans are loaded ahead and hardly wait; their parts of "
             "the cache save bytes from the store.",
+        ]
+    )
+
+
+def _drawn() -> str:
+    """Mixes that nobody chose."""
+    mixes = {}
+    for number in range(DRAWN):
+        rng = np.random.default_rng([5, number])
+        orders = tuple(map(str, rng.choice(list(ORDERS), int(rng.integers(2, 5)))))
+        mixes[f"{number + 1}: {'; '.join(orders)}"] = orders
+    text, missed = _mixes(mixes)
+    return "\n\n".join(
+        [
+            f"{DRAWN} mixes of two to four orders, drawn with fixed seeds, under the same rules; no rule was tuned on them.",
+            text,
+            f"{len(missed)} of {DRAWN} miss the goal. What costs bytes is space, not loads in vain: it begins in equal parts and "
+            "moves a twentieth a minute. Scans that are loaded ahead are through in a few minutes, before the parts that "
+            "queries do not need have come to them.",
         ]
     )
 

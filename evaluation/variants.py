@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from gateway.cli import main
-from gateway.engine.space import stream_prefetch
+from gateway.engine.space import manager, stream_keeper, stream_prefetch
 from gateway.engine.space.importance_keeper import ImportanceKeeper
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.stream_prefetch import StreamPrefetcher
@@ -61,9 +61,12 @@ def _put(where: object, **replaced: object) -> None:
 
 
 def scale_time() -> None:
-    """Let policies wait for ``TIME`` of their times."""
+    """Let policies wait for ``TIME`` of their times. Reports of streams come and are read in every turn: as old as they are
+    otherwise, they would make a stream that is read seem idle for longer than the scaled times to live."""
     _put(stream_space, ROUND=ROUND * TIME, _GRAIN=stream_space._GRAIN * TIME)
     _put(lifetime, BASE=lifetime.BASE * TIME, PAUSE_BASE=lifetime.PAUSE_BASE * TIME)
+    _put(stream_keeper, _REPORT_EVERY=1)
+    _put(manager, _STREAMS_EVERY=1)
 
 
 def load_no_stream_whole() -> None:
@@ -78,7 +81,7 @@ def recognise_nothing() -> None:
 
 
 def prefetch_nothing() -> None:
-    """Nothing is loaded ahead."""
+    """Load nothing ahead."""
     load_no_stream_whole()
     _put(StreamPrefetcher, seen=lambda *_: None, turn=lambda _: None)
 
@@ -196,7 +199,7 @@ def evict_farthest() -> None:
 
 
 def load_nothing_important() -> None:
-    """Nothing of the next list is loaded ahead: the paper's APP without its prefetch."""
+    """Load nothing of the next list ahead: the paper's APP without its prefetch."""
 
     async def load(*_: object) -> None:
         pass

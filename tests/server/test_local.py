@@ -110,7 +110,7 @@ def test_what_a_killed_server_leaves_is_replaced(launch, path):
 
 
 def test_everybody_may_connect_whatever_the_umask(path):
-    """Rule: the socket has mode 0666, also as a service with a umask of 077, whose umask stays as it was."""
+    """Rule: the socket has mode 0666, even in a service with umask 077, and the umask is unchanged."""
     mask = os.umask(0o077)
     try:
         listener = LocalListener(path, 1)
@@ -144,7 +144,7 @@ def test_a_socket_that_became_anothers_is_not_removed(path):
 
 @pytest.mark.parametrize("kind", ["file", "link"])
 def test_only_a_socket_is_replaced(path, kind):
-    """Rule: a file is left alone, and so is a link to a socket that nobody serves."""
+    """Rule: a regular file stays, and so does a link to a socket without a server."""
     file = Path(path).with_name("other")
     if kind == "file":
         Path(path).write_text("precious")
@@ -201,7 +201,7 @@ def test_what_workers_are_told():
 
 @pytest.mark.parametrize("wrong", ["relative.sock", "/" + "x" * 107])
 def test_paths_that_no_socket_can_have(tmp_path, wrong):
-    """Rule: a relative path, or one that is too long for the kernel, is refused by the setting's name."""
+    """Rule: a relative path, or one too long for the kernel, is refused, naming the setting."""
     file = tmp_path / "larder.toml"
     file.write_text(f'[server]\nunix_socket = "{wrong}"\n[[origins]]\nendpoint = "http://127.0.0.1:9"\n')
     with pytest.raises(ConfigError, match=r"server\.unix_socket: must be an absolute path of at most 107 bytes"):
@@ -237,8 +237,7 @@ def test_a_reader_that_stopped_reading_loses_its_connection(start, make_file, pa
     with connected(path) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         assert sock.recv(1000)
-        wait_until(lambda: not running.server.server_state.connections)
-        assert not running.server.server_state.tasks
+        wait_until(lambda: not running.server.server_state.connections and not running.server.server_state.tasks)
 
 
 class Timers:
@@ -273,7 +272,7 @@ class Timers:
 
 
 def test_a_slow_reader_keeps_its_connection():
-    """Rule: what counts is the time without a byte, not that of the whole answer; nothing is timed while nothing waits."""
+    """Rule: the limit is for the time without a sent byte, not for the whole answer; no timer runs while nothing waits."""
     world = Timers()
     channel = Channel(world, world)
     channel.give_up_after(600.0)
