@@ -19,14 +19,13 @@ from typing import Any
 
 from gateway import metrics, tracing
 from gateway.admin.app import AdminApp
-from gateway.admin.configuration.rule_probe import RuleProbe
 from gateway.api.ops import Lifecycle, Monitoring, OpsApp
-from gateway.api.peer.announcements import PeerAnnouncements
+from gateway.api.peer.announcements import announcements
 from gateway.api.peer.app import PEER, PeerApp
-from gateway.api.peer.importance import PeerImportance
+from gateway.api.peer.importance import peer_importance
 from gateway.api.peer.items import PeerItemsEdge
 from gateway.api.peer.objects import PeerObjects
-from gateway.api.peer.results import PeerResults
+from gateway.api.peer.results import peer_results
 from gateway.api.s3.accounting import Accounting
 from gateway.api.s3.app import ReadPaths, S3App
 from gateway.api.s3.auth import Authenticator, split_address
@@ -269,7 +268,7 @@ class Larder(Router):
         forgetting = Forgetting(
             services.store, lambda: [each.name for each in live.effective.origins], services.forgotten
         )
-        self._admin = Administration(self._settings, live, RuleProbe(listings), forgetting)
+        self._admin = Administration(self._settings, live, listings, forgetting)
         await self._admin.start(self._start, authenticator, self._stack)
         return authenticator, live
 
@@ -323,10 +322,10 @@ class Larder(Router):
         registrations = share(settings, self._start.redis, registry, engine.services.fleet, self._stack)
         self._loop(registrations.run())
         planned = management.planned
-        batches = BatchEndpoint(engine.batches, planned, management.parts.reads.note, BatchAccounting(accounting))
+        batches = BatchEndpoint(engine.batches, planned, BatchAccounting(accounting))
         fleet = engine.services.fleet
         self._results = Results(store, fleet, management.claims, management.parts.results, settings.results)
-        results = ResultsEndpoint(self._results, management.parts.reads.note)
+        results = ResultsEndpoint(self._results)
         self._data = DataApp(identities, registrations, batches, results, store, settings.server.max_in_flight)
         scores = engine.services.scores
         assert isinstance(scores, ItemScores)
@@ -346,9 +345,9 @@ class Larder(Router):
                 "object": objects.address,
                 **items.addresses(),
                 **everywhere.peers().addresses(),
-                **PeerAnnouncements(ground.channel.announce_for).addresses,
-                **PeerImportance(self._exchange, registrations.find).addresses,
-                **PeerResults(registrations, self._results).addresses,
+                "announce": announcements(ground.channel.announce_for),
+                "importance": peer_importance(self._exchange, registrations.find),
+                "results": peer_results(registrations, self._results),
             }
             limit = self._settings.server.max_in_flight
             self._peer = PeerApp(ground.fleet.gate, ground.engine.services.origin.has, addresses, limit)

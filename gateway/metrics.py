@@ -281,7 +281,7 @@ PIPELINES = Gauge(
 )
 PIPELINE_DECISIONS = Counter(
     "larder_pipeline_decisions_total",
-    "Decisions where a pipeline caches, by reason: fastest, nothing-to-gain, no-marks, no-room, not-measured, profiling, "
+    "Decisions where a pipeline caches, by reason: fastest, nothing-to-gain, no-marks, no-room, profiling, "
     "shared, override",
     ["reason"],
 )

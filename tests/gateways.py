@@ -305,6 +305,11 @@ def fleet_document(node: Running) -> Any:
 
 
 def cache_status(response: Mapping[str, Any]) -> str:
-    """The x-larder-cache header of a boto3 answer: ``HIT``, ``MISS; reason=cold``, ..."""
+    """The x-larder-cache header of a boto3 answer: ``HIT``, ``MISS; reason=cold``, ...
+
+    Reads the body, if there is one: an answer that is left unread keeps its connection open.
+    """
+    if "Body" in response:
+        response["Body"].read()
     value: str = response["ResponseMetadata"]["HTTPHeaders"].get("x-larder-cache", "")
     return value

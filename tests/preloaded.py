@@ -1,15 +1,29 @@
 """What the fork server of ``tests.forked`` imports, so that no gateway that it forks has to."""
 
+from types import SimpleNamespace
+
+from gateway.config import AdminSettings
 from gateway.imports import imported
 
 _WHEN_SERVING = (
+    "_strptime",
     "aiosqlite",
+    "anyio._backends._asyncio",
+    "encodings.ascii",
+    "gateway.admin.catalog.sqlite",
     "gateway.admin.catalog.upgrading",
     "gateway.admin.endpoints",
+    "gateway.commands.starting",
+    "gateway.fleet.background",
+    "gateway.fleet.embedded",
     "gateway.origin.chain",
     "gateway.origin.control",
+    "gateway.origin.trial",
     "gateway.server.protocol",
+    "gateway.wiring.endpoints",
     "numpy.random",
+    "sqlalchemy.dialects.sqlite.aiosqlite",
+    "sqlalchemy.ext.asyncio",
     "uvicorn.lifespan.on",
     "uvicorn.loops.uvloop",
     "uvloop",
@@ -18,3 +32,10 @@ _WHEN_SERVING = (
 
 for _module in ("gateway.cli", "gateway.commands.serving", "gateway.app", *_WHEN_SERVING):
     imported(_module)
+
+# The routes of both applications, which a gateway builds after its start.
+_app = imported("gateway.admin.app")
+imported("gateway.admin.endpoints").api_of(SimpleNamespace(), imported("gateway.admin.http.roles").PREFIX)
+imported("gateway.wiring.endpoints").api_of(
+    _app.AdminApp(imported("gateway.admin.http.tokens").Tokens(AdminSettings()), None)
+)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
@@ -61,15 +62,22 @@ _PAGE, _PAGE_NAME = re.compile("^Page_(.*)_$"), r"\1Page"
 _NEVER_SENT = ("HTTPValidationError", "ValidationError")
 
 
-def describe_all(app: FastAPI, admin: Callable[[], FastAPI]) -> None:
-    """Make ``app`` serve the document of both. ``admin`` is called for the first document."""
-    own: Callable[[], Document] = app.openapi
-    made: list[Document] = []
+def describe_all(app: FastAPI, admin: Callable[[], FastAPI], *more: Callable[[Mapping[str, Any]], Document]) -> None:
+    """Make ``app`` serve the document of both.
 
+    Args:
+        app: the application.
+        admin: called for the first document.
+        more: add what FastAPI does not know to the document of ``app``.
+    """
+    own: Callable[[], Document] = app.openapi
+
+    @cache
     def openapi() -> Document:
-        if not made:
-            made.append(merged(own(), admin().openapi()))
-        return made[0]
+        document = own()
+        for addition in more:
+            document = addition(document)
+        return merged(document, admin().openapi())
 
     app.openapi = openapi  # type: ignore[method-assign]
 

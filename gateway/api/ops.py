@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from pydantic import BaseModel, Field
@@ -20,9 +20,6 @@ from gateway.engine.operations.counting import WorkersCollector
 from gateway.model.datasets import ApiError
 from gateway.policies.troubles import Trouble
 from gateway.server.refusals import Receive, Scope, Send
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
 
 log = logging.getLogger("larder.v1")
 
@@ -149,15 +146,12 @@ PATHS = {
 """Descriptions of addresses in the OpenAPI document."""
 
 
-def describe_monitoring(app: FastAPI) -> None:
-    """Add these addresses to an application's OpenAPI document."""
-    generate = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = generate()
-        document["paths"] = {**PATHS, **document["paths"]}
-        for model in (Health, Readiness):
-            document["components"]["schemas"][model.__name__] = model.model_json_schema()
-        return document
-
-    app.openapi = openapi  # type: ignore[method-assign]
+def with_monitoring(document: Mapping[str, Any]) -> dict[str, Any]:
+    """An OpenAPI document with these addresses."""
+    components = document["components"]
+    schemas = {model.__name__: model.model_json_schema() for model in (Health, Readiness)}
+    return {
+        **document,
+        "paths": {**PATHS, **document["paths"]},
+        "components": {**components, "schemas": {**components["schemas"], **schemas}},
+    }

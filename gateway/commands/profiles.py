@@ -6,9 +6,9 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.commands.connection import connected, path
+from gateway.commands.connection import Admin, connected, path
 from gateway.commands.grammar import duration, pages, place, subcommand, subcommands
-from gateway.commands.output import Column, document, facts, hint, line, moment, note, number, printable, size, table
+from gateway.commands.output import Column, facts, hint, line, moment, note, number, printable, size, table
 from gateway.commands.resources import add_list, answering, deleting, listing, posting
 from gateway.commands.warm import follow
 
@@ -44,7 +44,11 @@ def add(command: ArgumentParser) -> None:
     add_list(commands, "profiles", "list the profiles", listing("profiles", _COLUMNS))
     _add_record(commands)
     shown = subcommand(
-        commands, "show", "show one profile, and its first reads", _show, "larder-gateway profiles show eval --limit 0"
+        commands,
+        "show",
+        "show one profile, and its first reads",
+        answering(_found, _show),
+        "larder-gateway profiles show eval --limit 0",
     )
     pages(shown, 10)
     warmed = subcommand(
@@ -104,13 +108,12 @@ def _amount(profile: Mapping[str, Any]) -> str:
     return f"{number(profile.get('reads'))} reads, {size(profile.get('bytes'))}"
 
 
-def _show(options: Namespace) -> int:
-    with connected(options) as admin:
-        found = admin.get(path("profiles", options.name))
-        reads = list(admin.listed(path("profiles", options.name, "reads"), options.limit))
-    if options.json:
-        document({**found, "items": reads})
-        return 0
+def _found(admin: Admin, options: Namespace) -> dict[str, Any]:
+    found = admin.get(path("profiles", options.name))
+    return {**found, "items": list(admin.listed(path("profiles", options.name, "reads"), options.limit))}
+
+
+def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
     facts(
         (
             ("profile", found.get("name")),
@@ -122,8 +125,7 @@ def _show(options: Namespace) -> int:
             ("until", moment(found.get("until"))),
         )
     )
-    table(_READS, reads, "no reads yet")
-    return 0
+    table(_READS, found["items"], "no reads yet")
 
 
 def _warm(options: Namespace) -> int:

@@ -12,10 +12,11 @@ from gateway.commands.output import PROGRAM, Column, document, line, printable, 
 
 Ask = Callable[[Admin, Namespace], Any]
 Tell = Callable[[Namespace, Any], object]
+Status = Callable[[Namespace, Any], int]
 
 
-def answering(ask: Ask, tell: Tell) -> Run:
-    """A command that prints the result of ``ask``: by ``tell``, or as JSON with ``--json``."""
+def answering(ask: Ask, tell: Tell, status: Status = lambda _options, _answer: 0) -> Run:
+    """A command that prints the result of ``ask``: by ``tell``, or as JSON with ``--json``; ``status`` is that of its exit."""
 
     def run(options: Namespace) -> int:
         with connected(options) as admin:
@@ -24,7 +25,7 @@ def answering(ask: Ask, tell: Tell) -> Run:
             document(answer)
         else:
             tell(options, answer)
-        return 0
+        return status(options, answer)
 
     return run
 

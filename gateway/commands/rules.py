@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.commands.connection import Admin, connected
+from gateway.commands.connection import Admin
 from gateway.commands.grammar import place, subcommand, subcommands
-from gateway.commands.output import Column, age, document, line, printable, table
+from gateway.commands.output import Column, age, line, printable, table
 from gateway.commands.resources import answering
 from gateway.model.errors import ConfigError
 
@@ -67,7 +67,7 @@ def add(command: ArgumentParser) -> None:
         commands,
         "check",
         "show which rule applies to an object, or which rules match no object",
-        _check,
+        answering(_check, _tell, _wrong),
         "larder-gateway rules check datasets/imagenet/train/0001.jpg",
         "# exit status 1 if a rule matches no object, or is hidden by an earlier one",
         "larder-gateway rules check",
@@ -91,32 +91,30 @@ def _show(_options: Namespace, answer: Mapping[str, Any]) -> None:
     table(_COLUMNS, answer["items"], _DEFAULTS)
 
 
-def _check(options: Namespace) -> int:
+def _check(admin: Admin, options: Namespace) -> Any:
     body: dict[str, Any] = {} if options.file is None else {"items": _read(options.file)}
     if options.place is not None:
         bucket, key = options.place
         if not key:
             raise ConfigError("BUCKET/KEY: name an object; a rule may apply to a part of a bucket")
         body = {**body, "bucket": bucket, "key": key, "reach": False}
-    with connected(options) as admin:
-        answer = admin.ask("POST", "rules/check", body)
-    rules = answer["items"]
-    if options.json:
-        document(answer)
-    elif options.place is not None:
-        _tell(answer.get("position"), rules)
-    else:
+    return admin.ask("POST", "rules/check", body)
+
+
+def _tell(options: Namespace, answer: Mapping[str, Any]) -> None:
+    rules, position = answer["items"], answer.get("position")
+    if options.place is None:
         table(_CHECKED, rules, "no rules")
-    wrong = options.place is None and any(rule.get("verdict") in ("nothing", "hidden") for rule in rules)
-    return 1 if wrong else 0
-
-
-def _tell(position: int | None, rules: Sequence[Mapping[str, Any]]) -> None:
-    if position is None:
+    elif position is None:
         line(_DEFAULTS)
-        return
-    rule = rules[position]
-    line(printable(f"rule {position} applies: {rule.get('match')} ({rule.get('source')})"))
+    else:
+        rule = rules[position]
+        line(printable(f"rule {position} applies: {rule.get('match')} ({rule.get('source')})"))
+
+
+def _wrong(options: Namespace, answer: Mapping[str, Any]) -> int:
+    wrong = any(rule.get("verdict") in ("nothing", "hidden") for rule in answer["items"])
+    return 1 if wrong and options.place is None else 0
 
 
 def _replace(admin: Admin, options: Namespace) -> Any:

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.commands import datasets, jobs, nodes
-from gateway.commands.connection import connected
 from gateway.commands.grammar import asking, describe
 from gateway.commands.output import (
     STYLES,
-    document,
     facts,
     heading,
     line,
@@ -24,13 +22,14 @@ from gateway.commands.output import (
     speed,
     table,
 )
+from gateway.commands.resources import answering
 
 
 def add(command: ArgumentParser) -> None:
     """Define the command's arguments."""
     describe(
         command,
-        _status,
+        answering(lambda admin, _: admin.get("overview"), _show, _problem),
         "Nodes, traffic, jobs, datasets, and problems with their remedies. Exit status 1 if there is a problem of severity\n"
         "error, for use in health checks.",
         "larder-gateway status --endpoint http://127.0.0.1:9000 --token-file /etc/larder/admin-token",
@@ -39,18 +38,11 @@ def add(command: ArgumentParser) -> None:
     asking(command)
 
 
-def _status(options: Namespace) -> int:
-    with connected(options) as admin:
-        overview = admin.get("overview")
-    problems = overview.get("problems", [])
-    if options.json:
-        document(overview)
-    else:
-        _show(overview)
-    return 1 if any(problem.get("severity") == "error" for problem in problems) else 0
+def _problem(_options: Namespace, overview: Mapping[str, Any]) -> int:
+    return 1 if any(problem.get("severity") == "error" for problem in overview.get("problems", [])) else 0
 
 
-def _show(overview: Mapping[str, Any]) -> None:
+def _show(_options: Namespace, overview: Mapping[str, Any]) -> None:
     headline(overview)
     table(nodes.COLUMNS, overview.get("nodes", []), "no nodes")
     line()

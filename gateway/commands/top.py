@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.commands import nodes, status, streams, traffic
@@ -13,6 +12,7 @@ from gateway.commands.connection import Admin, connected
 from gateway.commands.grammar import asking, count, describe, duration
 from gateway.commands.output import (
     Column,
+    console,
     document,
     heading,
     line,
@@ -29,10 +29,6 @@ _ROWS = 8
 """Rows of each table."""
 _EVERY = 2.0
 """Seconds between two refreshes."""
-_CLEAR = "\x1b[H\x1b[2J"
-"""Moves the cursor home and clears the screen (ECMA-48: CUP, ED)."""
-_ALTERNATE, _NORMAL = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-"""Switches to a screen of its own without a cursor, and back (xterm's control sequences)."""
 _POOLS = (
     Column("pool"),
     Column("what"),
@@ -75,26 +71,18 @@ def _top(options: Namespace) -> int:
         elif options.once or not terminal():
             _show(admin.get("overview"), options.rows)
         else:
-            with _screen() as clear:
-                _refresh(admin, options, clear)
+            _refresh(admin, options)
     return 0
 
 
-def _refresh(admin: Admin, options: Namespace, clear: Callable[[], None]) -> None:
-    while True:
-        overview = admin.get("overview")
-        clear()
-        _show(overview, options.rows)
-        time.sleep(options.every)
-
-
-@contextmanager
-def _screen() -> Iterator[Callable[[], None]]:
-    print(_ALTERNATE, end="")
-    try:
-        yield lambda: print(_CLEAR, end="")
-    finally:
-        print(_NORMAL, end="", flush=True)
+def _refresh(admin: Admin, options: Namespace) -> None:
+    paper = console()
+    with paper.screen():
+        while True:
+            overview = admin.get("overview")
+            paper.clear()
+            _show(overview, options.rows)
+            time.sleep(options.every)
 
 
 def _show(overview: Mapping[str, Any], rows: int) -> None:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from gateway.demo import data, steps, table
-from gateway.demo.clients import VISION
+from gateway.demo.clients import VISION, s3_client
 from gateway.demo.interrupts import Interrupts
 from gateway.demo.processes import DemoFailed
 from gateway.demo.table import console
@@ -42,7 +42,7 @@ def _show(world: World, small: Mapping[str, bytes]) -> dict[str, bytes]:
     )
     large = data.large()
     steps.store(world, {**small, **large})
-    client = world.client(world.endpoint, VISION)
+    client = s3_client(world.endpoint, VISION)
     rows = steps.cold_and_warm(world, client, small, large)
     console.print()
     console.print(table.passes(rows))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import NamedTuple
 
 from gateway.demo.clients import VISION
 from gateway.demo.data import BUCKET
-from gateway.demo.plan import Epoch, TrainingPlan
+from gateway.demo.plan import Epoch, TrainingPlan, read_results
 from gateway.demo.processes import DemoFailed
 from gateway.demo.table import console
 from gateway.demo.world import World
@@ -58,7 +57,16 @@ def learn(world: World, training: Mapping[str, bytes], testing: Mapping[str, byt
         gateway = _register(world, digest_file, capacity, len(training))
     except LarderError as error:
         raise DemoFailed(f"the dataset could not be registered: {error}") from error
-    plan = TrainingPlan(world.origin, gateway, DATASET, BUCKET, dict(training), dict(testing), EPOCHS, SEED)
+    plan = TrainingPlan(
+        origin=world.origin,
+        gateway=gateway,
+        dataset=DATASET,
+        bucket=BUCKET,
+        training=dict(training),
+        testing=dict(testing),
+        epochs=EPOCHS,
+        seed=SEED,
+    )
     epochs = _run(world, plan)
     check(epochs, len(training))
     prepared = (
@@ -84,31 +92,23 @@ def _register(world: World, digest_file: Path, capacity: int, items: int) -> str
 def _run(world: World, plan: TrainingPlan) -> list[Epoch]:
     """Train in a separate process, and show progress."""
     plan_file, results = world.ground.folder / "plan.json", world.ground.folder / "epochs.jsonl"
-    plan.write(plan_file)
+    plan_file.write_text(plan.model_dump_json())
     if not console.is_terminal:
         console.print("  training", soft_wrap=True)
     with console.status("training a small network ...") as status:
         command = (sys.executable, "-m", "gateway.demo.training", str(plan_file), str(results))
         child = world.ground.start("training", command)
         child.wait_for_end(SECONDS, _telling(results, plan.epochs, status.update))
-    return _read(results)
+    return read_results(Epoch, results)
 
 
 def _telling(results: Path, epochs: int, update: Callable[[str], None]) -> Callable[[], None]:
     def tell() -> None:
-        done = len(_read(results))
+        done = len(read_results(Epoch, results))
         way = "plain boto3" if done < epochs else "Larder"
         update(f"training a small network through {way}: epoch {done % epochs + 1} of {epochs} ...")
 
     return tell
-
-
-def _read(results: Path) -> list[Epoch]:
-    """The epochs so far; an incomplete line is left for later."""
-    if not results.exists():
-        return []
-    lines = results.read_text().splitlines(keepends=True)
-    return [Epoch(**json.loads(line)) for line in lines if line.endswith("\n")]
 
 
 def check(epochs: Sequence[Epoch], items: int) -> None:

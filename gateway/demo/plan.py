@@ -1,15 +1,52 @@
-"""Messages between the demo and its training process."""
+"""Messages between the demos and the processes of their jobs: a task as a file of JSON, results as lines of JSON."""
 
 from __future__ import annotations
 
-import base64
-import json
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from gateway.demo.processes import DemoFailed
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingPlan:
+class Message(BaseModel):
+    """A message; bytes are base64 in JSON."""
+
+    model_config = ConfigDict(frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
+
+
+M = TypeVar("M", bound=Message)
+
+
+def read_task(kind: type[M], file: Path) -> M:
+    """The task in a file."""
+    return kind.model_validate_json(file.read_text())
+
+
+def read_results(kind: type[M], file: Path) -> list[M]:
+    """The results so far; an incomplete line is left for later."""
+    if not file.exists():
+        return []
+    lines = file.read_text().splitlines(keepends=True)
+    return [kind.model_validate_json(line) for line in lines if line.endswith("\n")]
+
+
+def check_once(of: str, epoch: int, seen: Counter[str], expected: Iterable[str]) -> None:
+    """Check that every key came exactly once in an epoch of a job.
+
+    Raises:
+        DemoFailed: one did not.
+    """
+    wanted = Counter(list(expected))
+    if seen != wanted:
+        lost, twice = (wanted - seen).total(), (seen - wanted).total()
+        raise DemoFailed(f"epoch {epoch} of {of}: {lost} items did not come, {twice} came more than once")
+
+
+class TrainingPlan(Message):
     """A training task and its data.
 
     Args:
@@ -32,24 +69,8 @@ class TrainingPlan:
     epochs: int
     seed: int
 
-    def write(self, file: Path) -> None:
-        """Write the task for `read`."""
-        fields = asdict(self)
-        for name in ("training", "testing"):
-            fields[name] = {key: base64.b64encode(body).decode() for key, body in fields[name].items()}
-        file.write_text(json.dumps(fields))
 
-    @classmethod
-    def read(cls, file: Path) -> TrainingPlan:
-        """Parse the result of `write`."""
-        fields = json.loads(file.read_text())
-        for name in ("training", "testing"):
-            fields[name] = {key: base64.b64decode(text) for key, text in fields[name].items()}
-        return cls(**fields)
-
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(Message):
     """The results of one epoch.
 
     Args:

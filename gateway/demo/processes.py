@@ -6,11 +6,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
-
-from gateway.demo.interrupts import Interrupts
 
 STOP_SECONDS = 10.0
 START_SECONDS = 60.0
@@ -79,23 +76,3 @@ class Child:
 
     def _last_lines(self) -> str:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
-
-
-def start(name: str, command: Sequence[str | Path], folder: Path, stack: ExitStack, interrupts: Interrupts) -> Child:
-    """Start a process in ``folder``, with its output in ``folder/name.log``; ``stack`` ends it."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
-    log = folder / f"{name}.log"
-    with interrupts.uninterrupted(), log.open("wb") as output:
-        process = subprocess.Popen(  # noqa: S603 - the commands are the demo's own
-            command,
-            cwd=folder,
-            # PyTorch creates this folder at import; by default it would stay behind in the temporary directory.
-            env={**inherited, "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchinductor")},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        child = Child(name, process, log)
-        stack.callback(child.stop)
-    return child

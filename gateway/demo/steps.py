@@ -8,7 +8,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from gateway.demo.clients import ORIGIN_KEYS, SPEECH
+from gateway.demo.clients import ORIGIN_KEYS, SPEECH, s3_client
 from gateway.demo.data import BUCKET, LARGE_KEY, unique_size
 from gateway.demo.processes import DemoFailed
 from gateway.demo.reads import each, read, read_all
@@ -23,7 +23,7 @@ SPEECH_KEY = "speech/hello.txt"
 
 def store(world: World, objects: Mapping[str, bytes]) -> None:
     """Put the data into the origin, bypassing the gateway: the buckets that a team already has."""
-    client = world.client(world.origin, ORIGIN_KEYS)
+    client = s3_client(world.origin, ORIGIN_KEYS)
     client.create_bucket(Bucket=BUCKET)
     each("storing objects at the origin", objects.items(), lambda item: _put(client, *item))
 
@@ -80,14 +80,14 @@ def written(world: World, client: Any, small: Mapping[str, bytes]) -> tuple[str,
         raise DemoFailed(f"{key} should have been in the cache before it was overwritten")
     client.put_object(Bucket=BUCKET, Key=key, Body=new)
     read(client, key, new)
-    read(world.client(world.origin, ORIGIN_KEYS), key, new)
+    read(s3_client(world.origin, ORIGIN_KEYS), key, new)
     told = f"{key} overwritten while it was cached: the next read gave the new bytes, as did the origin."
     return told, {**small, key: new}
 
 
 def refused(world: World, small: Mapping[str, bytes]) -> str:
     """Check that a tenant is refused an object outside its allow-list, although the object is cached."""
-    speech = world.client(world.endpoint, SPEECH)
+    speech = s3_client(world.endpoint, SPEECH)
     speech.put_object(Bucket=BUCKET, Key=SPEECH_KEY, Body=b"hello")
     read(speech, SPEECH_KEY, b"hello")
     before = world.origin_requests()

@@ -1,17 +1,15 @@
 """The training part of the demo: one small network, trained on the same images through boto3 and through Larder's loader.
 
 A separate process, because it forks workers and because PyTorch takes a while to import. Run as ``python -m
-gateway.demo.training PLAN RESULTS``: PLAN is the file written by ``TrainingPlan.write``, RESULTS gets a line of JSON per epoch.
+gateway.demo.training PLAN RESULTS``: PLAN is a file with a ``TrainingPlan``, RESULTS gets a line with an ``Epoch`` for each.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,7 @@ import torch
 from torch import nn
 
 from gateway.demo.clients import origin_requests
-from gateway.demo.plan import Epoch, TrainingPlan
+from gateway.demo.plan import Epoch, TrainingPlan, check_once, read_task
 from gateway.demo.processes import DemoFailed
 from gateway.demo.ways import Batch, ImageSource, PlainBoto3, ThroughLarder, collate, decode
 
@@ -42,11 +40,11 @@ def train(plan: TrainingPlan, way: ImageSource) -> Iterator[Epoch]:
         seconds = time.perf_counter() - began
         requests = origin_requests(plan.origin) - requests
         hits, joined = (now - then for now, then in zip(way.early(), before, strict=True))
-        check_once(way.name, number, seen, plan.training)
+        check_once(f"the training through {way.name}", number, seen, plan.training)
         yield Epoch(
-            way.name,
-            number,
-            seconds,
+            way=way.name,
+            number=number,
+            seconds=seconds,
             items=seen.total(),
             hits=hits,
             joined=joined,
@@ -76,18 +74,6 @@ def learn(
     return seen
 
 
-def check_once(way: str, epoch: int, seen: Counter[str], expected: Iterable[str]) -> None:
-    """Check that every key came exactly once.
-
-    Raises:
-        DemoFailed: one did not.
-    """
-    wanted = Counter(list(expected))
-    if seen != wanted:
-        lost, twice = (wanted - seen).total(), (seen - wanted).total()
-        raise DemoFailed(f"epoch {epoch} through {way}: {lost} items did not come, {twice} came more than once")
-
-
 def accuracy(model: nn.Module, testing: Batch) -> float:
     """The share of images that the network classifies correctly."""
     with torch.no_grad():
@@ -98,11 +84,11 @@ def accuracy(model: nn.Module, testing: Batch) -> float:
 def main(plan_file: Path, results: Path) -> None:
     """Train with both sources. boto3 comes first: the loader keeps loading ahead for a moment after its end."""
     torch.set_num_threads(1)
-    plan = TrainingPlan.read(plan_file)
+    plan = read_task(TrainingPlan, plan_file)
     with results.open("w", buffering=1) as lines:
         for way in (PlainBoto3, ThroughLarder):
             for epoch in train(plan, way(plan)):
-                lines.write(json.dumps(asdict(epoch)) + "\n")
+                lines.write(epoch.model_dump_json() + "\n")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -10,12 +12,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
-from gateway.demo.clients import ORIGIN_KEYS, SPEECH, VISION, DemoKeys, get, origin_requests, s3_client
+from gateway.demo.clients import ORIGIN_KEYS, SPEECH, VISION, get, origin_requests
 from gateway.demo.data import BUCKET
 from gateway.demo.interrupts import Interrupts
-from gateway.demo.processes import Child, DemoFailed, start
+from gateway.demo.processes import Child, DemoFailed
 
 CAPACITY = 1000**3
 
@@ -65,6 +66,11 @@ class DemoProcesses:
         command: starts a gateway; ``--config FILE`` is appended.
     """
 
+    folder: Path
+    stack: ExitStack
+    interrupts: Interrupts
+    command: Sequence[str]
+
     @classmethod
     def within(cls, name: str, stack: ExitStack, interrupts: Interrupts, command: Sequence[str]) -> DemoProcesses:
         """Processes in a new temporary folder, which is removed at the end."""
@@ -72,14 +78,24 @@ class DemoProcesses:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"larder-{name}-"))
         return cls(Path(folder), stack, interrupts, command)
 
-    folder: Path
-    stack: ExitStack
-    interrupts: Interrupts
-    command: Sequence[str]
-
     def start(self, name: str, command: Sequence[str | Path]) -> Child:
-        """Start a process that ends with the demo."""
-        return start(name, command, self.folder, self.stack, self.interrupts)
+        """Start a process in ``folder`` that ends with the demo; its output is in ``folder/name.log``."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("LARDER_")}
+        log = self.folder / f"{name}.log"
+        with self.interrupts.uninterrupted(), log.open("wb") as output:
+            process = subprocess.Popen(  # noqa: S603 - the commands are the demo's own
+                command,
+                cwd=self.folder,
+                # PyTorch creates this folder at import; by default it would stay behind in the temporary directory.
+                env={**inherited, "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "torchinductor")},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+            child = Child(name, process, log)
+            self.stack.callback(child.stop)
+        return child
 
     def start_origin(self) -> str:
         """Start an origin; returns its address."""
@@ -103,10 +119,6 @@ class World:
     origin: str
     endpoint: str
     gateway: Child
-
-    def client(self, endpoint: str, keys: DemoKeys) -> Any:
-        """A plain boto3 S3 client without retries, so that every counted request is intended."""
-        return s3_client(endpoint, keys)
 
     def origin_requests(self) -> int:
         """The number of requests that have arrived at the origin, counted there."""

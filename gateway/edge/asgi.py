@@ -1,6 +1,6 @@
 """Shared by all ASGI applications of the edges: the choice of the application, and the wrapper around each.
 
-FastAPI with its endpoints and their documents is a third of what a gateway imports. Requests for data do without it, so it is
+FastAPI with its endpoints and their documents would cost a start a fifth of a second. Requests for data do without it, so it is
 imported after the start (``LateApp``).
 """
 

@@ -125,7 +125,7 @@ def _described(error: Mapping[str, Any]) -> str:
 
 
 def _requirement(error: Mapping[str, Any]) -> str:
-    """What a value must be. Pydantic counts the characters of some texts as "items", and shows regular expressions."""
+    """The requirement, in words. Pydantic counts the characters of some texts as "items", and shows regular expressions."""
     kind, bounds, text = error["type"], error.get("ctx", {}), isinstance(error.get("input"), str)
     if kind == "extra_forbidden":
         return "unknown field"

@@ -1,9 +1,10 @@
-"""Where the pipelines of jobs cache, in Redis: one decision for all ranks of a job, made by whichever gateway hears of it first.
+"""The marks at which the pipelines of jobs cache, in Redis: one decision for all ranks of a job.
 
-The decision is ``policies/space/cache_mode.py``; it is applied by compare-and-set, so ranks that report at the same time follow
-one decision. Beside it are the latest profile of each rank and the latest decisions, for those who look. All of it expires with
-the job. Which pools have results (``stored``) is kept longer: a job that starts tomorrow may read what today's has stored.
-That is a hint: results are looked up element by element, and what is gone is computed.
+The first gateway that hears of a job decides. The decision is ``policies/space/cache_mode.py``; it is applied by
+compare-and-set, so ranks that report at the same time follow one decision. Beside it are the latest profile of each rank and
+the latest decisions, for those who look. All of it expires with the job. Which pools have results (``stored``) is kept longer:
+a job that starts tomorrow may read what today's has stored. That is a hint: results are looked up element by element, and what
+is gone is computed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from gateway.fleet.compare_and_set import Change, CompareAndSet
 from gateway.fleet.connection import hashes, text_of
 from gateway.fleet.documents import Document, by_rank
 from gateway.fleet.read_times import ReadTimes
-from gateway.policies.space.autocache import CacheReason, Projection, fit_reads
+from gateway.policies.space.autocache import CacheReason, Projection
 from gateway.policies.space.cache_mode import CacheDecision, CacheFacts, MarkSettings, PipelineProfile, decided
+from gateway.policies.space.read_model import fit_reads
 
 PIPELINE = "pipeline:"
 """The prefix of a job's pipeline among the operators' overrides."""
@@ -70,7 +72,7 @@ class PipelineDecisions:
         redis: for commands.
         prefix: of the zone's keys.
         silence: seconds after which what is known of a job that reports nothing is gone.
-        reads: how long reads from the cache take.
+        reads: what readers spend on results.
         settings: when decisions are made.
 
     Every method raises one of ``gateway.fleet.announcer.DOWN`` if Redis is down, slow or refuses.
@@ -98,7 +100,9 @@ class PipelineDecisions:
         Raises:
             Contended: other ranks' reports changed the decision at every attempt.
         """
-        name, pools = self._name(job), sorted(profile.pools.values())
+        name, pools, tenant = self._name(job), sorted(profile.pools.values()), job.rpartition("/")[0]
+        if profile.read is not None:
+            await self._reads.add(tenant, profile.read)
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hget(f"{self._prefix}overrides", override_name(job))
         pipeline.hset(name, f"rank:{rank}", _PROFILE.text(profile))
@@ -107,7 +111,7 @@ class PipelineDecisions:
             pipeline.get(self._stored(pool))
         override, _, _, *found = await pipeline.execute()
         facts = CacheFacts(
-            fit_reads(await self._reads.all()),
+            fit_reads(await self._reads.of(tenant)),
             room(pools),
             {pool: other for pool, other in zip(pools, map(_DECISION.read, found), strict=True) if other is not None},
             "" if override is None else text_of(override),

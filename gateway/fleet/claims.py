@@ -4,35 +4,25 @@ A claim has an owner, a training run, and a time limit, because its owner may be
 by its owner giving it up, or by its time. It promises nothing: whoever stores a result first has stored it, and without Redis
 every caller gets every claim and computes.
 
-The claims of a collection are one hash, by index of the item, which is gone after the longest claim. All times are Redis's clock.
+Who gets a claim is decided by ``policies/results.py``, and applied by compare-and-set. The claims of a collection are one hash,
+by index of the item, which is gone after the longest claim. All times are Redis's clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from redis.asyncio import Redis
 
 from gateway.fleet.announcer import DOWN
+from gateway.fleet.compare_and_set import Change, CompareAndSet
+from gateway.fleet.connection import text_of
+from gateway.policies.results import claimable
 
 LONGEST = 600.0
 """Seconds of the longest claim."""
 
-_TAKE = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local mine = string.format('%.0f', now + tonumber(ARGV[2])) .. ' ' .. ARGV[1]
-local granted = {}
-for place, held in ipairs(redis.call('HMGET', KEYS[1], unpack(ARGV, 4))) do
-  local at, owner = string.match(held or '', '^(%d+) (.*)$')
-  if not at or tonumber(at) <= now or owner == ARGV[1] then
-    redis.call('HSET', KEYS[1], ARGV[place + 3], mine)
-    table.insert(granted, place - 1)
-  end
-end
-if #granted > 0 then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
-return granted
-"""
 _END = """
 for place = 2, #ARGV do
   local held = redis.call('HGET', KEYS[1], ARGV[place])
@@ -52,18 +42,32 @@ class ResultClaims:
 
     def __init__(self, redis: Redis, prefix: str) -> None:
         self._prefix = prefix
-        self._take = redis.register_script(_TAKE)
+        self._redis = redis
+        self._swap = CompareAndSet(redis)
         self._end = redis.register_script(_END)
 
     async def take(self, collection: str, indices: Sequence[int], owner: str, seconds: float) -> set[int]:
         """Claim results; the ones that the owner may compute now, for ``seconds``. All of them while Redis is down."""
-        limit = round(1000 * min(seconds, LONGEST))
-        arguments: list[str | int] = [owner, limit, round(1000 * LONGEST), *indices]
         try:
-            granted = await self._take(keys=[self._name(collection)], args=arguments)
+            return await self._swap(partial(self._take, self._name(collection), indices, owner, seconds))
         except DOWN:
             return set(indices)
-        return {indices[int(place)] for place in granted}
+
+    async def _take(self, name: str, indices: Sequence[int], owner: str, seconds: float) -> Change[set[int]]:
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.time()
+        pipeline.hmget(name, list(map(str, indices)))
+        (at, micros), found = await pipeline.execute()
+        now = 1000 * at + micros // 1000
+        held = dict(zip(indices, found, strict=True))
+        granted = claimable({index: _claim(text) for index, text in held.items()}, owner, now)
+        change = Change(set(granted), [(name, str(index), held[index]) for index in granted])
+        if granted:
+            mine = f"{now + round(1000 * min(seconds, LONGEST))} {owner}"
+            # Lua takes at most 8,000 words in one command.
+            change.commands += [("HSET", name, index, mine) for index in granted]
+            change.commands.append(("PEXPIRE", name, round(1000 * LONGEST)))
+        return change
 
     async def end(self, collection: str, indices: Sequence[int], owner: str = "") -> None:
         """End claims: those of an owner, or anybody's if the results are stored."""
@@ -76,3 +80,9 @@ class ResultClaims:
 
     def _name(self, collection: str) -> str:
         return f"{self._prefix}claims:{collection}"
+
+
+def _claim(text: bytes | None) -> tuple[int, str] | None:
+    """Until when a result is claimed, and by whom; ``None`` if it is not."""
+    at, _, owner = text_of(text or b"").partition(" ")
+    return (int(at), owner) if at.isdecimal() else None

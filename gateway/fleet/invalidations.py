@@ -76,13 +76,13 @@ class NullInvalidations:
     healthy = True
 
     async def start(self) -> None:
-        """Nothing to start."""
+        """Do nothing."""
 
     async def stop(self) -> None:
-        """Nothing to stop."""
+        """Do nothing."""
 
     async def announce(self, keys: Sequence[ObjectKey]) -> None:
-        """Nothing to announce."""
+        """Do nothing: there is nobody to tell."""
 
 
 class Invalidations:

@@ -35,7 +35,7 @@ from gateway.fleet.connection import hashes, pairs, text_of
 from gateway.fleet.documents import Document
 from gateway.policies.job_limits import JobLimits, Registering, registering
 from gateway.policies.space.chunk_order import Opening, OrderState, Place, late_under, open_epoch
-from gateway.policies.space.plan import Phase
+from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals
 
 LEADS = " leads"

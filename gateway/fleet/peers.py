@@ -19,6 +19,7 @@ from typing import Protocol
 
 from gateway import metrics
 from gateway.fleet.peer_gate import REFUSED
+from gateway.metrics import LoopHistogram, LoopSum
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node
 from gateway.model.objects import Header
@@ -57,10 +58,9 @@ class Suspecting(Protocol):
 class _Peer:
     """One node as the remote side of an exchange; ``result`` is the label of a failure."""
 
-    bytes = metrics.PEER_BYTES
-
     def __init__(self, node: Node, peers: Peers, silence: float | None) -> None:
         self.node = node
+        self.bytes = peers.received
         self.silence = silence
         self.result = "unavailable"
         self._peers = peers
@@ -88,6 +88,9 @@ class Peers:
 
     def __init__(self, membership: Suspecting, secret: str) -> None:
         self.members = membership
+        self.received = LoopSum(metrics.PEER_BYTES)
+        self._latency = LoopHistogram(metrics.PEER_LATENCY)
+        self._answered, self._failed = (LoopSum(metrics.PEER_REQUESTS.labels(each)) for each in ("answered", "failed"))
         self._signer = PeerSigner(secret, membership.me)
         # Unlimited: waiting for a free connection would look like a slow node.
         self._connections = Connections(limit=0, connect=_CONNECT, silence=_LONGEST, buffer=_READ_BUFFER, whole=WHOLE)
@@ -144,13 +147,13 @@ class Peers:
         began = time.perf_counter()
         answer = await self._connections.ask(peer, method, address, target, sent, body, within=within, repeat=True)
         peer.result = "broken"
-        metrics.PEER_LATENCY.observe(time.perf_counter() - began)
+        self._latency.observe(time.perf_counter() - began)
         if (reason := answer.header(REFUSED)) is not None:
             answer.abort()
             metrics.PEER_REQUESTS.labels("refused").inc()
             self.members.suspect(node.id, reason)
             raise PeerUnavailable(f"node {node.id} at {node.address} refuses calls of this node: {reason}")
-        metrics.PEER_REQUESTS.labels("failed" if answer.status >= 500 else "answered").inc()
+        (self._failed if answer.status >= 500 else self._answered).inc()
         return answer
 
     async def close(self) -> None:

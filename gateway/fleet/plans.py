@@ -23,12 +23,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from redis.asyncio import Redis
 
 from gateway.fleet.connection import text_of
 from gateway.policies.pools import dataset_pool
-from gateway.policies.space.plan import JobOrder, Plan, PoolOrder
+from gateway.policies.space.orders import JobOrder, PoolOrder
+from gateway.policies.space.plan import Plan
+from gateway.policies.space.remembered import ManagerMemory
 
 MEMORY_EVERY = 10.0
 """Seconds between two readings of the manager's memory by a follower, at least."""
@@ -61,6 +63,9 @@ return {stamp, redis.call('GET', KEYS[1] .. 'plan') or '', ARGV[2] == '1' and re
 
 
 _PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
+_MEMORY: TypeAdapter[ManagerMemory] = TypeAdapter(ManagerMemory)
+_ENTRIES = ("jobs", "rotations")
+"""Parts of the memory of which each entry is read by itself."""
 _FIELDS = tuple(one.name for one in fields(Plan))
 
 
@@ -80,7 +85,25 @@ def read_plan(document: dict[str, Any]) -> Plan:
         datasets = document["datasets"].items()
         pools = {dataset_pool(name): {**order, "target": order["granted"]} for name, order in datasets}
         document = {**document, "pools": pools}
-    return _PLAN.validate_python({name: document[name] for name in _FIELDS})
+    given = {name: document[name] for name in _FIELDS}
+    return _PLAN.validate_python(given | {"memory": read_memory(document["memory"])})
+
+
+def read_memory(document: Any) -> ManagerMemory:
+    """Parse a plan's memory. What cannot be read is forgotten: a job or a dataset by itself, any other part as a whole."""
+    try:
+        return _MEMORY.validate_python(document)
+    except ValidationError as error:
+        wrong = {one["loc"][:2] for one in error.errors()}
+    if not isinstance(document, dict):
+        return ManagerMemory()
+    parts = {place[0] for place in wrong}.union(_ENTRIES)
+    kept = {name: value for name, value in document.items() if name not in parts}
+    for name in _ENTRIES:
+        entries = document.get(name)
+        if isinstance(entries, dict):
+            kept[name] = {key: value for key, value in entries.items() if (name, key) not in wrong}
+    return _MEMORY.validate_python(kept)
 
 
 class Plans:
@@ -146,9 +169,9 @@ class Plans:
             ValueError, KeyError, TypeError, AttributeError: it is none.
         """
         plan = read_plan(document)
-        if plan.memory:
+        if document["memory"]:
             return plan
-        return replace(plan, memory=dict(json.loads(memory)) if memory else self.plan.memory)
+        return replace(plan, memory=read_memory(json.loads(memory)) if memory else self.plan.memory)
 
     async def write(self, plan: Plan, events: Sequence[Mapping[str, Any]] = ()) -> bool:
         """Publish a plan under its fence; ``False`` if the fence is no longer valid, because the writer was deposed.
@@ -158,8 +181,9 @@ class Plans:
             events: what changed and why, oldest first, for the history.
         """
         stamp = f"{plan.fence} {plan.version}"
-        followed = json.dumps(plan_document(replace(plan, memory={})))
-        memory = json.dumps(dict(plan.memory))
+        document = plan_document(plan)
+        memory = json.dumps(document["memory"])
+        followed = json.dumps({**document, "memory": {}})
         arguments: list[str] = [str(plan.fence), stamp, followed, str(HISTORY), memory]
         arguments += [json.dumps(event) for event in events]
         if not int(await self._write(keys=[self._prefix], args=arguments)):

@@ -1,91 +1,66 @@
-"""Duration of reads from the cache by size, to which the read model of pipelines is fitted (policies/space/autocache.py).
+"""What pipelines spend on reading results, in Redis: sums by tenant and size, which the read model is fitted to.
 
-A worker adds up each batch that was answered from its cache alone: elements, bytes, and seconds to the end of the answer. Once
-per heartbeat it adds its sums to those of the zone in Redis, by size of an element in powers of two. When a size has ``ENOUGH``
-elements, its sums are halved, so that the last reads count most.
+``policies/space/read_model.py`` decides how reports add up; the sums are replaced by compare-and-set. Those of a tenant are one
+hash, with a field for each class of sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import math
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Any
 
+from pydantic import AfterValidator
 from redis.asyncio import Redis
 
-from gateway.fleet.announcer import DOWN
-from gateway.fleet.connection import text_of
-from gateway.policies.space.autocache import ReadSums
+from gateway.fleet.compare_and_set import Change, CompareAndSet, Contended
+from gateway.fleet.documents import Document
+from gateway.policies.space.read_model import ReadSums, added, size_class
 
-ENOUGH = 100_000
-"""Elements of one size whose sums are kept at full weight."""
-LARGEST_CLASS = 64
-"""Sizes are below 2^64 bytes."""
 _KEPT = 86_400_000
-"""Milliseconds for which the sums of a zone without reads are kept."""
-_ADD = """
-for place = 1, #ARGV - 2, 4 do
-  local size = ARGV[place]
-  local keep = tonumber(redis.call('HGET', KEYS[1], size .. ':elements') or '0') >= tonumber(ARGV[#ARGV - 1]) and 0.5 or 1
-  for number, name in ipairs({'elements', 'bytes', 'seconds'}) do
-    local field = size .. ':' .. name
-    local sum = tonumber(redis.call('HGET', KEYS[1], field) or '0') * keep + tonumber(ARGV[place + number])
-    redis.call('HSET', KEYS[1], field, string.format('%.9g', sum))
-  end
-end
-redis.call('PEXPIRE', KEYS[1], ARGV[#ARGV])
-return 1
-"""
+"""Milliseconds for which the sums of a tenant without reads are kept."""
+
+
+def _possible(sums: ReadSums) -> ReadSums:
+    if not (sums.elements > 0 and all(0 <= value < math.inf for value in sums)):
+        raise ValueError("no sums of reads")
+    return sums
+
+
+_SUMS = Document[ReadSums](Annotated[ReadSums, AfterValidator(_possible)])
 
 
 class ReadTimes:
-    """The reads of one worker, and those of its zone.
+    """The reads of a zone's tenants.
 
     Args:
         redis: for commands.
         prefix: of the zone's keys.
+
+    Every method raises one of ``gateway.fleet.announcer.DOWN`` if Redis is down, slow or refuses.
     """
 
     def __init__(self, redis: Redis, prefix: str) -> None:
         self._redis = redis
-        self._key = f"{prefix}reads"
-        self._sums: dict[int, ReadSums] = {}
-        self._add = redis.register_script(_ADD)
+        self._prefix = prefix
+        self._swap = CompareAndSet(redis)
 
-    def note(self, elements: int, size: int, seconds: float) -> None:
-        """Count an answer that came from the cache: its elements, their bytes together, and how long it took."""
-        if not elements:
-            return
-        place = (size // elements).bit_length()
-        before = self._sums.get(place, ReadSums(0, 0, 0))
-        self._sums[place] = ReadSums(before.elements + elements, before.bytes + size, before.seconds + seconds)
+    async def add(self, tenant: str, reads: ReadSums) -> None:
+        """Add reads of similar elements, at least one. They are left out if many others are added at the same moment."""
+        with suppress(Contended):
+            await self._swap(partial(self._add, self._name(tenant), reads))
 
-    async def turn(self) -> None:
-        """Add what was counted to the sums of the zone. With Redis down, it is kept for the next turn."""
-        sums, self._sums = self._sums, {}
-        if not sums:
-            return
-        rows = [value for place, one in sums.items() for value in (place, *one)]
-        try:
-            await self._add(keys=[self._key], args=[*rows, ENOUGH, _KEPT])
-        except DOWN:
-            for place, one in self._sums.items():
-                sums[place] = ReadSums(*map(sum, zip(one, sums.get(place, (0, 0, 0)), strict=True)))
-            self._sums = sums
+    async def _add(self, name: str, reads: ReadSums) -> Change[None]:
+        field = str(size_class(reads))
+        text: Any = await self._redis.hget(name, field)
+        after = _SUMS.text(added(_SUMS.read(text), reads))
+        return Change(None, [(name, field, text)], [("HSET", name, field, after), ("PEXPIRE", name, _KEPT)])
 
-    async def all(self) -> list[ReadSums]:
-        """The sums of the zone, by size. Raises one of ``DOWN`` if Redis is down, slow or refuses."""
-        found: Any = await self._redis.hgetall(self._key)
-        return _read(found)
+    async def of(self, tenant: str) -> list[ReadSums]:
+        """The sums of a tenant, one of each class of sizes."""
+        found: Any = await self._redis.hgetall(self._name(tenant))
+        return [sums for sums in map(_SUMS.read, found.values()) if sums is not None]
 
-
-def _read(found: Mapping[bytes, bytes]) -> list[ReadSums]:
-    """The readable sums; each has three fields."""
-    values: dict[str, float] = {}
-    for name, text in found.items():
-        try:
-            values[text_of(name)] = float(text)
-        except ValueError:
-            continue
-    names = ("elements", "bytes", "seconds")
-    rows = [[values.get(f"{place}:{name}", -1.0) for name in names] for place in range(LARGEST_CLASS + 1)]
-    return [ReadSums(*row) for row in rows if 0 < row[0] < float("inf") and min(row) >= 0 and max(row) < float("inf")]
+    def _name(self, tenant: str) -> str:
+        return f"{self._prefix}reads:{tenant}"

@@ -22,9 +22,10 @@ from redis.asyncio import Redis
 
 from gateway.fleet.compare_and_set import Change, CompareAndSet
 from gateway.fleet.connection import pairs, text_of
+from gateway.fleet.documents import Document
 from gateway.fleet.reports import STAMPED
 from gateway.model.counters import Counters, Sample
-from gateway.policies.samples import minute_begins, surplus
+from gateway.policies.samples import held_changes, minute_begins, surplus
 
 EVERY = 5.0
 """Seconds between two samples."""
@@ -38,38 +39,14 @@ _KEPT = 48 * 3600
 _MOST_NODES = 1000
 """Nodes with stored data, live or gone; beyond that the oldest are dropped."""
 _MOST_CLOSED = 5000
+_STAMP = Document[tuple[int, int]](tuple[int, int])
+"""Fence and version of the plan that was recorded last."""
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 _SPEAK = """
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1
-"""
-_TIMELINE = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local open, closed, stamp = KEYS[1] .. ':open', KEYS[1] .. ':closed', KEYS[1] .. ':stamp'
-local fence, version = tonumber(ARGV[1]), tonumber(ARGV[2])
-local seen_fence, seen_version = string.match(redis.call('GET', stamp) or '', '^(%d+) (%d+)$')
-if seen_fence and (fence < tonumber(seen_fence) or (fence == tonumber(seen_fence) and version < tonumber(seen_version))) then
-  return 0
-end
-redis.call('SET', stamp, string.format('%.0f %.0f', fence, version))
-local held = {}
-for place = 5, #ARGV do held[ARGV[place]] = true end
-local known = redis.call('HGETALL', open)
-for place = 1, #known, 2 do
-  if held[known[place]] then
-    held[known[place]] = nil
-  else
-    redis.call('HDEL', open, known[place])
-    redis.call('LPUSH', closed, known[place] .. ' ' .. known[place + 1] .. ' ' .. string.format('%.0f', now))
-  end
-end
-for name, _ in pairs(held) do redis.call('HSET', open, name, string.format('%.0f', now)) end
-redis.call('LTRIM', closed, 0, ARGV[3] - 1)
-redis.call('EXPIRE', closed, ARGV[4])
 return 1
 """
 _READ = """
@@ -127,7 +104,6 @@ class Samples:
         self._swap = CompareAndSet(redis)
         self._status = redis.register_script(STAMPED)
         self._read = redis.register_script(_READ)
-        self._timeline = redis.register_script(_TIMELINE)
 
     async def speaks(self, node: str, me: str) -> bool:
         """Whether the worker ``me`` speaks for its node now, and for the next twelve seconds."""
@@ -243,7 +219,34 @@ class Samples:
     async def held(self, fence: int, version: int, chunks: Mapping[str, Sequence[int]]) -> None:
         """Record which chunks are held under a plan, by dataset; ignored if a newer plan was recorded."""
         names = [f"{dataset}/{chunk}" for dataset, those in chunks.items() for chunk in those]
-        await self._timeline(keys=[f"{self._prefix}timeline"], args=[fence, version, _MOST_CLOSED, _KEPT, *names])
+        await self._swap(partial(self._hold, (fence, version), names))
+
+    async def _hold(self, stamp: tuple[int, int], names: Sequence[str]) -> Change[None]:
+        key, stamps = f"{self._prefix}timeline", f"{self._prefix}timeline:stamps"
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.time()
+        pipeline.hget(stamps, "plan")
+        pipeline.hgetall(f"{key}:open")
+        (seconds, micros), seen, found = await pipeline.execute()
+        known = {text_of(name): since for name, since in found.items()}
+        change = Change(None, [(stamps, "plan", seen)])
+        begun, ended = held_changes(known, names)
+        last = _STAMP.read(seen)
+        if last is not None and (stamp < last or (stamp == last and not begun and not ended)):
+            return change
+        now = 1000 * seconds + micros // 1000
+        change.commands += [("HSET", stamps, "plan", _STAMP.text(stamp)), ("EXPIRE", stamps, _KEPT)]
+        for name in begun:
+            change.unchanged.append((f"{key}:open", name, None))
+            change.commands.append(("HSET", f"{key}:open", name, now))
+        for name in ended:
+            change.unchanged.append((f"{key}:open", name, known[name]))
+            change.commands.append(("HDEL", f"{key}:open", name))
+            change.commands.append(("LPUSH", f"{key}:closed", f"{name} {text_of(known[name])} {now}"))
+        if ended:
+            change.commands.append(("LTRIM", f"{key}:closed", 0, _MOST_CLOSED - 1))
+            change.commands.append(("EXPIRE", f"{key}:closed", _KEPT))
+        return change
 
     async def timeline(self, since: float) -> dict[str, list[HeldChunk]]:
         """The chunks that were held, by dataset, oldest first; those that ended before ``since`` (seconds) are left out."""

@@ -58,7 +58,7 @@ class Counters:
 
 
 _of = attrgetter(*(each.name for each in fields(Counters)))
-"""The numbers of counters. ``dataclasses.astuple`` copies each deeply, which was a sixteenth of an idle gateway's CPU."""
+"""The numbers of counters. ``dataclasses.astuple`` would copy each deeply."""
 
 
 class Sample(NamedTuple):

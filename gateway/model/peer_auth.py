@@ -20,7 +20,7 @@ from typing import Any
 from gateway.model.errors import LarderError
 from gateway.model.fleet import PROTOCOL, is_node_name
 from gateway.model.objects import Header
-from gateway.model.sigv4 import RawHeader, WireRequest
+from gateway.model.sigv4 import RawHeader, WireRequest, keyed_hash
 
 PEER = "x-larder-peer"
 PEER_PROTOCOL = "x-larder-protocol"
@@ -33,6 +33,7 @@ WINDOW = 15 * 60.0
 _OWN = (PEER, PEER_PROTOCOL, PEER_DATE, PEER_BODY, PEER_SIGNATURE)
 _OWN_RAW = {name.encode(): name for name in _OWN}
 _PREFIX = b"x-larder-"
+_SIGNATURE = PEER_SIGNATURE.encode()
 
 
 class PeerRefused(LarderError):
@@ -136,9 +137,7 @@ def _own(headers: Iterable[RawHeader]) -> dict[str, str]:
 
 def _signature(secret: str, request: WireRequest, headers: Iterable[RawHeader]) -> str:
     """Sign the lines. They are unambiguous: no part of a request's head can contain a line feed."""
-    named = sorted(
-        (name, value) for name, value in headers if name.startswith(_PREFIX) and name != PEER_SIGNATURE.encode()
-    )
+    named = sorted([pair for pair in headers if pair[0].startswith(_PREFIX) and pair[0] != _SIGNATURE])
     lines = [b"larder-peer-1", request.method.encode(), request.raw_path, request.query]
     lines += [name + b":" + value.strip() for name, value in named]
-    return hmac.digest(secret.encode(), b"\n".join(lines), "sha256").hex()
+    return keyed_hash(secret.encode(), b"\n".join(lines))

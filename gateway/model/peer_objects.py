@@ -17,6 +17,7 @@ the object is resident, fresh and granted there, the answer is 421, and nothing 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
@@ -36,6 +37,14 @@ CHECKED = ("x-amz-checksum-mode", "ENABLED")
 RESIDENT = ("cache-control", "only-if-cached")
 """Requests an object only if it is available at once; ``AGE`` in the answer is the seconds since its confirmation."""
 AGE = "x-larder-age"
+_REASON = re.compile(r"[a-z]+(-[a-z]+)*")
+_REASONS = frozenset(Reason)
+_GENERAL = {
+    Outcome.MISS: Reason.COLD,
+    Outcome.STALE: Reason.ORIGIN_DOWN,
+    Outcome.BYPASS: Reason.NOT_A_READ,
+}
+"""Replaces a reason that only the answering node's version knows. A hit needs none."""
 LONGEST_ERROR = 16 * 1024
 """Most bytes of the document of ``x-larder-error``: the extra elements of the S3 error."""
 
@@ -71,13 +80,18 @@ class CacheStatus(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> CacheStatus:
-        """Parse the result of ``str``.
+        """Parse the result of ``str``, also of another version: reasons are added, and a fleet is upgraded node by node.
 
         Raises:
             ValueError: the text is malformed.
         """
-        outcome, semicolon, reason = text.partition("; reason=")
-        return cls(Outcome(outcome), Reason(reason) if semicolon else None)
+        word, semicolon, reason = text.partition("; reason=")
+        outcome = Outcome(word)
+        if not semicolon:
+            return cls(outcome)
+        if reason not in _REASONS and _REASON.fullmatch(reason):
+            return cls(outcome, _GENERAL.get(outcome))
+        return cls(outcome, Reason(reason))
 
 
 def object_path(key: ObjectKey) -> str:

@@ -151,9 +151,19 @@ def canonical_form(signed: Sequence[bytes]) -> bytes:
     return b"%%b\n%%b\n%%b\n%b\n%b\n%%b" % (block, b";".join(names))
 
 
+def keyed_hash(key: bytes, text: bytes) -> str:
+    """HMAC-SHA256 in lower-case hex, for keys that serve many texts."""
+    inner, outer = _pads(key)
+    inner, outer = inner.copy(), outer.copy()
+    inner.update(text)
+    outer.update(inner.digest())
+    return str(outer.hexdigest())
+
+
 def signature(key: bytes, amz_date: str, scope: bytes, canonical: bytes) -> bytes:
     """The lower-case hex signature of a canonical request, under a key from ``signing_key``."""
     text = b"%b\n%b\n%b\n%b" % (ALGORITHM, amz_date.encode(), scope, sha256(canonical).hexdigest().encode())
+    # ``keyed_hash``, inlined: this runs for every GET.
     inner, outer = _pads(key)
     inner, outer = inner.copy(), outer.copy()
     inner.update(text)
@@ -163,8 +173,8 @@ def signature(key: bytes, amz_date: str, scope: bytes, canonical: bytes) -> byte
 
 @lru_cache(maxsize=1024)
 def _pads(key: bytes) -> tuple[Any, Any]:
-    """The two hash states of HMAC after the key (RFC 2104): one key signs for a day, and copying halves the work."""
-    padded = key.ljust(64, b"\0")
+    """The two hash states of HMAC after the key (RFC 2104): one key signs for a day, and copies are cheap."""
+    padded = (sha256(key).digest() if len(key) > 64 else key).ljust(64, b"\0")
     return sha256(bytes(byte ^ 0x36 for byte in padded)), sha256(bytes(byte ^ 0x5C for byte in padded))
 
 
@@ -173,7 +183,7 @@ def chunk_signature(key: bytes, amz_date: str, scope: bytes, previous: bytes, ch
     text = b"AWS4-HMAC-SHA256-PAYLOAD\n%b\n%b\n%b\n%b\n%b" % (
         amz_date.encode(), scope, previous, EMPTY_SHA256.encode(), chunk_hash.encode(),
     )  # fmt: skip
-    return hmac.digest(key, text, "sha256").hex().encode()
+    return keyed_hash(key, text).encode()
 
 
 def trailer_signature(key: bytes, amz_date: str, scope: bytes, previous: bytes, trailers: bytes) -> bytes:
@@ -181,7 +191,7 @@ def trailer_signature(key: bytes, amz_date: str, scope: bytes, previous: bytes, 
     text = b"AWS4-HMAC-SHA256-TRAILER\n%b\n%b\n%b\n%b" % (
         amz_date.encode(), scope, previous, sha256(trailers).hexdigest().encode(),
     )  # fmt: skip
-    return hmac.digest(key, text, "sha256").hex().encode()
+    return keyed_hash(key, text).encode()
 
 
 @lru_cache(maxsize=256)

@@ -26,7 +26,7 @@ from gateway.net.dialing import ExchangeFailed, ServerAddress
 
 MAX_HEAD = 64 * 1024
 GATHER = 0.005
-"""Seconds for which the head of an answer waits for a small body: whoever asked is woken once, not for each piece."""
+"""Seconds for which the head of an answer waits for a small body, so that the waiting task is woken once, not for each piece."""
 _SMALL = 256 * 1024
 """Bytes of such a body at most."""
 _KEEP_IDLE = 15.0
@@ -67,7 +67,7 @@ class IncomingAnswer:
         self.connection: ClientConnection | None = None
 
     def begin(self) -> None:
-        """Wake whoever asked: the head is complete, and its body is not waited for any longer."""
+        """Wake the waiting task: the head is complete, and its body is not waited for any longer."""
         if not self.begun.done():
             self.begun.set_result(None)
 

@@ -47,7 +47,7 @@ class ExchangeFailed(Exception):
 
 
 class ServerAddress(NamedTuple):
-    """Where requests go. ``host`` is without brackets, ``name`` the value of the Host header."""
+    """The address of a server. ``host`` is without brackets, ``name`` the value of the Host header."""
 
     host: str
     port: int

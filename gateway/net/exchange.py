@@ -105,12 +105,12 @@ class StreamedResponse(IncomingAnswer):
         return chunk
 
     def at_once(self, length: int) -> bytes | memoryview | None:
-        """A whole body of ``length`` bytes, not copied, if it has arrived in one piece; else ``None``, and nothing is taken."""
-        if not self.complete or len(self.pieces) != 1 or self.size != length:
+        """A whole body of ``length`` bytes, not copied if it came in one piece; ``None`` if some is missing or was taken."""
+        if not self.complete or not self.pieces or self.size != length:
             return None
-        self.size = 0
+        pieces, self.pieces, self.size = self.pieces, [], 0
         self._remote.bytes.inc(length)
-        return self.pieces.pop()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def beginning(self) -> bytes:
         """The bytes that ``next_chunk`` will return, or the first of them. Raises the same errors."""

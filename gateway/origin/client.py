@@ -85,7 +85,7 @@ class _Link:
         return OriginUnavailable(f"the origin {self.origin.endpoint} {what}")
 
     async def check(self) -> None:
-        """Nothing to check: read time-outs limit the silence of an origin."""
+        """Do nothing: read time-outs limit the silence of an origin."""
 
 
 class _LazyChain:

@@ -32,8 +32,11 @@ _CHECKSUM = "x-amz-checksum-"
 def relayable(headers: Iterable[Header]) -> list[Header]:
     """The origin's headers for the client: all but those of the origin's connection (RFC 9110, 7.6.1)."""
     pairs = list(headers)
-    nominated = {token for name, value in pairs if name.lower() == "connection" for token in _tokens(value)}
-    return [pair for pair in pairs if (lowered := pair[0].lower()) not in HOP_BY_HOP and lowered not in nominated]
+    dropped: frozenset[str] = HOP_BY_HOP
+    for name, value in pairs:
+        if name.lower() == "connection":
+            dropped = dropped.union(_tokens(value))
+    return [pair for pair in pairs if pair[0].lower() not in dropped]
 
 
 def entity_headers(headers: Sequence[Header], *, checksums_asked: bool = True) -> ObjectMeta:

@@ -17,6 +17,7 @@ TRAFFIC = ("requests", "sent_bytes", "cache_bytes")
 """The counts of a tenant's requests to a bucket."""
 Buckets = Mapping[float, float]
 """Requests by the upper bound of their seconds; each includes those of the smaller bounds."""
+Addition = Callable[[Mapping[Any, float], Mapping[Any, float]], dict[Any, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +33,11 @@ class Answers:
 
     def since(self, earlier: Answers) -> Answers:
         """The counts since ``earlier``."""
-        return Answers(
-            _less(self.statuses, earlier.statuses),
-            _each(_less, self.seconds, earlier.seconds),
-            _each(_less, self.traffic, earlier.traffic),
-            _each(_less, self.origins, earlier.origins),
-        )
+        return self._with(_less, earlier)
 
     def plus(self, other: Answers) -> Answers:
         """Both together."""
-        return Answers(
-            _more(self.statuses, other.statuses),
-            _each(_more, self.seconds, other.seconds),
-            _each(_more, self.traffic, other.traffic),
-            _each(_more, self.origins, other.origins),
-        )
+        return self._with(_more, other)
 
     def times(self, share: float) -> Answers:
         """These counts multiplied by ``share``."""
@@ -54,6 +45,10 @@ class Answers:
             _scaled(self.statuses, share),
             *({name: _scaled(each, share) for name, each in part.items()} for part in self._parts),
         )
+
+    def _with(self, add: Addition, other: Answers) -> Answers:
+        parts = zip(self._parts, other._parts, strict=True)
+        return Answers(add(self.statuses, other.statuses), *(_each(add, mine, theirs) for mine, theirs in parts))
 
     @property
     def _parts(self) -> tuple[Mapping[str, Mapping[Any, float]], ...]:
@@ -88,9 +83,7 @@ def _more(counts: Mapping[Any, float], others: Mapping[Any, float]) -> dict[Any,
 
 
 def _each(
-    add: Callable[[Mapping[Any, float], Mapping[Any, float]], dict[Any, float]],
-    mine: Mapping[str, Mapping[Any, float]],
-    others: Mapping[str, Mapping[Any, float]],
+    add: Addition, mine: Mapping[str, Mapping[Any, float]], others: Mapping[str, Mapping[Any, float]]
 ) -> dict[str, Any]:
     return {name: add(mine.get(name, {}), others.get(name, {})) for name in {**mine, **others}}
 

@@ -1,4 +1,4 @@
-"""Which results of a PUT are stored.
+"""Which results of a PUT are stored, and who may compute one that is not.
 
 The first result of an item stays: equal fingerprints compute equal results, so another one brings nothing. A pool of results has
 the order ``uniform``: nothing leaves it for another result of the same pool, because in the next epoch each is as likely to be
@@ -12,6 +12,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from gateway.model.results import PutResult
+
+
+def claimable(held: Mapping[int, tuple[int, str] | None], owner: str, now: int) -> list[int]:
+    """The results that an owner may compute now: those that nobody has claimed, that it has itself, or whose claim has ended.
+
+    Args:
+        held: the claim of each, by index: until when, and whose; ``None`` for none.
+        owner: asks.
+        now: on the clock of the claims.
+    """
+    return [index for index, claim in held.items() if claim is None or claim[1] == owner or claim[0] <= now]
 
 
 def judged(sizes: Mapping[int, int], known: Collection[int], room: int, largest: int) -> dict[int, PutResult]:

@@ -25,7 +25,7 @@ class EvictionReason(StrEnum):
     """Why bytes are freed, or why not."""
 
     WITHIN_LIMITS = "within-limits"
-    """Nothing has to go."""
+    """No limit is exceeded."""
     CAPACITY = "capacity"
     """The blobs are above the high watermark, or would be with what is wanted."""
     RESERVE = "reserve"

@@ -35,8 +35,6 @@ TURN = 8 * 1024**2
 """Bytes sent in one go after which a fast connection lets the others run."""
 MOST_DESCRIPTORS = 253
 """Descriptors of one message (SCM_MAX_FD, unix(7))."""
-PROMPT = 0.01
-"""Seconds within which a peer that reads takes some of what fills its socket: that is transfer; what is beyond, its delay."""
 _COLD = 1024**2
 """Bytes that are read at once from a file that is not in memory."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -63,12 +61,10 @@ class Channel:
         "_spans",
         "_stall",
         "_stalled_after",
-        "_waits_since",
         "_writable",
         "lost",
         "paused",
         "transport",
-        "waited",
         "zero_copy",
     )
 
@@ -77,10 +73,7 @@ class Channel:
         self.zero_copy = transport.get_extra_info("sslcontext") is None and hasattr(os, "sendfile")
         self.paused = False
         self.lost = False
-        self.waited = 0.0
-        """Seconds for which there was something to send and the peer took nothing, without the first ``PROMPT`` of each wait."""
         self._loop = loop
-        self._waits_since = 0.0
         self._writable: asyncio.Future[None] | None = None
         self._out: socket.socket | None = None
         self._done: asyncio.Future[None] | None = None
@@ -113,9 +106,7 @@ class Channel:
         """
         while self.paused and not self.lost:
             self._writable = self._loop.create_future()
-            since = self._loop.time()
             await self._writable
-            self._note_wait(since)
         if self.lost or self.transport.is_closing():
             raise ClientGone("the client is gone")
 
@@ -303,7 +294,6 @@ class Channel:
 
     async def _wait_for_reader(self, out: socket.socket) -> None:
         self._done = self._loop.create_future()
-        self._waits_since = self._loop.time()
         self._loop.add_writer(out, self._on_writable)
         self._expect_progress()
         try:
@@ -318,14 +308,12 @@ class Channel:
         done = self._done
         if done is None or done.done():
             return
-        self._note_wait(self._waits_since)
         self._expect_progress()
         try:
             if self._push() or self._cold:
                 done.set_result(None)
         except (OSError, BlobGone) as error:
             done.set_exception(error)
-        self._waits_since = self._loop.time()
 
     def _expect_progress(self) -> None:
         self._expect_nothing()
@@ -343,9 +331,6 @@ class Channel:
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
-
-    def _note_wait(self, since: float) -> None:
-        self.waited += max(0.0, self._loop.time() - since - PROMPT)
 
     def _explained(self, error: OSError) -> Exception:
         if isinstance(error, ClientGone):

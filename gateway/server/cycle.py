@@ -31,8 +31,6 @@ FILES = "larder.files"
 """Extension: a whole response to a GET made of files, in one message. See ``Cycle.send_files``."""
 PIECES = "larder.pieces"
 """Extension: a part of a response's body made of bytes and spans of files, in one message. See ``Cycle._send_pieces``."""
-CHANNEL = "larder.channel"
-"""Extension: the sending side of the connection, which knows for how long it waited for the client."""
 DESCRIPTORS = "larder.descriptors"
 """Extension: a piece of a response's body, and open files beside it, in one message. See ``Cycle._send_descriptors``. Its value
 in the scope is the connection's ``local.Passing``, which must admit the descriptors first."""

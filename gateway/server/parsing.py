@@ -168,8 +168,12 @@ class RequestParser:
         """A head is complete, unless it has to be parsed again."""
         llhttp = self._llhttp
         self._url = url = b"".join(self._target)
-        if self._measure and len(url) + sum(len(name) + len(value) + 4 for name, value in self._headers) > MAX_HEAD:
-            raise BadRequest("RequestHeaderSectionTooLarge")
+        if self._measure:
+            size = len(url)
+            for header in self._headers:
+                size += len(header[0]) + len(header[1]) + 4
+            if size > MAX_HEAD:
+                raise BadRequest("RequestHeaderSectionTooLarge")
         method = llhttp.get_method()
         if llhttp.should_upgrade():
             if method == b"CONNECT":

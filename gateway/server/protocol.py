@@ -27,7 +27,7 @@ from uvicorn.server import ServerState
 from gateway import metrics
 from gateway.net.deadlines import NEVER, watch
 from gateway.server.channel import Channel
-from gateway.server.cycle import CHANNEL, DESCRIPTORS, FILES, PIECES, Cycle
+from gateway.server.cycle import DESCRIPTORS, FILES, PIECES, Cycle
 from gateway.server.local import Passing, in_flight_of, is_another_user
 from gateway.server.parsing import BadRequest, Headers, RequestParser, TlsClient
 from gateway.server.refusals import Application, Scope, refusal, slow_down
@@ -98,7 +98,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
         self._server = (str(local[0]), int(local[1])) if isinstance(local, tuple) else None
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
-        self._extensions = {CHANNEL: self.channel, **(_ZERO_COPY if self.channel.zero_copy else {})}
+        self._extensions = dict(_ZERO_COPY) if self.channel.zero_copy else {}
         if is_another_user(transport.get_extra_info("socket")):
             self._extensions[DESCRIPTORS] = Passing(in_flight_of(self._state), self.channel)
         self._connections.add(self)

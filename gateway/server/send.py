@@ -3,35 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from time import perf_counter
 
-from gateway.server.cycle import CHANNEL, PIECES, Piece
+from gateway.server.cycle import PIECES, Piece
 from gateway.server.files import read_exactly
 from gateway.server.refusals import Scope, Send
 
 PIECE = 256 * 1024
 """Bytes read at once if the file must pass through this process (TLS, other servers)."""
-
-
-class SendTimer:
-    """Times a response from here on: transfer counts, and delays of the client do not.
-
-    Args:
-        scope: of the request. Under another server than ours all of the time counts.
-    """
-
-    def __init__(self, scope: Scope) -> None:
-        self._channel = scope.get("extensions", {}).get(CHANNEL)
-        self._waited = self._waits()
-        self._began = perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """Since the beginning."""
-        return max(0.0, perf_counter() - self._began - (self._waits() - self._waited))
-
-    def _waits(self) -> float:
-        return 0.0 if self._channel is None else float(self._channel.waited)
 
 
 async def send_file(scope: Scope, send: Send, fd: int, offset: int, count: int, more_body: bool = False) -> None:

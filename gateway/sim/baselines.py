@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.policies.space.plan import Phase
+from gateway.policies.space.orders import Phase
 from gateway.sim.clock import Clock
 from gateway.sim.items import Numbers, SimulatedItems, SimulatedSpace
 from gateway.sim.job import JobRun, shuffled
@@ -32,17 +32,17 @@ class NoCache:
         return False
 
     def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
     def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """Nothing is hit."""
+        """No read is a hit."""
 
     def order(self, job: JobRun, epoch: int) -> EpochOrder:
         """Uniform."""
         return shuffled(job.items.count, job.seed, epoch)
 
     def phase(self, job: JobRun) -> Phase:
-        """Nothing is found out."""
+        """Learn nothing."""
         return Phase.STEADY
 
     def joined(self, job: JobRun) -> None:

@@ -7,10 +7,11 @@ import json
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
+from typing import Any
 
 from gateway.model.errors import LarderError
 from gateway.sim.figures import PlotsUnavailable
-from gateway.sim.scenario import built_in, is_of_reads, is_of_scores, parse_as, parse_scenario, scenario_text
+from gateway.sim.scenario import Scenario, built_in, kind_of, parse_as, scenario_text
 
 
 class PlannerUnavailable(LarderError):
@@ -64,25 +65,17 @@ def run(options: argparse.Namespace) -> int:
         raise PlannerUnavailable(
             f"no simulation without the client, whose planner it runs ({error}); pip install ./clients/python in a clone"
         ) from error
+    kinds: dict[str, tuple[Any, Any, Any, Any]] = {
+        "jobs": (Scenario, simulate, as_text, as_json),
+        "reads": (ReadScenario, simulate_reads, reads_as_text, reads_as_json),
+        "scores": (ScoreScenario, simulate_scores, scores_as_text, scores_as_json),
+    }
     text = scenario_text(options.scenario)
-    if is_of_reads(text):
-        reading = parse_as(ReadScenario, text, options.scenario)
-        read = simulate_reads(reading, options.seed)
-        print(json.dumps(reads_as_json(reading, read), indent=1) if options.json else reads_as_text(reading, read))
-        return 0
-    if is_of_scores(text):
-        training = parse_as(ScoreScenario, text, options.scenario)
-        found = simulate_scores(training, options.seed)
-        as_table, as_document = scores_as_text, scores_as_json
-        print(json.dumps(as_document(training, found), indent=1) if options.json else as_table(training, found))
-        return 0
-    scenario = parse_scenario(text, options.scenario)
-    results = simulate(scenario, options.seed)
-    if options.json:
-        print(json.dumps(as_json(scenario, results), indent=1))
-    else:
-        print(as_text(scenario, results))
-    if options.out is not None:
+    model, simulated, table, document = kinds[kind_of(text)]
+    scenario = parse_as(model, text, options.scenario)
+    results = simulated(scenario, options.seed)
+    print(json.dumps(document(scenario, results), indent=1) if options.json else table(scenario, results))
+    if options.out is not None and isinstance(scenario, Scenario):
         try:
             for path in draw(scenario, results, options.out, Path(options.scenario).stem):
                 print(f"wrote {path}", file=sys.stderr)

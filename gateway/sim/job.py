@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.policies.batch import choose
-from gateway.policies.space.plan import Phase
+from gateway.policies.space.orders import Phase
 from gateway.sim.clock import Clock
 from gateway.sim.items import Numbers, SimulatedItems
 from gateway.sim.scenario import JobSpec

@@ -17,7 +17,8 @@ from gateway.policies.datasets import CachingMode, decide
 from gateway.policies.space.chunk_order import ChunkNumbers, Opening, OrderState, Place, open_epoch
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams
 from gateway.policies.space.manager import decide as decide_plan
-from gateway.policies.space.plan import JobOrder, Phase, Plan
+from gateway.policies.space.orders import JobOrder, Phase
+from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals
 from gateway.sim.clock import Clock
 from gateway.sim.items import Numbers, SimulatedItems, SimulatedSpace, chunk_numbers, dataset_id

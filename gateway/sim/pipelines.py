@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from gateway.policies.space.autocache import COMPUTE, ReadModel, ReadSums, StageProfile, fit_reads
+from gateway.policies.space.autocache import COMPUTE, StageProfile
 from gateway.policies.space.autoscale import ScaleSettings, Scaling, TrainerReport, scaled
 from gateway.policies.space.cache_mode import CacheDecision, CacheFacts, MarkSettings, PipelineProfile, decided
+from gateway.policies.space.read_model import ReadModel, ReadSums, added, fit_reads, size_class
 from gateway.sim.clock import Clock
 from larder.pipelines.metering import BatchMeter, BatchReport, ProfiledStages, ProfileMeter
 from larder.pipelines.stages import Counts, StageCounts, summed
@@ -33,10 +34,10 @@ STARTUP = 2.0
 DRIFTING = 100
 """Batches."""
 _READS = ReadModel(0.0002, 1e-9)
-"""A fifth of a millisecond, and a gigabyte per second."""
+"""A fifth of a millisecond, and a gigabyte per second; nothing of it is waiting."""
 _POOLS = {SOURCE: "results:source", FULL: "results:full"}
 _SAMPLES = 200
-"""Reads that the read model is fitted to."""
+"""Elements that pipelines have read before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +85,13 @@ class PipelineModel:
         source, end = self.source, self.source + self.work
         if cache == COMPUTE:
             return source, end
-        share, read = self.share(cache), self.reads.seconds(self.bytes_at(cache))
+        share = self.share(cache)
+        read = share * self.reads.seconds(self.bytes_at(cache))
         if writes:  # storing an element takes as long as reading it
-            return source + share * read * (cache == SOURCE), end + share * read
-        if cache == SOURCE:
-            source = share * read + (1 - share) * source
-            return source, source + self.work
-        return (1 - share) * source, share * read + (1 - share) * end
+            return source + read * (cache == SOURCE), end + read
+        computed = (1 - share) * source + (self.work if cache == SOURCE else (1 - share) * self.work)
+        end = max(read, self.reads.busy * read + computed)  # the next elements are read while these are computed
+        return (end - self.work if cache == SOURCE else (1 - share) * source), end
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ class PipelineControl:
         scale: how workers are found.
         caching: when it is decided where to cache.
         stored: decisions of other jobs, by the pools that they have stored.
+        known_reads: elements of several sizes that earlier pipelines have read.
     """
 
     cache: int | None = None
@@ -110,6 +112,7 @@ class PipelineControl:
     scale: ScaleSettings = field(default_factory=ScaleSettings)
     caching: MarkSettings = field(default_factory=MarkSettings)
     stored: Mapping[str, CacheDecision] = field(default_factory=dict)
+    known_reads: int = _SAMPLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +155,21 @@ class _Gateway:
     def __init__(self, model: PipelineModel, control: PipelineControl, chance: random.Random) -> None:
         self._model = model
         self._control = control
-        self._reads = _fitted(model, chance)
+        self._reads: dict[int, ReadSums] = {}
+        for _ in range(control.known_reads):
+            size = model.size * chance.uniform(0.1, 2 * model.growth)
+            seconds = model.reads.seconds(size) * max(0.1, chance.gauss(1, 0.1))
+            self._read(ReadSums(1, size, seconds, seconds * model.reads.busy))
         self.decision: CacheDecision | None = None
         self.scaling = Scaling()
 
     def profiled(self, said: Mapping[str, Any], epoch: int) -> None:
         """A profile came."""
-        facts = CacheFacts(self._reads, self._model.room, self._control.stored)
-        self.decision = decided(self.decision, self._profile(said, epoch), facts, self._control.caching)
+        profile = self._profile(said, epoch)
+        if profile.read is not None:
+            self._read(profile.read)
+        facts = CacheFacts(fit_reads(self._reads.values()), self._model.room, self._control.stored)
+        self.decision = decided(self.decision, profile, facts, self._control.caching)
 
     def reported(self, report: BatchReport, epoch: int) -> int:
         """Batches were timed; returns the number of workers."""
@@ -178,15 +188,15 @@ class _Gateway:
             return StageProfile(metrics["stage"], metrics["active_time"], size, elements)
 
         measured, cache = said["end"]["num_elements"], said["cache"] or COMPUTE
-        marks = tuple(map(point, said["marks"]))
-        return PipelineProfile(cache, epoch, measured, point(said["end"]), marks, _POOLS, said["workers"])
+        marks, times = tuple(map(point, said["marks"])), said.get("read")
+        read = (
+            None if times is None else ReadSums(*(times[name] for name in ("num_elements", "bytes", "seconds", "busy")))
+        )
+        return PipelineProfile(cache, epoch, measured, point(said["end"]), marks, _POOLS, said["workers"], read)
 
-
-def _fitted(model: PipelineModel, chance: random.Random) -> ReadModel | None:
-    """The model as a gateway finds it, from reads of several sizes, each with a tenth of noise."""
-    sizes = [model.size * chance.uniform(0.1, 2 * model.growth) for _ in range(_SAMPLES)]
-    reads = [ReadSums(1, size, model.reads.seconds(size) * max(0.1, chance.gauss(1, 0.1))) for size in sizes]
-    return fit_reads(reads)
+    def _read(self, reads: ReadSums) -> None:
+        place = size_class(reads)
+        self._reads[place] = added(self._reads.get(place), reads)
 
 
 class _PipelineSimulation:
@@ -279,16 +289,22 @@ class _PipelineSimulation:
             if number % DRIFTING == 0:
                 self._drift = self._chance.gauss(1, self._model.drift)
             slower *= max(0.1, self._drift * self._chance.gauss(1, self._model.noise))
-            counts = self._counted(slower * source, slower * end)
+            counts = self._counted(slower * source, slower * end, slower)
             self._clock.after(slower * end * self._model.batch, partial(self._finish, number, counts))
 
-    def _counted(self, source: float, end: float) -> Counts:
-        size = self._model.batch
-        sizes = {SOURCE: self._model.bytes_at(SOURCE), FULL: self._model.bytes_at(FULL)}
-        return {0: StageCounts(size, 0.0, 0, size)} | {
+    def _counted(self, source: float, end: float, slower: float) -> Counts:
+        size, model = self._model.batch, self._model
+        sizes = {SOURCE: model.bytes_at(SOURCE), FULL: model.bytes_at(FULL)}
+        counts = {0: StageCounts(size, 0.0, 0, size)} | {
             mark: StageCounts(size, size * seconds, int(size * sizes[mark]), size)
             for mark, seconds in ((SOURCE, source), (FULL, end))
         }
+        if self._cache != COMPUTE and not self._writes:
+            read = counts[self._cache]
+            read.timed = round(size * model.share(self._cache))
+            read.reading = read.timed * slower * model.reads.seconds(sizes[self._cache])
+            read.busy = read.reading * model.reads.busy
+        return counts
 
     def _finish(self, number: int, counts: Counts) -> None:
         self._busy -= 1

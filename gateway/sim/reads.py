@@ -49,7 +49,7 @@ def _zipf(rng: Generator, items: int, reads: int, exponent: float, scattered: bo
 
 
 def _places(items: int) -> Positions:
-    """Where items lie that are numbered by how hot they are; the same for all clients."""
+    """The places of items that are numbered by how hot they are; the same for all clients."""
     return np.random.default_rng(items).permutation(items)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from gateway.model.units import format_size
@@ -110,18 +111,7 @@ def _run_json(scenario: Scenario, results: Sequence[RunResult], result: RunResul
         "caching": result.caching,
         "most_chunks": result.most_chunks,
         "first_chunks": result.starts,
-        "jobs": [
-            {
-                "name": job.name,
-                "kind": job.kind,
-                "rate": job.rate,
-                "hits": job.hits,
-                "reads": job.reads,
-                "cached": job.cached,
-                "benefit": job.benefit,
-            }
-            for job in result.jobs
-        ],
+        "jobs": list(map(asdict, result.jobs)),
         "chunks": {name: {str(chunk): spans for chunk, spans in of.items()} for name, of in result.spans.items() if of},
         "times": list(result.times),
         "progress": {name: list(steps) for name, steps in result.progress.items()},

@@ -230,20 +230,13 @@ def scenario_text(name: str) -> str:
     raise ConfigError(f"there is no scenario {name!r}: give a TOML file, or one of {', '.join(built_in())}")
 
 
-def is_of_reads(text: str) -> bool:
-    """Whether a scenario's text has plain clients rather than jobs."""
+def kind_of(text: str) -> Literal["jobs", "reads", "scores"]:
+    """The kind of a scenario's text: jobs, plain clients' reads, or training by importance."""
     try:
-        return "clients" in tomllib.loads(text)
+        tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        return False
-
-
-def is_of_scores(text: str) -> bool:
-    """Whether a scenario's text is of training by importance."""
-    try:
-        return "trace" in tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return False
+        return "jobs"
+    return "reads" if "clients" in tables else "scores" if "trace" in tables else "jobs"
 
 
 def parse_scenario(text: str, name: str = "scenario") -> Scenario:

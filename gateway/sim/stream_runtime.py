@@ -10,7 +10,7 @@ from gateway.model.keys import ObjectKey
 from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.pools import STREAM, order_named, stream_pools
-from gateway.policies.space.plan import PoolOrder
+from gateway.policies.space.orders import PoolOrder
 from gateway.policies.space.stream_space import StreamMemory, stream_orders
 from gateway.policies.streams.names import SiblingNames
 from gateway.policies.streams.pattern import Pattern

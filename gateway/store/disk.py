@@ -158,7 +158,7 @@ class Disk:
         """
         if not self.in_use:
             self.require()
-        return self._database.write_each(operation, argument)
+        return self._database.write(operation, argument)
 
     def read(self, operation: Operation[T]) -> asyncio.Future[T]:
         """Run an operation that only reads.
@@ -187,7 +187,7 @@ class Disk:
         """
         if not self.in_use:
             self.require()
-        return self._database.look_each(operation, argument)
+        return self._database.look(operation, argument)
 
     def post(self, operation: Operation[object], undone: Callable[[], object] = lambda: None) -> None:
         """``write`` without waiting; ignored while the disk is not in use.

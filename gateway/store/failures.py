@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
 from gateway.model.errors import DiskUnavailable
 from gateway.policies.breaker import FailureKind
+
+A = TypeVar("A")
+D = TypeVar("D")
+T = TypeVar("T")
 
 _ERRNO = {
     errno.ENOSPC: FailureKind.NO_SPACE,
@@ -58,6 +64,23 @@ def disk_fault(error: BaseException) -> DiskFault | None:
     if isinstance(error, OSError):
         return DiskFault(_ERRNO.get(error.errno or 0, FailureKind.IO), str(error))
     return None
+
+
+async def attempt(work: Callable[[A], Awaitable[T]], argument: A, otherwise: D) -> T | D:
+    """The result of work on the disk, or ``otherwise`` if the disk fails."""
+    try:
+        return await work(argument)
+    except DiskFault:
+        return otherwise
+
+
+async def succeeds(work: Callable[[A], Awaitable[object]], argument: A) -> bool:
+    """Do work on the disk; returns whether the disk accepted it."""
+    try:
+        await work(argument)
+    except DiskFault:
+        return False
+    return True
 
 
 class disk_faults:

@@ -1,4 +1,7 @@
-"""Forgetting objects by key, prefix or origin. Takes effect whatever the state of the disk; see generations.py."""
+"""Forgetting objects by key, prefix or origin, and the grants of a bucket; takes effect whatever the state of the disk.
+
+See generations.py.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from sqlite3 import Connection
 
 from gateway.model.keys import ObjectKey
 from gateway.store.disk import Disk
-from gateway.store.failures import DiskFault
+from gateway.store.failures import DiskFault, attempt
 from gateway.store.index import blob_rows, objects
 from gateway.store.index.blob_rows import Counts
 from gateway.store.index.database import Operation
-from gateway.store.index.objects import Recorded
+from gateway.store.index.objects import PrefixTotals, Recorded
 
 Settle = Callable[[Recorded, Counts | None], object]
 """Called after a transaction with the blobs left without a row, and the counts if they were read."""
@@ -55,6 +58,31 @@ class Forgetter:
     async def forget_origin(self, origin: str) -> int:
         """``forget_prefix`` for all objects of an origin."""
         return await asyncio.shield(self._forget_pages(partial(objects.forget_origin_page, origin=origin)))
+
+    async def held(self, origin: str, bucket: str, prefix: str) -> PrefixTotals:
+        """What ``forget_prefix`` would find in the index; nothing while the disk is down."""
+        look = partial(objects.held, origin=origin, bucket=bucket, prefix=prefix)
+        return await attempt(self._disk.read, look, PrefixTotals())
+
+    async def withdraw(self, bucket: ObjectKey) -> None:
+        """Make every worker of the node forget the grants in a bucket, the result of ``rights_in``; its objects stay.
+
+        As with objects, *bump, delete, bump*: the first bump fences grants being learned, the second invalidates rows read from
+        the index before the deletion. While the index cannot be written, all of it is distrusted. Effective when cancelled.
+        """
+        await asyncio.shield(self._withdraw(bucket))
+
+    async def _withdraw(self, bucket: ObjectKey) -> None:
+        self._generations.bump(bucket)
+        last: str | None = ""
+        try:
+            while last is not None:
+                page = partial(objects.withdraw_page, origin=bucket.origin, bucket=bucket.bucket, after=last)
+                last = await self._disk.write(page)
+        except DiskFault:
+            self._generations.distrust_all()
+        finally:
+            self._generations.bump(bucket)
 
     async def settle_origins(self, endpoints: Mapping[str, str]) -> list[str]:
         """Forget objects that came from another store under the same origin name.

@@ -11,9 +11,9 @@ time, never bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -26,11 +26,13 @@ from gateway.store.blobs import OpenBlob
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED, Content
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk
-from gateway.store.failures import DiskFault
+from gateway.store.failures import DiskFault, attempt
 from gateway.store.index import blob_rows
 from gateway.store.index.blob_rows import BlobRow
 from gateway.store.opening import Opener
 from gateway.store.threads import close_passed, closer
+
+K = TypeVar("K")
 
 _PAGE = 500
 _INLINE = 2_000
@@ -132,8 +134,7 @@ class ItemBlobs:
 
         A closed dataset is not told of evictions, nor does a worker tell datasets that only other workers have open.
         """
-        flags = content.states.flags[indices]
-        believed = indices[(flags == RESIDENT) | (flags == VERIFIED)]
+        believed = indices[content.states.believed(indices)]
         path_of = self._disk.directory.blob_path
         for start in range(0, len(believed), _PAGE):
             page = believed[start : start + _PAGE]
@@ -162,20 +163,14 @@ class ItemBlobs:
         verified = np.flatnonzero(content.states.flags[indices] == VERIFIED).tolist()
         if not verified or not self._disk.readable:
             return files
-        directory = self._disk.directory
-        opened = directory.open_at_once([digests[place] for place in verified])
-        self._check(content, indices, files, zip(verified, opened, strict=True))
-        slow = [place for place, fd in zip(verified, opened, strict=True) if fd < 0]
-        if slow:
-            wanted = [digests[place] for place in slow]
-            try:
-                opened = await self._disk.read_file(partial(open_each, directory, wanted), close_each)
-            except DiskFault:
-                return files
-            except BaseException:
-                close_files([file for file in files if file is not None])
-                raise
-            self._check(content, indices, files, zip(slow, opened, strict=True))
+        wanted = {place: digests[place] for place in verified}
+        try:
+            await open_blobs(self._disk, wanted, partial(self._check, content, indices, files))
+        except DiskFault:
+            return files
+        except BaseException:
+            close_files([file for file in files if file is not None])
+            raise
         return files
 
     @staticmethod
@@ -212,24 +207,17 @@ class ItemBlobs:
                 content.states.flags[index] = NOT_KNOWN
             return None
         try:
-            blob: OpenBlob = await self._opener.open(BlobRef(row.digest, row.size, row.crc32))
+            blob: OpenBlob = await self._opener.open(row.ref)
         except BlobGone:
             content.states.flags[index] = NOT_KNOWN
             return None
-        blob.hold()
-        try:
-            self._note(content, index, VERIFIED, blob.crc32, stamp_of(blob.mtime_ns))
-            return ItemFile(os.dup(blob.fd), blob.size, blob.crc32)
-        finally:
-            blob.release()
+        self._note(content, index, VERIFIED, blob.crc32, stamp_of(blob.mtime_ns))
+        return file_of(blob)
 
     async def resident(self, digest: bytes) -> BlobRef | None:
         """The blob of a digest according to the index, independent of datasets."""
-        try:
-            row = await self._disk.look(lambda connection: blob_rows.find(connection, digest))
-        except DiskFault:
-            return None
-        return None if row is None else BlobRef(row.digest, row.size, row.crc32)
+        row = await attempt(self._disk.look, partial(blob_rows.find, digest=digest), None)
+        return None if row is None else row.ref
 
     async def among(self, digests: Sequence[bytes]) -> set[bytes]:
         """The digests among some that have a blob in the index; none while it cannot be read."""
@@ -242,6 +230,31 @@ class ItemBlobs:
                 break
             found.update(row.digest for row in rows)
         return found
+
+
+async def open_blobs(disk: Disk, wanted: Mapping[K, bytes], take: Callable[[Iterable[tuple[K, int]]], None]) -> None:
+    """Open blobs: those whose path the kernel has in memory here, the others in one go in a thread.
+
+    Args:
+        disk: of the node.
+        wanted: digests, by the caller's names.
+        take: gets names with descriptors, which it owns; negative ones where nothing was opened.
+
+    Raises:
+        DiskFault: the disk hangs.
+    """
+    opened = list(zip(wanted, disk.directory.open_at_once(wanted.values()), strict=True))
+    take(opened)
+    slow = [name for name, fd in opened if fd < 0]
+    if slow:
+        digests = [wanted[name] for name in slow]
+        descriptors = await disk.read_file(partial(open_each, disk.directory, digests), close_each)
+        take(zip(slow, descriptors, strict=True))
+
+
+def file_of(blob: OpenBlob) -> ItemFile:
+    """Another descriptor of an open blob."""
+    return ItemFile(os.dup(blob.fd), blob.size, blob.crc32)
 
 
 def open_each(directory: CacheDirectory, digests: Sequence[bytes]) -> list[int]:

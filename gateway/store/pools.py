@@ -9,7 +9,7 @@ from gateway.model.keys import ObjectKey
 from gateway.policies.importance import PoolLevel
 from gateway.policies.pools import Pool
 from gateway.store.disk import Disk
-from gateway.store.failures import DiskFault
+from gateway.store.failures import attempt, succeeds
 from gateway.store.index import objects, pool_rows, score_rows
 from gateway.store.index.pool_rows import PoolRow
 from gateway.store.keeper import Evictor
@@ -30,87 +30,56 @@ class Pools:
 
         ``settle`` moves the blobs of other pools.
         """
-        try:
-            await self._disk.write(partial(pool_rows.define, wanted=pools))
-        except DiskFault:
-            return False
-        return True
+        return await succeeds(self._disk.write, partial(pool_rows.define, wanted=pools))
 
     async def settle(self) -> int:
         """Move some blobs of retired pools to those of their names, else to ``default``; returns their number, 0 when done."""
-        try:
-            return await self._disk.write(lambda connection: pool_rows.settle(connection, self._disk.now(), _AT_ONCE))
-        except DiskFault:
-            return 0
+        return await attempt(
+            self._disk.write, lambda connection: pool_rows.settle(connection, self._disk.now(), _AT_ONCE), 0
+        )
 
     async def charge(self, digests: Sequence[bytes], pool: str, scores: Mapping[bytes, float] | None = None) -> bool:
         """Move blobs to a pool, except those already in it; returns whether the index accepted it.
 
         ``scores`` are the importance of some of them.
         """
-        try:
-            await self._disk.write(
-                lambda connection: pool_rows.charge(connection, digests, pool, self._disk.now(), scores or {})
-            )
-        except DiskFault:
-            return False
-        return True
+        return await succeeds(
+            self._disk.write,
+            lambda connection: pool_rows.charge(connection, digests, pool, self._disk.now(), scores or {}),
+        )
 
     async def rank(self, pool: str, scores: Mapping[bytes, float]) -> bool:
         """Rank those of some blobs that a pool holds by their scores; whether the index took it."""
-        try:
-            await self._disk.write(partial(score_rows.rank, name=pool, scores=scores))
-        except DiskFault:
-            return False
-        return True
+        return await succeeds(self._disk.write, partial(score_rows.rank, name=pool, scores=scores))
 
     async def level(self, pool: str) -> PoolLevel | None:
         """Fill level of a pool; ``None`` if there is none with this name, or while the index cannot be read."""
-        try:
-            return await self._disk.look(partial(score_rows.level, name=pool))
-        except DiskFault:
-            return None
+        return await attempt(self._disk.look, partial(score_rows.level, name=pool), None)
 
     async def charge_below(self, place: ObjectKey, after: str, limit: int) -> str | None:
         """See ``pool_rows.charge_below``; returns ``after`` if the index fails."""
-        try:
-            return await self._disk.write(
-                lambda connection: pool_rows.charge_below(connection, place, after, self._disk.now(), limit)
-            )
-        except DiskFault:
-            return after
+        return await attempt(
+            self._disk.write,
+            lambda connection: pool_rows.charge_below(connection, place, after, self._disk.now(), limit),
+            after,
+        )
 
     async def held_below(self, place: ObjectKey, limit: int) -> int:
         """See ``objects.held_below``; 0 while the index cannot be read."""
-        try:
-            return await self._disk.read(partial(objects.held_below, place=place, limit=limit))
-        except DiskFault:
-            return 0
+        return await attempt(self._disk.read, partial(objects.held_below, place=place, limit=limit), 0)
 
     async def release(self, pool: str, most: int) -> int:
         """Drop at most ``most`` blobs of a pool now; returns the number of bytes."""
-        try:
-            return (await self._keeper.release(pool, most))[1]
-        except DiskFault:
-            return 0
+        return (await attempt(partial(self._keeper.release, pool), most, (0, 0)))[1]
 
     async def evict(self, digests: Sequence[bytes]) -> int:
         """Drop these items now, except those that an object needs; returns the number of blobs."""
-        try:
-            return await self._keeper.drop_items(digests)
-        except DiskFault:
-            return 0
+        return await attempt(self._keeper.drop_items, digests, 0)
 
     async def usage(self) -> list[PoolRow]:
         """All pools with their counts; empty while the index cannot be read."""
-        try:
-            return list((await self._disk.read(pool_rows.pools)).values())
-        except DiskFault:
-            return []
+        return list((await attempt(self._disk.read, pool_rows.pools, dict[int, PoolRow]())).values())
 
     async def of(self, digest: bytes) -> PoolRow | None:
         """The pool that a blob is charged to; ``None`` if the blob is not cached."""
-        try:
-            return await self._disk.look(partial(pool_rows.holder, digest=digest))
-        except DiskFault:
-            return None
+        return await attempt(self._disk.look, partial(pool_rows.holder, digest=digest), None)

@@ -18,12 +18,12 @@ from gateway.model.objects import BlobRef
 from gateway.model.results import PutResult, result_key
 from gateway.policies.watermarks import Watermarks, spare
 from gateway.store.disk import Disk
-from gateway.store.failures import DiskFault
+from gateway.store.failures import DiskFault, attempt
 from gateway.store.index import result_rows
 from gateway.store.index.blob_rows import BlobRow, Counts, Kept
 from gateway.store.index.objects import Recorded
 from gateway.store.index.result_rows import NewResult, ResultLimits
-from gateway.store.items import ItemFile, close_each, close_files, open_each
+from gateway.store.items import ItemFile, close_files, file_of, open_blobs
 from gateway.store.opening import Opener
 from gateway.store.space import SpaceMeter
 from gateway.store.threads import closer
@@ -66,24 +66,16 @@ class ResultBlobs:
 
     async def find(self, collection: str, indices: Iterable[int]) -> dict[int, BlobRow]:
         """The rows of the stored ones among some results, by index; none while the index cannot be read."""
-        try:
-            return await self._disk.look(partial(result_rows.find, collection=collection, indices=list(indices)))
-        except DiskFault:
-            return {}
+        look = partial(result_rows.find, collection=collection, indices=list(indices))
+        return await attempt(self._disk.look, look, dict[int, BlobRow]())
 
     async def open(self, rows: Mapping[int, BlobRow]) -> dict[int, ItemFile]:
         """The verified files of results, by index; those that are gone or corrupt are left out. The caller closes them."""
         files: dict[int, ItemFile] = {}
-        boot = self._disk.directory.boot
-        verified = [index for index, row in rows.items() if row.boot == boot] if self._disk.readable else []
+        boot = self._disk.directory.boot if self._disk.readable else -1
+        verified = {index: row.digest for index, row in rows.items() if row.boot == boot}
         try:
-            descriptors = self._disk.directory.open_at_once([rows[index].digest for index in verified])
-            self._take(rows, zip(verified, descriptors, strict=True), files)
-            slow = [index for index, fd in zip(verified, descriptors, strict=True) if fd < 0]
-            if slow:
-                wanted = [rows[index].digest for index in slow]
-                opened = await self._disk.read_file(partial(open_each, self._disk.directory, wanted), close_each)
-                self._take(rows, zip(slow, opened, strict=True), files)
+            await open_blobs(self._disk, verified, partial(self._take, rows, files))
             for index in rows.keys() - files.keys():
                 if (file := await self._verified(rows[index])) is not None:
                     files[index] = file
@@ -95,7 +87,7 @@ class ResultBlobs:
         return files
 
     @staticmethod
-    def _take(rows: Mapping[int, BlobRow], opened: Iterable[tuple[int, int]], files: dict[int, ItemFile]) -> None:
+    def _take(rows: Mapping[int, BlobRow], files: dict[int, ItemFile], opened: Iterable[tuple[int, int]]) -> None:
         """Keep the files that are as they were when they were verified."""
         for index, fd in opened:
             if fd < 0:
@@ -108,14 +100,9 @@ class ResultBlobs:
 
     async def _verified(self, row: BlobRow) -> ItemFile | None:
         try:
-            blob = await self._opener.open(BlobRef(row.digest, row.size, row.crc32))
+            return file_of(await self._opener.open(row.ref))
         except BlobGone:
             return None
-        blob.hold()
-        try:
-            return ItemFile(os.dup(blob.fd), blob.size, blob.crc32)
-        finally:
-            blob.release()
 
     # --- writing
 

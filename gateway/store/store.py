@@ -29,7 +29,7 @@ from gateway.store.blobs import OpenBlob, OpenBlobs
 from gateway.store.datasets.registry import DiskWork
 from gateway.store.directory import CacheDirectory
 from gateway.store.disk import Disk, cache_directory
-from gateway.store.failures import DiskFault
+from gateway.store.failures import DiskFault, attempt
 from gateway.store.forgetting import Forgetter
 from gateway.store.index import blob_rows, objects, pool_rows, recording
 from gateway.store.index.blob_rows import Counts, Kept
@@ -37,12 +37,10 @@ from gateway.store.index.objects import Recorded
 from gateway.store.index.pool_rows import Entering
 from gateway.store.index.purged import AppliedPurges
 from gateway.store.index.recording import Recording
-from gateway.store.index.rights import withdraw
 from gateway.store.items import ItemBlobs
 from gateway.store.keeper import Evictor, RecoveryReport
 from gateway.store.opening import Opener
 from gateway.store.pools import Pools
-from gateway.store.prefixes import Prefixes
 from gateway.store.results import ResultBlobs
 from gateway.store.space import SpaceMeter
 from gateway.store.status import StoreStatus
@@ -81,12 +79,13 @@ class Store:
         self.items = ItemBlobs(disk, self._opener)
         self._keeper = Evictor(disk, self._space, self._uses.take, self.items.gone)
         self.pools = Pools(disk, self._keeper)
-        self.prefixes = Prefixes(disk)
         self.results = ResultBlobs(self, disk, self._opener, self._space)
         self.purged = AppliedPurges(disk)
         self.work: DiskWork = disk
         self.on_disk = disk.step
         self.wrote = disk.wrote
+        self.bounded = disk.bounded
+        self.is_open = self.opened.has
         self._record = partial(recording.record, capacity=settings.capacity, now=disk.now)
         self._fresh: dict[bytes, int] = {}
         self._loose: set[bytes] = set()
@@ -96,6 +95,8 @@ class Store:
         self.forget_prefix = forgetter.forget_prefix
         self.forget_origin = forgetter.forget_origin
         self.settle_origins = forgetter.settle_origins
+        self.withdraw = forgetter.withdraw
+        self.held = forgetter.held
 
     @classmethod
     async def open(
@@ -132,10 +133,7 @@ class Store:
         """The index's row of an object; ``None`` also while the disk is down."""
         if not self.generations.trusts(key):
             return None
-        try:
-            return await self._disk.look(partial(objects.lookup, key=key))
-        except DiskFault:
-            return None
+        return await attempt(self._disk.look, partial(objects.lookup, key=key), None)
 
     async def known(self, key: ObjectKey, most: int) -> objects.CachedObject | None:
         """``lookup``, with the object's grants and at most ``most`` of its first blocks, in one query."""
@@ -148,11 +146,9 @@ class Store:
 
     async def blocks(self, row_id: int, first: int, last: int) -> dict[int, BlobRef]:
         """The cached blocks from ``first`` to ``last``, inclusive, by number."""
-        try:
-            operation = partial(objects.blocks, row_id=row_id, first=first, last=last)
-            return await (self._disk.look if last - first < _FEW else self._disk.read)(operation)
-        except DiskFault:
-            return {}
+        operation = partial(objects.blocks, row_id=row_id, first=first, last=last)
+        lane = self._disk.look if last - first < _FEW else self._disk.read
+        return await attempt(lane, operation, dict[int, BlobRef]())
 
     async def record(
         self,
@@ -212,16 +208,9 @@ class Store:
         with suppress(DiskFault):
             await self._disk.write(lambda connection: objects.confirm(connection, key, meta, confirmed_at, now))
 
-    async def withdraw(self, bucket: ObjectKey) -> None:
-        """See ``rights.withdraw``; effective whatever the disk's state, and when cancelled."""
-        await asyncio.shield(withdraw(self._disk, self.generations.bump, bucket))
-
     async def grants(self, row_id: int) -> dict[str, float]:
         """When the origin last granted this object, by name of origin identity."""
-        try:
-            return await self._disk.look(partial(objects.grants, row_id=row_id))
-        except DiskFault:
-            return {}
+        return await attempt(self._disk.look, partial(objects.grants, row_id=row_id), dict[str, float]())
 
     async def grant(
         self, row_id: int, identity: str, now: float, still_valid: Callable[[], bool] = lambda: True
@@ -412,15 +401,6 @@ class Store:
         """
         return await self._disk.read_file(partial(os.pread, fd, count, offset))
 
-    async def bounded(self, work: Callable[[], T]) -> T:
-        """Run blocking work on the cache's file system in a thread, even while the cache does not use it.
-
-        Raises:
-            DiskFault: the disk hangs.
-            OSError: the work raised it.
-        """
-        return await self._disk.bounded(work)
-
     # --- the interface of writers (gateway/store/writer.py, WriterHost)
 
     def published(self, ref: BlobRef, blob: OpenBlob) -> None:
@@ -430,10 +410,6 @@ class Store:
         self._fresh[ref.digest] = blob.mtime_ns
         if len(self._fresh) > _FRESH:
             del self._fresh[next(iter(self._fresh))]
-
-    def is_open(self, ref: BlobRef) -> bool:
-        """Whether this blob is open here and verified; any thread may ask."""
-        return self.opened.has(ref)
 
     def create_temporary(self) -> tuple[int, str]:
         """A file for a writer, if its reservation still fits into the file system. Runs in a thread."""

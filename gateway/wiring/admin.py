@@ -23,12 +23,12 @@ from gateway.admin.catalog.database import PATIENCE, was_begun
 from gateway.admin.catalog.following import Announcements, Follower
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.catalog.withdrawals import Withdrawal
-from gateway.admin.configuration.rule_probe import RuleProbe
 from gateway.admin.http.parts import AdminParts
 from gateway.admin.http.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Settings
 from gateway.engine.operations.purge import Forgetting
+from gateway.origin.listing import Listings
 from gateway.policies.troubles import Trouble
 from gateway.store.threads import within
 from gateway.tasks import keep_running
@@ -47,11 +47,11 @@ class Administration:
     Args:
         settings: of the worker.
         live: the settings that the catalog changes.
-        rule_probe: looks for objects that rules match.
+        listings: of the origins, to look for objects that rules match.
         forgetting: of the node, applies purges.
     """
 
-    def __init__(self, settings: Settings, live: Live, rule_probe: RuleProbe, forgetting: Forgetting) -> None:
+    def __init__(self, settings: Settings, live: Live, listings: Listings, forgetting: Forgetting) -> None:
         self.catalog = Catalog(
             settings.catalog_url, settings.database.encryption_key, time.time, Path(settings.cache.dir)
         )
@@ -63,7 +63,7 @@ class Administration:
         """Whether there is a catalog to follow; known after ``start``."""
         self.parts = AdminParts(self.catalog, lambda: live.file, lambda: live.effective)
         self.app = AdminApp(Tokens(settings.admin), self.parts)
-        self.app.state.rule_probe = rule_probe
+        self.app.state.listings = listings
         self._settings = settings
         self._live = live
 

@@ -6,20 +6,19 @@ One FastAPI application. ``gateway/app.py`` imports this module by name after th
 from __future__ import annotations
 
 import logging
-from operator import attrgetter
+from functools import cache
 
 from fastapi import APIRouter, FastAPI
 
-from gateway import __version__
 from gateway.admin import pages
 from gateway.admin.app import AdminApp
 from gateway.admin.openapi import describe_all
-from gateway.api.ops import describe_monitoring
+from gateway.api.ops import with_monitoring
 from gateway.api.v1 import datasets, fleet, homes, importance, jobs
 from gateway.api.v1.identity import Identities
-from gateway.api.v1.openapi import describe_data_paths
+from gateway.api.v1.openapi import with_data_paths
 from gateway.api.v1.pipeline_advice import PipelineAdvice
-from gateway.edge.endpoints import handle_problems, include
+from gateway.edge.endpoints import build, include, new_app, share
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.space.score_exchange import ScoreExchange
 from gateway.wiring.operations import WorkerServices
@@ -29,38 +28,37 @@ ROUTERS: tuple[APIRouter, ...] = (datasets.router, homes.router, jobs.router, im
 
 def api_of(admin: AdminApp) -> FastAPI:
     """The application, without the services of its endpoints; its OpenAPI document includes that of ``admin``."""
-    app = FastAPI(
-        title="Larder",
-        version=__version__,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        generate_unique_id_function=attrgetter("name"),
-        servers=[{"url": "/-"}],
-        # A redirect would leave "/-" and address a bucket.
-        redirect_slashes=False,
-    )
-    handle_problems(app, logging.getLogger("larder.v1"))
+    app = share(_bare(), _built())
+    describe_all(app, lambda: admin.api, with_data_paths, with_monitoring)
+    return app
+
+
+@cache
+def _built() -> FastAPI:
+    app = _bare()
     for router in ROUTERS:
         include(app, router)
-    describe_data_paths(app)
-    describe_monitoring(app)
     app.include_router(pages.router)
-    describe_all(app, lambda: admin.api)
-    return app
+    return build(app)
+
+
+def _bare() -> FastAPI:
+    return new_app("Larder", logging.getLogger("larder.v1"))
 
 
 def serving(ground: WorkerServices, registrations: Registrations, exchange: ScoreExchange) -> FastAPI:
     """The application of one worker; ``exchange`` applies scores."""
     app, settings, management = api_of(ground.admin.app), ground.settings, ground.management
-    identities, parts, find = Identities(ground.authenticator), management.parts, registrations.find
-    origin, planned, pace = ground.engine.services.origin, management.planned, settings.fleet.heartbeat
+    parts, planned, find = management.parts, management.planned, registrations.find
     advice = PipelineAdvice(parts.pipelines, parts.scaling, planned)
-    job_parts = jobs.JobParts(parts.jobs, parts.plans, planned, find, pace, advice)
-    app.state.datasets = datasets.DatasetService(
-        identities, registrations, origin, datasets.bounds_of(settings), planned
+    state = app.state
+    state.identities = Identities(ground.authenticator)
+    state.datasets = datasets.DatasetService(
+        registrations, ground.engine.services.origin, datasets.bounds_of(settings), planned
     )
-    app.state.jobs = jobs.JobService(identities, job_parts)
-    app.state.importance = importance.ImportanceService(identities, parts.jobs, find, exchange)
-    app.state.fleet = fleet.FleetService(identities, ground.fleet.membership, ground.start.local)
+    state.jobs = jobs.JobService(
+        jobs.JobParts(parts.jobs, parts.plans, planned, find, settings.fleet.heartbeat, advice)
+    )
+    state.importance = importance.ImportanceService(parts.jobs, find, exchange)
+    state.membership, state.local = ground.fleet.membership, ground.start.local
     return app

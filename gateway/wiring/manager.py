@@ -65,7 +65,6 @@ def manage(settings: Settings, url: str, membership: Membership, stack: AsyncExi
     manager = Manager(parts, electorate, chosen, settings.manager.job_expire)
     keep_running(repeat("manager", manager.turn, pace.heartbeat), stack, manager.stop)
     planned = Planned(lambda: parts.plans.plan, capacity)
-    keep_running(repeat("read times", parts.reads.turn, pace.heartbeat), stack)
     keep_running(repeat("uses of results", parts.results.turn, pace.heartbeat, DOWN), stack)
     return Management(parts, planned, membership, ResultClaims(redis, prefix))
 

@@ -14,7 +14,7 @@ from gateway.admin.fleet.reading import FleetReader, FleetSources
 from gateway.admin.operations.parts import Operations
 from gateway.admin.operations.profiles import Profiles
 from gateway.admin.operations.warmup_runner import WarmupRunner
-from gateway.admin.operations.warmups import WarmupFactory, Warmups
+from gateway.admin.operations.warmups import Warmups, warmup_factory
 from gateway.api.peer.operations import PeerOperations
 from gateway.api.s3.auth import Authenticator
 from gateway.api.v1.batch import check_rights
@@ -116,8 +116,8 @@ def operate(
     datasets = DatasetAccess(registrations.find, check_rights, ground.management.planned, ground.engine.batches)
     profiles = Profiles(ground.admin.catalog, ground.settings.cache.block_size)
     loads = PermittedLoads(everywhere.objects, lambda: ground.engine.services.rules)
-    factory = WarmupFactory(find, ground.listings, loads, datasets, profiles.find, _capacity(ground))
-    warmups = Warmups(ground.admin.catalog, factory)
+    make = warmup_factory(find, ground.listings, loads, datasets, profiles.find, _capacity(ground))
+    warmups = Warmups(ground.admin.catalog, make)
     keep_running(watch.run(), stack, watch.stop)
     keep_running(verifications.run(), stack)
     if ground.admin.exists:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.admin.app import AdminApp
 from gateway.admin.catalog.catalog import Catalog
+from gateway.admin.catalog.database import CatalogDatabase
 from gateway.admin.http.parts import AdminParts
 from gateway.admin.http.tokens import Tokens
 from gateway.api.s3.auth import Authenticator
 from gateway.config import Credential, Origin, Rule, Settings
 from gateway.config_catalog import AdminSettings
-from gateway.model.errors import S3Error
+from gateway.model.errors import CatalogUnavailable, S3Error
 from gateway.testing.signed_requests import ClientSigner
 from gateway.wiring.live import Changing, Live
 
@@ -50,6 +52,14 @@ class _Origins:
         self.origins = origins
 
 
+class UnreadDatabase(CatalogDatabase):
+    """A database that cannot be read."""
+
+    def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Fail."""
+        raise CatalogUnavailable("lost")
+
+
 class AdminWorld:
     """One worker's admin application, and what is in force behind it."""
 
@@ -67,17 +77,18 @@ class AdminWorld:
         catalog.follow(self.live.use_catalog)
         parts = AdminParts(catalog, lambda: self.live.file, lambda: self.live.effective)
         self.app = AdminApp(Tokens(file.admin, clock), parts)
-        self.app.state.rule_probe = None
+        self.app.state.listings = None
         self.http: httpx.AsyncClient
 
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, url: str, key: str, file: Settings | None = None, home: Path | None = None
+        cls, url: str, key: str, file: Settings | None = None, home: Path | None = None, patience: float = 3.0
     ) -> AsyncIterator[AdminWorld]:
-        """A worker over the catalog at ``url``, with ``home`` as its cache directory."""
+        """A worker over the catalog at ``url``, with ``home`` as its cache directory; ``patience``: of the database."""
         clock = Clock()
         catalog = Catalog(url, key, clock, home)
+        catalog.database.patience = patience
         world = cls(catalog, clock, file or settings())
         try:
             await catalog.look()

@@ -88,7 +88,7 @@ def test_an_override_is_in_force_and_survives_redis(world: Zone, used: Stock) ->
 
 
 def test_a_quota_is_in_force_and_survives_redis(world: Zone, used: Stock) -> None:
-    """Rule: a dataset that may have less than all of itself has two chunks, and nothing with less; lifted, it has all again."""
+    """Rule: a dataset with a quota below its size has two chunks, and no space with less; lifted, it has all again."""
     address, size = f"/datasets/{used.id[:12]}/override", sum(map(len, used.bodies))
 
     def decide(quota: int | None) -> None:
@@ -143,7 +143,7 @@ def test_a_decision_about_what_no_job_uses_is_in_force(world: Zone, used: Stock,
 
 
 def test_two_operators_do_not_overwrite_each_other(world: Zone, used: Stock) -> None:
-    """Rule: with If-Match, a decision about a dataset that was decided about meanwhile is refused."""
+    """Rule: with If-Match, a decision is refused after another operator's."""
     address = f"/datasets/{used.id}/override"
     etag = shown(world, used)["override"]["etag"]
     first = admin(world.nodes[0], "PUT", address, {"mode": "pin"}, headers={"If-Match": str(etag)})
@@ -172,7 +172,7 @@ def test_what_is_wrong_is_refused(world: Zone, used: Stock, address: str, body: 
 
 
 def test_jobs_of_all_tenants_are_listed_and_removed(world: Zone, used: Stock) -> None:
-    """Rule: any gateway lists a job with what is known of it; removed, it is gone everywhere; a second time it is unknown."""
+    """Rule: any gateway lists a job with its facts; a removed job is gone everywhere, and a second removal finds none."""
     join(world, used, "other")
     jobs = eventually(
         lambda: {job["job"]: job for job in get(world.nodes[1], "/jobs")["items"]},

@@ -40,7 +40,7 @@ async def test_an_origins_secret_is_told_nobody(world: AdminWorld) -> None:
 
 
 async def test_an_origin_is_changed_by_who_has_read_it(world: AdminWorld) -> None:
-    """Rule: what is given changes, what is left out stays; an edit of an older document is refused."""
+    """Rule: given fields change, omitted ones stay; an edit of an older document is refused."""
     made = await world.ask("POST", "/origins", 201, ARCHIVE)
     changed = await world.ask("PATCH", "/origins/archive", 200, {"read_timeout": 5}, If_Match=made["etag"])
     assert (changed["read_timeout"], changed["endpoint"]) == (5.0, ARCHIVE["endpoint"])
@@ -85,7 +85,7 @@ async def test_what_is_in_the_file_is_edited_there(world: AdminWorld) -> None:
 
 
 async def test_an_origin_that_the_file_has_meanwhile_is_the_files(world: AdminWorld) -> None:
-    """Rule: the file counts, and the list says what it hides; a key of an origin that is gone is out of force, and says why."""
+    """Rule: the file's origin hides the catalog's, and the list says so; keys of a removed origin are out of force."""
     await world.ask("POST", "/origins", 201, ARCHIVE)
     secret = (await world.create(access_key_id="k", origin="archive"))["secret_access_key"]
     of_file = world.live.file.origins[0].model_copy(update={"name": "archive"})
@@ -112,7 +112,7 @@ async def test_a_key_whose_origin_left_the_file_is_out_of_force(world: AdminWorl
 
 
 async def test_forgetting_a_store_holds_no_revocation_up(world: AdminWorld) -> None:
-    """Rule: what is cached of a former endpoint is forgotten in the background, one endpoint after the other."""
+    """Rule: objects of former endpoints are forgotten in the background, one endpoint after the other."""
     await world.ask("POST", "/origins", 201, ARCHIVE)
     secret = (await world.create(access_key_id="k"))["secret_access_key"]
     world.may_settle.clear()

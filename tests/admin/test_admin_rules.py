@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
-from gateway.admin.configuration.rule_probe import RuleProbe
+from gateway.admin.configuration.rule_probe import probe_rule
 from gateway.config import Origin, Rule
 from gateway.model.errors import OriginUnavailable
 from gateway.origin.client import OriginClient
@@ -74,7 +75,7 @@ async def test_wrong_rules_are_refused(world: AdminWorld, rule: dict[str, object
 
 
 async def test_a_rule_that_never_counts_is_reported(world: AdminWorld) -> None:
-    """Rule: by the place of the one that matches all of it first."""
+    """Rule: a hidden rule is reported with the place of the first rule that covers it."""
     rules = ["data/**", "data/train/*.jpg", "other/**"]
     listed = await world.ask("PUT", "/rules", 200, {"items": [{"match": match} for match in rules]})
     problems = [item["problem"] for item in listed["items"]]
@@ -109,27 +110,27 @@ async def test_which_rule_counts_for_an_object(world: AdminWorld) -> None:
     ],
 )
 def test_when_a_glob_covers_another(wide: str, narrow: str, covered: bool) -> None:
-    """Rule: only what is certain is said: "no" may mean that it is not plain."""
+    """Rule: coverage is reported only if it is certain."""
     assert covers(wide, narrow) is covered
 
 
 def test_hidden_rules_are_those_behind_what_covers_them() -> None:
-    """Rule: the earliest one that hides it is named; a rule does not hide what comes before it."""
+    """Rule: the earliest covering rule is named; a rule does not hide earlier ones."""
     assert hidden_by(["a/b", "a/**", "a/b", "**", "c/**"]) == {2: 0, 4: 3}
 
 
 async def test_what_rules_match_at_the_origin() -> None:
-    """Rule: a rule whose objects exist, one that matches nothing, and one of which that is not known are told apart."""
+    """Rule: rules with objects, rules without, and rules with an unknown result are distinct."""
     thread = OriginThread([User("OK", "origin-secret")])
     with thread as origin:
         for key in ("train/1.jpg", "train/a b&c/2.jpg"):
             origin.put("data", key, b"x")
         named = Origin(endpoint=origin.endpoint, access_key_id="OK", secret_access_key="origin-secret")
         client = OriginClient((named,), (), now=time.time)
-        reach = RuleProbe(Listings(client))
+        reach = partial(probe_rule, Listings(client))
         try:
             verdicts = {
-                glob: (await reach.of(glob, named)).verdict
+                glob: (await reach(glob, named)).verdict
                 for glob in (
                     "data/**",
                     "data/train/a b&c/*",
@@ -141,9 +142,9 @@ async def test_what_rules_match_at_the_origin() -> None:
                     "<b>/**",
                 )
             }
-            assert (await reach.of("<b>/**", named)).why == "'<b>' is not a valid bucket name"
-            assert (await reach.of("data", named)).why.startswith("it has no key part")
-            assert (await reach.of("data/train/a b&c/*", named)).example == "data/train/a b&c/2.jpg"
+            assert (await reach("<b>/**", named)).why == "'<b>' is not a valid bucket name"
+            assert (await reach("data", named)).why.startswith("it has no key part")
+            assert (await reach("data/train/a b&c/*", named)).example == "data/train/a b&c/2.jpg"
         finally:
             await client.close()
     assert verdicts == {
@@ -159,14 +160,14 @@ async def test_what_rules_match_at_the_origin() -> None:
 
 
 async def test_an_origin_that_is_away_leaves_it_open(world: AdminWorld) -> None:
-    """Rule: what cannot be asked is not said to be nothing, and a hidden rule is not asked for."""
+    """Rule: an unreachable origin leaves the result open, and hidden rules are not probed."""
 
     class Away:
         async def list_page(self, *_: object) -> None:
             """Fail."""
             raise OriginUnavailable("refused")
 
-    world.app.state.rule_probe = RuleProbe(Away())  # type: ignore[arg-type]
+    world.app.state.listings = Away()
     checked = await world.ask("POST", "/rules/check", 200, {"items": [{"match": "data/x/**"}, {"match": "data/x/y"}]})
     assert [item["verdict"] for item in checked["items"]] == ["unknown", "hidden", "unknown"]
     assert "cannot be reached" in checked["items"][0]["why"]

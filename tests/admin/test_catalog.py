@@ -100,7 +100,7 @@ async def test_a_migration_that_fails_half_way_leaves_nothing(
 
 
 async def test_a_catalog_of_a_newer_version_is_refused(admin: AdminWorld, catalog_url: str, catalog_key: str) -> None:
-    """Rule: a gateway that does not know what is in the catalog does not guess."""
+    """Rule: a gateway refuses a catalog of a newer version."""
     async with admin.catalog.database.writing() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     older = Catalog(catalog_url, catalog_key, Clock())
@@ -136,7 +136,7 @@ async def test_changes_at_the_same_time_come_one_after_the_other(admin: AdminWor
 async def test_another_worker_sees_a_change_when_it_looks(
     admin: AdminWorld, catalog_url: str, catalog_key: str
 ) -> None:
-    """Rule: whoever follows is told what is new, once."""
+    """Rule: a follower gets each change once."""
     other = Catalog(catalog_url, catalog_key, Clock())
     heard: list[int] = []
 
@@ -175,14 +175,14 @@ async def test_whoever_follows_looks_twice_a_second(admin: AdminWorld) -> None:
 
 
 async def test_being_told_is_quicker_than_looking(admin: AdminWorld) -> None:
-    """Rule: who is woken looks at once, and does not wait for his turn."""
+    """Rule: a woken follower polls at once."""
     follower = Follower(admin.catalog)
     follower.wake()
     await asyncio.wait_for(follower._pause(3600), 30)
 
 
 async def test_a_secret_is_sealed_to_its_owner(admin: AdminWorld) -> None:
-    """Rule: who can write to the database, and has no key, cannot give one key the secret of another."""
+    """Rule: with write access to the database, and without its key, one key cannot be given another's secret."""
     for name in ("one", "other"):
         await admin.create(access_key_id=name)
     async with admin.catalog.changes.change(ACTOR, "test", "test") as change:
@@ -195,7 +195,7 @@ async def test_a_secret_is_sealed_to_its_owner(admin: AdminWorld) -> None:
 
 
 async def test_another_key_is_refused_at_the_start(admin: AdminWorld, catalog_url: str) -> None:
-    """Rule: a gateway with the wrong key would know nobody, so it says so and does not start."""
+    """Rule: a gateway with the wrong key refuses to start, with a message."""
     wrong = Catalog(catalog_url, KEY[::-1].replace("=", "A")[:43] + "=", Clock())
     with pytest.raises(ConfigError, match=r"is not the key that this catalog was begun with"):
         await wrong.look()
@@ -220,7 +220,7 @@ async def test_a_lost_key_file_is_not_made_anew(tmp_path: Path) -> None:
 async def test_no_secret_is_in_the_database(
     admin: AdminWorld, catalog_url: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    """Rule: what is sealed is sealed everywhere: in rows, in the audit log, in answers kept for Idempotency-Key."""
+    """Rule: secrets are sealed everywhere: in rows, in the audit log, in answers kept for Idempotency-Key."""
     told = [
         "tell-own-secret-1234",
         "tell-next-secret-567",
@@ -253,7 +253,7 @@ async def test_no_secret_is_in_the_database(
 
 
 async def test_what_was_read_last_stays_while_the_catalog_is_away(tmp_path: Path) -> None:
-    """Rule: looking fails, and changes nothing; a change is refused as a whole; when it is back, all goes on."""
+    """Rule: while the catalog is away polls fail without effect and changes are refused whole; when it is back, all goes on."""
     file, away = tmp_path / "catalog.db", tmp_path / "elsewhere"
     async with AdminWorld.opened(f"sqlite+aiosqlite:///{file}", "") as world:
         secret = (await world.create(access_key_id="vision"))["secret_access_key"]
@@ -271,7 +271,7 @@ async def test_what_was_read_last_stays_while_the_catalog_is_away(tmp_path: Path
 
 
 async def test_an_empty_file_in_the_place_of_the_catalog_is_no_catalog(tmp_path: Path) -> None:
-    """Rule: who empties the file has not given revoked keys back."""
+    """Rule: an emptied file does not make revoked keys valid again."""
     file = tmp_path / "catalog.db"
     async with AdminWorld.opened(f"sqlite+aiosqlite:///{file}", "") as world:
         secret = (await world.create(access_key_id="vision"))["secret_access_key"]
@@ -294,13 +294,10 @@ async def test_a_catalog_that_was_restored_is_read_again(tmp_path: Path) -> None
         assert list((await world.catalog.look()).credentials) == ["kept"]
 
 
-async def test_a_database_that_takes_no_writes_is_said_to_be_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_database_that_takes_no_writes_is_said_to_be_so(tmp_path: Path) -> None:
     """Rule: another process that holds the lock for too long makes a change fail as a whole, and reads go on."""
-    monkeypatch.setattr(database, "PATIENCE", 0.1)
     file = tmp_path / "catalog.db"
-    async with AdminWorld.opened(f"sqlite+aiosqlite:///{file}", "") as world:
+    async with AdminWorld.opened(f"sqlite+aiosqlite:///{file}", "", patience=0.1) as world:
         with sqlite3.connect(file, isolation_level=None) as other:
             other.execute("BEGIN IMMEDIATE")
             problem = await world.ask("POST", "/tenants", 503, {"name": "t"})
@@ -311,7 +308,7 @@ async def test_a_database_that_takes_no_writes_is_said_to_be_so(
 
 
 async def test_a_postgresql_that_stops_and_comes_back(tmp_path: Path) -> None:
-    """Rule: what was read last stays in force, and is said to be that; changes are refused; all goes on when it answers again."""
+    """Rule: while PostgreSQL is away the last state stays in force, marked as such; changes are refused; then all goes on."""
     with PostgresServer() as server:
         async with AdminWorld.opened(server.database(), KEY) as world:
             secret = (await world.create(access_key_id="vision"))["secret_access_key"]
@@ -334,14 +331,11 @@ async def test_a_postgresql_that_stops_and_comes_back(tmp_path: Path) -> None:
             assert world.refusal("vision", secret) == "InvalidAccessKeyId"
 
 
-async def test_a_version_is_read_as_a_whole(
-    catalog_url: str, catalog_key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rule: a look that meets a change has all of it or nothing."""
-    if catalog_url.startswith("sqlite"):
-        # There, who writes waits for who reads, here in vain.
-        monkeypatch.setattr(database, "PATIENCE", 0.5)
+async def test_a_version_is_read_as_a_whole(catalog_url: str, catalog_key: str) -> None:
+    """Rule: a poll during a change sees all of it or nothing."""
     catalog = Catalog(catalog_url, catalog_key, Clock())
+    if not catalog.database.shared:
+        catalog.database.patience = 0.5  # a writer waits for the reader, in vain here
     await catalog.look()
     async with catalog.database.reading() as connection:
         assert await _version(connection) == "0"
@@ -363,7 +357,7 @@ async def _try_to_change(catalog: Catalog) -> None:
 
 
 async def test_any_text_can_be_changed(admin: AdminWorld) -> None:
-    """Rule: keys may have any characters, so what is done to a prefix of them is written down on either database."""
+    """Rule: keys may have any characters, so the audit log takes them on either database."""
     async with admin.catalog.changes.change(ACTOR, "purge", "bucket/a\0b\N{GRINNING FACE}") as change:
         change.after = {"prefix": "a\0b"}
     assert await lines(admin.catalog) == ["bucket/a\N{SYMBOL FOR NULL}b\N{GRINNING FACE}"]
@@ -390,12 +384,12 @@ async def test_a_history_that_was_lost_is_no_longer_believed(
         await other.close()
 
 
-async def test_those_who_write_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_those_who_write_take_turns(tmp_path: Path) -> None:
     """Rule: on SQLite, changes that come together at one worker are all made, however little they may wait for a lock."""
     url = f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}"
     async with AdminWorld.opened(url, ""):
-        monkeypatch.setattr(database, "PATIENCE", 0.0)
         impatient = database.CatalogDatabase(url)
+        impatient.patience = 0.0
 
         async def nothing(_withdrawn: object) -> None:
             return
@@ -411,7 +405,7 @@ async def test_those_who_write_take_turns(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_a_lost_catalog_is_not_begun_anew(tmp_path: Path) -> None:
-    """Rule: without it, keys of the file that were revoked would be valid again; who wants that removes its key too."""
+    """Rule: revoked keys of the file would be valid again in a new catalog; an operator who wants that removes its key too."""
     file = tmp_path / "catalog.db"
     url = f"sqlite+aiosqlite:///{file}"
     async with AdminWorld.opened(url, ""):
@@ -429,7 +423,7 @@ async def test_a_lost_catalog_is_not_begun_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["", KEY])
 @pytest.mark.parametrize("by_command", [False, True])
 async def test_an_emptied_catalog_is_not_begun_anew(tmp_path: Path, key: str, by_command: bool) -> None:
-    """Rule: 0 bytes, as a crash leaves them, are a lost catalog, wherever its key is and whoever opens it first."""
+    """Rule: a file of 0 bytes, as a crash leaves it, is a lost catalog, wherever its key is."""
     file = tmp_path / "catalog.db"
     url = f"sqlite+aiosqlite:///{file}"
     async with AdminWorld.opened(url, key) as world:
@@ -445,7 +439,7 @@ async def test_an_emptied_catalog_is_not_begun_anew(tmp_path: Path, key: str, by
 
 @pytest.mark.parametrize("left", [1, 100, 512, 4096, 4097, 20_000])
 async def test_a_truncated_catalog_is_not_begun_anew(tmp_path: Path, left: int) -> None:
-    """Rule: what is left of a torn file is refused at every length; the gateway is not ready."""
+    """Rule: a file truncated at any length is refused; the gateway is not ready."""
     file = tmp_path / "catalog.db"
     url = f"sqlite+aiosqlite:///{file}"
     async with AdminWorld.opened(url, "") as world:

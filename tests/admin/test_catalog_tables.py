@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from gateway.admin.catalog import catalog as catalogs
 from gateway.admin.catalog import migrating
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.database import witnesses
@@ -82,7 +81,7 @@ async def test_a_user_without_rights_is_told_from_a_database_that_is_away(postgr
 
 
 async def test_a_catalog_that_was_begun_anew_revokes_no_revocation(catalog_url: str, catalog_key: str) -> None:
-    """Rule: an empty catalog in the place of one with changes is refused by running gateways; who is revoked stays so."""
+    """Rule: running gateways refuse an empty catalog in the place of one with changes; revoked keys stay revoked."""
     async with AdminWorld.opened(catalog_url, catalog_key) as world:
         secret = (await world.create(access_key_id="vision"))["secret_access_key"]
         await world.ask("POST", "/credentials/vision/revoke", 200)
@@ -137,8 +136,8 @@ async def test_a_read_that_does_not_end_bounds_no_look(
     catalog_url: str, catalog_key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule: a look at a catalog on a disk that hangs ends as one at a catalog that cannot be reached; the read goes on."""
-    monkeypatch.setattr(catalogs, "_LONGEST_READ", 0.01)
     catalog = Catalog(catalog_url, catalog_key, Clock())
+    catalog.longest_read = 0.01
     answers, read = asyncio.Event(), catalog._read
 
     async def late() -> Snapshot:
@@ -150,7 +149,7 @@ async def test_a_read_that_does_not_end_bounds_no_look(
         with pytest.raises(CatalogUnavailable, match="did not answer"):
             await catalog.look()
     answers.set()
-    monkeypatch.setattr(catalogs, "_LONGEST_READ", 60.0)
+    catalog.longest_read = 60.0
     assert (await catalog.look()).version == 0
     await catalog.close()
 

@@ -62,7 +62,7 @@ async def test_both_secrets_are_valid_until_the_grace_ends(admin: AdminWorld) ->
 
 
 async def test_without_grace_the_old_secret_ends_at_once(admin: AdminWorld) -> None:
-    """Rule: a secret that leaked is rotated without grace, and one that was rotated twice is not left over."""
+    """Rule: a leaked secret is rotated without grace; after two rotations the first secret is invalid."""
     old = (await admin.create(access_key_id="vision"))["secret_access_key"]
     middle = (await admin.ask("POST", "/credentials/vision/rotate", 200, {"grace": GRACE}))["secret_access_key"]
     new = (await admin.ask("POST", "/credentials/vision/rotate", 200, {}))["secret_access_key"]
@@ -74,7 +74,7 @@ async def test_without_grace_the_old_secret_ends_at_once(admin: AdminWorld) -> N
 
 
 async def test_a_revoked_key_stays_revoked(admin: AdminWorld) -> None:
-    """Rule: whatever is done with it afterwards; to revoke it again changes nothing."""
+    """Rule: a revoked key stays revoked, and a second revocation changes nothing."""
     secret = (await admin.create(access_key_id="vision", secret_access_key="a chosen secret of mine"))[
         "secret_access_key"
     ]
@@ -93,7 +93,7 @@ async def test_a_revoked_key_stays_revoked(admin: AdminWorld) -> None:
 
 
 async def test_a_key_of_the_file_can_be_revoked_and_not_edited(begun: str) -> None:
-    """Rule: it is listed with where it is from, whatever it is called; and stays revoked when the file is read again."""
+    """Rule: a key of the file is listed with its source, whatever its name; and stays revoked when the file is read again."""
     async with AdminWorld.opened(begun, "", settings(OF_FILE)) as world:
         listed = await world.ask("GET", "/credentials", 200)
         assert [(item["access_key_id"], item["source"]) for item in listed["items"]] == [("filed/key", "file")]
@@ -123,7 +123,7 @@ async def test_the_file_counts_before_the_catalog(begun: str) -> None:
 
 
 async def test_edits_at_the_same_time_do_not_overwrite_one_another(admin: AdminWorld) -> None:
-    """Rule: who read what has changed since gets 412, and what is there now stays."""
+    """Rule: an edit of an older document gets 412, and the present one stays."""
     read = await admin.create(access_key_id="vision")
     first = await admin.ask("PATCH", "/credentials/vision", 200, {"description": "first"}, If_Match=read["etag"])
     refused = await admin.ask("PATCH", "/credentials/vision", 412, {"description": "second"}, If_Match=read["etag"])
@@ -147,7 +147,7 @@ async def test_a_request_sent_again_makes_no_second_key(admin: AdminWorld) -> No
 
 
 async def test_what_a_key_may_do_can_be_changed(admin: AdminWorld) -> None:
-    """Rule: what is given changes, in force at once, and what is left out stays."""
+    """Rule: given fields change at once, and omitted ones stay."""
     made = await admin.create(access_key_id="vision", allow=["bucket/**"], read_only=True)
     changed = await admin.ask("PATCH", "/credentials/vision", 200, {"allow": ["other/**"]})
     assert (changed["allow"], changed["read_only"]) == (["other/**"], True)
@@ -172,7 +172,7 @@ async def test_a_tenant_that_is_not_enabled_has_no_valid_key(admin: AdminWorld) 
 
 
 async def test_what_is_named_has_to_exist(admin: AdminWorld) -> None:
-    """Rule: a misspelt tenant would be a new one, and a misspelt origin no origin; each is refused with what to do."""
+    """Rule: an unknown tenant or origin, which may be a misspelling, is refused with a remedy."""
     for body, word in (
         ({"tenant": "nobody"}, "larder-gateway tenants create"),
         ({"origin": "nowhere"}, "known: default"),
@@ -262,7 +262,7 @@ WRONG: list[tuple[object, str]] = [
 
 
 async def test_a_wrong_field_is_named(world: AdminWorld) -> None:
-    """Rule: the answer says which field is wrong, and nothing is made."""
+    """Rule: the answer names the wrong field, and nothing is created."""
     for body, field in WRONG:
         refused = await world.ask("POST", "/credentials", 400, body)
         assert field in refused["detail"]
@@ -279,7 +279,7 @@ async def test_a_wrong_field_is_named(world: AdminWorld) -> None:
 
 
 async def test_lists_come_in_pages(admin: AdminWorld) -> None:
-    """Rule: each item is on one page, in order, and what is added behind a page meanwhile is on a later one."""
+    """Rule: each item is on one page, in order; an item added behind a page is on a later one."""
     for name in ("d", "b", "a"):
         await admin.create(access_key_id=name)
     first = await admin.ask("GET", "/credentials?limit=2", 200)
@@ -302,7 +302,7 @@ async def test_lists_come_in_pages(admin: AdminWorld) -> None:
 
 
 async def test_the_audit_log_tells_who_did_what(admin: AdminWorld) -> None:
-    """Rule: the last change first, with what was before and after, and from where; by action and by target."""
+    """Rule: the last change first, with the fields before and after, and the address; filters by action and by target."""
     await admin.create(access_key_id="vision")
     await admin.ask("PATCH", "/credentials/vision", 200, {"read_only": True})
     await admin.ask("POST", "/credentials/vision/revoke", 200)
@@ -323,7 +323,7 @@ async def test_the_audit_log_tells_who_did_what(admin: AdminWorld) -> None:
 
 
 def test_a_previous_secret_needs_its_end(tmp_path: Path) -> None:
-    """Rule: in a file too, a secret that was rotated is accepted until a time, and not for ever by oversight."""
+    """Rule: a previous secret needs an end in a file too; it would stay valid by oversight otherwise."""
     path = tmp_path / "larder.toml"
     path.write_text(
         '[[origins]]\nendpoint = "http://127.0.0.1:1"\n'
@@ -334,7 +334,7 @@ def test_a_previous_secret_needs_its_end(tmp_path: Path) -> None:
 
 
 async def test_a_rotation_writes_nothing_that_cannot_be_read(admin: AdminWorld) -> None:
-    """Rule: a secret that no configuration could have is refused; it would keep every gateway from reading what is revoked."""
+    """Rule: a secret that a configuration could not have is refused; gateways could not read the catalog with it."""
     await admin.create(access_key_id="vision")
     other = await admin.create(access_key_id="other")
     for secret in ("y\0" * 20, "line\n" * 20, "\x7f" * 20):

@@ -21,7 +21,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zone]:
 
 
 def test_a_drained_node_is_home_of_nothing_and_serves_on(world: Zone) -> None:
-    """Rule: everybody sees it LEAVING, what it was home of is read elsewhere, it answers still, and undrain brings it back."""
+    """Rule: all nodes see it LEAVING, its objects are read elsewhere, it still answers, and undrain brings it back.
+
+    The audit log has the same field before and after both changes.
+    """
     path = path_at(1, "drained")
     world.origin.put(path, content(1000, path))
     assert post(world.nodes[0], "/nodes/node-1/drain")["state"] == "LEAVING"
@@ -32,6 +35,8 @@ def test_a_drained_node_is_home_of_nothing_and_serves_on(world: Zone) -> None:
     assert world.nodes[1].metric("larder_peer_requests_served_total", what="object") == served
     assert {node["id"]: node["state"] for node in get(world.nodes[1], "/nodes")["items"]} == members(world.nodes[0])
     assert post(world.nodes[1], "/nodes/node-1/undrain")["state"] == "READY"
+    changes = [(each["before"], each["after"]) for each in get(world.nodes[0], "/audit?target=node-1&limit=2")["items"]]
+    assert changes == [({"drained": True}, {"drained": False}), ({"drained": False}, {"drained": True})]
     wait_for_fleet(world.nodes, BOTH)
     world.read(0, path)
     assert world.origin.count("GET", path) == 1, "it is taken over from the node that was home meanwhile"
@@ -57,7 +62,7 @@ def test_what_a_drained_node_has_is_taken_over(world: Zone) -> None:
 
 
 def test_a_redis_that_forgets_brings_no_drained_node_back(world: Zone) -> None:
-    """Rule: what an operator decided holds when Redis was emptied: the node remembers it."""
+    """Rule: an operator's drain survives an emptied Redis: the node remembers it."""
     post(world.nodes[0], "/nodes/node-1/drain")
     wait_for_fleet(world.nodes, {"node-0": "READY", "node-1": "LEAVING"})
     world.redis.flush()
@@ -72,7 +77,7 @@ def test_a_redis_that_forgets_brings_no_drained_node_back(world: Zone) -> None:
 
 
 def test_two_who_drain_leave_a_node(world: Zone) -> None:
-    """Rule: what was decided counts before heartbeats tell of it, so a loop over all nodes does not empty the ring."""
+    """Rule: a drain counts before heartbeats announce it, so a loop over all nodes does not empty the ring."""
     post(world.nodes[0], "/nodes/node-1/drain")
     reply = admin(world.nodes[1], "POST", "/nodes/node-0/drain", {})
     assert (reply.status, reply.code) == (409, "Conflict")
@@ -97,7 +102,7 @@ def test_the_last_ready_node_stays_unless_forced(world: Zone) -> None:
 
 
 def test_what_there_is_not_cannot_be_drained(world: Zone) -> None:
-    """Rule: an unknown node is 404, an unknown field is refused by its name, and nothing is audited of either."""
+    """Rule: an unknown node is 404, an unknown field is refused by its name, and neither is audited."""
     before = get(world.nodes[0], "/audit?action=nodes.drain")["items"]
     assert admin(world.nodes[0], "POST", "/nodes/nobody/drain", {}).code == "NotFound"
     reply = admin(world.nodes[0], "POST", "/nodes/node-0/drain", {"forced": True})

@@ -55,7 +55,7 @@ def foretold(world: Zone, key: str) -> str:
     ],
 )
 def test_what_is_foretold_is_what_comes(world: Zone, key: str, steps: list[str]) -> None:
-    """Rule: the words of explain are those of x-larder-cache of the next read, whichever gateway is asked for either."""
+    """Rule: explain and x-larder-cache of the next read use the same words, at every gateway."""
     world.origin.put(f"/bucket/{key}", content(1000, key))
     for turn, wanted in enumerate(steps):
         # A reader has its last byte before the object is written down.
@@ -76,7 +76,7 @@ def test_blocks_that_are_missing_are_counted(world: Zone) -> None:
 
 
 def test_a_grant_is_each_readers_own(world: Zone) -> None:
-    """Rule: what was granted to one origin key says nothing of another's; the remedy is named."""
+    """Rule: one origin key's grant says nothing about another's; the remedy is named."""
     world.origin.put("/bucket/theirs", content(1000, "theirs"))
     world.read(0, "/bucket/theirs")
     told = explained(world, "theirs", access_key_id="GWB")
@@ -86,7 +86,7 @@ def test_a_grant_is_each_readers_own(world: Zone) -> None:
 
 
 def test_what_an_allow_list_forbids_is_said(world: Zone) -> None:
-    """Rule: a key that may not read the object is told so, not what the cache has of it for others."""
+    """Rule: a key that may not read the object learns only that, not the state of the cache."""
     told = explained(world, "theirs", access_key_id="GWP")
     assert (told["outcome"], told["reason"]) == ("BYPASS", "refused")
     assert "allow" in str(told["change"])
@@ -118,7 +118,7 @@ def test_an_unknown_access_key_is_refused(world: Zone) -> None:
 
 
 def test_misses_are_counted_by_reason_with_their_remedies(world: Zone) -> None:
-    """Rule: the counts of a node's misses are its metric's, each with what it means."""
+    """Rule: a node's misses equal its metric, each reason with its meaning."""
     for number in range(3):
         world.origin.put(f"/bucket/counted/{number}", content(100, number))
         world.read(0, f"/bucket/counted/{number}")

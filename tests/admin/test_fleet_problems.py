@@ -16,8 +16,10 @@ from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import CachingMode
 from gateway.policies.rates import Point
-from gateway.policies.space.plan import JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
+from gateway.policies.space.orders import JobOrder, Phase, PoolOrder, WhyCaching
+from gateway.policies.space.plan import Plan, dataset_pools
 from gateway.policies.space.probing import PhaseTotals, ProbeState
+from gateway.policies.space.remembered import ManagerMemory, RememberedJob
 
 DATASET = "ab" * 32
 AT = 1_800_000_000.0
@@ -48,7 +50,7 @@ def whats(found: FleetReading) -> list[str]:
 
 
 def test_a_zone_that_is_well_has_no_problems() -> None:
-    """Rule: nothing is said of a zone that works."""
+    """Rule: a healthy zone has no problems."""
     assert whats(reading()) == []
 
 
@@ -61,7 +63,7 @@ def test_what_nodes_say_of_themselves_is_told_with_their_name() -> None:
 
 
 def test_a_node_that_is_gone_or_silent_is_missed() -> None:
-    """Rule: who is there and says nothing is silent; who is not there and did not say goodbye is gone ten seconds later."""
+    """Rule: a present node without reports is silent; an absent one without a goodbye is gone ten seconds later."""
     assert "is a member, but" in whats(reading(told={"a": NodeSample(30.0, {})}))[0]
     for age in (11.0, 60.0):
         assert "is gone" in whats(reading(told={"a": NodeSample(1.0, {}), "b": NodeSample(age, {})}))[0]
@@ -69,7 +71,7 @@ def test_a_node_that_is_gone_or_silent_is_missed() -> None:
 
 
 def test_a_node_that_is_gone_stays_listed() -> None:
-    """Rule: for as long as it takes it is a node in the state GONE, with what it said last, unless another has its address."""
+    """Rule: meanwhile the node is listed as GONE, with its last report, unless another has its address."""
     said = {"address": "http://127.0.0.1/b", "capacity": 7, "bytes": 5, "version": "1"}
     gone = reading(told={"a": NodeSample(1.0, {}), "b": NodeSample(1e6, said)})
     [_, listed] = nodes_of(gone)
@@ -101,7 +103,7 @@ WHOLE = PoolOrder(CachingMode.FULL, 10, 10, WhyCaching.BENEFIT, target=9 * 10**8
     ],
 )
 def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, Any], why: str) -> None:
-    """Rule: what is to be kept whole, and does not fit, may not, or has lost a node, is a problem, and says so itself."""
+    """Rule: a dataset that should be kept whole and is not is a problem, with its reason."""
     given = {"plan": Plan(pools=dataset_pools({DATASET: WHOLE})), **parts}
     told = {"a": NodeSample(1.0, {"datasets": {name: [ITEMS, size, 500] for name in (DATASET, "cd" * 32)}})}
     if given.pop("gone", False):
@@ -116,7 +118,7 @@ def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, A
 
 
 def test_a_job_that_gains_nothing_is_named() -> None:
-    """Rule: a job whose benefit was measured, and is none, is a problem; one that is being measured is not."""
+    """Rule: a job with a measured benefit of none is a problem; one that is being measured is not."""
     gains_nothing = Plan(jobs={"t/j": JobOrder(False, Phase.STEADY, 1.01)})
     assert "gains nothing" in whats(reading(jobs=(job("j"),), plan=gains_nothing))[0]
     for order in (
@@ -137,7 +139,7 @@ def test_a_dataset_of_which_not_even_two_chunks_fit_is_named() -> None:
 
 
 def test_redis_lost_is_said_once() -> None:
-    """Rule: what every node says of Redis is not repeated when this gateway knows it."""
+    """Rule: the nodes' reports on Redis are not repeated if this gateway knows of its loss."""
     own = {"kind": "redis", "severity": "warning", "what": "W.", "remedy": "R.", "since": AT}
     found = problems_of(reading(lost="Redis is not reachable", told={"a": NodeSample(1.0, {"problems": [own]})}), 30.0)
     assert [each.severity for each in found] == ["error"]
@@ -145,19 +147,19 @@ def test_redis_lost_is_said_once() -> None:
 
 
 def test_the_times_of_a_step_are_those_of_the_benefit() -> None:
-    """Rule: once a job is judged its times are what the verdict rests on, so their quotient is the benefit; before, its means."""
+    """Rule: a judged job shows the times behind its verdict, so their quotient is the benefit; before, its means."""
     totals = {Phase.PROBE_MISS: PhaseTotals(steps=10, seconds=1.0), Phase.MEASURE: PhaseTotals(steps=10, seconds=0.8)}
     told = replace(job("j"), totals=totals)
     unknown = jobs_of(reading(jobs=(told,)))[0]
     assert (unknown.t_miss, unknown.t_hit, unknown.benefit) == (0.1, 0.08, None)
-    verdict = ProbeState(benefit=4.0, miss=0.12, hit=0.03).to_json()
-    plan = Plan(jobs={"t/j": JobOrder(True, Phase.STEADY, 4.0)}, memory={"jobs": {"t/j": {"probe": verdict}}})
+    known = RememberedJob("d", ProbeState(benefit=4.0, miss=0.12, hit=0.03))
+    plan = Plan(jobs={"t/j": JobOrder(True, Phase.STEADY, 4.0)}, memory=ManagerMemory(jobs={"t/j": known}))
     judged = jobs_of(reading(jobs=(told,), plan=plan))[0]
     assert (judged.t_miss, judged.t_hit, judged.benefit) == (0.12, 0.03, 4.0)
 
 
 def test_the_newest_step_of_a_history_has_the_rates_of_now() -> None:
-    """Rule: of a minute that has just begun no rate is told that a minute's counts were divided by seconds for."""
+    """Rule: the newest step's rates are those of now, not a partial minute's counts divided by its seconds."""
     samples = [
         Sample(AT - back, "b", Counters(sent_bytes=6000 - 100 * back, batch_items=60 - back)) for back in (50, 0)
     ]
@@ -167,7 +169,7 @@ def test_the_newest_step_of_a_history_has_the_rates_of_now() -> None:
 
 
 def test_totals_are_of_every_node_that_there_was() -> None:
-    """Rule: each node's last sample counts once, of a node that is gone too, and what was counted before a restart."""
+    """Rule: each node's last sample counts once, also of gone nodes, with the counts from before restarts."""
     last = {name: Sample(AT, "b", Counters(requests=10)) for name in ("a", "gone")}
     retired = Counters(requests=100)
     newer = {"a": [Sample(AT + 5, "b", Counters(requests=12))]}
@@ -177,7 +179,7 @@ def test_totals_are_of_every_node_that_there_was() -> None:
 
 
 def test_a_dataset_is_known_by_whoever_speaks_of_it() -> None:
-    """Rule: registered, used, planned or decided about, it is one dataset, with what is known of it."""
+    """Rule: a dataset that is registered, used, planned or decided about is listed once, with all of its facts."""
     found = datasets_of(reading(datasets={("t", "one"): DATASET, ("u", "two"): DATASET}, overrides={"cd" * 32: "pin"}))
     assert [(each.id, each.names, each.items) for each in found] == [
         ("cd" * 6, [], None),

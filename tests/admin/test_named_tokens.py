@@ -64,7 +64,7 @@ def test_every_endpoint_needs_a_role() -> None:
 
 
 async def test_a_role_is_checked_at_every_endpoint(url: str) -> None:
-    """Rule: a token is refused where its role does not reach, and nowhere else; nothing is changed by what is refused."""
+    """Rule: a token is refused exactly where its role does not suffice; a refused request changes nothing."""
     async with AdminWorld.opened(url, "") as world:
         viewer = await made(world, "looks")
         operator = await made(world, "runs", role="operator")
@@ -116,7 +116,7 @@ async def test_a_revoked_token_is_refused(url: str) -> None:
 
 
 async def test_a_token_ends_when_it_expires(url: str) -> None:
-    """Rule: before that time it is accepted, from then on refused; one that has expired cannot be made."""
+    """Rule: a token is accepted until its expiry and refused afterwards; an expired one cannot be created."""
     async with AdminWorld.opened(url, "") as world:
         refused = await world.ask("POST", "/tokens", 400, {"name": "late", "expires": "2001-01-01T00:00:00Z"})
         assert refused["detail"].startswith("expires: ")
@@ -129,7 +129,7 @@ async def test_a_token_ends_when_it_expires(url: str) -> None:
 
 
 async def test_a_role_is_changed(url: str) -> None:
-    """Rule: the new role counts at once, and what the token was is in the audit log."""
+    """Rule: the new role counts at once, and the audit log has the former one."""
     async with AdminWorld.opened(url, "") as world:
         token = await made(world, "ci", role="admin")
         await world.ask("PATCH", "/tokens/ci", 200, {"role": "viewer"})
@@ -155,7 +155,7 @@ async def test_the_names_of_the_configuration_are_taken(url: str, name: str) -> 
 
 
 async def test_a_withdrawal_ends_a_token_without_the_catalog(url: str) -> None:
-    """Rule: a gateway that hears of a revocation by Redis refuses the token before it reads the catalog."""
+    """Rule: a gateway that learns of a revocation by Redis refuses the token before it reads the catalog."""
     async with AdminWorld.opened(url, "") as world:
         token = await made(world, "ci")
         version = (await world.catalog.latest()).version
@@ -164,7 +164,7 @@ async def test_a_withdrawal_ends_a_token_without_the_catalog(url: str) -> None:
 
 
 async def test_revoking_is_announced(url: str) -> None:
-    """Rule: what takes rights away is announced: a revocation, a lower role; a description is not."""
+    """Rule: changes that take rights away are announced: a revocation, a lower role; a description is not."""
     async with AdminWorld.opened(url, "") as world:
         await made(world, "ci", role="operator")
         said: list[str] = []

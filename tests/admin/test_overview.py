@@ -68,7 +68,7 @@ def test_totals_are_the_metrics_and_the_same_from_every_gateway(world: Zone) -> 
 
 
 def test_answers_have_statuses_and_percentiles(world: Zone) -> None:
-    """Rule: every gateway says the same of the last minute: answers by status, and seconds by what the cache did."""
+    """Rule: every gateway reports the same last minute: answers by status, and seconds by cache outcome."""
     world.origin.put("/bucket/answered", content(1000, "answered"))
     for _ in range(3):
         world.read(0, "/bucket/answered")
@@ -145,7 +145,7 @@ def test_metrics_name_tenants_buckets_and_origins_to_those_with_a_token(world: Z
 
 
 def test_requests_of_all_gateways_are_followed_live(world: Zone) -> None:
-    """Rule: whichever gateway is asked, a follower gets the requests that match its filter, of all gateways and each once."""
+    """Rule: a follower gets the matching requests of all gateways, each once, from any gateway."""
     world.origin.put("/bucket/live/seen", content(1000, "seen"))
     wanted = "bucket=bucket&prefix=live/&status=2xx"
     follower = get(world.nodes[0], f"/requests?{wanted}")["follower"]
@@ -240,7 +240,7 @@ def test_history_is_bounded(world: Zone) -> None:
 
 
 def test_with_redis_lost_what_was_known_is_shown(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Rule: without Redis the overview is answered with what was known last, says so as a problem, and recovers with Redis."""
+    """Rule: without Redis the overview has the last known facts, lists the problem, and recovers with Redis."""
     with zone(tmp_path_factory.mktemp("lost"), fleet={"expire": "60s"}) as world:
         world.heard()
         world.redis.kill()

@@ -126,7 +126,7 @@ def test_what_a_job_read_is_replayed_in_its_order(world: Zone) -> None:
 
 
 def test_reads_through_all_gateways_are_one_profile(world: Zone) -> None:
-    """Rule: two gateways that a job reads through record one profile; what both saw is listed once, in the order of time."""
+    """Rule: two gateways that a job reads through record one profile; each read is listed once, by time."""
     paths = objects(world.origin, "both/", 20)
     recording(world.nodes[0], "both", "both/")
     read_until_recorded(world.nodes[0], paths[:10], "both")
@@ -177,7 +177,7 @@ def test_ranges_of_a_large_object_load_those_blocks_only(tmp_path: Path) -> None
 
 
 def test_rights_are_those_of_who_replays(world: Zone) -> None:
-    """Rule: another tenant is told that there is no such profile; a key of the tenant loads what its allow-list covers."""
+    """Rule: another tenant's profile is unknown; a key of the tenant loads the objects of its allow-list."""
     one = world.nodes[0]
     paths = objects(world.origin, "rights/", 6)
     recording(one, "rights", "rights/")
@@ -296,7 +296,7 @@ def test_names_and_numbers_are_bounded(world: Zone) -> None:
     ],
 )
 def test_what_is_wrong_is_named(world: Zone, body: dict[str, object], field: str) -> None:
-    """Rule: a request that is not clear is refused by the field, and nothing is recorded."""
+    """Rule: an invalid request is refused by the field, and nothing is recorded."""
     before = get(world.nodes[0], "/profiles")["items"]
     reply = admin(world.nodes[0], "POST", "/profiles", body)
     assert (reply.status, reply.code) == (400, "InvalidRequest")
@@ -305,7 +305,7 @@ def test_what_is_wrong_is_named(world: Zone, body: dict[str, object], field: str
 
 
 def test_a_recording_goes_on_after_a_kill(tmp_path: Path) -> None:
-    """Rule: killed or stopped in the middle, a gateway records on after its restart; what was saved stays, nothing is doubled."""
+    """Rule: after a kill or a stop in the middle, a gateway goes on recording; saved reads stay, and none is doubled."""
     with Origin() as origin:
         paths = objects(origin, "kill/", 12)
         # One worker: what another has read, but not passed on when both end, is lost, as docs/streams.md says.

@@ -47,7 +47,7 @@ def test_a_purge_is_felt_on_every_node(world: Zone) -> None:
 
 
 def test_a_dry_run_only_counts(world: Zone) -> None:
-    """Rule: a dry run says what would be forgotten, forgets nothing, and is not in the audit log."""
+    """Rule: a dry run counts the matches, forgets nothing, and is not in the audit log."""
     paths = filled(world, "dry/")
     before = len(get(world.nodes[0], "/audit?action=purge")["items"])
     done = post(world.nodes[0], "/purge", {"bucket": "bucket", "prefix": "dry/", "dry_run": True})
@@ -57,7 +57,7 @@ def test_a_dry_run_only_counts(world: Zone) -> None:
 
 
 def test_a_purge_is_audited(world: Zone) -> None:
-    """Rule: who purged what is in the audit log."""
+    """Rule: the audit log has the purge and its token."""
     post(world.nodes[0], "/purge", {"bucket": "bucket", "prefix": "audited/"})
     entry = get(world.nodes[1], "/audit?action=purge&limit=1")["items"][0]
     assert (entry["actor"], entry["target"]) == ("admin", "bucket/audited/")
@@ -65,7 +65,7 @@ def test_a_purge_is_audited(world: Zone) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "ä/\u4e2d\U0001f600", "100%_/", "a\nb", "<b>", "\U0010ffff"])
 def test_any_text_is_a_prefix(world: Zone, prefix: str) -> None:
-    """Rule: prefixes are compared character by character, whatever they mean to SQL, XML, HTML or a shell."""
+    """Rule: prefixes are compared character by character; characters of SQL, XML, HTML or a shell are ordinary."""
     key = f"{prefix}key"
     world.origin.s3.put("strange", key, b"x" * 100)
     world.origin.s3.put("strange", "zother", b"x" * 100)
@@ -87,14 +87,14 @@ def test_any_text_is_a_prefix(world: Zone, prefix: str) -> None:
     ],
 )
 def test_what_is_wrong_is_named(world: Zone, body: dict[str, object], field: str) -> None:
-    """Rule: a purge that is not clear is refused by the field, and nothing is forgotten."""
+    """Rule: an invalid purge is refused by the field, and nothing is forgotten."""
     reply = admin(world.nodes[0], "POST", "/purge", body)
     assert (reply.status, reply.code) == (400, "InvalidRequest")
     assert field in reply.json["detail"]
 
 
 def test_a_node_that_is_away_is_named_and_forgets_when_it_is_back(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Rule: who has not forgotten is named, also when the fleet has given it up; back on its old cache it gives no old bytes."""
+    """Rule: absent nodes are named, also those that the fleet has given up; back on its old cache a node serves no old bytes."""
     home = tmp_path_factory.mktemp("away")
     # Of other objects it would ask the origin after its start.
     rules = ({"match": "bucket/**", "freshness": "immutable"},)

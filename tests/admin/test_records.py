@@ -36,14 +36,14 @@ IMAGES = Bucket(name="images", globs=("a/**",), password=SecretStr("hidden"), us
 
 
 def test_a_field_is_in_the_documents_of_its_role() -> None:
-    """Rule: a key is not changed, a secret is not shown, and what the gateway keeps is not taken."""
+    """Rule: a key cannot be changed, a secret is not shown, and fields that the gateway sets are not accepted."""
     assert set(Bucket.creation().model_fields) == {"name", "size", "globs", "password"}
     assert set(Bucket.change().model_fields) == {"size", "globs", "password"}
     assert list(Bucket.answer(BucketState).model_fields) == ["name", "size", "globs", "used", "created_at", "etag"]
 
 
 def test_constraints_hold_in_requests_and_not_in_answers() -> None:
-    """Rule: a change is checked as a creation is; what a configuration file says is shown as it is."""
+    """Rule: a change is checked like a creation; values of a configuration file are shown unchecked."""
     for document in (Bucket.creation(), Bucket.change()):
         with pytest.raises(ValidationError, match="greater than or equal to 0"):
             document.model_validate(
@@ -54,7 +54,7 @@ def test_constraints_hold_in_requests_and_not_in_answers() -> None:
 
 
 def test_nothing_secret_is_audited() -> None:
-    """Rule: the audit log has what is shown, but for the name, which is its target."""
+    """Rule: the audit log has the shown fields, except the name, which is its target."""
     assert IMAGES.audited() == {"size": 1.0, "globs": ["a/**"], "used": 7}
 
 

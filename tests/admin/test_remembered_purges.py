@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-
-from gateway.admin.catalog import purges
 from gateway.admin.catalog.purges import remember, unseen
 from gateway.engine.operations.purge import Purge
 from tests.admin.admin_world import AdminWorld
 from tests.admin.test_catalog import ACTOR
 
 
-async def purged(world: AdminWorld, prefix: str) -> Purge:
+async def purged(world: AdminWorld, prefix: str, kept: int = 2) -> Purge:
     """A purge that is kept."""
     async with world.catalog.changes.change(ACTOR, "purge", "bucket") as change:
-        return await remember(change, "bucket", prefix, world.clock)
+        return await remember(change, "bucket", prefix, world.clock, kept)
 
 
-async def test_a_node_learns_of_what_it_has_missed(admin: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: it is told the purges after its last one, in their order, and whether there may have been others."""
-    monkeypatch.setattr(purges, "KEPT", 2)
+async def test_a_node_learns_of_what_it_has_missed(admin: AdminWorld) -> None:
+    """Rule: a node gets the purges after its last one, in order, and whether there may have been others."""
     database = admin.catalog.database
     assert await unseen(database, "") == ([], False)
     first, second = await purged(admin, "a\0"), await purged(admin, "ä\ud800\U0001f600")

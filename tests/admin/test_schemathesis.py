@@ -97,7 +97,7 @@ class Signed(requests.auth.AuthBase):
 def test_the_admin_addresses_are_as_described(
     schema: Any, running: Running, checks: list[Any], method: str, path: str
 ) -> None:
-    """Rule: whatever is asked, an admin address answers as its description says, and refuses what that forbids."""
+    """Rule: an admin address answers any request as its description says."""
     from schemathesis.specs.openapi.checks import ignored_auth
 
     def holds(case: Any) -> None:
@@ -112,7 +112,7 @@ def test_the_admin_addresses_are_as_described(
 def test_the_addresses_of_clients_are_as_described(
     schema: Any, running: Running, checks: list[Any], method: str, path: str
 ) -> None:
-    """Rule: whatever is asked of it, an address of clients answers as its description says."""
+    """Rule: a client address answers any request as its description says."""
 
     def holds(case: Any) -> None:
         case.call_and_validate(base_url=f"{running.endpoint}/-", auth=Signed(), checks=checks)
@@ -127,7 +127,7 @@ def test_every_operation_is_tried(document: dict[str, Any]) -> None:
 
 
 def test_the_description_is_the_gateways_own(document: dict[str, Any], running: Running) -> None:
-    """Rule: what is tested here is what a running gateway serves."""
+    """Rule: the tested description is the one that a running gateway serves."""
     assert requests.get(f"{running.endpoint}/-/openapi.json", timeout=30).json() == json.loads(json.dumps(document))
 
 

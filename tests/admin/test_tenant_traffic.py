@@ -83,7 +83,7 @@ def test_batches_are_traffic_of_their_dataset(world: Zone, used: Stock) -> None:
 
 
 def test_batches_are_followed_live(world: Zone, used: Stock) -> None:
-    """Rule: who follows requests sees batches with their items, hits and bytes, and may ask for those of one dataset."""
+    """Rule: a follower sees batches with their items, hits and bytes, and may filter by dataset."""
     used.read(world.nodes[0], range(6), key=GWB)
     follower = get(world.nodes[1], "/requests?bucket=dataset:used")["follower"]
 

@@ -61,7 +61,7 @@ async def test_every_address_wants_a_token(begun: str) -> None:
 
 
 async def test_the_read_token_changes_nothing(begun: str) -> None:
-    """Rule: it is refused by the method, whatever the address; GET is answered, and a check of rules, which only asks."""
+    """Rule: the read token is refused by the method, at every address; GET is answered, and a check of rules, which only asks."""
     async with AdminWorld.opened(begun, "") as world:
         seen = set()
         for method, path in endpoints():
@@ -87,7 +87,7 @@ async def test_the_read_token_changes_nothing(begun: str) -> None:
     ],
 )
 async def test_pages_of_other_sites_are_refused(begun: str, sent: dict[str, str]) -> None:
-    """Rule: also with the right token, in case a proxy adds it; and nobody is told that pages of his may ask."""
+    """Rule: other sites' pages are refused also with the right token, in case a proxy adds it; no CORS header permits them."""
     async with AdminWorld.opened(begun, "") as world:
         for method in ("GET", "POST", "OPTIONS"):
             refused = await answer(world.app, method, "/admin/tenants", Authorization=f"Bearer {TOKEN}", **sent)
@@ -96,7 +96,7 @@ async def test_pages_of_other_sites_are_refused(begun: str, sent: dict[str, str]
 
 
 async def test_pages_of_the_gateway_itself_are_answered(begun: str) -> None:
-    """Rule: the dashboard is one, behind a proxy that ends TLS too."""
+    """Rule: the dashboard is a page of the gateway, behind a proxy that ends TLS too."""
     async with AdminWorld.opened(begun, "") as world:
         for origin in ("http://gateway.test", "https://gateway.test", "http://GATEWAY.test"):
             sent = {"Authorization": f"Bearer {TOKEN}", "Origin": origin, "Sec_Fetch_Site": "same-origin"}
@@ -114,7 +114,7 @@ async def test_two_tokens_in_one_request_are_none(begun: str) -> None:
 
 
 async def test_a_body_has_an_end(begun: str) -> None:
-    """Rule: more than a mebibyte is refused, by its announced length and by what comes; a stranger's is not read at all."""
+    """Rule: more than a mebibyte is refused, by the announced length and by the bytes; a stranger's is not read."""
     async with AdminWorld.opened(begun, "") as world:
 
         async def endless() -> object:

@@ -114,7 +114,7 @@ def test_what_is_made_at_one_holds_at_the_other(pair: Pair) -> None:
 
 
 def test_a_store_that_is_added_is_read_through_both(pair: Pair) -> None:
-    """Rule: an origin, a key for it, and a rule for what is in it, made at one gateway, hold at both without a restart."""
+    """Rule: an origin, its key, and a rule for its objects, made at one gateway, hold at both without a restart."""
     with Origin() as second:
         second.s3.put("archive", "never/key", b"only there")
         keys = {"access_key_id": "origin-key-a", "secret_access_key": "origin-secret-a"}
@@ -157,7 +157,7 @@ def test_a_lost_redis_makes_no_key_valid_again(pair: Pair) -> None:
 
 
 def test_a_revocation_reaches_a_gateway_that_is_cut_off_from_the_catalog(pair: Pair) -> None:
-    """Rule: rights that are taken away travel through Redis too, and come back by the catalog only; nobody else loses any."""
+    """Rule: withdrawals travel through Redis too, and end by the catalog only; no other key is affected."""
     one, other = pair.gateways
     assert ask(one, "POST", "/tenants", {"name": "story-6"})[0] == 201
     secrets = {}
@@ -205,7 +205,7 @@ def test_a_key_of_the_file_is_revoked_at_both(pair: Pair) -> None:
 
 
 def test_without_postgresql_reads_go_on_and_nobody_starts(pair: Pair) -> None:
-    """Rule: known keys are served, revoked ones refused, changes refused; a gateway that starts then answers nobody."""
+    """Rule: known keys are served, revoked ones refused, changes refused; a gateway that starts then authenticates no key."""
     one = pair.gateways[0]
     secrets = {}
     for name in ("story-4", "story-4-revoked"):
@@ -247,7 +247,7 @@ def _starts_closed(pair: Pair, secrets: dict[str, str]) -> None:
 
 
 def test_a_gateway_that_is_killed_changes_all_or_nothing(pair: Pair) -> None:
-    """Rule: kill -9 in the middle of changes: what is there is whole, with its line in the audit log; the other goes on."""
+    """Rule: after kill -9 in the middle of changes each record is whole, with its line in the audit log; the other goes on."""
     one, other = pair.gateways
     made = 0
     connection = one.connection()

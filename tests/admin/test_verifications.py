@@ -46,7 +46,7 @@ def filled(world: Zone, name: str, count: int = 12) -> list[bytes]:
 
 
 def test_sound_caches_are_said_to_be_sound(world: Zone, home: Path) -> None:
-    """Rule: every node reads every blob, whatever its workers, and says so at any gateway."""
+    """Rule: every node reads every blob once, whatever the number of workers, and any gateway has the result."""
     bodies = filled(world, "sound")
     paths = [blob_path(home / f"node-{number}" / "cache", body) for number in range(2) for body in bodies]
     eventually(lambda: sum(path.exists() for path in paths), lambda there: there == len(bodies), "the blobs")
@@ -58,7 +58,7 @@ def test_sound_caches_are_said_to_be_sound(world: Zone, home: Path) -> None:
 
 
 def test_a_wrong_blob_is_found_and_never_sent(world: Zone, home: Path) -> None:
-    """Rule: a blob whose bytes are not its name's is named, on the node that has it; its readers get right bytes all the same."""
+    """Rule: a blob that does not match its name is named with its node; its readers get right bytes all the same."""
     body = filled(world, "wrong", 1)[0]
     path = next(found for number in range(2) if (found := blob_path(home / f"node-{number}" / "cache", body)).exists())
     path.write_bytes(body[:-1] + b"?")

@@ -104,7 +104,7 @@ def test_what_cannot_be_had_is_counted_with_reasons(world: Zone, tmp_path: Path)
 
 
 def test_rights_and_rules_hold(world: Zone) -> None:
-    """Rule: nothing is loaded that the key's allow-list or a rule forbids; each is a failure with its reason."""
+    """Rule: objects that the key's allow-list or a rule forbids are not loaded; each is a failure with its reason."""
     allowed, forbidden, never = filled(world, "allowed/", 3), filled(world, "allowe", 2), filled(world, "never/", 2)
     found = ended(world, begun(world, bucket="bucket", prefix="allowe", access_key_id="GWP"))
     assert (found["done"], found["failed"]) == (5, 2)
@@ -194,7 +194,7 @@ def test_lists_are_paged_newest_first(world: Zone) -> None:
     [[10**400, "ab"], [1, "ab"], [True, "ab"], [1.0, "\ud800"], [1.0, "a\0"], [1.0, 2], [1.0], {}],
 )
 def test_a_cursor_that_is_none_is_refused(world: Zone, place: object) -> None:
-    """Rule: whatever somebody writes into a cursor, it is his mistake and not the gateway's."""
+    """Rule: an invalid cursor is an error of the caller, not of the gateway."""
     reply = admin(world.nodes[0], "GET", f"/warmups?cursor={cursor_of(place)}")
     assert (reply.status, reply.code) == (400, "InvalidRequest")
 

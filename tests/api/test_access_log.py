@@ -36,14 +36,14 @@ def test_signatures_and_tokens_never_appear() -> None:
 
 @pytest.mark.parametrize("name", ["bucket", "key", "requester", "host", "agent", "referer", "target"])
 def test_no_field_can_forge_a_line(name: str) -> None:
-    """Rule: whatever a request claims stays in its own field of its own line."""
+    """Rule: a request's values stay in their own fields of its own line."""
     line = replace(LINE, **{name: "a b\n- c"}).render(0.0)
     assert "\n" not in line
     assert "a b" not in line.replace('"a b%0A- c"', "").replace("GET a b%0A- c HTTP", "")
 
 
 def test_a_new_log_is_for_its_owner(tmp_path: Path) -> None:
-    """Rule: what clients ask is nobody else's to read; a file made for a group beforehand keeps its mode."""
+    """Rule: a new log is readable by its owner only; a file made for a group beforehand keeps its mode."""
     made = tmp_path / "made.log"
     made.touch()
     made.chmod(0o640)

@@ -89,7 +89,7 @@ def override(alone: Running, pool: str, **decision: Any) -> None:
 
 
 def test_results_are_shown_with_elements_bytes_and_hits(alone: Running, items: Stock, mark: str) -> None:
-    """Rule: list, detail and overview have what is held, what was read, and the target."""
+    """Rule: list, detail and overview show the stored elements and bytes, the reads, and the target."""
     pool = planned(alone, items, mark)
     put(alone, items, mark, elements())
     wait_until(lambda: seen(alone, mark)["bytes"] == ITEMS * SIZE, SOON, "the node's report")

@@ -58,7 +58,7 @@ def test_an_expired_key_signs_nothing() -> None:
 
 
 def test_a_form_without_a_policy_is_anonymous() -> None:
-    """Rule: nobody is taken for somebody by a name alone."""
+    """Rule: a name alone authenticates nobody."""
     auth, policy = authenticator().authenticate_form({"key": "x"}, time.time())
     assert (auth.principal.anonymous, policy) == (True, None)
     assert refusal(authenticator(), {"key": "x", "awsaccesskeyid": KEY[0]}) == "InvalidArgument"

@@ -83,13 +83,13 @@ def test_forms_that_are_signed_as_requests(target: World, path: str, code: str) 
 )
 @pytest.mark.parametrize("path", ["/bucket?delete", "/bucket/key?uploads"])
 def test_requests_that_a_store_could_take_for_a_form(target: World, path: str, headers: tuple[str, ...]) -> None:
-    """Rule: what says that it is a form, in whichever way, is not sent on as another operation."""
+    """Rule: a request that a store could read as a form is not forwarded as another operation."""
     assert outcome(unsigned(target, "POST", path, *headers, body=FORM))[0] in (400, 405)
     assert target.origin.count("POST") == 0
 
 
 def test_a_preflight_is_the_origins_to_answer(target: World) -> None:
-    """Rule: CORS rules live in the bucket, so OPTIONS is forwarded unsigned with what the browser asked."""
+    """Rule: CORS rules live in the bucket, so OPTIONS is forwarded unsigned with the browser's headers."""
     unsigned(target, "OPTIONS", "/bucket/plain.bin", "Origin: http://page", "Access-Control-Request-Method: PUT")
     seen = [each for each in target.origin.seen if each.method == "OPTIONS"][-1]
     assert seen.header("origin") == "http://page"
@@ -98,7 +98,7 @@ def test_a_preflight_is_the_origins_to_answer(target: World) -> None:
 
 
 def test_trailers_of_the_transfer_are_no_headers(target: World) -> None:
-    """Rule: a trailer that comes after signature and rights were checked reaches nobody: here it names a copy source."""
+    """Rule: a trailer arrives after signature and rights were checked, so it is dropped: here it names a copy source."""
     key, body = "signed/late", BODIES[2]
     head, frames = chunks_of(target, key, body, UNSIGNED_TRAILER, 1000, {"expect": "100-continue"})
     head.headers.append((b"transfer-encoding", b"chunked"))
@@ -118,7 +118,7 @@ def test_trailers_of_the_transfer_are_no_headers(target: World) -> None:
 
 @pytest.mark.parametrize("expires", ["--5", "-", "5-", "1e3", "%C2%B2", "+5", ""])
 def test_expiry_that_is_no_number(target: World, expires: str) -> None:
-    """Rule: AuthorizationQueryParametersError, as from S3, whatever stands there."""
+    """Rule: any invalid expiry gets AuthorizationQueryParametersError, as from S3."""
     query = (
         "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=GWA%2F20260101%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Signature=a"
         f"&X-Amz-Date=20260101T000000Z&X-Amz-SignedHeaders=host&X-Amz-Expires={expires}"
@@ -158,7 +158,7 @@ def test_keys_that_look_like_paths_are_keys(target: World, key: str, body: bytes
     "path", ["/%2d/healthz", "/../x", "/.%2e/x", "/bu%2fcket/x", "/b%00/x", "/b%0d%0aucket/x", "/" + "b" * 256]
 )
 def test_names_that_no_bucket_has(target: World, path: str) -> None:
-    """Rule: what can be no bucket is refused before the origin is asked."""
+    """Rule: an impossible bucket name is refused before the origin is asked."""
     before = len(target.origin.seen)
     assert outcome(ask(target, "GET", path)) == (400, "InvalidBucketName")
     assert len(target.origin.seen) == before

@@ -275,5 +275,5 @@ def test_user_metadata_ends_at_two_kilobytes() -> None:
     [("PUT", None, True), ("DELETE", None, True), ("POST", None, True), ("GET", None, False), ("PUT", "k", False)],
 )
 def test_every_write_to_a_bucket_may_change_rights(method: str, key: str | None, changes: bool) -> None:
-    """Rule: which sub-resources say who may read is the store's affair, today and tomorrow."""
+    """Rule: the store decides which sub-resources set rights, today and tomorrow."""
     assert changes_rights(exchange(method, key, query="policy")) is changes

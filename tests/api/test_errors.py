@@ -62,7 +62,7 @@ def test_overload_is_named() -> None:
 
 
 def test_what_the_gateway_does_not_do_is_no_failure_of_the_origin() -> None:
-    """Rule: 501 is the gateway's own refusal: nobody should look for it at the store."""
+    """Rule: 501 is the gateway's own refusal; its text does not blame the store."""
     assert outcome_of(S3Error("NotImplemented")) == (Outcome.BYPASS, Reason.INVALID)
 
 
@@ -72,7 +72,7 @@ def test_a_failed_precondition_says_what_clients_look_for() -> None:
 
 
 def test_refusals_of_the_server_are_the_same_document() -> None:
-    """Rule: what cannot be read as a request is refused in the words of every other error, with a HostId."""
+    """Rule: unreadable requests are refused by the same document as others, with a HostId."""
     root = fromstring(refusal("InvalidRequest", "Why <not>.").partition(b"\r\n\r\n")[2])
     assert [child.tag for child in root] == ["Code", "Message", "RequestId", "HostId"]
     assert root.findtext("Message") == "Invalid Request. Why <not>."

@@ -57,7 +57,7 @@ def test_the_event_loop_counts_what_prometheus_would() -> None:
 
 
 def test_a_worker_counts_into_its_own_file(tmp_path: Path) -> None:
-    """Rule: what a forked worker counts is added to what others counted, whether or not it counted anything before."""
+    """Rule: a forked worker's counts add to those of the others, even if it counted nothing before."""
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", _IN_A_FORK], env=environment, check=True)
     registry = CollectorRegistry()

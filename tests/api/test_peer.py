@@ -138,7 +138,7 @@ async def test_lookups(home: Home) -> None:
 
 
 async def test_an_announcement_is_worked_off(home: Home) -> None:
-    """Rule: a home that is told of items reads them ahead, and answers with counts."""
+    """Rule: a home reads announced items ahead, and answers with counts."""
     data = await home.shelf.dataset(bodies_of(10))
     reply = await home.batch(data, list(range(10)), "&mode=prefetch")
     assert (reply.status, json.loads(reply.body)) == (202, {"resident": 0, "fetching": 10, "refused": 0})
@@ -169,7 +169,7 @@ async def test_queries(home: Home, query: str, status: int) -> None:
 
 @pytest.mark.parametrize("body", [packed([0, 5]), packed([2**32 - 1]), b"abc"])
 async def test_indices_that_are_none(home: Home, body: bytes) -> None:
-    """Rule: an index beyond the dataset, or half an index, is refused, counted, and nothing is read."""
+    """Rule: an index beyond the dataset, or half an index, is refused and counted; no item is read."""
     data = await home.shelf.dataset(bodies_of(5))
     before = refused("request")
     for what, query in (("batch", "name=d0&caching=full"), ("lookup", "name=d0")):
@@ -192,7 +192,7 @@ async def test_indices_that_are_none(home: Home, body: bytes) -> None:
     ],
 )
 async def test_principals_that_are_none(home: Home, principal: str, status: int) -> None:
-    """Rule: a principal that is malformed, or unknown to this configuration, is refused and counted; nothing is read for it."""
+    """Rule: a malformed or unknown principal is refused and counted; no item is read."""
     data = await home.shelf.dataset(bodies_of(5))
     before = refused("request")
     assert (await home.batch(data, [0], principal=principal)).status == status
@@ -201,7 +201,7 @@ async def test_principals_that_are_none(home: Home, principal: str, status: int)
 
 
 async def test_forged_calls(home: Home) -> None:
-    """Rule: who does not know the secret is told nothing at any address, and is counted."""
+    """Rule: without the secret a caller learns nothing at any address, and is counted."""
     data = await home.shelf.dataset(bodies_of(5))
     await data.warm(range(5))
     identity = data.registration.content.id
@@ -218,7 +218,7 @@ async def test_forged_calls(home: Home) -> None:
 
 
 async def test_a_strangers_body_is_not_waited_for(home: Home) -> None:
-    """Rule: who does not know the secret takes no memory and no time: he is refused by the head of his request."""
+    """Rule: a caller without the secret is refused by the head of its request, before its body takes memory or time."""
     reply = await home.ask("blobs/lookup", bytes(32 * MOST_DIGESTS), secret="another one, long enough as well")
     assert (reply.status, home.bodies) == (403, 0)
     assert (await home.ask("blobs/lookup", bytes(32))).status == 200

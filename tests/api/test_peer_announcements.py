@@ -25,7 +25,7 @@ def test_the_longest_announcement_fits() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'[["o", "b"]]', b'[["o", "b", 1]]', b"[" * 100_000, b"\xff"])
 def test_anything_else_is_refused(body: bytes) -> None:
-    """Rule: a node of another version is told so."""
+    """Rule: an announcement of another form is refused."""
     with pytest.raises(ValueError):
         read_written(body)
 

@@ -117,7 +117,7 @@ async def home(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
 
 @pytest.mark.parametrize("home", ["files", "at once"], indirect=True)
 async def test_a_repeated_hit_takes_the_short_way(home: Home) -> None:
-    """Rule: what the short way gives to another node is what the long way gave, range and checksums included."""
+    """Rule: the short route answers another node as the long one does, with ranges and checksums."""
     await home.ask()
     await home.bench.settle()
     long = await home.ask()
@@ -137,7 +137,7 @@ async def test_a_repeated_hit_takes_the_short_way(home: Home) -> None:
 async def test_a_small_object_that_came_at_once_leaves_in_one_message(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule: the reader of a cold object whose bytes arrive together is sent head and file together, as for a hit."""
+    """Rule: a cold object whose bytes arrive together leaves with its head in one message, like a hit."""
     monkeypatch.setattr(connection, "GATHER", 3600.0)
     cold = await home.ask()
     assert (cold.body, cold.headers["x-larder-cache"]) == (b"0123456789" * 10, "MISS; reason=cold")
@@ -145,7 +145,7 @@ async def test_a_small_object_that_came_at_once_leaves_in_one_message(
 
 
 async def test_it_says_what_its_cache_did(home: Home) -> None:
-    """Rule: the answer is the edge's, with what the cache had to do with it."""
+    """Rule: the answer is the edge's, with the outcome at the home's cache."""
     first = await home.ask()
     assert (first.status, first.body, first.headers["x-larder-cache"]) == (200, b"0123456789" * 10, "MISS; reason=cold")
     await home.bench.settle()
@@ -180,7 +180,7 @@ async def test_it_reads_the_clients_conditions_and_range(home: Home) -> None:
 
 
 async def test_what_only_a_head_has_asked_for_is_cold(home: Home) -> None:
-    """Rule: partial is said of an object of which some bytes are in the cache, not of one that is merely known."""
+    """Rule: an object is partial if some of its bytes are in the cache, not if only its metadata is known."""
     assert (await home.ask("HEAD")).headers["x-larder-cache"] == "MISS; reason=cold"
     assert (await home.ask()).headers["x-larder-cache"] == "MISS; reason=cold"
     large = ObjectKey("default", "b", "large")
@@ -228,7 +228,7 @@ async def test_it_hands_on_what_the_origin_says(home: Home) -> None:
 
 
 async def test_each_identity_proves_its_own_right(home: Home) -> None:
-    """Rule: what one identity has in the cache another is given only when the origin says yes to it."""
+    """Rule: an object cached for one identity is served to another only after the origin permits it."""
     home.bench.origin.deny(BOB.access_key_id, "b/*")
     assert (await home.ask()).status == 200
     await home.bench.settle()
@@ -240,7 +240,7 @@ async def test_each_identity_proves_its_own_right(home: Home) -> None:
 
 
 async def test_an_identity_that_the_configuration_does_not_have(home: Home) -> None:
-    """Rule: a node asks only in the name of identities that this node can be as well; the refusal says what to do."""
+    """Rule: a node may use only identities that this node has too; the refusal has a remedy."""
     for name in ("stranger", "aws-credential-chain"):
         refused = await home.ask(who=name)
         assert (refused.status, "x-larder-cache" in refused.headers) == (403, False)
@@ -262,7 +262,7 @@ async def test_an_identity_that_the_configuration_does_not_have(home: Home) -> N
     ],
 )
 async def test_what_is_malformed_is_refused(home: Home, told: dict[str, str], status: int) -> None:
-    """Rule: bad input is refused with a reason, and neither cache nor origin hears of it."""
+    """Rule: bad input is refused with a reason, and reaches neither cache nor origin."""
     refused = await home.ask(**told)
     assert refused.status == status
     assert refused.headers["content-type"] == "application/problem+json"
@@ -271,7 +271,7 @@ async def test_what_is_malformed_is_refused(home: Home, told: dict[str, str], st
 
 
 async def test_it_reads_what_it_is_asked_to_have(home: Home) -> None:
-    """Rule: a POST has the object read into the cache, for whoever wants it next."""
+    """Rule: a POST loads the object into the cache for later readers."""
     accepted = await home.ask("POST")
     assert (accepted.status, accepted.body) == (202, b"")
     await home.bench.settle()
@@ -280,7 +280,7 @@ async def test_it_reads_what_it_is_asked_to_have(home: Home) -> None:
 
 
 async def test_it_gives_away_what_it_has_and_nothing_else(home: Home) -> None:
-    """Rule: asked only for what is cached, it gives what it would serve this reader at once, with its age, and asks no origin."""
+    """Rule: asked for cached bytes only, a node gives those that it may serve at once, with their age, and asks no origin."""
     cold = await home.ask(cache_control="only-if-cached")
     assert (cold.status, cold.headers["x-larder-forward"]) == (421, "MISS; reason=cold")
     await home.ask()
@@ -297,7 +297,7 @@ async def test_it_gives_away_what_it_has_and_nothing_else(home: Home) -> None:
 
 
 async def test_the_origin_that_cannot_be_reached_is_no_answer(home: Home) -> None:
-    """Rule: that the home cannot read says nothing of the object: the asking node is told to try elsewhere, and why."""
+    """Rule: a home that cannot reach the origin tells the asking node to try elsewhere, and why."""
     await home.bench.origin.stop()
     failed = await home.ask()
     assert (failed.status, failed.headers["x-larder-forward"]) == (421, "MISS; reason=origin-down")

@@ -68,7 +68,7 @@ async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
 
 
 async def test_a_node_loads_explains_and_forgets(asked: Asked) -> None:
-    """Rule: each is done at the node that is asked, and answered with what came of it."""
+    """Rule: each operation runs at the node that is asked, and its result is the answer."""
     assert (await asked.ask("explain", OBJECT))[1]["known"] is False
     assert await asked.ask("warm", OBJECT) == (200, {"size": 100, "there": False, "failure": ""})
     await asked.bench.settle()
@@ -81,7 +81,7 @@ async def test_a_node_loads_explains_and_forgets(asked: Asked) -> None:
 
 
 async def test_a_node_loads_a_span(asked: Asked) -> None:
-    """Rule: what is loaded ahead of a stream may be a part of an object; its blocks are read, the others are not."""
+    """Rule: loading ahead may cover a part of an object; only that part's blocks are read."""
     asked.bench.origin.put("b", "large", bytes(5 * BLOCK))
     span = [BLOCK, 2 * BLOCK]
     loaded = {"size": BLOCK, "there": False, "failure": ""}
@@ -107,7 +107,7 @@ async def test_a_node_loads_a_span(asked: Asked) -> None:
     ],
 )
 async def test_what_makes_no_sense_is_refused(asked: Asked, what: str, body: Any) -> None:
-    """Rule: 400, naming what is wanted, and nothing is done."""
+    """Rule: 400, naming the expected fields, and no change."""
     status, problem = await asked.ask(what, body)
     assert (status, problem["code"]) == (400, "InvalidRequest")
     assert asked.bench.origin.count() == 0
@@ -115,7 +115,7 @@ async def test_what_makes_no_sense_is_refused(asked: Asked, what: str, body: Any
 
 @pytest.mark.parametrize("what", ["forget", "explain", "warm"])
 async def test_strangers_are_refused(asked: Asked, what: str) -> None:
-    """Rule: who does not know the fleet's secret may ask nothing of this."""
+    """Rule: a caller without the fleet's secret is refused."""
     status, _ = await asked.ask(what, OBJECT, secret="another secret than the fleet's")
     assert status == 403
     assert asked.bench.origin.count() == 0

@@ -36,13 +36,14 @@ HOME, NEXT = (Node(name, f"http://{name}", 1, "default", NodeState.READY) for na
 
 @dataclass
 class Said:
-    """What another node answers; after ``pieces`` it breaks off if ``breaks``."""
+    """What another node answers; after ``pieces`` it breaks off if ``breaks``. All of them have arrived if ``arrived``."""
 
     status: int = 200
     fields: dict[str, str] = field(default_factory=dict)
     pieces: Sequence[bytes] = ()
     breaks: bool = False
     ended: bool = False
+    arrived: bool = False
 
     def __post_init__(self) -> None:
         self.headers = list(self.fields.items())
@@ -51,6 +52,11 @@ class Said:
     def header(self, name: str) -> str | None:
         """The first value of a header, or ``None``."""
         return next((value for candidate, value in self.headers if candidate.lower() == name.lower()), None)
+
+    def at_once(self, length: int) -> bytes | None:
+        """The whole body, if it has arrived."""
+        whole = b"".join(self._left)
+        return whole if self.arrived and len(whole) == length else None
 
     async def next_chunk(self) -> bytes:
         """What has arrived."""
@@ -142,14 +148,14 @@ async def content(answer: Answer) -> bytes:
     return body
 
 
-def good(pieces: Sequence[bytes] = (BODY,), **more: str) -> Said:
+def good(pieces: Sequence[bytes] = (BODY,), *, arrived: bool = False, **more: str) -> Said:
     """A hit, of the object as its home has it."""
     told = {"x-larder-cache": "HIT", "ETag": ETAG, "Content-Length": str(len(BODY)), **more}
-    return Said(200, told, pieces)
+    return Said(200, told, pieces, arrived=arrived)
 
 
 async def test_what_is_asked(asking: Asking) -> None:
-    """Rule: the home hears what the client wants and for whom, and nothing that the client said to this gateway."""
+    """Rule: the home gets the client's request and identity, and none of the client's other headers."""
     asking.others.answers = [good()]
     answer = await asking.read(
         "GET", "x-amz-checksum-mode=ENABLED", range="bytes=0-9", cache_control="max-age=0, foo", x_larder_cache="HIT"
@@ -181,9 +187,18 @@ async def test_what_is_answered(asking: Asking) -> None:
     assert await content(answer) == BODY
 
 
+async def test_a_body_that_arrived_with_its_head_is_passed_on_as_one_piece(asking: Asking) -> None:
+    """Rule: the home is let go of before the client is sent a body that is complete; its span is known like any other."""
+    said = good(arrived=True)
+    asking.others.answers = [said]
+    answer = await asking.read()
+    assert said.ended
+    assert (answer.content, answer.length, answer.span, answer.cleanup) == (BODY, 1000, (0, 1000, 1000), None)
+
+
 @pytest.mark.parametrize("headers", [{"range": "bytes=0-1,3-4"}, {"if_none_match": "\xe9"}])
 async def test_what_no_home_is_asked(asking: Asking, headers: dict[str, str]) -> None:
-    """Rule: what the origin answers in any case, or what cannot be said in ASCII, is not asked of the home."""
+    """Rule: requests that the origin must answer, or that cannot be expressed in ASCII, do not go to the home."""
     found = await asking.read(**headers)
     assert asking.others.asked == []
     if isinstance(found, Answer):
@@ -197,7 +212,7 @@ async def test_what_no_home_is_asked(asking: Asking, headers: dict[str, str]) ->
     [("BYPASS; reason=rule", Forward(Reason.RULE)), ("MISS; reason=not-found", Forward(Reason.NOT_FOUND, miss=True))],
 )
 async def test_what_the_home_gives_back(asking: Asking, told: str, expected: Forward) -> None:
-    """Rule: what is not for the cache is forwarded here, for the home's reason."""
+    """Rule: an uncacheable object is forwarded here, for the home's reason."""
     said = Said(421, {"x-larder-forward": told})
     asking.others.answers = [said]
     assert await asking.read() == expected
@@ -224,14 +239,14 @@ async def test_a_refusal_of_the_home(asking: Asking) -> None:
         Said(500, {}, [b"x" * 100_000]),
         Said(421, {}),
         Said(421, {"x-larder-forward": "MISS"}),
-        Said(421, {"x-larder-forward": "MISS; reason=whim"}),
+        Said(421, {"x-larder-forward": "MISS; reason=No Reason"}),
         Said(200, {"x-larder-cache": "MAYBE"}, [b"x"]),
         Said(412, {"x-larder-cache": "HIT", "x-larder-error": "Whim"}, [b"{}"]),
         Said(412, {"x-larder-cache": "HIT", "x-larder-error": "PreconditionFailed"}, [b"["]),
     ],
 )
 async def test_what_says_nothing_of_the_object(asking: Asking, said: Said) -> None:
-    """Rule: whatever else comes back is no answer, and never the client's: the object is read here."""
+    """Rule: any other answer of the home is discarded, and the object is read here."""
     asking.others.answers = [said]
     answer = await asking.read()
     assert (answer.status, await content(answer)) == (200, BODY)
@@ -240,7 +255,7 @@ async def test_what_says_nothing_of_the_object(asking: Asking, said: Said) -> No
 
 
 async def test_the_next_in_the_ring_is_asked_once(asking: Asking) -> None:
-    """Rule: when the home cannot be reached its successor is asked; when that cannot either, nobody is."""
+    """Rule: if the home cannot be reached, its successor is asked once, and no third node."""
     asking.others.answers = [PeerUnavailable("gone"), good()]
     answer = await asking.read()
     assert (answer.outcome, await content(answer)) == (Outcome.HIT, BODY)
@@ -254,7 +269,7 @@ async def test_the_next_in_the_ring_is_asked_once(asking: Asking) -> None:
 @pytest.mark.parametrize("sent", [0, 1, 999])
 @pytest.mark.parametrize("breaks", [True, False], ids=["broken", "ended"])
 async def test_a_body_that_does_not_come_whole(asking: Asking, sent: int, breaks: bool) -> None:
-    """Rule: what is missing comes from the origin, and the length is the one that was told."""
+    """Rule: missing bytes come from the origin, and the length is the announced one."""
     etag = asking.bench.origin.put("b", "k", BODY).etag
     said = good([BODY[:sent]] if sent else [], ETag=etag)
     said.breaks = breaks
@@ -284,7 +299,7 @@ async def test_an_origin_that_breaks_off_as_well(asking: Asking) -> None:
     ids=["changed", "none", "weak", "no-length"],
 )
 async def test_a_body_that_cannot_be_completed(asking: Asking, more: dict[str, str]) -> None:
-    """Rule: where the rest could be of another version, or cannot be told, the connection is broken."""
+    """Rule: if the rest may be of another version, or is unknown, the connection is broken."""
     said = good([BODY[:100]], **more)
     said.breaks = True
     asking.others.answers = [said]
@@ -307,7 +322,7 @@ async def test_what_changed_while_it_was_relayed_is_forgotten(asking: Asking) ->
 
 
 async def test_a_client_that_leaves_while_the_rest_is_read(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: whoever leaves leaves no connection behind, to the home or to the origin."""
+    """Rule: a client that disconnects leaves no connection open, to the home or to the origin."""
     etag = asking.bench.origin.put("b", "k", BODY).etag
     said = good([BODY[:100]], ETag=etag)
     said.breaks = True

@@ -119,7 +119,7 @@ def test_no_secret_is_told(told: Told, secret: str) -> None:
 
 
 def test_no_signature_is_told(told: Told) -> None:
-    """Rule: a signature in a log could be used by whoever reads it, so none is there, nor in an error document."""
+    """Rule: signatures can be replayed, so no log line or error document has one."""
     assert len(told.signatures) > 20
     assert [signature for signature in told.signatures if signature in told.logs] == []
     assert [signature for signature in told.signatures if signature.encode() in told.answers] == []

@@ -190,7 +190,7 @@ def test_a_key_that_may_not_read_an_item_gets_no_file(running: Running, made: St
 
 
 def test_cold_items_come_as_bytes(serving: Running, origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: what must be fetched is framed as ever, and comes as files from the next batch on."""
+    """Rule: cold items are framed bytes, and files from the next batch on."""
     cold = stock(origin, tmp_path, "cold", bytes_of(20, 5_000, "cold"))
     cold.register(serving)
 
@@ -250,7 +250,7 @@ def between(steps: Steps) -> None:
 
 
 def test_an_evicted_item_stays_readable_while_open(settings: Settings, running: Running, made: Stock) -> None:
-    """Rule: a file that was passed on keeps its bytes, whatever becomes of the blob."""
+    """Rule: an open file keeps its bytes after its blob is evicted."""
 
     def read(steps: Steps) -> dict[str, int]:
         reading = Reading(running, made)
@@ -282,7 +282,7 @@ def test_items_that_left_the_cache_before_they_were_opened(settings: Settings, r
 
 
 def test_a_damaged_blob_is_never_delivered(settings: Settings, running: Running, made: Stock) -> None:
-    """Rule: an item whose file lost bytes, or has others, is requested again as bytes; the gateway notices and reads it anew."""
+    """Rule: an item whose file was truncated or changed is requested again as bytes; the gateway notices and reads it again."""
 
     def read(steps: Steps) -> tuple[dict[str, int], int]:
         reading = Reading(running, made)
@@ -345,7 +345,7 @@ def test_a_gateway_that_is_killed_mid_batch(origin: FakeOrigin, made: Stock, tmp
 
 
 def test_an_epoch_of_a_loader(running: Running, made: Stock) -> None:
-    """Rule: exactly once holds for whole epochs, whichever way their batches come."""
+    """Rule: exactly once holds for whole epochs, by sockets and by files."""
 
     def read() -> tuple[Any, ...]:
         seen: list[int] = []

@@ -112,7 +112,7 @@ def test_the_index_form_has_an_exact_length_and_its_records_add_up(running: Runn
 
 
 def test_how_long_batches_take_is_counted(running: Running, cold: Stock) -> None:
-    """Rule: a batch that is understood is timed by its mode, to the end of its answer; one that is refused is not."""
+    """Rule: a valid batch is timed by its mode, to the end of its answer; a refused one is not."""
     before = running.metric("larder_batch_seconds_count", mode="exact")
     assert cold.ask(running, [0, 1]).status == 200
     assert cold.ask(running, [10**6]).status == 400
@@ -167,7 +167,7 @@ def test_an_empty_request_has_an_empty_answer(running: Running, mixed: Stock, qu
 
 
 def test_directives_come_with_every_answer(running: Running, mixed: Stock, cold: Stock) -> None:
-    """Rule: mode in force, fullest chunk (none where nothing rotates), version of the plan."""
+    """Rule: each answer has the mode, the fullest chunk (or none without rotation), and the plan's version."""
     for reply in (
         mixed.ask(running, [1]),
         cold.ask(running, [1]),
@@ -312,7 +312,7 @@ def test_a_blob_is_read_by_its_digest(running: Running, mixed: Stock) -> None:
 
 
 def test_blobs_that_cannot_be_had(running: Running, mixed: Stock) -> None:
-    """Rule: 416 with the size, 404 NotResident, 400 for what is no digest, 405 with Allow."""
+    """Rule: 416 with the size, 404 NotResident, 400 for an invalid digest, 405 with Allow."""
     reply = blob(running, mixed, 6, Range="bytes=9999999-")
     assert (reply.status, reply.code) == (416, "InvalidRange")
     assert reply.headers["content-range"] == f"bytes */{len(mixed.bodies[6])}"
@@ -336,7 +336,7 @@ def test_other_methods_are_refused_with_allow(running: Running, mixed: Stock, wh
 
 @pytest.mark.parametrize("what", ["batch", "lookup"])
 def test_strangers_are_refused(running: Running, mixed: Stock, what: str) -> None:
-    """Rule: unsigned, unknown, wrongly signed and expired callers, and those of another tenant, get nothing."""
+    """Rule: unsigned, unknown, wrongly signed, expired and foreign callers are refused."""
     cases = [
         (None, 403, "AccessDenied"),
         (("NOBODY", "x"), 403, "InvalidAccessKeyId"),
@@ -360,7 +360,7 @@ def signed_by_hand(running: Running, path: str, payload_hash: str, moment: datet
 
 
 def test_a_request_of_another_time_or_another_body_is_refused(running: Running, mixed: Stock) -> None:
-    """Rule: the clock and the hash of the body are part of what is signed."""
+    """Rule: the signature covers the time and the hash of the body."""
     path = f"/v1/datasets/{mixed.id}/batch"
     hashed = hashlib.sha256(packed([1])).hexdigest()
     now = signed_by_hand(running, path, hashed)
@@ -371,7 +371,7 @@ def test_a_request_of_another_time_or_another_body_is_refused(running: Running, 
 
 
 def test_an_unsigned_payload_is_accepted(running: Running, mixed: Stock) -> None:
-    """Rule: who does not want to hash says UNSIGNED-PAYLOAD."""
+    """Rule: a client that does not hash its body sends UNSIGNED-PAYLOAD."""
     path = f"/v1/datasets/{mixed.id}/batch"
     headers = signed_by_hand(running, path, "UNSIGNED-PAYLOAD")
     assert send(running, "POST", path, packed([2]), headers).status == 200
@@ -444,7 +444,7 @@ def test_a_key_that_may_only_read_may_read_items(running: Running, mixed: Stock)
 
 
 def test_the_client_reads_them_all(running: Running, mixed: Stock, cold: Stock) -> None:
-    """Rule: what the gateway sends is what its client understands: exact, ordered, substitute, look-up, prefetch."""
+    """Rule: the client decodes every form of answer: exact, ordered, substitute, look-up, prefetch."""
     credentials = Credentials(*GWA)
     client = Client(running.endpoint, credentials=credentials)
     reader = BatchReader(running.endpoint, client.dataset("mixed"), credentials=credentials)

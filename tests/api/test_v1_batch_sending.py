@@ -102,7 +102,7 @@ def _nothing_counted() -> BatchAccounting:
 async def answer(data: Data, out: Out, indices: range, query: str = "", accept: bytes = b"") -> None:
     """Answer a request without a server."""
     capacity = data.shelf.bench.engine.services.capacity
-    endpoint = BatchEndpoint(data.shelf.batches, Planned(Plan, lambda: capacity), lambda *_: None, _nothing_counted())
+    endpoint = BatchEndpoint(data.shelf.batches, Planned(Plan, lambda: capacity), _nothing_counted())
     scope = {"query_string": query.encode(), "headers": [(b"accept", accept)] if accept else []}
     identity = data.shelf.bench.identity
     await endpoint.batch(scope, out.send, Principal("GWA", "t", identity), data.registration, packed(indices))
@@ -170,7 +170,7 @@ async def test_a_request_may_be_cancelled_at_every_message(data: Data, way: str)
 
 @pytest.mark.parametrize("way", ["frames", "ordered", "substitute", "tar"])
 async def test_a_request_may_be_cancelled_while_it_waits_for_the_origin(data: Data, way: str) -> None:
-    """Rule: as long as the origin hangs, a cancelled request ends and keeps nothing but the fetches of the node."""
+    """Rule: a request cancelled while the origin hangs ends and leaves only the node's fetches."""
     indices, query, accept = WAYS[way]
     room = data.shelf.batches._room.left
     hang = data.shelf.bench.origin.inject(Hang(times=1000))
@@ -186,7 +186,7 @@ async def test_a_request_may_be_cancelled_while_it_waits_for_the_origin(data: Da
 
 @pytest.mark.parametrize("way", ["index", "frames", "substitute", "tar"])
 async def test_a_request_may_be_cancelled_before_it_has_run(data: Data, way: str) -> None:
-    """Rule: a request that is cancelled at its first turns leaves nothing, however few of them it had."""
+    """Rule: a request cancelled in its first turns of the event loop leaves nothing."""
     indices, query, accept = WAYS[way]
     room = data.shelf.batches._room.left
     for turns in range(12):
@@ -213,7 +213,7 @@ async def test_what_is_ready_does_not_wait_for_what_is_not(data: Data) -> None:
 
 
 async def test_a_slow_client_makes_the_gateway_hold_little(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: while one message cannot be sent, no more than the batch's own fetches wait behind it, and they are counted."""
+    """Rule: while a message cannot be sent, only the batch's own fetches wait behind it, and they are counted."""
     data.caching = CachingMode.NONE
     none = await data.shelf.dataset(equal_bodies(200, SIZE, "none"), "none")
     out = Out()
@@ -253,7 +253,7 @@ async def test_streamed_items_are_framed_with_their_verdict(data: Data, monkeypa
 async def test_an_item_that_grew_since_it_was_first_asked_for_has_the_length_it_is_sent_with(
     data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule: the length in a streamed item's header is that of the answer whose bytes follow."""
+    """Rule: a streamed item's header has the length of the bytes that follow."""
     monkeypatch.setattr(items, "LARGEST_IN_MEMORY", 50_000)
     bodies = equal_bodies(1, SIZE, "grows")
     none = await data.shelf.dataset(bodies, "none", known=False)
@@ -312,5 +312,5 @@ def test_runs_cover_what_was_asked_for_and_nothing_else(wanted: list[int], longe
     ],
 )
 def test_names_of_members_get_only_a_plain_suffix(key: str, suffix: str) -> None:
-    """Rule: nothing of a key that could lead out of a folder gets into an archive."""
+    """Rule: an archive's member names have only a plain suffix of the key, so that none leaves its folder."""
     assert suffix_of(key) == suffix

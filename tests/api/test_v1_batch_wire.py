@@ -73,7 +73,7 @@ def test_an_index_by_columns_is_the_same(rows: list[tuple[int, int, int, int]]) 
 
 
 def test_an_index_in_parts() -> None:
-    """Rule: with open files, a flag says so, all offsets are 0, and the end record counts what was opened and what was gone."""
+    """Rule: with open files, a flag is set, all offsets are 0, and the end record counts opened and missing files."""
     index = AttachedIndex(4)
     made = index.preamble() + index.items(*columns(ROWS[:2])) + index.gone([3], np.array([8], np.uint32))
     made += index.items(*columns(ROWS[2:])) + index.end()

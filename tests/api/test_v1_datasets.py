@@ -100,7 +100,7 @@ def test_a_dataset_is_registered_shown_and_removed(running: Running, name: str, 
 
 
 def test_every_worker_knows_it(running: Running, name: str, tmp_path: Path) -> None:
-    """Rule: what one worker registered every worker serves at once, and what it removed every worker forgets within seconds."""
+    """Rule: every worker serves a dataset at once after one registers it, and forgets it within seconds of its removal."""
     register(running, name, file_of(tmp_path, rows_of(3, seed=1)))
     for _ in range(12):  # connections of their own, which the kernel spreads over the workers
         assert show(running, name).status == 200
@@ -124,7 +124,7 @@ def test_caching_is_decided(running: Running, name: str, tmp_path: Path, wanted:
 
 
 def test_no_items(running: Running, name: str, tmp_path: Path) -> None:
-    """Rule: a dataset of nothing can be registered and shown."""
+    """Rule: an empty dataset can be registered and shown."""
     reply = register(running, name, file_of(tmp_path, []))
     assert (reply.status, reply.json["items"], reply.json["id"]) == (201, 0, hashlib.sha256().hexdigest())
     items = ask(running, "GET", f"/v1/datasets/{name}/items")
@@ -132,7 +132,7 @@ def test_no_items(running: Running, name: str, tmp_path: Path) -> None:
 
 
 def test_items_are_listed_without_their_digests(running: Running, name: str, tmp_path: Path) -> None:
-    """Rule: a page says where each item is; a digest is a right to read, and is told to nobody."""
+    """Rule: a page has each item's location, and no digests: a digest is a right to read."""
     odd = Row(sha("odd"), "data", "items/ä %2F\n+../x", 5, 7)
     rows = [*rows_of(5, seed=3, length=None), odd]
     register(running, name, file_of(tmp_path, rows))
@@ -190,7 +190,7 @@ def test_wrong_parameters_of_a_listing(running: Running, query: str, said: str) 
     ],
 )
 def test_wrong_parameters_of_a_registration(running: Running, name: str, query: str, said: str) -> None:
-    """Rule: the same when registering; nothing is registered."""
+    """Rule: a wrong parameter of a registration is refused; nothing is registered."""
     reply = register(running, name, b"whatever", query=query)
     assert (reply.status, reply.code) == (400, "InvalidRequest")
     assert said in reply.json["detail"]
@@ -293,7 +293,7 @@ def test_a_file_at_the_origin(running: Running, origin: FakeOrigin, name: str, t
 
 
 def test_a_file_that_the_origin_refuses(running: Running, origin: FakeOrigin, name: str, tmp_path: Path) -> None:
-    """Rule: what the origin refuses to the caller is refused to him here, naming bucket and key."""
+    """Rule: the origin's refusal of the caller is passed on, naming bucket and key."""
     origin.put("lists", "secret", file_of(tmp_path, rows_of(2)))
     origin.deny("origin-key-b", "lists/secret")
     try:
@@ -313,7 +313,7 @@ def test_a_file_that_the_origin_does_not_have(running: Running, name: str) -> No
 
 
 def test_an_origin_that_fails(running: Running, origin: FakeOrigin, name: str, tmp_path: Path) -> None:
-    """Rule: 503 with Retry-After when the origin answers with an error or breaks off; nothing is registered of half a file."""
+    """Rule: 503 with Retry-After when the origin fails or breaks off; half a file registers nothing."""
     file = file_of(tmp_path, rows_of(2000))
     origin.put("lists", "big", file)
     origin.inject(Refuse(path="/lists/big", status=500, code="InternalError", times=1))
@@ -391,7 +391,7 @@ def test_a_read_only_key_may_register(running: Running, name: str, tmp_path: Pat
 
 
 def test_an_allow_list_must_cover_every_item(running: Running, name: str, tmp_path: Path) -> None:
-    """Rule: a key with an allow-list registers and lists only what it may touch; the first other item is named by its row."""
+    """Rule: a key with an allow-list registers and lists covered items only; the first other item is named by its row."""
     rows = rows_of(5, seed=6)
     assert register(running, name, file_of(tmp_path, rows), LIMITED).status == 201
     rows[3] = rows[3]._replace(key="elsewhere/x")
@@ -442,7 +442,7 @@ def test_wrong_signatures(running: Running) -> None:
 
 
 def test_a_body_that_was_not_signed(running: Running, name: str, tmp_path: Path) -> None:
-    """Rule: the body must be the one whose hash was signed; UNSIGNED-PAYLOAD leaves it open, as on the S3 side."""
+    """Rule: the body must match the signed hash; UNSIGNED-PAYLOAD leaves it open, as on the S3 side."""
     file = file_of(tmp_path, rows_of(3))
     headers = signed(running, "PUT", f"/v1/datasets/{name}", file)
     reply = send(running, "PUT", f"/v1/datasets/{name}", file[:-1] + b"x", headers)

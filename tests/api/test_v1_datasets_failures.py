@@ -44,7 +44,7 @@ def drafts(cache: Path) -> list[Path]:
 
 
 def test_a_full_disk(origin: FakeOrigin, file: bytes, tmp_path: Path) -> None:
-    """Rule: without room registering is refused with 503, what is registered stays known, and S3 goes on."""
+    """Rule: on a full disk registering is refused with 503, known datasets stay, and S3 goes on."""
     with mounted(tmp_path / "small", "size=24m") as small:
         settings = Settings(origin.endpoint, small / "cache")
         with gateway(settings, tmp_path / "home", isolated=True) as running:
@@ -61,7 +61,7 @@ def test_a_full_disk(origin: FakeOrigin, file: bytes, tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_filled_by_the_dataset(origin: FakeOrigin, file: bytes, tmp_path: Path) -> None:
-    """Rule: a dataset may not use what cache.reserve keeps free; nothing is left of the attempt."""
+    """Rule: a dataset may not use the space of cache.reserve; a refused attempt leaves no file."""
     with mounted(tmp_path / "small", "size=80m") as small:
         settings = Settings(origin.endpoint, small / "cache", reserve="82MB")
         with gateway(settings, tmp_path / "home", isolated=True) as running:
@@ -104,7 +104,7 @@ def test_the_datasets_are_deleted(origin: FakeOrigin, file: bytes, tmp_path: Pat
 
 
 def test_the_cache_is_deleted(origin: FakeOrigin, file: bytes, tmp_path: Path) -> None:
-    """Rule: the same when the whole cache directory was deleted, as soon as the store has made it anew."""
+    """Rule: after the whole cache directory was deleted, datasets can be registered as soon as the store has made it again."""
     settings = Settings(origin.endpoint, tmp_path / "cache")
     with gateway(settings, tmp_path / "home") as running:
         register(running, "d", file)
@@ -138,7 +138,7 @@ def half_sent(running: Running, name: str, file: bytes) -> socket.socket:
 
 
 def test_a_client_that_leaves(origin: FakeOrigin, file: bytes, tmp_path: Path) -> None:
-    """Rule: of an upload that breaks off nothing is registered and nothing is left; it is no mistake of the gateway's."""
+    """Rule: an upload that breaks off registers nothing, leaves no file, and is no internal error."""
     settings = Settings(origin.endpoint, tmp_path / "cache")
     with gateway(settings, tmp_path / "home") as running:
         with half_sent(running, "d", file * 4):
@@ -149,7 +149,7 @@ def test_a_client_that_leaves(origin: FakeOrigin, file: bytes, tmp_path: Path) -
 
 
 def test_killed_with_half_an_upload(origin: FakeOrigin, file: bytes, tmp_path: Path) -> None:
-    """Rule: after kill -9 in the middle of an upload, what was registered is known and nothing is left of the rest."""
+    """Rule: after kill -9 in the middle of an upload, earlier registrations are known and no partial file is left."""
     settings = Settings(origin.endpoint, tmp_path / "cache", workers=2)
     running = start(settings, tmp_path / "home")
     try:

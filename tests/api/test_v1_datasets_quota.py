@@ -40,7 +40,7 @@ def test_a_name_by_content(origin: FakeOrigin, tmp_path: Path) -> None:
 
 
 def test_a_quota_names_its_setting(origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: what exceeds a tenant's quota is refused by the setting's name, with what to do; and it holds after a restart."""
+    """Rule: a registration beyond the tenant's quota is refused, naming the setting and a remedy, also after a restart."""
     extra = "[datasets]\ntenant_registrations = 1\ntenant_items = 5\n"
     settings = Settings(origin.endpoint, tmp_path / "cache", extra=extra)
     with gateway(settings, tmp_path / "first", isolated=True) as first:

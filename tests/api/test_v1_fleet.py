@@ -52,7 +52,7 @@ def test_a_node_that_is_alone_is_the_whole_fleet(running: Running, tmp_path_fact
 
 
 def test_any_key_of_the_gateway_may_see_it(running: Running) -> None:
-    """Rule: who may read anything at all may know where."""
+    """Rule: every valid key may read the list of nodes."""
     assert ask(running, "GET", "/v1/fleet", key=READER).status == 200
 
 
@@ -66,13 +66,13 @@ def test_strangers_see_nothing(running: Running) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 def test_it_is_only_shown(running: Running, method: str) -> None:
-    """Rule: other methods are refused, and the answer names the one that there is."""
+    """Rule: other methods are refused, and Allow names the right one."""
     answer = ask(running, method, "/v1/fleet")
     assert (answer.status, answer.code, answer.headers["allow"]) == (405, "MethodNotAllowed", "GET")
 
 
 def test_it_takes_nothing(running: Running) -> None:
-    """Rule: parameters and bodies are mistakes, and told so."""
+    """Rule: parameters and bodies are refused as mistakes."""
     for answer in (ask(running, "GET", "/v1/fleet?zone=x"), ask(running, "GET", "/v1/fleet", b"body")):
         assert (answer.status, answer.code) == (400, "InvalidRequest")
 

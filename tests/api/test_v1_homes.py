@@ -69,14 +69,14 @@ def test_no_more_than_the_beginnings(running: Running) -> None:
 
 
 def test_only_for_items_that_may_be_read(running: Running) -> None:
-    """Rule: of what the allow-list does not cover no key is told, and the first such item is named."""
+    """Rule: items outside the allow-list have no keys in the answer, and the first of them is named."""
     assert keys_of(ask(running, "GET", "/v1/datasets/things/homes?count=40", key=LIMITED).body) == EXPECTED[:40]
     refused = ask(running, "GET", "/v1/datasets/things/homes", key=LIMITED)
     assert (refused.status, refused.code, refused.json["index"]) == (403, "AccessDenied", 40)
 
 
 def test_only_for_the_tenant(running: Running) -> None:
-    """Rule: another tenant learns nothing, not even that there is such a dataset."""
+    """Rule: another tenant does not learn that the dataset exists."""
     refused = ask(running, "GET", "/v1/datasets/things/homes", key=STRANGER)
     assert (refused.status, refused.code) == (404, "UnknownDataset")
     assert ask(running, "GET", "/v1/datasets/things/homes", key=None).status == 403
@@ -87,13 +87,13 @@ def test_only_for_the_tenant(running: Running) -> None:
     [("?start=-1", "start"), ("?count=0", "count"), ("?count=1048577", "count"), ("?more=1", "more")],
 )
 def test_bad_input(running: Running, query: str, named: str) -> None:
-    """Rule: what is no place in the dataset is refused by the name of the parameter."""
+    """Rule: an invalid position is refused, naming the parameter."""
     refused = ask(running, "GET", f"/v1/datasets/things/homes{query}")
     assert (refused.status, refused.code) == (400, "InvalidRequest")
     assert named in refused.json["detail"]
 
 
 def test_beyond_the_end(running: Running) -> None:
-    """Rule: there is nothing to list from beyond the end."""
+    """Rule: a list from beyond the end is empty."""
     refused = ask(running, "GET", f"/v1/datasets/things/homes?start={ITEMS + 1}")
     assert (refused.status, refused.code) == (400, "IndexOutOfRange")

@@ -13,11 +13,11 @@ import pytest
 
 from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.signed_requests import ClientSigner
-from gateway.testing.stores import query
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until
 from tests.scored import Part, beat, by_importance, join, planned, put
+from tests.stores import query
 from tests.v1 import GWA, Key, Reply, ask
 
 GWB: Key = ("GWB", "gateway-secret-b")
@@ -146,7 +146,7 @@ def test_a_full_pool_keeps_what_is_important(alone: Training, origin: FakeOrigin
 
 
 def test_what_jobs_say_later_ranks_what_is_here(alone: Training) -> None:
-    """Rule: when scores change, what is cached is ranked anew: what became unimportant leaves first."""
+    """Rule: new scores rank the cached items again: those that became unimportant leave first."""
     alone.rank(Part(scores=dict.fromkeys(range(ITEMS), 1.0)))
     alone.read(range(FIT))
     least = dict.fromkeys(range(40, 50), 0.5)
@@ -231,7 +231,7 @@ def test_two_jobs_count_together(train: Training) -> None:
 
 
 def test_the_same_part_again_changes_nothing(train: Training) -> None:
-    """Rule: over both workers, a repeated part is answered as the first time, one on another base 409 with what is here."""
+    """Rule: over both workers, a repeated part gets the same answer, and a part on another base 409 with the present base."""
     part = Part(scores={1: 1.0})
     assert [train.put(part).json for _ in range(8)] == [{"sequence": 1, "items": 1}] * 8
     for stale in (Part(3, 2, {1: 2.0}), Part(1, 0, {1: 2.0})):
@@ -241,7 +241,7 @@ def test_the_same_part_again_changes_nothing(train: Training) -> None:
 
 
 def test_scores_are_their_own_tenants(train: Training) -> None:
-    """Rule: of another tenant's job nothing is learned, and who is not known is refused."""
+    """Rule: another tenant's job is unknown, and an unknown caller is refused."""
     assert (train.put(Part(), GWB).status, train.put(Part(), GWB).code) == (404, "UnknownJob")
     assert train.put(Part(), None).code == "AccessDenied"
     assert train.put(Part(), (GWA[0], "wrong")).code == "SignatureDoesNotMatch"
@@ -259,7 +259,7 @@ def test_scores_are_their_own_tenants(train: Training) -> None:
     ids=["other-dataset", "out-of-range", "nan", "half", "empty"],
 )
 def test_a_malformed_part_is_refused_by_its_field(train: Training, body: bytes, field: str) -> None:
-    """Rule: what is no part of this dataset is refused, names the field, and changes nothing."""
+    """Rule: an invalid part is refused, naming the field, and changes nothing."""
     reply = train.put(body)
     assert (reply.status, reply.code) == (400, "InvalidRequest")
     assert reply.json["detail"].startswith(f"{field}: ")
@@ -272,7 +272,7 @@ def test_a_body_that_is_too_long_is_refused(train: Training) -> None:
 
 
 def test_a_body_that_breaks_off_changes_nothing(train: Training) -> None:
-    """Rule: a client that leaves within its body has sent nothing."""
+    """Rule: a client that disconnects within its body changes nothing."""
     path, body = f"/v1/jobs/{train.job}/importance?dataset={train.stock.id}", Part(scores={1: 1.0}).body
     signed = ClientSigner(*GWA).header("PUT", f"{train.running.endpoint}/-{path}", {}, body=body)
     lines = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in signed.headers)
@@ -306,7 +306,7 @@ def test_what_the_scores_are_about_must_be_known(train: Training, origin: FakeOr
 
 
 def test_a_restart_asks_for_everything_again(origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: scores are gone with the gateway: the job registers again, is told 0, and sends a whole part."""
+    """Rule: a restart loses all scores: the job registers again, gets base 0, and sends a whole part."""
     made = stock(origin, tmp_path / "stock", "restarted", bytes_of(ITEMS, 10_000, "restarted"))
     first = Part(scores=dict.fromkeys(range(ITEMS), 1.0))
     with gateway(settings(origin, tmp_path), tmp_path) as before:

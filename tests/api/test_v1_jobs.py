@@ -152,7 +152,7 @@ def test_all_ranks_at_once(running: Running, data: Data) -> None:
 
 
 def test_a_job_is_shown_listed_and_removed(running: Running, data: Data) -> None:
-    """Rule: what a job said is there for its tenant until it is removed; afterwards its heartbeats are answered 404."""
+    """Rule: a job is shown to its tenant until it is removed; after that its heartbeats get 404."""
     register(running, data)
     phases = {"probe-miss": times(10, 20.0), "measure": times(10, 5.0, 100)}
     assert heartbeat(running, data, phases=phases).status == 200
@@ -173,7 +173,7 @@ def test_a_job_is_shown_listed_and_removed(running: Running, data: Data) -> None
 
 
 def test_a_job_gets_directives_chunks_and_an_end_to_probing(running: Running, data: Data, stocks: list[Stock]) -> None:
-    """Rule: a job is refused hits, then measured, then left alone; meanwhile the fleet loads the chunks it will use."""
+    """Rule: a job runs without hits, then is measured, then left alone; the fleet loads its next chunks meanwhile."""
     data.stock = stocks[2]
     register(running, data, ranks=1)
     heard: list[tuple[str, bool, str]] = []
@@ -219,7 +219,7 @@ def test_a_job_gets_directives_chunks_and_an_end_to_probing(running: Running, da
 
 
 def test_batches_of_a_job_follow_its_order(running: Running, data: Data, stocks: list[Stock]) -> None:
-    """Rule: while a job is refused the cache its batches have no hits and store nothing, and their headers say so."""
+    """Rule: while a job may not use the cache, its batches have no hits and store nothing, and their headers say so."""
     data.stock = stocks[1]
     register(running, data, ranks=1)
     wait_until(
@@ -249,7 +249,7 @@ def test_a_job_that_never_wants_the_cache(running: Running, data: Data) -> None:
 
 
 def test_the_order_of_an_epoch_is_one_for_all_ranks(running: Running, data: Data) -> None:
-    """Rule: whatever ranks propose at once, over two workers, they get one answer, and it is one of the proposals."""
+    """Rule: concurrent proposals of ranks, over two workers, get one answer, which is one of the proposals."""
     register(running, data, ranks=8)
     proposals = [[*range(start, 10), *range(start)] for start in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -328,7 +328,7 @@ def test_a_registration_that_is_wrong_is_refused_by_the_field(
 def test_a_heartbeat_that_is_wrong_is_refused_by_the_field(
     running: Running, data: Data, change: dict[str, Any], field: str
 ) -> None:
-    """Rule: negative times, ranks and chunks that cannot be, and contradictions are refused, counted, and change nothing."""
+    """Rule: negative times, impossible ranks and chunks, and contradictions are refused, counted, and change nothing."""
     register(running, data)
     heartbeat(running, data)
     before = ask(running, "GET", f"/v1/jobs/{data.job}").json
@@ -406,7 +406,7 @@ def test_other_tenants_jobs_are_unknown(running: Running, data: Data) -> None:
 
 
 def test_a_name_with_another_dataset_is_a_conflict(running: Running, data: Data, stocks: list[Stock]) -> None:
-    """Rule: a job's name belongs to one dataset while it is there; the refusal says what to do."""
+    """Rule: a job's name belongs to one dataset while the job exists; the refusal has a remedy."""
     register(running, data)
     reply = post(running, "/v1/jobs", job(data, dataset=stocks[1].name))
     assert (reply.status, reply.code) == (409, "JobConflict")
@@ -415,7 +415,7 @@ def test_a_name_with_another_dataset_is_a_conflict(running: Running, data: Data,
 
 
 def test_addresses_and_methods(running: Running) -> None:
-    """Rule: other methods are answered 405 with what there is; parameters and bodies where none belong are refused."""
+    """Rule: other methods get 405 with Allow; unexpected parameters and bodies are refused."""
     wrong = ask(running, "PUT", "/v1/jobs", b"{}")
     assert (wrong.status, wrong.code, wrong.headers["allow"]) == (405, "MethodNotAllowed", "GET, POST")
     assert ask(running, "GET", "/v1/jobs?limit=1").code == "InvalidRequest"
@@ -425,7 +425,7 @@ def test_addresses_and_methods(running: Running) -> None:
 
 
 def test_the_description_has_every_address(running: Running) -> None:
-    """Rule: the OpenAPI document names all addresses of jobs, and what they take and answer."""
+    """Rule: the OpenAPI document has all addresses of jobs, with requests and answers."""
     document = ask(running, "GET", "/openapi.json", key=None).json
     methods = {path: sorted(entry) for path, entry in document["paths"].items() if re.match("/v1/(?:jobs|plan)", path)}
     assert methods == {
@@ -473,10 +473,10 @@ class Elsewhere:
 
 
 async def test_a_heartbeat_does_not_wait_for_a_registration() -> None:
-    """Rule: while the registration is copied from another node, a rank hears at once what can be said without it."""
+    """Rule: while the registration is copied from another node, a rank gets the directives that do not depend on it."""
     fleet = cast("Any", Elsewhere())
     parts = JobParts(fleet, fleet, Planned(lambda: Plan(), lambda: 1), fleet.find, 1.0, fleet)
-    service = JobService(cast("Any", None), parts)
+    service = JobService(parts)
     principal = Principal("key", "t", OriginIdentity("default", "key"))
     async with asyncio.timeout(15):
         taken = await service.beat(principal, "j", Heartbeat(rank=0, epoch=0, upcoming=[], epoch_left=0))

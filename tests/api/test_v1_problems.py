@@ -7,26 +7,25 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter
 from pydantic import ValidationError
 
 from gateway.admin.http.documents import Name, RequestModel, Text
-from gateway.edge.endpoints import handle_problems, include
+from gateway.edge.endpoints import include, new_app
 from gateway.edge.problems import invalid_request, problem_of
 from gateway.model.datasets import ApiError
 from gateway.model.errors import ClientGone, OriginUnavailable
 
 
 async def test_a_client_that_leaves_while_it_is_refused_is_no_mistake_of_ours() -> None:
-    """Rule: what ends a request is that its client has gone, which the server expects, and nothing that is logged as an error."""
-    app = FastAPI()
+    """Rule: a request whose client disconnects ends as such and is not logged as an error."""
+    app = new_app("Refusals", logging.getLogger(__name__))
     router = APIRouter()
 
     @router.get("/v1/refused")
     async def refused() -> None:
         raise ApiError("InvalidRequest", "no")
 
-    handle_problems(app, logging.getLogger(__name__))
     include(app, router)
 
     async def receive() -> MutableMapping[str, Any]:
@@ -45,7 +44,7 @@ async def test_a_client_that_leaves_while_it_is_refused_is_no_mistake_of_ours() 
 
 
 def test_what_is_missing_is_not_always_the_origin() -> None:
-    """Rule: the title of a 503 says nothing of the origin; where it is the origin, the detail does."""
+    """Rule: the title of a 503 does not name the origin; if the origin is the cause, the detail does."""
     for detail in ("Redis cannot be reached; continue, and try again.", ""):
         assert "origin" not in problem_of(ApiError("ServiceUnavailable", detail)).title
     assert "origin" in problem_of(OriginUnavailable("refused")).detail

@@ -11,11 +11,11 @@ import pytest
 
 from gateway.model.frames import ItemStatus
 from gateway.testing.origin import FakeOrigin, OriginThread
-from gateway.testing.stores import files_of
 from larder.frames import MISSING, OK, Received, index_form
 from tests.batches import Stock, bytes_of, decoded, packed, stock, taken
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until
+from tests.stores import files_of
 from tests.v1 import GWA, Key, Reply, ask
 
 GWB: Key = ("GWB", "gateway-secret-b")
@@ -124,7 +124,7 @@ def test_what_is_put_is_read(running: Running, shared: Stock, mark: str) -> None
 
 
 def test_the_first_result_stays(running: Running, shared: Stock, mark: str) -> None:
-    """Rule: putting again changes nothing, whatever is put."""
+    """Rule: a second PUT of a result changes nothing."""
     assert stored(put(running, shared, mark, {5: b"first"})) == ["stored"]
     assert stored(put(running, shared, mark, {5: b"other", 6: b"six"})) == ["known", "stored"]
     assert read(running, shared, mark, [5, 6]) == {5: b"first", 6: b"six"}
@@ -178,7 +178,7 @@ def test_a_key_reads_and_stores_the_results_of_items_that_it_may_read(
 
 
 def test_a_read_only_key_reads_and_stores_nothing(running: Running, shared: Stock, mark: str) -> None:
-    """Rule: it gets what is there, no claims, and a refusal that says why."""
+    """Rule: a read-only key gets stored results, no claims, and a refusal with the reason."""
     put(running, shared, mark, {4: b"four"})
     assert read(running, shared, mark, [4], READER) == {4: b"four"}
     assert statuses(get(running, shared, mark, [7], "claim=60&owner=r", READER), [7]) == {7: ItemStatus.NOT_RESIDENT}
@@ -209,7 +209,7 @@ def test_elements_that_are_too_large_or_damaged_are_refused_alone(running: Runni
     ids=["cut", "magic", "count", "offset", "empty"],
 )
 def test_a_malformed_body_is_refused(running: Running, shared: Stock, mark: str, change: Any, says: str) -> None:
-    """Rule: nothing of it is stored, and the refusal says what is wrong."""
+    """Rule: a malformed body is refused whole, with the reason."""
     body = change(index_form([(1, OK, [b"one"]), (2, OK, [b"two"])]))
     reply = ask(running, "PUT", f"/v1/datasets/{shared.id}/results/{mark}", body)
     assert (reply.status, reply.code) == (400, "InvalidRequest")
@@ -233,7 +233,7 @@ def test_a_malformed_body_is_refused(running: Running, shared: Stock, mark: str,
 def test_bad_requests_name_the_field(
     running: Running, shared: Stock, mark: str, where: str, query: str, indices: Sequence[int], code: str, says: str
 ) -> None:
-    """Rule: a problem document says which parameter is wrong and what it must be."""
+    """Rule: a problem document names the wrong parameter and its requirement."""
     reply = get(running, shared, mark, indices, query)
     assert reply.code == code
     assert says in reply.json["detail"]
@@ -254,7 +254,7 @@ def test_the_address_must_have_a_fingerprint_and_a_known_dataset(running: Runnin
 
 
 def test_a_claim_gives_each_missing_result_to_one_caller(running: Running, shared: Stock, mark: str) -> None:
-    """Rule: what is missing is the first caller's to compute, also when it asks again; others hear that it is busy."""
+    """Rule: the first caller gets a missing result to compute, also when it asks again; others get "busy"."""
     put(running, shared, mark, {1: b"one"})
     mine = statuses(get(running, shared, mark, [1, 2, 3], "claim=60&owner=me"), [1, 2, 3])
     assert mine == {2: ItemStatus.CLAIMED, 3: ItemStatus.CLAIMED}
@@ -277,7 +277,7 @@ def test_who_waits_gets_the_bytes_when_they_come(running: Running, shared: Stock
 
 
 def test_a_claim_that_is_given_up_goes_to_who_waits(running: Running, shared: Stock, mark: str) -> None:
-    """Rule: a failure ends its claimant's claim, and nobody else's."""
+    """Rule: a failure ends its claimant's claim only."""
     get(running, shared, mark, [8], "claim=60&owner=me")
     put(running, shared, mark, {8: None}, owner="nobody")
     assert statuses(get(running, shared, mark, [8], "claim=60&owner=you"), [8]) == {8: ItemStatus.BUSY}
@@ -288,13 +288,13 @@ def test_a_claim_that_is_given_up_goes_to_who_waits(running: Running, shared: St
 
 
 def test_the_claim_of_a_killed_job_ends_by_its_time(running: Running, shared: Stock, mark: str) -> None:
-    """Rule: who waits gets the claim when the time of the claimant's is over."""
+    """Rule: a waiting caller gets the claim when the claimant's time is over."""
     get(running, shared, mark, [8], "claim=0.5&owner=killed")
     assert statuses(get(running, shared, mark, [8], "claim=60&owner=you&wait=30"), [8]) == {8: ItemStatus.CLAIMED}
 
 
 def test_a_damaged_file_is_a_missing_result(running: Running, shared: Stock, mark: str) -> None:
-    """Rule: a result whose bytes on disk have changed is dropped, never sent, and can be stored again."""
+    """Rule: a result whose bytes on disk have changed is dropped, not sent, and can be stored again."""
     element = b"will be damaged " + mark.encode()
     put(running, shared, mark, {9: element})
     cache = running.config.parent / "cache"
@@ -306,7 +306,7 @@ def test_a_damaged_file_is_a_missing_result(running: Running, shared: Stock, mar
 
 
 def test_results_survive_a_kill(origin: FakeOrigin, tmp_path: Path, mark: str) -> None:
-    """Rule: after kill -9, what was answered as stored is read, and verified first."""
+    """Rule: after kill -9, every result that was acknowledged is read, and verified first."""
     made = stock(origin, tmp_path, "killed", bytes_of(10, 100, "killed"))
     settings = settings_in(origin, tmp_path)
     elements = {index: bytes_of(1, 5000, index)[0] for index in range(10)}
@@ -343,7 +343,7 @@ def pool_of_results(running: Running) -> dict[str, Any]:
 
 
 def test_a_full_pool_refuses_and_evicts_nothing_of_its_own(origin: FakeOrigin, tmp_path: Path, mark: str) -> None:
-    """Rule: results get a pool; what does not fit its target is refused element by element, and the stored ones stay."""
+    """Rule: results have a pool; elements beyond its target are refused one by one, and stored ones stay."""
     made = stock(origin, tmp_path, "full", bytes_of(40, 100, "full"))
     extra = '[results]\ntenant_percent = 10\nlargest = "1MB"\n[admin]\ntoken = "token"\n'
     settings = settings_in(origin, tmp_path, capacity="20MB", extra=extra, fleet={"heartbeat": "200ms"})
@@ -371,7 +371,7 @@ def test_a_full_pool_refuses_and_evicts_nothing_of_its_own(origin: FakeOrigin, t
 
 
 def test_a_gateway_may_store_none(origin: FakeOrigin, tmp_path: Path, mark: str) -> None:
-    """Rule: with results.enabled = false every element is refused as full, and nothing fails."""
+    """Rule: with results.enabled = false every element is refused as full, and no request fails."""
     made = stock(origin, tmp_path, "unshared", bytes_of(2, 100, "unshared"))
     with gateway(settings_in(origin, tmp_path, extra="[results]\nenabled = false\n"), tmp_path) as alone:
         made.register(alone)

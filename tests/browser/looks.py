@@ -100,3 +100,50 @@ def walk_by_tab(page: Page) -> tuple[set[str], list[str]]:
         if not focused["outlined"]:
             hidden.append(names[stop])
     return {name for stop, name in enumerate(names) if stop not in reached}, hidden
+
+
+_BROKEN = """
+(longest) => {
+  const broken = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (node.parentElement.closest("svg, .unseen, .skip") || !node.parentElement.checkVisibility()) continue;
+    for (const found of node.textContent.matchAll(/[^\\s-]+/g)) {
+      if (found[0].length > longest) continue;
+      const range = document.createRange();
+      range.setStart(node, found.index);
+      range.setEnd(node, found.index + found[0].length);
+      const lines = new Set([...range.getClientRects()].filter((rect) => rect.width > 0).map((rect) => Math.round(rect.top)));
+      if (lines.size > 1) broken.push(found[0]);
+    }
+  }
+  return broken;
+}
+"""
+
+
+def broken_words(page: Page, longest: int = 12) -> list[str]:
+    """Words of at most ``longest`` characters that do not fit into one line; only longer ones may break."""
+    broken: list[str] = page.evaluate(_BROKEN, longest)
+    return broken
+
+
+_APART = """
+() => [...document.querySelectorAll("td:is(.good, .fair, .bad)")].filter((cell) => cell.checkVisibility()).map((cell) => {
+  const mark = getComputedStyle(cell, "::before");
+  if (mark.position !== "absolute") return 0;
+  const line = document.createRange();
+  line.selectNodeContents(cell);
+  const { top, height } = line.getClientRects()[0];
+  const down = [mark.top, mark.marginTop].map(parseFloat).reduce((sum, each) => sum + each, parseFloat(mark.height) / 2);
+  const middle = cell.getBoundingClientRect().top + down;
+  return Math.abs(middle - (top + height / 2));
+})
+"""
+
+
+def marks_apart(page: Page) -> list[float]:
+    """Pixels between the middle of each state's mark and that of its first line."""
+    apart: list[float] = page.evaluate(_APART)
+    return apart

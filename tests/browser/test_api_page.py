@@ -34,7 +34,7 @@ def docs(browser: Browser, running: Running) -> Iterator[Page]:
 
 
 def test_the_page_lists_every_address(docs: Page, running: Running) -> None:
-    """Rule: each address of the description is on the page, those of /-/v1 and of /-/admin; nothing comes from elsewhere."""
+    """Rule: the page has each address of /-/v1 and /-/admin and loads no foreign file."""
     described = fetch(running, "/openapi.json").json
     count = sum(
         len(item.keys() & {"get", "put", "post", "delete", "patch", "head"}) for item in described["paths"].values()
@@ -109,7 +109,7 @@ def test_pages_let_nothing_in(running: Running, path: str) -> None:
 
 
 def test_vendored_files_are_kept_and_own_ones_asked_for(running: Running) -> None:
-    """Rule: what has its version in its address is kept for a year; the rest is asked for, and not sent again."""
+    """Rule: a file with its version in the address is cached for a year; the others are revalidated."""
     vendored = fetch(running, f"/static/{SWAGGER_UI}/swagger-ui.css")
     assert vendored.headers["cache-control"] == "public, max-age=31536000, immutable"
     own = fetch(running, "/static/dashboard/main.js")
@@ -124,7 +124,7 @@ def test_vendored_files_are_kept_and_own_ones_asked_for(running: Running) -> Non
     ["", "dashboard", "nothing.js", "../pages.py", "..%2Fpages.py", "dashboard//main.js", f"{SWAGGER_UI}/README.md"],
 )
 def test_other_files_are_not_there(running: Running, name: str) -> None:
-    """Rule: only the pages' own files have addresses; whatever else is asked for, also outside of their folder, is 404."""
+    """Rule: only the pages' own files have addresses; any other, also outside their folder, is 404."""
     assert fetch(running, f"/static/{name}").status == 404
 
 
@@ -136,7 +136,7 @@ def test_pages_take_nothing(running: Running, method: str) -> None:
 
 
 def test_the_licence_comes_with_the_files() -> None:
-    """Rule: what is not ours says whose it is and under which licence, in the package too."""
+    """Rule: third-party files name their authors and licence, in the package too."""
     folder = STATIC / SWAGGER_UI
     assert "Apache License" in (folder / "LICENSE").read_text(encoding="utf-8")
     assert (folder / "swagger-ui-bundle.js.LICENSE.txt").stat().st_size > 1000

@@ -73,7 +73,7 @@ def test_rules_are_checked_before_they_are_replaced(window: Any, running: Runnin
 
 
 def test_a_wrong_rule_is_refused_at_its_field(window: Any, running: Running) -> None:
-    """Rule: what the gateway says of one field of one rule stands beside that field."""
+    """Rule: the gateway's message about a field of a rule stands beside that field."""
     admin(running, "PUT", "rules", {"items": [{"match": "data/**"}]})
     page = console(window, "rules").page
     press(page, "Change data/**")
@@ -87,7 +87,7 @@ def test_a_wrong_rule_is_refused_at_its_field(window: Any, running: Running) -> 
 
 
 def test_rules_that_changed_meanwhile_are_not_overwritten(window: Any, running: Running) -> None:
-    """Rule: the new order is of the rules that the user saw; if they changed meanwhile, nothing is replaced."""
+    """Rule: a new order applies to the rules on the page; if these have changed, nothing is replaced."""
     admin(running, "PUT", "rules", {"items": [{"match": "data/**"}]})
     page = console(window, "rules").page
     press(page, "Change data/**")
@@ -95,7 +95,7 @@ def test_rules_that_changed_meanwhile_are_not_overwritten(window: Any, running: 
     confirm(page, "Check")
     admin(running, "PUT", "rules", {"items": [{"match": "theirs/**"}]})
     confirm(page, "Change")
-    expect(page.locator("#action-error")).to_contain_text("It has changed since it was read")
+    expect(page.locator("#action-error")).to_contain_text("Somebody changed it after this dialog was opened")
     assert [rule["match"] for rule in admin(running, "GET", "rules").json["items"]] == ["theirs/**"]
 
 
@@ -140,7 +140,7 @@ def test_the_audit_log_shows_who_changed_what(window: Any, running: Running) -> 
 
 
 def test_every_list_suits_everyone(window: Any, running: Running) -> None:
-    """Rule: on a phone nothing is scrolled sideways, every text stands out, and the keyboard reaches every button."""
+    """Rule: on a phone the page does not scroll sideways, texts have contrast, and the keyboard reaches every button."""
     admin(running, "POST", "tenants", {"name": "a-tenant-with-a-long-name-that-has-to-be-broken-somewhere"})
     admin(running, "PUT", "rules", {"items": [{"match": "data/**"}, {"match": "data/covered/**"}]})
     page = console(window, "tenants", viewport={"width": 360, "height": 740}).page

@@ -55,7 +55,7 @@ def test_a_secret_can_be_copied(window: Any, running: Running) -> None:
 
 
 def test_a_refusal_stands_beside_its_field(window: Any, running: Running) -> None:
-    """Rule: the gateway's words are shown at the field that they name, what was entered stays, and a second try can succeed."""
+    """Rule: the gateway's message stands at its field, the entered values stay, and a second try can succeed."""
     page = console(window, "credentials").page
     press(page, "Create")
     field(page, "Access key").fill("second-try")
@@ -124,19 +124,19 @@ def test_a_change_sends_what_was_changed(window: Any, running: Running) -> None:
 
 
 def test_a_key_that_changed_meanwhile_is_not_overwritten(window: Any, running: Running) -> None:
-    """Rule: a change is made to what the user saw; if somebody else changed it meanwhile, the dialog says so."""
+    """Rule: a change applies to the record on the page; the dialog reports another user's change."""
     admin(running, "POST", "credentials", {"access_key_id": "shared-here"})
     page = console(window, "credentials").page
     press(page, "Change shared-here")
     field(page, "Description").fill("mine")
     admin(running, "PATCH", "credentials/shared-here", {"description": "theirs"})
     confirm(page, "Change")
-    expect(page.locator("#action-error")).to_contain_text("It has changed since it was read")
+    expect(page.locator("#action-error")).to_contain_text("Somebody changed it after this dialog was opened")
     assert admin(running, "GET", "credentials/shared-here").json["description"] == "theirs"
 
 
 def test_a_revoked_key_is_refused(window: Any, running: Running) -> None:
-    """Rule: the dialog says what ends, for good; cancelled, nothing happens; confirmed, the key ends and is audited."""
+    """Rule: the dialog names the consequence; cancelling changes nothing; confirming ends the key, audited."""
     secret = admin(running, "POST", "credentials", {"access_key_id": "ended-here"}).json["secret_access_key"]
     page = console(window, "credentials").page
     press(page, "Revoke ended-here")
@@ -164,7 +164,7 @@ def test_a_viewer_is_offered_nothing(window: Any, running: Running) -> None:
 
 
 def test_a_name_is_only_text(window: Any, running: Running) -> None:
-    """Rule: what a record contains is shown as text in the list and in dialogs."""
+    """Rule: a record's values are shown as text in the list and in dialogs."""
     markup = "<img src=x onerror=window.executed=true>"
     admin(running, "POST", "credentials", {"access_key_id": "marked-up", "description": markup})
     page = console(window, "credentials").page
@@ -178,7 +178,7 @@ def test_a_name_is_only_text(window: Any, running: Running) -> None:
 def test_the_list_and_its_dialogs_suit_everyone(
     window: Any, running: Running, scheme: Literal["light", "dark"]
 ) -> None:
-    """Rule: on a phone nothing is scrolled sideways, every text stands out, and the keyboard reaches every button."""
+    """Rule: on a phone the page does not scroll sideways, texts have contrast, and the keyboard reaches every button."""
     page = console(window, "credentials", viewport={"width": 360, "height": 740}, color_scheme=scheme).page
     expect(row(page, "GWA")).to_be_visible()
     assert overflow(page) <= 0

@@ -14,7 +14,7 @@ from tests.batches import bytes_of, stock
 from tests.browser.chromium import PATIENCE, READ_TOKEN, TOKEN, Played
 from tests.browser.console import admin, closed, confirm, console, field, press, row
 from tests.browser.looks import faint_texts, overflow, walk_by_tab
-from tests.gateways import Running, Settings, gateway
+from tests.gateways import Running, Settings, cache_status, gateway
 from tests.origins.processes import wait_until
 from tests.scenarios.clients import Client, get
 from tests.scenarios.world import SOON, Origin
@@ -88,7 +88,7 @@ def test_a_warm_up_shows_its_progress_and_can_be_stopped(window: Any, running: R
 
 
 def test_a_warm_up_of_nothing_says_so(window: Any, running: Running) -> None:
-    """Rule: a prefix that no object has, such as a misspelt one, does not look like one that is loaded."""
+    """Rule: a prefix without objects, such as a misspelt one, does not look like a loaded one."""
     admin(running, "POST", "warmups", {"access_key_id": "GWA", "bucket": "data", "prefix": "warn/"})
     page = console(window, "warmups").page
     expect(row(page, "data/warn/")).to_contain_text("There was nothing to load: no object has this prefix.")
@@ -117,17 +117,14 @@ def test_a_purge_shows_first_what_goes(window: Any, running: Running) -> None:
     expect(page.locator("#action-preview")).to_contain_text(f"{OBJECTS} objects, 200\u00a0kB, would be dropped")
     page.get_by_role("button", name="Cancel", exact=True).click()
     closed(page)
-    assert (
-        client.head_object(Bucket="data", Key="purged/0")["ResponseMetadata"]["HTTPHeaders"]["x-larder-cache"] == "HIT"
-    )
+    assert cache_status(client.head_object(Bucket="data", Key="purged/0")) == "HIT"
     press(page, "Purge")
     field(page, "Bucket").fill("data")
     field(page, "Prefix").fill("purged/")
     confirm(page, "Show what goes")
     confirm(page, "Purge")
     expect(page.locator("#action-result")).to_contain_text(f"{OBJECTS} objects, 200\u00a0kB, dropped")
-    answer = client.get_object(Bucket="data", Key="purged/0")
-    assert answer["ResponseMetadata"]["HTTPHeaders"]["x-larder-cache"].startswith("MISS")
+    assert cache_status(client.get_object(Bucket="data", Key="purged/0")).startswith("MISS")
 
 
 def test_space_of_a_dataset_is_decided(window: Any, running: Running, origin: Origin, tmp_path: Path) -> None:
@@ -157,7 +154,7 @@ def test_space_of_a_dataset_is_decided(window: Any, running: Running, origin: Or
 
 
 def test_results_pipelines_and_jobs_are_decided(window: Any, running: Running) -> None:
-    """Rule: each row has its button, and the dialog sends what the command line sends."""
+    """Rule: each row has its button, and the dialog sends the same request as the command line."""
     page = window().page
     Played(page)
     sent: list[tuple[str, str, Any]] = []
@@ -194,7 +191,7 @@ def test_results_pipelines_and_jobs_are_decided(window: Any, running: Running) -
 
 
 def test_a_read_is_explained(window: Any, running: Running, origin: Origin) -> None:
-    """Rule: reasons for misses are counted with what to do; one object is explained, also to a token that may only read."""
+    """Rule: misses are counted by reason, with a remedy; the object's explanation is open to viewers too."""
     origin.put("/data/explained/a", b"x")
     running.client().get_object(Bucket="data", Key="explained/a")["Body"].read()
     page = console(window, "explain", READ_TOKEN).page
@@ -253,7 +250,7 @@ def test_a_profile_is_recorded_warmed_and_deleted(window: Any, running: Running)
 
 
 def test_caches_are_verified(window: Any, running: Running) -> None:
-    """Rule: Verify asks all nodes, and the list says how far they are and what they found."""
+    """Rule: Verify starts on all nodes, and the list shows their progress and findings."""
     page = console(window, "verifications").page
     press(page, "Verify")
     confirm(page, "Verify")
@@ -288,7 +285,7 @@ def test_origins_are_managed(window: Any, running: Running) -> None:
 
 
 def test_rows_of_a_long_list_are_found(window: Any, running: Running) -> None:
-    """Rule: from ten rows on there is a field; only rows with the text stay, and it says so if there is none."""
+    """Rule: lists of ten rows or more have a filter; only matching rows stay, and an empty result says so."""
     page = console(window, "tenants").page
     expect(page.get_by_role("table")).to_be_visible()
     expect(page.get_by_role("region", name="Tenants").get_by_label("Find")).to_be_hidden()
@@ -309,7 +306,7 @@ def test_a_viewer_sees_figures_and_no_buttons(window: Any, running: Running) -> 
 
 
 def test_the_list_of_warm_ups_suits_everyone(window: Any, running: Running) -> None:
-    """Rule: on a phone nothing is scrolled sideways, every text stands out, and the keyboard reaches every button."""
+    """Rule: on a phone the page does not scroll sideways, texts have contrast, and the keyboard reaches every button."""
     page = console(window, "warmups", viewport={"width": 360, "height": 740}).page
     body = {"access_key_id": "GWA", "bucket": "data", "prefix": "a-prefix-without-any-place-to-break-it/" * 4}
     admin(running, "POST", "warmups", body)
@@ -320,7 +317,7 @@ def test_the_list_of_warm_ups_suits_everyone(window: Any, running: Running) -> N
 
 
 def test_a_prefix_is_pinned_and_unpinned(window: Any, running: Running) -> None:
-    """Rule: a prefix is pinned before anybody reads it, and shown with its bytes; an empty field ends the pin."""
+    """Rule: a prefix can be pinned before its first read, and shows its bytes; an empty field ends the pin."""
     page = console(window, "overview").page
     press(page, "Pin a prefix")
     field(page, "Prefix").fill("data/val/")

@@ -59,7 +59,7 @@ def enter(page: Page, token: str) -> None:
 
 
 def test_numbers_are_those_of_the_metrics(window: Any, running: Running) -> None:
-    """Rule: after a known workload the page shows what the API says, and both what the gateway has counted."""
+    """Rule: after a known workload the page shows the API's figures, and both equal the gateway's counters."""
     counted = {"requests": OBJECTS * 3, "sent_bytes": OBJECTS * BYTES * 3, "origin_bytes": OBJECTS * BYTES}
     wait_until(lambda: counted.items() <= overview(running)["total"].items(), 60, "the workload in the overview")
     page = window().page
@@ -79,7 +79,7 @@ def test_numbers_are_those_of_the_metrics(window: Any, running: Running) -> None
 
 
 def test_the_door_asks_for_a_token(window: Any, running: Running) -> None:
-    """Rule: without a token nothing but the question is shown; a wrong one is refused in words, and asked for again."""
+    """Rule: without a token the page shows only the question; a wrong token is refused in words, and asked for again."""
     page = window().page
     page.goto("/-/")
     expect(page.get_by_label("Admin token")).to_be_focused()
@@ -180,7 +180,7 @@ def advance(page: Page, played: Played) -> float:
 
 
 def test_nothing_is_asked_while_nobody_looks(window: Any, running: Running) -> None:
-    """Rule: every two seconds the overview, every thirty the history; nothing while hidden, and at once after that."""
+    """Rule: the overview is fetched every two seconds, the history every thirty; a hidden page waits until it is shown."""
     page = window().page
     page.clock.install(time=figures.NOW)
     page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => window.away === true });")

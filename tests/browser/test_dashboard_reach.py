@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from tests.browser import figures
 from tests.browser.chromium import PATIENCE, Played, Watched
-from tests.browser.looks import faint_texts, overflow, walk_by_tab
+from tests.browser.looks import broken_words, faint_texts, marks_apart, overflow, walk_by_tab
 from tests.gateways import Running
 
 expect.set_options(timeout=PATIENCE)
@@ -87,22 +87,37 @@ def every(browser: Browser, running: Running, request: pytest.FixtureRequest) ->
 
 
 def test_a_phone_shows_all_of_it(every: Page) -> None:
-    """Rule: 360 pixels are wide enough in every state, with every table open: nothing is scrolled sideways."""
+    """Rule: at 360 pixels the page does not scroll sideways in any state, with every table open."""
     every.set_viewport_size(PHONE)
     assert overflow(every) <= 0
     every.set_viewport_size(DESK)
     assert overflow(every) <= 0
 
 
+def test_words_stay_whole(every: Page) -> None:
+    """Rule: on a phone and on a desk only what is longer than a word breaks; between them too nothing is scrolled sideways."""
+    for width in (769, 1024, PHONE["width"], DESK["width"]):
+        every.set_viewport_size({"width": width, "height": 900})
+        assert overflow(every) <= 0, width
+        assert width in (769, 1024) or broken_words(every) == [], width
+
+
+def test_marks_stand_beside_their_states(window: Any) -> None:
+    """Rule: the mark of a node's state is at the height of its word, whatever else is in the row."""
+    apart = marks_apart(opened(window, at_work, viewport=DESK))
+    assert len(apart) >= 9
+    assert max(apart) <= 2.5
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out(every: Page, scheme: Literal["light", "dark"]) -> None:
-    """Rule: every text has a contrast of 4.5 at least with what is behind it, in every state and both colour schemes."""
+    """Rule: every text has a contrast of at least 4.5 with its background, in every state and both colour schemes."""
     every.emulate_media(color_scheme=scheme)
     assert faint_texts(every) == []
 
 
 def test_the_keyboard_reaches_everything(every: Page) -> None:
-    """Rule: Tab alone leads to everything that can be used, and what has the focus shows it."""
+    """Rule: Tab alone reaches every control, and the focus is visible."""
     assert walk_by_tab(every) == (set(), [])
 
 
@@ -116,7 +131,7 @@ def test_the_keyboard_skips_the_header(window: Any) -> None:
 
 
 def test_a_refresh_takes_nothing_away(window: Any) -> None:
-    """Rule: focus and open tables survive new figures; nodes of the page that stay the same are not made anew."""
+    """Rule: focus and open tables survive new figures; unchanged elements of the page are kept."""
     page: Page = window().page
     played = Played(page)
     page.goto("/-/")

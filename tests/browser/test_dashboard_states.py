@@ -29,7 +29,7 @@ def shown(page: Page, overview: dict[str, Any] | None = None) -> Played:
 
 
 def test_one_sentence_says_how_it_is(window: Any) -> None:
-    """Rule: the headline is the share that comes from the cache; below it what was spared, and whether all is well."""
+    """Rule: the headline is the share served from the cache; below it are the savings, and the health of the fleet."""
     page = window().page
     shown(page)
     expect(page.locator("h1#verdict")).to_have_text("94.2\u00a0% of all bytes read come from the cache.")
@@ -116,7 +116,7 @@ def test_a_node_that_is_gone_stays_until_it_is_dismissed(window: Any) -> None:
 
 
 def test_a_dataset_that_cannot_be_kept_whole_says_so(window: Any) -> None:
-    """Rule: what is to be kept whole and is not says why, and does not say that it is kept whole."""
+    """Rule: a dataset that should be kept whole and is not has its reason, and no claim that it is kept whole."""
     page = window().page
     shown(page, figures.in_trouble())
     dataset = page.locator("#datasets > li").filter(has_text="coyo-700m")
@@ -125,7 +125,7 @@ def test_a_dataset_that_cannot_be_kept_whole_says_so(window: Any) -> None:
 
 
 def test_datasets_say_no_more_than_is_known(window: Any) -> None:
-    """Rule: a gain that nobody measured yet is not told; what has no job, or is not kept, may be there still."""
+    """Rule: an unmeasured gain is omitted; a dataset without a job, or not kept, may still have bytes."""
     page = window().page
     overview = deepcopy(figures.AT_WORK)
     unused, rotated, none = overview["datasets"]
@@ -164,7 +164,7 @@ def test_a_dataset_kept_by_importance_shows_its_tenths(window: Any) -> None:
 
 
 def test_every_chart_is_a_table_too(window: Any) -> None:
-    """Rule: what a chart shows, its table has, newest first; and its label has the last, least and largest figure."""
+    """Rule: a chart's table has the same figures, newest first; its label has the last, least and largest."""
     page = window().page
     shown(page)
     for chart in ("#ratio-chart", "#rate-chart", ".timeline:visible"):
@@ -209,7 +209,7 @@ def test_a_step_that_has_just_begun_is_no_fall(window: Any) -> None:
 
 
 def test_a_first_epoch_has_a_history(window: Any) -> None:
-    """Rule: a job that reads batches which nothing is cached of yet makes no request and saves nothing; it is shown."""
+    """Rule: a history of cold reads only, without hits or saved bytes, is shown."""
     page = window().page
     page.clock.set_fixed_time(figures.NOW)
     played = Played(page)
@@ -223,7 +223,7 @@ def test_a_first_epoch_has_a_history(window: Any) -> None:
 
 
 def test_before_the_first_gateway_nothing_is_shown(window: Any) -> None:
-    """Rule: a fleet that was started a while ago was not idle before that; one that was there is shown with its zeros."""
+    """Rule: the chart begins when the first gateway started; zeros after that are shown."""
     page = window().page
     page.clock.set_fixed_time(figures.NOW)
     overview = deepcopy(figures.AT_WORK)
@@ -271,7 +271,7 @@ def test_answers_say_how_fast_and_with_which_status(window: Any) -> None:
 
 
 def test_traffic_says_who_reads_and_what_is_missed(window: Any) -> None:
-    """Rule: tenants' requests to buckets, the busiest first; and missed prefixes with the reason, its meaning and what helps."""
+    """Rule: tenants' requests to buckets, the busiest first; and missed prefixes with reason, meaning and remedy."""
     page = window().page
     shown(page)
     rows = page.locator("#traffic tbody tr")
@@ -311,7 +311,7 @@ def test_the_hours_are_chosen(window: Any) -> None:
 
 
 def test_trouble_comes_with_its_remedy(window: Any) -> None:
-    """Rule: each problem says how bad, what, where, since when, and what to do; the title counts them; they are said aloud."""
+    """Rule: each problem has severity, title, place, start and remedy; the title counts them; a screen reader announces them."""
     page = window().page
     shown(page, figures.in_trouble())
     first = page.locator("#problems li").first
@@ -352,7 +352,7 @@ def test_troubles_that_differ_by_a_number_are_two(window: Any) -> None:
 
 
 def test_an_empty_fleet_says_so(window: Any) -> None:
-    """Rule: without nodes, jobs, datasets, reads or history each part says what is missing and what would fill it."""
+    """Rule: without nodes, jobs, datasets, reads or history each part says so, and what would fill it."""
     page = window().page
     page.clock.set_fixed_time(figures.NOW)
     played = Played(page, figures.empty())
@@ -389,7 +389,7 @@ def test_streams_say_whether_they_keep_space(window: Any) -> None:
 
 
 def test_names_are_text(window: Any) -> None:
-    """Rule: HTML in whatever the API gives is shown as it is written, makes no element, and runs nothing."""
+    """Rule: HTML in the API's values is shown as text: it makes no element and runs no script."""
     page = window().page
     shown(page, figures.hostile())
     for place in (
@@ -425,7 +425,7 @@ def test_a_script_cannot_write_html(window: Any) -> None:
 
 
 def test_without_a_token_of_the_gateway_the_setting_is_named(window: Any) -> None:
-    """Rule: a gateway whose admin addresses are closed shows which setting opens them, and asks for no token."""
+    """Rule: if the admin API is off, the page names the setting and asks for no token."""
     page = window().page
     played = Played(page)
     played.refusal = (403, DISABLED)
@@ -462,7 +462,7 @@ def test_a_failing_gateway_leaves_the_last_figures(window: Any) -> None:
 
 
 def test_an_answer_of_another_version_is_no_blank_page(window: Any) -> None:
-    """Rule: what the page does not understand it says, keeps what it showed, and goes on asking."""
+    """Rule: an answer of an unknown form is reported; the page keeps its figures and continues to ask."""
     watched = window()
     page = watched.page
     played = shown(page)

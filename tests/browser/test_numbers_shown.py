@@ -50,12 +50,12 @@ def called(page: Page, module: str, function: str, *arguments: Any) -> Any:
     ],
 )  # fmt: skip
 def test_numbers_are_written_for_people(page: Page, function: str, given: list[Any], written: list[str]) -> None:
-    """Rule: three digits that count, decimal units that never part from the number; only all is 100 % and nothing 0 %."""
+    """Rule: three significant digits, decimal units that stay with the number; only all is 100 % and nothing 0 %."""
     assert [text.replace(GAP, " ") for text in called(page, "format", function, *given)] == written
 
 
 def test_axes_end_at_round_numbers(page: Page) -> None:
-    """Rule: the top of an axis is 1, 2 or 5 times a power of ten, and nothing lies above it."""
+    """Rule: the top of an axis is 1, 2 or 5 times a power of ten, and no figure lies above it."""
     assert called(page, "scales", "roundTop", 0, 0.3, 1, 3.2e9, 5e9, 5.1e9) == [1, 0.5, 1, 5e9, 5e9, 1e10]
 
 
@@ -82,7 +82,7 @@ def test_the_ratio_of_hours_is_one_of_bytes(page: Page) -> None:
 
 
 def test_tables_are_thinned_from_the_newest(page: Page) -> None:
-    """Rule: a table below a chart has at most so many rows, evenly spaced, and the newest is one of them."""
+    """Rule: a chart's table has a bounded number of rows, evenly spaced, with the newest."""
     assert called(page, "scales", "thinned", [list(range(10)), 4], [[1, 2], 4]) == [[0, 3, 6, 9], [1, 2]]
 
 

@@ -27,7 +27,7 @@ def answer_of(described: dict[str, Any], path: str) -> str:
 
 
 def test_addresses_of_both_are_there() -> None:
-    """Rule: paths, schemas, and the tags of both are in the document; the admin's tags say whose they are."""
+    """Rule: paths, schemas and tags of both are in the document; the admin's tags are marked."""
     both = merged(document("/v1/jobs", "jobs", Job={"x": 1}), document("/admin/jobs", "jobs", Seen={"x": 2}))
     assert set(both["paths"]) == {"/v1/jobs", "/admin/jobs"}
     assert set(both["components"]["schemas"]) == {"Job", "Seen"}
@@ -36,7 +36,7 @@ def test_addresses_of_both_are_there() -> None:
 
 
 def test_schemas_of_one_name_stay_apart() -> None:
-    """Rule: a name that means two things becomes two names, and every reference follows; what is equal is there once."""
+    """Rule: a name of two different schemas becomes two names, and references follow; equal schemas are merged."""
     problem = {"type": "object", "title": "Problem"}
     own = document("/v1/jobs", "jobs", Job={"x": 1}, Problem=problem)
     admin = document("/admin/jobs", "jobs", Job={"x": 2}, Problem=problem)
@@ -50,7 +50,7 @@ def test_schemas_of_one_name_stay_apart() -> None:
 
 
 def test_neither_document_is_changed() -> None:
-    """Rule: what was given stays as it was, since its owner goes on using it."""
+    """Rule: the input documents are unchanged, because their owners go on using them."""
     own, admin = document("/v1/x", "x", A={"x": 1}), document("/admin/x", "x", A={"x": 2})
     merged(own, admin)
     assert own == document("/v1/x", "x", A={"x": 1})

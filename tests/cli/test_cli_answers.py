@@ -83,7 +83,7 @@ def test_verifying_here_and_there_is_told_apart(operator, words):
 
 
 def test_a_dataset_that_is_several(admin, operator):
-    """Rule: a name that several datasets have is not guessed; the ids are told."""
+    """Rule: a name of several datasets is ambiguous; the message has their ids."""
     admin.answers["GET datasets"] = paged(
         {"id": "aa" * 6, "names": ["train"]}, {"id": "bb" * 6, "names": ["train", "other"]}
     )
@@ -97,7 +97,7 @@ def test_a_dataset_that_is_several(admin, operator):
 
 
 def test_a_job_that_several_tenants_have(admin, operator):
-    """Rule: which one is meant has to be said, and what to type is shown."""
+    """Rule: the user must choose one, and the message has the commands."""
     admin.answers["GET jobs"] = paged({"tenant": "a", "job": "run"}, {"tenant": "b's", "job": "run"})
     ran = operator("jobs", "remove", "run")
     assert ran.status == 1
@@ -108,14 +108,14 @@ def test_a_job_that_several_tenants_have(admin, operator):
 
 @pytest.mark.parametrize(("job", "said"), [("vision/", "must look like"), ("", "must look like")])
 def test_no_job(operator, job, said):
-    """Rule: what can be no job is wrong usage."""
+    """Rule: an impossible job id is wrong usage."""
     ran = operator("jobs", "remove", job)
     assert ran.status == 2
     assert said in ran.err
 
 
 def test_rules_that_somebody_else_changed(admin, operator, tmp_path):
-    """Rule: rules are replaced only as they were read, by their etag; who was faster is not overwritten."""
+    """Rule: rules are replaced only if their etag is unchanged; another operator's change is not overwritten."""
     file = tmp_path / "rules.toml"
     file.write_text('[[rules]]\nmatch = "b/**"\n')
     admin.answers["GET rules"] = {"items": [], "etag": '"17"'}
@@ -128,7 +128,7 @@ def test_rules_that_somebody_else_changed(admin, operator, tmp_path):
 
 
 def test_the_audit_log_says_what_is_different(admin, operator):
-    """Rule: of a change the fields that differ, of what was made or removed its fields; what is empty is left out."""
+    """Rule: a change lists the fields that differ; a creation or removal lists its fields; empty ones are left out."""
     common = {"at": "2026-11-20T20:00:00Z", "actor": "admin", "address": "10.0.0.9", "target": "k", "request_id": "r"}
     admin.answers["GET audit"] = paged(
         {**common, "action": "tenants.change", "before": {"enabled": True, "n": "a"}, "after": {"enabled": False, "n": "a"}},
@@ -171,7 +171,7 @@ def test_the_reader_that_is_meant(admin, operator):
     "words", [("explain", "b"), ("explain", "--as", "A"), ("explain", "b/k", "--node", "n"), ("rules", "check", "b")]
 )
 def test_objects_that_are_none(operator, words):
-    """Rule: a bucket alone is no object, and options that mean nothing together are wrong usage."""
+    """Rule: a bucket alone is no object, and contradictory options are wrong usage."""
     assert operator(*words).status == 2
 
 
@@ -187,7 +187,7 @@ def test_a_secret_that_is_not_there(operator, tmp_path, content):
 
 
 def test_secrets_that_a_shell_would_take_apart(admin, operator):
-    """Rule: what is printed for a shell is quoted."""
+    """Rule: output for a shell is quoted."""
     admin.answers["POST credentials"] = lambda _: (201, {"access_key_id": "a b", "secret_access_key": "$(x)'"})
     assert operator("credentials", "create").out == "AWS_ACCESS_KEY_ID='a b'\nAWS_SECRET_ACCESS_KEY='$(x)'\"'\"''\n"
 
@@ -236,7 +236,7 @@ def test_a_prefix_is_pinned_and_unpinned(admin, operator):
 
 @pytest.mark.parametrize("name", ["lake/../..//%2e/", "../credentials", "lake/?a=b#c/", "lake/\n/"])
 def test_a_stream_of_any_name_is_shown(admin, operator, name):
-    """Rule: a name is one part of the address, and asks for nothing else of the gateway."""
+    """Rule: a name is one segment of the path and cannot address anything else."""
     admin.answers[f"GET streams/{quote(name, safe='')}"] = {**STREAM, "name": name}
     assert operator("streams", "show", name).out.splitlines()[0].split(maxsplit=1)[1] == name.replace("\n", "\\n")
 
@@ -280,7 +280,7 @@ def test_results_say_what_is_held_and_read(admin, operator):
     ],
 )
 def test_results_are_overridden(admin, operator, words, sent, says):
-    """Rule: what is not named stays as it is, and what another operator changes in between is not overwritten."""
+    """Rule: omitted fields stay as they are, and another operator's change in between is not overwritten."""
     admin.answers["GET results"] = paged(RESULTS)
     admin.answers[f"GET {ONE}"] = {**RESULTS, "override": PINNED}
     admin.answers[f"PUT {ONE}/override"] = PINNED
@@ -289,7 +289,7 @@ def test_results_are_overridden(admin, operator, words, sent, says):
 
 
 def test_results_are_named_by_a_few_digits(admin, operator):
-    """Rule: too few digits name nothing, and a fingerprint with several pools is refused with their names."""
+    """Rule: too few digits match no fingerprint, and a fingerprint of several pools is refused with their names."""
     admin.answers["GET results"] = paged(RESULTS, {**RESULTS, "pool": "results:other"})
     assert "unknown results" in operator("results", "pin", "9f8").err
     assert "results:6f1c2a9b, results:other" in operator("results", "pin", "9f86").err
@@ -321,7 +321,7 @@ def test_a_pipeline_is_shown_with_its_decisions(admin, operator):
 
 
 def test_traffic_shows_buckets_and_missed_prefixes(admin, operator):
-    """Rule: who reads, and below which prefix reads missed for which reason."""
+    """Rule: the output shows the readers, and misses by prefix and reason."""
     admin.answers["GET traffic"] = {
         "buckets": [
             {
@@ -372,7 +372,7 @@ def test_followed_requests_are_documents_for_programs(admin, operator):
 
 @pytest.mark.parametrize("status", ["9xx", "20", "abc", "2xxx"])
 def test_a_status_is_one_or_a_class(operator, status):
-    """Rule: a status that cannot occur is refused, instead of following nothing for ever."""
+    """Rule: an impossible status is refused; the command would follow nothing otherwise."""
     assert operator("trace", "--status", status).status == 2
 
 

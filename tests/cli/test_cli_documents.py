@@ -39,7 +39,7 @@ def section(program: str) -> str:
 
 @pytest.mark.parametrize("program", EVERY)
 def test_every_command_is_on_the_page(program):
-    """Rule: a command has a section with each of its options and arguments; what all have is explained at the top."""
+    """Rule: each command has a section with its options and arguments; common ones are explained at the top."""
     text = section(program)
     assert text, "run `make docs`"
     words = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", text + PAGE.partition("## `larder-gateway`")[0]))
@@ -48,7 +48,7 @@ def test_every_command_is_on_the_page(program):
 
 
 def test_every_example_is_accepted():
-    """Rule: each line that calls one of the two, on the page and in the help, is one that its grammar takes."""
+    """Rule: each example of the two programs, on the page and in the help, parses."""
     texts = [PAGE, *(command.epilog or "" for command in EVERY.values())]
     lines = {match for text in texts for match in COMMAND.findall(re.sub(r"`[^`\n]*`", "", text))}
     typed = [line for line in lines if not line.startswith(("larder-gateway help", "larder help"))]
@@ -62,7 +62,7 @@ def test_every_example_is_accepted():
 
 @pytest.mark.parametrize("program", EVERY)
 def test_every_command_has_words_for_all_it_takes(program):
-    """Rule: a command says what it does, and what each argument means."""
+    """Rule: each command has a description, and each argument a meaning."""
     command = EVERY[program]
     assert command.description
     assert [action.dest for action in command._actions if not action.help and action.metavar != "COMMAND"] == []

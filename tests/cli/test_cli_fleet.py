@@ -43,7 +43,7 @@ def operator(node: Running, *words: str, status: int = 0) -> Ran:
 
 
 def test_a_node_is_drained_from_another(nodes):
-    """Rule: a node that is drained leaves the ring of both, whoever was asked, and is back after undrain."""
+    """Rule: a drained node leaves the ring of both nodes, whichever got the request, and returns after undrain."""
     first, second = nodes
     assert operator(first, "nodes", "drain", "node-1").out == "node-1 is LEAVING\n"
     wait_for_fleet(nodes, {"node-0": "READY", "node-1": "LEAVING"})
@@ -54,7 +54,7 @@ def test_a_node_is_drained_from_another(nodes):
 
 
 def test_what_is_warm_is_purged_on_both(nodes):
-    """Rule: a warm-up puts each object at its home, and purge and verify are told to every node."""
+    """Rule: a warm-up loads each object at its home; purge and verify reach every node."""
     first, second = nodes
     assert "done, 8 of 8 objects" in operator(first, "warm", "photos/", "--as", "GWA").out
     for number in range(8):

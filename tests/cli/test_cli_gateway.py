@@ -15,7 +15,7 @@ CERTIFICATE = Path(__file__).parents[2] / "clients" / "python" / "tests" / "loca
 
 
 def test_no_endpoint():
-    """Rule: without an address nothing is asked; it is wrong usage, and the message names both ways to give one."""
+    """Rule: without an address no request is sent; the message names both ways to give one."""
     ran = run_here("status")
     assert ran.status == 2
     assert ran.out == ""
@@ -27,7 +27,7 @@ def test_no_endpoint():
     "endpoint", ["10.0.0.1:9000", "http://host/path", "http://", "ftp://host", "http://user@host", "http://h:70000"]
 )
 def test_no_address(endpoint):
-    """Rule: what can be no address is refused by the option's name, as wrong usage."""
+    """Rule: an invalid address is wrong usage, and the message names the option."""
     ran = run_here("status", "--endpoint", endpoint)
     assert ran.status == 2
     assert "--endpoint" in ran.err
@@ -35,7 +35,7 @@ def test_no_address(endpoint):
 
 
 def test_refused_connection():
-    """Rule: nobody at the address is a problem, and the message has the address."""
+    """Rule: an address without a server is a problem, and the message has the address."""
     endpoint = f"http://127.0.0.1:{free_port()}"
     ran = run("status", "--endpoint", endpoint)
     assert ran.status == 1
@@ -43,7 +43,7 @@ def test_refused_connection():
 
 
 def test_an_answer_that_was_lost(admin, operator):
-    """Rule: what may be sent twice is, once more and with the same key: a secret that was made is not lost with the answer."""
+    """Rule: an idempotent request is repeated once with the same key: a created secret is not lost with its answer."""
     admin.answers["POST credentials"] = lambda _: (201, {"access_key_id": "K", "secret_access_key": "s"})
     admin.breaks = 1
     assert "AWS_SECRET_ACCESS_KEY=s" in operator("credentials", "create").out
@@ -55,7 +55,7 @@ def test_an_answer_that_was_lost(admin, operator):
 
 @pytest.mark.parametrize(("stale", "lost"), [("catalog", "its catalog"), ("redis", "Redis")])
 def test_an_answer_that_is_old(admin, operator, stale, lost):
-    """Rule: that an answer is what the gateway knew last is said once, beside the result."""
+    """Rule: an answer from memory is marked as such once, beside the result."""
     admin.answers["GET tenants"] = lambda asked: (200, {"items": [], "next": None if "cursor" in asked.query else "2"})
     admin.stale = stale
     ran = operator("tenants", "list", "--json")
@@ -78,7 +78,7 @@ def test_answers_that_stay_lost(admin, operator):
 
 
 def test_a_private_authority(admin):
-    """Rule: of a certificate of an unknown authority the remedy is told, which then is enough; a wrong name is told as such."""
+    """Rule: an unknown authority's certificate is reported with a remedy that works; a wrong name is reported as such."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE)
     admin.socket = context.wrap_socket(admin.socket, server_side=True)
@@ -100,7 +100,7 @@ def test_no_token(admin):
 
 
 def test_a_wrong_token(operator):
-    """Rule: a token that is refused is told as such, and never repeated."""
+    """Rule: a refused token is reported as such and never printed."""
     ran = operator("status", LARDER_ADMIN_TOKEN="something-else")
     assert ran.status == 2
     assert "does not accept the token" in ran.err
@@ -120,7 +120,7 @@ def test_the_token_from_a_file(admin, tmp_path):
     ("content", "said"), [(None, "cannot be read"), ("", "is empty"), ("two words", "printable ASCII")]
 )
 def test_a_token_file_of_no_use(admin, tmp_path, content, said):
-    """Rule: a file that is missing, empty or has no token is wrong usage, named; nothing is asked."""
+    """Rule: a missing or empty token file is wrong usage; no request is sent."""
     file = tmp_path / "token"
     if content is not None:
         file.write_text(content)
@@ -131,7 +131,7 @@ def test_a_token_file_of_no_use(admin, tmp_path, content, said):
 
 
 def test_closed_admin_endpoints(admin, operator):
-    """Rule: 403 AdminDisabled is told with the gateway's own words, which name the setting."""
+    """Rule: 403 AdminDisabled is reported in the gateway's words, which name the setting."""
     admin.answers["GET overview"] = lambda _: problem(403, "AdminDisabled", "Set admin.token in the configuration.")
     ran = operator("status")
     assert ran.status == 2
@@ -141,7 +141,7 @@ def test_closed_admin_endpoints(admin, operator):
 @pytest.mark.parametrize("document", [b"<html>nginx</html>", ["a list"], {}])
 @pytest.mark.parametrize("status", [200, 404, 302])
 def test_something_else_at_the_address(admin, operator, document, status):
-    """Rule: what answers otherwise than a Larder does is named as that, whatever its status."""
+    """Rule: an answer that is not Larder's is reported as such, whatever its status."""
     admin.answers["GET overview"] = lambda _: (status, document)
     ran = operator("status")
     assert ran.status == 2
@@ -149,7 +149,7 @@ def test_something_else_at_the_address(admin, operator, document, status):
 
 
 def test_a_refusal(admin, operator):
-    """Rule: what the gateway refuses is told in its words, with its code; control characters are escaped."""
+    """Rule: a refusal is reported in the gateway's words, with its code; control characters are escaped."""
     admin.answers["POST nodes/n/drain"] = lambda _: problem(409, "Conflict", "The last one\x1b[2J is left.")
     ran = operator("nodes", "drain", "n")
     assert ran.status == 1
@@ -169,7 +169,7 @@ def test_a_problem_of_the_fleet(admin, operator):
 
 
 def test_json_is_all_there_is(admin, operator):
-    """Rule: with --json standard output is one document, the gateway's, and standard error is empty."""
+    """Rule: with --json standard output is the gateway's document, and standard error is empty."""
     ran = operator("status", "--json")
     assert ran.json == admin.answers["GET overview"]
     assert (ran.status, ran.err) == (0, "")

@@ -38,7 +38,7 @@ def test_columns_for_programs(operator):
 
 
 def test_the_numbers_of_an_overview(operator):
-    """Rule: status has rates of requests and batch items, hit ratio, what was saved, what jobs gain, the space of datasets."""
+    """Rule: status has request and item rates, hit ratio, saved bytes, the gain of jobs, and the space of datasets."""
     out = operator("status").out
     for part in (
         "12.5/s, 100,000 in all",
@@ -63,7 +63,7 @@ def test_a_terminal_has_colours(variables):
 
 @pytest.mark.parametrize("without", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_a_terminal_without_colours(variables, without):
-    """Rule: NO_COLOR, and a terminal that can do nothing, get text without an escape sequence."""
+    """Rule: NO_COLOR, or a dumb terminal, gets text without escape sequences."""
     ran = at_terminal("status", variables={**variables, **without})
     assert ran.status == 0
     assert "READY" in ran.out
@@ -81,7 +81,7 @@ def test_a_narrow_terminal(variables):
 
 
 def test_names_cannot_command_a_terminal(admin, operator):
-    """Rule: what is not printable in a name is escaped, so that it neither moves the cursor nor begins a line of its own."""
+    """Rule: unprintable characters of a name are escaped: they cannot move the cursor or begin a line."""
     nodes = [{**OVERVIEW["nodes"][0], "id": "a\x1b[2J\nnode-9  READY"}]
     admin.answers["GET overview"] = {**OVERVIEW, "nodes": nodes}
     out = operator("status").out
@@ -90,14 +90,14 @@ def test_names_cannot_command_a_terminal(admin, operator):
 
 
 def test_markup_in_names_is_text(admin, variables):
-    """Rule: brackets and colons in a name are no instructions to what draws the table."""
+    """Rule: brackets and colons in a name are no markup for the table."""
     nodes = [{**OVERVIEW["nodes"][0], "id": "[red]a[/red] :smile:"}]
     admin.answers["GET overview"] = {**OVERVIEW, "nodes": nodes}
     assert "[red]a[/red] :smile:" in at_terminal("status", variables={**variables, "NO_COLOR": "1"}).out
 
 
 def test_a_terminal_that_knows_ascii_only(admin, variables):
-    """Rule: a character that the terminal's encoding lacks is escaped, and ends nothing."""
+    """Rule: a character outside the terminal's encoding is escaped and does not stop the command."""
     admin.answers["GET overview"] = {**OVERVIEW, "zone": "Größe 🙂"}
     ran = run("status", PYTHONIOENCODING="ascii", **variables)
     assert ran.status == 0
@@ -121,7 +121,7 @@ def test_a_reader_that_leaves(admin, variables):
 
 
 def test_a_full_disk(variables):
-    """Rule: a result that cannot be written is a problem, told in one line."""
+    """Rule: a failed write of the result is reported in one line."""
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [*OPERATOR, "status", "--json"], stdout=full, stderr=subprocess.PIPE, text=True,
@@ -131,7 +131,7 @@ def test_a_full_disk(variables):
 
 
 def test_no_standard_output_at_all(variables):
-    """Rule: a closed standard output loses the result and nothing else."""
+    """Rule: a closed standard output loses the result only."""
     command = f"{' '.join(OPERATOR)} status >&-"
     done = subprocess.run(
         ["/bin/sh", "-c", command], capture_output=True, text=True, env=environment(**variables), check=False
@@ -141,7 +141,7 @@ def test_no_standard_output_at_all(variables):
 
 @pytest.mark.parametrize("command", [command.name for command in COMMANDS])
 def test_help_of_every_command(command, capsys):
-    """Rule: help COMMAND and COMMAND --help say the same: what it does, and how it is typed."""
+    """Rule: help COMMAND and COMMAND --help print the same purpose and usage."""
     said = []
     for words in (["help", command], [command, "--help"]):
         with pytest.raises(SystemExit) as ended:
@@ -154,7 +154,7 @@ def test_help_of_every_command(command, capsys):
 
 
 def test_help_alone_lists_all_commands(capsys):
-    """Rule: help alone has every command with its summary, and what the exit statuses mean."""
+    """Rule: help lists every command with its summary, and the exit statuses."""
     with pytest.raises(SystemExit):
         main(["help"])
     text = capsys.readouterr().out
@@ -164,7 +164,7 @@ def test_help_alone_lists_all_commands(capsys):
 
 @pytest.mark.parametrize("words", [[], ["nix"], ["nodes", "nix"], ["status", "--nix"], ["help", "nix"]])
 def test_wrong_usage(words, capsys):
-    """Rule: a command or option that does not exist ends with 2 and what there is."""
+    """Rule: an unknown command or option ends with 2 and a list of the known ones."""
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
@@ -200,7 +200,7 @@ def test_a_configuration_is_read_before_the_gateway_is_imported():
 
 
 def test_variables_of_the_commands_are_no_settings(tmp_path):
-    """Rule: who has set LARDER_ENDPOINT and LARDER_ADMIN_TOKEN for commands can check and start a gateway all the same."""
+    """Rule: LARDER_ENDPOINT and LARDER_ADMIN_TOKEN, set for commands, do not prevent checking or starting a gateway."""
     config = tmp_path / "larder.toml"
     config.write_text('[[origins]]\nendpoint = "http://127.0.0.1:5000"\n')
     ran = run("check-config", str(config), LARDER_ENDPOINT="http://127.0.0.1:9000", LARDER_ADMIN_TOKEN="t")

@@ -62,7 +62,7 @@ def follow(ask: Callable[[], Any], clock: Clock) -> Any:
 
 
 def test_lines_elsewhere(clock, capsys):
-    """Rule: without a terminal there is a line every ten seconds, on standard error; nothing of short work."""
+    """Rule: without a terminal, long work prints a line every ten seconds on standard error; short work prints none."""
     assert follow(answers(*({"at": number} for number in range(101))), clock) == {"at": 100}
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -83,7 +83,7 @@ def test_a_gateway_that_stays_away(clock):
 
 
 def test_a_refusal_ends_it(clock):
-    """Rule: what the gateway refuses is refused at once."""
+    """Rule: a refusal of the gateway is reported at once."""
     with pytest.raises(Refused):
         follow(answers({"at": 1}, Refused(404, "NotFound", "no such warm-up")), clock)
     assert clock.seconds == EVERY
@@ -98,7 +98,7 @@ def test_a_refusal_ends_it(clock):
     ],
 )
 def test_amounts(given, said):
-    """Rule: totals are told as far as they are known."""
+    """Rule: known totals are shown."""
     assert amounts(*given) == said
 
 
@@ -140,7 +140,7 @@ def test_what_was_not_completed(admin, operator):
 
 
 def test_one_request_is_one_warm_up(admin, operator):
-    """Rule: what creates something is sent with a key of its own, so that sending it again creates nothing twice."""
+    """Rule: a creating request has an idempotency key, so repeating it creates nothing twice."""
     admin.answers["POST warmups"] = lambda _: (202, DONE)
     admin.answers[f"GET warmups/{WARMUP['id']}"] = DONE
     for _ in range(2):

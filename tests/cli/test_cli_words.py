@@ -29,7 +29,7 @@ echo "${{COMPREPLY[@]}}"
 def test_a_mistyped_word_is_answered_by_a_proposal(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rule: of a word that is none of the choices, the message names the nearest choice, or all of them."""
+    """Rule: the message for an invalid choice names the nearest choice, or all of them."""
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == 2

@@ -175,7 +175,7 @@ def serving(settings: Settings, home: Path) -> Iterator[Serving]:
 
 
 def test_data_is_served_without_a_web_framework() -> None:
-    """Rule: FastAPI and what it serves are imported after the start: reads, batches, probes and nodes do not wait for it."""
+    """Rule: FastAPI is imported after the start: reads, batches, probes and nodes do not wait for it."""
     modules = imports(
         "import gateway.app, gateway.commands.serving, gateway.commands.starting, gateway.server.protocol"
     )

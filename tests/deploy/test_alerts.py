@@ -22,7 +22,7 @@ def alerts() -> list[dict[str, Any]]:
 
 
 def test_prometheus_takes_rules_and_configuration() -> None:
-    """Rule: promtool has nothing against the rules, nor against the configuration that names them."""
+    """Rule: promtool accepts the rules, and the configuration that names them."""
     done = promtool("check", "config", ROOT / "deploy/prometheus/prometheus.yml")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"SUCCESS: {len(_names())} rules found" in done.stdout
@@ -66,7 +66,7 @@ def test_every_alert_leads_to_its_entry_of_the_runbook(alerts: list[dict[str, An
 
 
 def test_the_runbook_names_metrics_that_exist() -> None:
-    """Rule: what a page tells an operator to look at is there."""
+    """Rule: every metric named in docs/ exists."""
     wrong, known = {}, {*series(), *(metric._name for metric in metrics.ALL)}
     for page in (ROOT / "docs").glob("*.md"):
         named = set(re.findall(r"`(larder_\w+)(?=[`{])", page.read_text()))

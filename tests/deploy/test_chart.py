@@ -97,7 +97,7 @@ def test_helm_has_nothing_to_say() -> None:
 
 
 def test_kubernetes_would_take_it(rendered: Rendered) -> None:
-    """Rule: every document is what the schemas of the oldest supported and of a new Kubernetes say, with no field unknown."""
+    """Rule: every document is valid for the oldest supported and for a new Kubernetes, without unknown fields."""
     ours = [each for each in rendered.documents if "monitoring.coreos.com" not in each["apiVersion"]]
     assert len(ours) >= 6
     for document in ours:
@@ -106,7 +106,7 @@ def test_kubernetes_would_take_it(rendered: Rendered) -> None:
 
 
 def test_the_parts_name_one_another(rendered: Rendered) -> None:
-    """Rule: selectors find the pods, mounts have volumes, and what is referred to is there, or is the user's."""
+    """Rule: selectors find the pods, mounts have volumes, and references exist or belong to the user."""
     spec, pod = rendered.one("StatefulSet")["spec"], rendered.pod
     labels, inner = pod["metadata"]["labels"], pod["spec"]
     names = {(each["kind"], each["metadata"]["name"]) for each in rendered.documents}
@@ -206,7 +206,7 @@ def test_a_changed_secret_restarts_and_a_changed_file_does_not() -> None:
 
 
 def test_two_releases_do_not_meet() -> None:
-    """Rule: names and selectors carry the release's name; one that already says larder is not told so twice."""
+    """Rule: names and selectors have the release's name; a name with "larder" in it is not extended."""
     documents = render({"secrets": SECRETS}, release="second").documents
     assert {each["metadata"]["name"] for each in documents} == {"second-larder", "second-larder-nodes"}
     selector = render({"secrets": SECRETS}, release="second").one("StatefulSet", "second-larder")["spec"]["selector"]
@@ -214,7 +214,7 @@ def test_two_releases_do_not_meet() -> None:
 
 
 def test_an_account_has_the_role_of_the_cloud() -> None:
-    """Rule: annotations of the service account are the user's; one that exists is named and not made again."""
+    """Rule: the service account has the user's annotations; an existing one is named and not created."""
     made = render({"secrets": SECRETS, "serviceAccount": {"annotations": ROLE}})
     assert made.one("ServiceAccount")["metadata"]["annotations"] == ROLE
     named = render({"secrets": SECRETS, "serviceAccount": {"create": False, "name": "store-reader"}})
@@ -237,7 +237,7 @@ def test_what_a_platform_adds_is_there() -> None:
 
 
 def test_an_ingress_leads_to_the_service() -> None:
-    """Rule: every path of every host goes to the service of the clients; without being asked for, there is none."""
+    """Rule: every path of every host goes to the clients' service; by default there is no Ingress."""
     values = VALUES["what a platform adds"]["ingress"]
     ingress = render(VALUES["what a platform adds"]).one("Ingress")
     assert ingress["metadata"]["annotations"] == values["annotations"]
@@ -306,7 +306,7 @@ def test_values_that_cannot_be_are_refused(values: Mapping[str, Any], said: str)
     ],
 )
 def test_keys_and_revocations_outlive_their_pods(values: Mapping[str, Any], warned: bool) -> None:
-    """Rule: what keeps the catalog with a pod must be asked for, and is said; volumes stay unless they are to be deleted."""
+    """Rule: a catalog on a pod's volume must be asked for, and is noted; volumes stay unless their deletion is asked for."""
     rendered = render(values)
     assert ("a catalog of its own" in rendered.notes) == warned
     policy = rendered.one("StatefulSet")["spec"]["persistentVolumeClaimRetentionPolicy"]
@@ -331,7 +331,7 @@ def test_prometheus_is_told_where_and_what() -> None:
 
 
 def test_the_network_lets_in_who_should_come() -> None:
-    """Rule: the nodes themselves always; beside them the namespace, or whom ``clients`` names instead."""
+    """Rule: the policy admits the nodes always, and the namespace or the peers in ``clients``."""
     own = {
         "podSelector": {
             "matchLabels": render({"secrets": SECRETS}).one("StatefulSet")["spec"]["selector"]["matchLabels"]

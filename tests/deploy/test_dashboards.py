@@ -32,7 +32,7 @@ def expressions(board: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def test_prometheus_can_parse_every_expression(board: dict[str, Any], tmp_path: Path) -> None:
-    """Rule: promtool has nothing against any expression of any panel."""
+    """Rule: promtool accepts every expression of every panel."""
     texts = [without_variables(text) for _, text in expressions(board)]
     assert len(texts) > 60
     (tmp_path / "rules.yml").write_text(rules_of(texts))
@@ -48,7 +48,7 @@ def test_every_panel_shows_what_the_gateway_has(board: dict[str, Any]) -> None:
 
 
 def test_every_metric_is_on_the_dashboard(board: dict[str, Any]) -> None:
-    """Rule: whatever the gateway counts can be seen."""
+    """Rule: every metric of the gateway is in a panel."""
     shown = " ".join(text for _, text in expressions(board))
     hidden = [
         metric._name for metric in metrics.ALL if not any(re.search(rf"\b{name}\b", shown) for name in names_of(metric))
@@ -83,7 +83,7 @@ def test_panels_do_not_overlap(board: dict[str, Any]) -> None:
 
 
 def test_every_panel_says_what_it_shows(board: dict[str, Any]) -> None:
-    """Rule: title, unit and description, so that nobody has to read PromQL."""
+    """Rule: each panel has a title, a unit and a description, so that readers need no PromQL."""
     for panel in board["panels"]:
         if panel["type"] != "row":
             assert panel["title"]

@@ -102,7 +102,7 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
 
 @pytest.mark.timeout(2 * BOUND)
 def test_the_image_has_every_file_of_the_packages(built: Mapping[str, zipfile.ZipFile]) -> None:
-    """Rule: what is copied is enough to build both packages; every file of them, pages and scripts of Redis too, is inside."""
+    """Rule: the copied files suffice to build both packages, and all of them, pages and Redis scripts too, are inside."""
     assert built.keys() == {"larder_gateway", "larder"}
     assert set(copied("gateway")) <= set(built["larder_gateway"].namelist())
     client = {name.removeprefix("clients/python/src/") for name in copied("clients/python/src")}
@@ -113,7 +113,7 @@ def test_the_image_has_every_file_of_the_packages(built: Mapping[str, zipfile.Zi
 def test_the_wheel_starts_with_the_configuration_of_the_image(
     built: Mapping[str, zipfile.ZipFile], tmp_path: Path
 ) -> None:
-    """Rule: unpacked elsewhere, the gateway reads the configuration that Compose mounts; nothing of the clone is needed."""
+    """Rule: unpacked elsewhere, the gateway reads the configuration that Compose mounts, without the clone."""
     built["larder_gateway"].extractall(tmp_path / "installed")
     code = f"import sys; sys.path.insert(0, {str(tmp_path / 'installed')!r}); import gateway; print(gateway.__file__)"
     code += "; from gateway.cli import main; sys.exit(main())"
@@ -128,7 +128,7 @@ def test_the_wheel_starts_with_the_configuration_of_the_image(
 @pytest.mark.timeout(2 * BOUND)
 @pytest.mark.parametrize(("name", "folder"), [("larder_gateway", ""), ("larder", "clients/python")])
 def test_a_package_index_can_show_a_wheel(built: Mapping[str, zipfile.ZipFile], name: str, folder: str) -> None:
-    """Rule: licence and classifiers are in the wheel, and its page is Markdown whose links lead somewhere from anywhere."""
+    """Rule: licence and classifiers are in the wheel, and the links of its Markdown page are absolute."""
     shown = metadata(built[name])
     project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
     assert shown["License-Expression"] == "Apache-2.0"

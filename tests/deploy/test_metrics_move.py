@@ -62,12 +62,12 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     ],
 )
 def test_a_gateway_that_is_used_counts(used: Running, name: str, labels: dict[str, str], least: float) -> None:
-    """Rule: what a single gateway does in its ordinary life is counted."""
+    """Rule: ordinary operation moves every counter of a single gateway."""
     wait_until(lambda: used.metric(name, **labels) >= least, 60, f"{name} of at least {least}")
 
 
 def test_every_series_that_an_alert_waits_for_is_there_from_the_start(used: Running) -> None:
-    """Rule: a counter whose rise is told of shows 0 before it rises, or its first rise could not be seen."""
+    """Rule: a counter with an alert starts at 0; its first increase would be invisible otherwise."""
     connection = used.connection()
     connection.request("GET", "/-/metrics")
     text = connection.getresponse().read().decode()
@@ -97,7 +97,7 @@ def test_connections_are_counted_while_they_last(used: Running) -> None:
 
 
 def test_a_worker_that_died_is_left_out(tmp_path: Path) -> None:
-    """Rule: what a killed worker had under way, its memory and its states are no part of the node's any more; its counts are."""
+    """Rule: a killed worker's gauges leave the node's sums; its counters stay."""
     with (
         OriginThread() as origin,
         gateway(Settings(origin.endpoint, tmp_path / "cache", workers=2), tmp_path) as running,
@@ -158,7 +158,7 @@ async def read(client: OriginClient) -> None:
 
 
 async def test_requests_to_origins_are_under_way_to_the_end_of_their_answers() -> None:
-    """Rule: the gauge has a request until its answer is released, and after a failure it has none."""
+    """Rule: the gauge counts a request until its answer is released, and none after a failure."""
     before = counted("larder_origin_requests_in_flight")
     async with RawServer([[EMPTY]]) as server:
         client = await client_for(origin_at(server.endpoint))
@@ -214,14 +214,14 @@ async def silent() -> None:
     [("connect", refusing), ("broken", cutting), ("invalid", babbling), ("tls", without_tls), ("timeout", silent)],
 )
 async def test_failures_of_origins_are_counted_by_kind(kind: str, failing: Callable[[], Awaitable[None]]) -> None:
-    """Rule: what is wrong with the way to an origin can be told from what is wrong with the origin."""
+    """Rule: network errors on the way to an origin are distinct from errors of the origin."""
     before = counted("larder_origin_failures_total", kind=kind)
     await failing()
     assert counted("larder_origin_failures_total", kind=kind) == before + 1
 
 
 def test_the_loop_is_late_by_what_a_wait_took_longer() -> None:
-    """Rule: only what is beyond the time that was asked for counts, and it counts in full."""
+    """Rule: only the time beyond the requested one counts, in full."""
     before = counted("larder_event_loop_lag_seconds_sum")
     with late(3600.0):
         pass
@@ -242,7 +242,7 @@ def test_without_proc_there_is_no_memory_to_tell(tmp_path: Path) -> None:
 
 
 def test_every_label_has_few_values() -> None:
-    """Rule: no metric has more than four labels, and none that names what clients or operators choose.
+    """Rule: a metric has at most four labels, and none with names that clients or operators choose.
 
     Only three do, for a bounded number of names (test_traffic_tally.py) or tenants with limits, and they need a token.
     """

@@ -29,7 +29,7 @@ def typed() -> list[Block]:
 
 
 def test_the_page_can_be_typed(tmp_path: Path) -> None:
-    """Rule: what the page says of TLS works: an authority, a certificate, curl that believes it or does not, and boto3."""
+    """Rule: the page's TLS instructions work: an authority, a certificate, curl with and without trust, and boto3."""
     with OriginThread() as origin:
         origin.put("datasets", "imagenet/0001.jpg", b"a photograph")
         swaps = {"https://s3.eu-west-1.amazonaws.com": origin.endpoint, "9000": str(free_port())}
@@ -74,7 +74,7 @@ def test_nodes_believe_one_another_by_their_authority(
 
 
 def test_an_idle_client_does_not_hold_up_a_stop(authority: Path, tmp_path: Path) -> None:
-    """Rule: a client that keeps a TLS connection and reads nothing is not waited for the 30 s that asyncio would."""
+    """Rule: closing does not wait asyncio's 30 s for a TLS client that has stopped reading."""
     tls = {"tls_cert": str(authority / "tls.crt"), "tls_key": str(authority / "tls.key")}
     with (
         OriginThread() as origin,

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.api.s3 import access_log
 from gateway.api.s3.access_log import AccessLine, AccessLog
 from gateway.config import ServerSettings
 
@@ -45,7 +44,7 @@ def setting(name: str) -> list[str]:
 
 
 def test_systemd_understands_the_unit(unit: Path) -> None:
-    """Rule: ``systemd-analyze verify`` has nothing to say: no unknown setting, no program that is missing."""
+    """Rule: ``systemd-analyze verify`` reports no unknown setting and no missing program."""
     done = subprocess.run(
         [program("systemd-analyze"), "verify", str(unit)], capture_output=True, text=True, check=False
     )
@@ -53,7 +52,7 @@ def test_systemd_understands_the_unit(unit: Path) -> None:
 
 
 def test_the_unit_may_do_little(unit: Path) -> None:
-    """Rule: systemd's own rating of what a service could do stays low."""
+    """Rule: systemd's exposure rating of the service stays low."""
     command = [program("systemd-analyze"), "security", "--offline=yes", f"--threshold={EXPOSURE}", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -86,7 +85,7 @@ def rotate(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_no_line_is_lost_when_the_log_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_line_is_lost_when_the_log_is_rotated(tmp_path: Path) -> None:
     """Rule: after logrotate renamed the file, lines go on in the old one, and from the next look on in the new one."""
     tmp_path.chmod(0o755)
     path = tmp_path / "access.log"
@@ -94,7 +93,7 @@ def test_no_line_is_lost_when_the_log_is_rotated(tmp_path: Path, monkeypatch: py
     log.write(line("before"))
     rotate(tmp_path)
     log.write(line("meanwhile"))
-    monkeypatch.setattr(access_log, "_LOOK_EVERY", 0.0)
+    log.look_every = 0.0
     log.write(line("after"))
     log.close()
     old, new = (tmp_path / "access.log.1").read_text(), path.read_text()
@@ -102,11 +101,11 @@ def test_no_line_is_lost_when_the_log_is_rotated(tmp_path: Path, monkeypatch: py
     assert [key for key in ("before", "meanwhile", "after") if f"bucket/{key} " in new] == ["after"]
 
 
-def test_a_log_that_was_removed_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: whoever deletes the file gets a new one; a folder that cannot be written costs lines and no request, until it can."""
-    monkeypatch.setattr(access_log, "_LOOK_EVERY", 0.0)
+def test_a_log_that_was_removed_is_begun_anew(tmp_path: Path) -> None:
+    """Rule: a deleted log file is created again; a read-only folder loses log lines and no request."""
     path = tmp_path / "log" / "access.log"
     log = AccessLog(str(path))
+    log.look_every = 0.0
     shutil.rmtree(path.parent)
     log.write(line("lost"))
     assert log.enabled
@@ -118,6 +117,6 @@ def test_a_log_that_was_removed_is_begun_anew(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_rotation_is_of_the_log_that_the_unit_makes_room_for() -> None:
-    """Rule: the unit lets the gateway write to the folder that is rotated, as the user whom the new file belongs to."""
+    """Rule: the unit lets the gateway write to the rotated folder, as the owner of the new file."""
     assert f"/var/log/{setting('LogsDirectory')[0]}/access.log {{" in ROTATION.read_text()
     assert f"create 0600 {setting('User')[0]} {setting('Group')[0]}" in ROTATION.read_text()

@@ -52,7 +52,7 @@ def sides(origin: FakeOrigin, nodes: list[Running]) -> Iterator[Sides]:
 
 
 def test_random_reads(sides: Sides, rng: random.Random) -> None:
-    """Rule: a read gives the origin's answer, cold, in part and warm, whichever node is home of the object."""
+    """Rule: a read returns the origin's answer, cold, in part and warm, whichever node is the object's home."""
     for serial in range(2):
         items = (replace(item, key=f"{serial}/{item.key}") for item in by_size(rng))
         for known in sides.store(items):
@@ -62,7 +62,7 @@ def test_random_reads(sides: Sides, rng: random.Random) -> None:
 
 
 def test_ranges_and_conditions(sides: Sides, rng: random.Random) -> None:
-    """Rule: what the home evaluates, it evaluates as the origin does; what it must not, the origin answers."""
+    """Rule: the home evaluates ranges and conditions as the origin does, and leaves the others to the origin."""
     wanted = {"sizes/empty", "sizes/block+1", "sizes/five-blocks"}
     items = [item for item in by_size(rng) if item.key in wanted]
     for known in sides.store(replace(item, key=f"{serial}/{item.key}") for serial in range(2) for item in items):
@@ -74,7 +74,7 @@ def test_ranges_and_conditions(sides: Sides, rng: random.Random) -> None:
 
 
 def test_headers_and_queries(sides: Sides, rng: random.Random) -> None:
-    """Rule: what is stored with an object comes with it from the home too, and what asks for something else is forwarded."""
+    """Rule: stored headers come from the home too, and requests with other queries are forwarded."""
     for known in sides.store(by_header(rng)):
         asks = [replace(known.ask(method), headers=head) for method in ("GET", "HEAD") for head in ((), *HEADERS)]
         asks += [replace(known.ask(), query=query) for query in QUERIES]
@@ -84,7 +84,7 @@ def test_headers_and_queries(sides: Sides, rng: random.Random) -> None:
 
 
 def test_writes_and_the_reads_after_them(sides: Sides, nodes: list[Running], rng: random.Random) -> None:
-    """Rule: no read through one node, warm or not, shows what was before a write through the other."""
+    """Rule: after a write through one node, no read through the other returns the former object."""
     twin = f"{sides.bucket}.twin"
     assert sides.direct.send(Ask("PUT", twin)).status == 200
     first = sides.through

@@ -25,7 +25,7 @@ def of(*languages: str) -> list[Block]:
 
 
 def test_every_block_says_of_what_it_is():
-    """Rule: a fence names its language, ``text`` if it has none, so that none is passed over by the other tests."""
+    """Rule: a fence names its language, or ``text``, so that the other tests see every block."""
     assert len(EVERY) > 50
     assert [block.place for _, block in EVERY if not block.language] == []
 
@@ -41,7 +41,7 @@ def test_every_block_that_can_be_run_is_run_or_says_why_not():
 
 
 def test_every_test_that_a_page_names_is_about_it():
-    """Rule: a module named as the test of a page exists, and names the page; so does one that a reason names."""
+    """Rule: a module named as the test of a page exists and names the page; so does the module of a reason."""
     wrong = []
     for page in pages():
         name = page.relative_to(ROOT).as_posix()
@@ -98,7 +98,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_links_lead_to_a_heading():
-    """Rule: what follows ``#`` in a link between pages, or within one, is there."""
+    """Rule: the anchor of a link between pages, or within one, exists."""
     broken = []
     for page in pages():
         for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text(encoding="utf-8")):
@@ -118,7 +118,7 @@ def test_every_page_is_in_the_index(index: str):
 
 
 def test_every_picture_has_a_description():
-    """Rule: who does not see a picture is told what it shows."""
+    """Rule: every picture has an alternative text."""
     without = [
         f"{page.relative_to(ROOT)}: {picture}"
         for page in pages()
@@ -129,7 +129,7 @@ def test_every_picture_has_a_description():
 
 
 def test_every_metric_that_a_page_names_exists():
-    """Rule: whoever types a metric's name from a page into Prometheus gets it."""
+    """Rule: metric names on the pages are the names in Prometheus."""
     known = set()
     for metric in metrics.ALL:
         name = f"{metric._name}_total" if metric._type == "counter" else metric._name
@@ -171,7 +171,7 @@ def test_every_command_that_a_page_names_exists():
 
 
 def test_a_command_has_one_name_on_all_pages():
-    """Rule: ``larder dataset`` is accepted for those who are used to it; pages say ``larder datasets``, as docs/cli.md does."""
+    """Rule: ``larder dataset`` is an accepted alias; pages say ``larder datasets``, as docs/cli.md does."""
     now = [page for page in pages() if page.name != "CHANGELOG.md"]
     wrong = [page.relative_to(ROOT).as_posix() for page in now if "larder dataset " in page.read_text(encoding="utf-8")]
     assert wrong == []

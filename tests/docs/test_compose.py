@@ -48,7 +48,7 @@ def installed() -> list[str]:
 
 
 def test_compose_accepts_the_file():
-    """Rule: ``docker compose config`` has nothing to say against docker-compose.yml as it is in a clone."""
+    """Rule: ``docker compose config`` accepts docker-compose.yml of a clone without a warning."""
     done = subprocess.run([*installed(), "config", "-q"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
 
@@ -65,7 +65,7 @@ def test_every_gateway_accepts_its_configuration(compose, name):
 
 
 def test_the_gateways_are_alike(compose):
-    """Rule: nodes differ in nothing but their name, their address and their cache."""
+    """Rule: nodes differ only in their name, address and cache."""
     services = [compose["services"][name] for name in GATEWAYS]
     rest = [{key: value for key, value in each.items() if key not in ("environment", "volumes")} for each in services]
     assert rest[0] == rest[1] == rest[2]
@@ -118,7 +118,7 @@ def test_only_this_machine_is_listened_on(compose):
 
 
 def test_no_service_may_do_more_than_it_must(compose):
-    """Rule: each has no capability, a root file system that it cannot write, and limits; what it writes is a volume or memory."""
+    """Rule: each has no capability, a read-only root file system, and limits; it writes to volumes or memory only."""
     for name, service in compose["services"].items():
         assert service["read_only"] is True, name
         assert (service["cap_drop"], service.get("cap_add", [])) == (["ALL"], []), name
@@ -131,11 +131,15 @@ def test_no_service_may_do_more_than_it_must(compose):
         assert compose["services"][name]["shm_size"]
 
 
-def test_every_image_has_a_version(compose):
-    """Rule: an image that is not built here has a tag, and none that moves from one major version to the next."""
+def test_every_image_is_pinned(compose):
+    """Rule: an image that is not built here, and the base of those that are, is named by a version and a digest."""
     named = {service["image"] for service in compose["services"].values() if "build" not in service}
     assert named
-    assert [image for image in named if not re.fullmatch(r"[\w./-]+:v?\d+[\w.-]*(@sha256:[0-9a-f]{64})?", image)] == []
+    dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
+    named |= set(re.findall(r"^ARG PYTHON=(.*)$", dockerfile, re.MULTILINE))
+    assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) == {"${PYTHON}", "base"}
+    assert [image for image in named if not re.fullmatch(r"[\w./-]+:v?\d+[\w.-]*@sha256:[0-9a-f]{64}", image)] == []
+    assert any(image.startswith("python:") for image in named)
 
 
 def test_every_service_comes_back_and_says_how_it_is(compose):

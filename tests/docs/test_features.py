@@ -63,7 +63,7 @@ def test_every_row_has_a_verdict_and_a_test():
     "cells", [["a", "b", "maybe", ""], ["a", "b", "yes", ""], ["a", "", "no", "`tests/a.py::test_b`"]]
 )
 def test_a_row_without_its_parts_is_noticed(cells: list[str]):
-    """Rule: a verdict that is none, a missing test and a missing explanation are each found."""
+    """Rule: an invalid verdict, a missing test and a missing explanation are each found."""
     assert sound(["a", "b", "no", "`tests/a.py::test_b`"])
     assert not sound(cells)
 

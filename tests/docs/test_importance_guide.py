@@ -12,7 +12,7 @@ TIMEOUT = 240
 
 
 def test_every_block_of_the_guide_runs(tmp_path: Path) -> None:
-    """Rule: the page is a program that prints what it says."""
+    """Rule: the page is a program that prints the shown output."""
     shown = [block for block in blocks(PAGE) if block.language in RUNNABLE and block.said("not run") is None]
     program = tmp_path / "guide.py"
     program.write_text("\n".join(f"{block.text}\nprint({END!r})" for block in shown), encoding="utf-8")

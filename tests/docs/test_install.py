@@ -65,7 +65,7 @@ def test_the_line_of_the_quickstart_installs_with_the_oldest_pip(tmp_path: Path)
 
 @pytest.mark.parametrize("page", INSTALLS)
 def test_every_place_that_installs_the_gateway_is_constrained(page: str) -> None:
-    """Rule: where the gateway, or what brings boto3, is installed, the versions are those of constraints.txt."""
+    """Rule: environments with the gateway, or with boto3's family, have the versions of constraints.txt."""
     text = (ROOT / page).read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if re.search(r"pip install (?!torch)|PIP_INSTALL :=", line)]
     gateway = [line for line in lines if not re.search(r"install '?\./clients/python", line)]
@@ -93,7 +93,7 @@ def test_the_constraints_are_what_is_required() -> None:
 
 @pytest.mark.parametrize("folder", ["", "clients/python"])
 def test_a_distribution_has_its_licence_and_its_page(folder: str) -> None:
-    """Rule: what a package index shows comes with the package: licence, page, classifiers that fit the versions it runs on."""
+    """Rule: the package has the metadata that an index shows: licence, page, and classifiers that fit its Python versions."""
     project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
     [licence] = project["license-files"]
     assert (ROOT / folder / licence).read_text() == (ROOT / "LICENSE").read_text()

@@ -166,7 +166,7 @@ STAGES: dict[str, Stage] = {
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_page_can_be_typed(name: str, tmp_path: Path):
-    """Rule: every block of the page does what the page says, in order, for somebody who begins with an empty folder."""
+    """Rule: every block of the page works as described, in order, from an empty folder."""
     with STAGES[name](tmp_path) as terminal:
         type_page(ROOT / name, terminal)
 

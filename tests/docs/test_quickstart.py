@@ -14,7 +14,7 @@ PORTS = ("5000", "6379", "9000", "9001", "9002", "9003")
 
 @pytest.mark.timeout(400)
 def test_the_quickstart_can_be_typed(tmp_path: Path) -> None:
-    """Rule: every block does what the page says, in order, for somebody who begins with an empty folder."""
+    """Rule: every block works as described, in order, from an empty folder."""
     # On a machine that stalls, no node is to be given up for it.
     terminal = Terminal(tmp_path, {port: str(quiet_port()) for port in PORTS}, {"LARDER_FLEET__EXPIRE": "60s"})
     try:

@@ -57,7 +57,7 @@ async def answered(edge: Edge) -> list[Message]:
     ],
 )
 async def test_a_failure_before_the_answer_is_a_problem(failure: Exception, status: int, code: str) -> None:
-    """Rule: what fails before the first byte is answered with a problem document, which has the edge's own headers too."""
+    """Rule: a failure before the first byte is answered with a problem document, with the edge's headers."""
     edge = FailingEdge(failure)
     start, body = await answered(edge)
     assert (start["status"], json.loads(body["body"])["code"]) == (status, code)
@@ -66,7 +66,7 @@ async def test_a_failure_before_the_answer_is_a_problem(failure: Exception, stat
 
 
 async def test_a_failure_within_the_answer_breaks_it_off() -> None:
-    """Rule: after the first byte nothing else can be answered, so the connection is broken."""
+    """Rule: a failure after the first byte breaks the connection."""
     edge = FailingEdge(OriginUnavailable("broke off"), begins=True)
     with pytest.raises(BrokenBody, match="broke off"):
         await answered(edge)
@@ -81,7 +81,7 @@ async def test_a_client_that_left_gets_no_answer(failure: Exception) -> None:
 
 
 async def test_requests_beyond_the_limit_are_shed() -> None:
-    """Rule: they are refused with SlowDown and a Retry-After, whatever they ask for."""
+    """Rule: requests beyond the limit get SlowDown and a Retry-After, at every address."""
     start, body = await answered(FailingEdge(ApiError("NotFound"), limit=0))
     assert (start["status"], json.loads(body["body"])["code"]) == (503, "SlowDown")
     assert dict(start["headers"])[b"retry-after"] == b"1"

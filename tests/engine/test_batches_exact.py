@@ -55,7 +55,7 @@ async def test_every_position_comes_once_with_its_bytes(data: Data) -> None:
 
 
 async def test_an_ordered_batch_comes_in_the_order_of_the_request(data: Data) -> None:
-    """Rule: with ``ordered``, positions ascend, whichever items are there already and whichever are slow."""
+    """Rule: with ``ordered``, positions ascend, however many items are resident or slow."""
     await data.warm([5, 9, 30])
     hang = data.shelf.bench.origin.inject(Hang(path=data.path(48)))
     reading = asyncio.create_task(data.exact([9, 48, 5, 11, 30, 2], ordered=True))
@@ -68,7 +68,7 @@ async def test_an_ordered_batch_comes_in_the_order_of_the_request(data: Data) ->
 
 
 async def test_what_is_resident_does_not_wait_for_what_is_fetched(data: Data) -> None:
-    """Rule: in order of arrival, resident items come first; a hung one holds up nobody but itself."""
+    """Rule: in order of arrival, resident items come first; a hung item delays only itself."""
     await data.warm([1, 2, 3])
     hang = data.shelf.bench.origin.inject(Hang(path=data.path(0)))
     answer = await data.shelf.batches.open(data.ask(BatchMode.EXACT, [0, 1, 2, 3, 4]))
@@ -93,7 +93,7 @@ async def test_an_item_that_is_asked_for_twice_comes_twice_and_is_read_once(data
 
 
 async def test_equal_bytes_at_two_places_have_each_their_own_fate(shelf: Shelf) -> None:
-    """Rule: items of equal bytes share a blob and a fetch, but that one copy is missing says nothing about the other."""
+    """Rule: items of equal bytes share a blob and a fetch, but one missing copy does not fail the other."""
     body = b"the same bytes"
     data = await shelf.dataset([body, body])
     shelf.bench.origin.delete(BUCKET, data.key(0))
@@ -148,14 +148,14 @@ async def test_an_empty_item_of_unknown_length_is_read_once(shelf: Shelf) -> Non
 
 
 async def test_an_item_that_only_claims_to_be_empty_has_changed(shelf: Shelf) -> None:
-    """Rule: a length of 0 with another digest than that of no bytes is an error of the digest file, told as changed."""
+    """Rule: a length of 0 with a digest of other bytes is an error of the digest file, reported as changed."""
     data = await shelf.register([Row(sha(b"not empty"), BUCKET, "k", None, 0)], [b""])
     assert (await data.exact([0])).failed == {0: ItemStatus.CHANGED}
     assert data.resident == set()
 
 
 async def test_no_positions_are_an_empty_answer(data: Data) -> None:
-    """Rule: nothing asked for is nothing delivered, in the index form."""
+    """Rule: a request without positions gets an empty answer, in the index form."""
     batch = await data.exact([])
     assert (batch.form, batch.came, batch.status) == ("index", [], ItemStatus.OK)
 
@@ -208,7 +208,7 @@ async def test_readers_that_stand_still_do_not_use_up_the_descriptors(data: Data
 
 
 async def test_each_failure_has_its_status(data: Data) -> None:
-    """Rule: missing, changed, refused and failing items are told as such, and the rest is delivered."""
+    """Rule: missing, changed, refused and failing items have their status, and the rest is delivered."""
     bench = data.shelf.bench
     bench.origin.delete(BUCKET, data.key(0))
     bench.origin.put(BUCKET, data.key(1), b"y" * len(data.bodies[1]))
@@ -228,7 +228,7 @@ async def test_each_failure_has_its_status(data: Data) -> None:
 
 
 async def test_wrong_bytes_are_stored_under_no_name(data: Data) -> None:
-    """Rule: what is not what its digest says is thrown away: neither under the promised digest nor under its own."""
+    """Rule: bytes that do not match their digest are dropped: stored neither under it nor under their own."""
     wrong = b"z" * len(data.bodies[0])
     data.shelf.bench.origin.put(BUCKET, data.key(0), wrong)
     assert (await data.exact([0])).failed == {0: ItemStatus.CHANGED}
@@ -240,7 +240,7 @@ async def test_wrong_bytes_are_stored_under_no_name(data: Data) -> None:
 
 
 async def test_a_dead_origin_ends_an_exact_batch_soon(shelf: Shelf) -> None:
-    """Rule: after so many failures in a row the rest is not tried; what is resident is delivered all the same."""
+    """Rule: after so many failures in a row the rest is not tried; resident items are delivered all the same."""
     data = await shelf.dataset(bodies_of(300, 20))
     await data.warm(range(0, 300, 10))
     shelf.bench.origin.inject(Refuse(times=10**6))
@@ -264,7 +264,7 @@ async def test_a_read_that_breaks_off_is_repeated(data: Data) -> None:
 
 
 async def test_the_details_of_a_failure_do_not_name_the_origin(data: Data) -> None:
-    """Rule: readers are told what the origin answered, not where it is."""
+    """Rule: readers get the origin's status, not its address."""
     await data.shelf.bench.origin.stop()
     answer = await data.shelf.batches.open(data.ask(BatchMode.EXACT, [0]))
     assert isinstance(answer, Arriving)
@@ -291,7 +291,7 @@ async def test_items_in_larger_objects_are_read_by_exactly_their_range(shelf: Sh
 
 
 async def test_a_span_beyond_the_end_of_its_object_has_changed(shelf: Shelf) -> None:
-    """Rule: an object that is shorter now than the digest file says is told as changed."""
+    """Rule: an item beyond the end of its object is reported as changed."""
     shelf.bench.origin.put(BUCKET, "shard", b"0123456789")
     rows = [Row(sha(b"a"), BUCKET, "shard", 20, 5), Row(sha(b"b"), BUCKET, "shard", 8, 5)]
     data = await shelf.register(rows, [b"", b""])
@@ -299,7 +299,7 @@ async def test_a_span_beyond_the_end_of_its_object_has_changed(shelf: Shelf) -> 
 
 
 async def test_many_readers_of_one_cold_item_are_one_read(data: Data) -> None:
-    """Rule: whoever needs an item that is being read joins that read."""
+    """Rule: readers of an item that is being fetched join the fetch."""
     hang = data.shelf.bench.origin.inject(Hang(path=data.path(5)))
     readers = [asyncio.create_task(data.exact([5])) for _ in range(20)]
     await hang.gate.reached()
@@ -311,7 +311,7 @@ async def test_many_readers_of_one_cold_item_are_one_read(data: Data) -> None:
 
 
 async def test_a_refusal_of_one_tenant_is_not_anothers(shelf: Shelf) -> None:
-    """Rule: the origin decides for each tenant by his own keys; who joined a refused read asks for himself."""
+    """Rule: the origin decides for each tenant by its own keys; a reader that joined a refused fetch asks again."""
     bodies = bodies_of(3)
     mine = await shelf.dataset(bodies, tenant="a")
     rows = [Row(sha(body), BUCKET, mine.key(index), None, len(body)) for index, body in enumerate(bodies)]
@@ -330,7 +330,7 @@ async def test_a_refusal_of_one_tenant_is_not_anothers(shelf: Shelf) -> None:
 
 
 async def test_a_reader_that_leaves_neither_ends_the_read_nor_keeps_anything(data: Data) -> None:
-    """Rule: the fetch belongs to the node: it goes on, and who joined it gets the item."""
+    """Rule: the fetch belongs to the node: it goes on, and readers that joined it get the item."""
     hang = data.shelf.bench.origin.inject(Hang(path=data.path(0)))
     leader = asyncio.create_task(data.exact([0]))
     await hang.gate.reached()
@@ -392,7 +392,7 @@ async def test_a_failing_origin_leaves_nothing_open(data: Data) -> None:
 
 
 async def test_a_kept_connection_keeps_no_item(data: Data) -> None:
-    """Rule: an item that was read is held by nobody afterwards, although the origin's connection is kept for the next."""
+    """Rule: a delivered item is freed, although the origin's connection is kept for the next."""
     for index in range(5):
         await data.warm([index])
     await until(lambda: blobs_open(data.shelf) == data.shelf.bench.store.status().open_files == 5)

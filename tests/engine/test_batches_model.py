@@ -139,7 +139,7 @@ def may_come(data: Data, index: int, fate: str, here: bool, caching: CachingMode
 def test_an_exact_batch(
     world: World, fate: list[str], resident: list[bool], caching: CachingMode, wanted: list[int], ordered: bool
 ) -> None:
-    """Rule: each position ends exactly once: with its bytes if they can be had, else with the reason."""
+    """Rule: each position ends exactly once: with its bytes if they are available, else with the reason."""
     world.prepare(fate, resident, caching)
     batch = world.run(BatchMode.EXACT, wanted, None, ordered)
     came = Counter(one.position for one in batch.came)

@@ -50,7 +50,7 @@ async def epoch(data: Data, per_batch: int = 20) -> list[ItemFlag]:
 
 
 async def test_a_static_cache_never_evicts_and_its_hit_ratio_is_the_cached_fraction(small: Shelf) -> None:
-    """Rule: what came first stays; from the second epoch on exactly the cached fraction hits, the rest passes through."""
+    """Rule: the first items stay; from the second epoch on exactly the cached fraction hits, the rest passes through."""
     data = await small.dataset(equal_bodies(200, SIZE), "static")
     await epoch(data)
     kept = data.resident
@@ -68,7 +68,7 @@ async def test_a_static_cache_never_evicts_and_its_hit_ratio_is_the_cached_fract
 
 
 async def test_a_static_item_that_lost_the_race_for_the_room_is_not_stored(small: Shelf) -> None:
-    """Rule: the index has the last word: what another worker stored meanwhile counts, and nothing is evicted for it."""
+    """Rule: the index decides: blobs that another worker stored meanwhile count, and nothing is evicted for the item."""
     data = await small.dataset(equal_bodies(100, SIZE), "static")
     await data.warm(range(60))
     small.bench.store._space.counts = type(small.bench.store._space.counts)(0, 0)
@@ -79,7 +79,7 @@ async def test_a_static_item_that_lost_the_race_for_the_room_is_not_stored(small
 
 
 async def test_a_chunked_cache_evicts_in_the_order_of_loading(small: Shelf) -> None:
-    """Rule: using an item does not make it younger, so what was loaded first leaves first, however often it was read."""
+    """Rule: using an item does not make it younger, so the item that was loaded first leaves first."""
     data = await small.dataset(equal_bodies(140, SIZE), "chunked")
     for start in range(0, 90, 10):
         small.bench.now[0] += 1
@@ -145,7 +145,7 @@ async def _streamed(data: Data, index: int) -> tuple[bytes, tuple[int, ItemStatu
 
 
 async def test_an_item_too_large_for_memory_is_to_be_streamed(small: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: what neither cache nor memory take is read as it comes; the verdict follows the bytes."""
+    """Rule: an item that fits neither cache nor memory is streamed; the verdict follows the bytes."""
     monkeypatch.setattr(items, "LARGEST_IN_MEMORY", 50_000)
     body = hashlib.shake_128(b"large").digest(200_000)
     data = await small.dataset([body, b"small"])
@@ -159,7 +159,7 @@ async def test_an_item_too_large_for_memory_is_to_be_streamed(small: Shelf, monk
 async def test_a_streamed_item_with_wrong_bytes_says_so_afterwards(
     small: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule: the verdict of a streamed item whose bytes are not its digest's is changed."""
+    """Rule: the verdict of a streamed item that does not match its digest is "changed"."""
     monkeypatch.setattr(items, "LARGEST_IN_MEMORY", 50_000)
     data = await small.dataset([b"a" * 200_000])
     small.bench.origin.put(BUCKET, data.key(0), b"b" * 200_000)
@@ -168,7 +168,7 @@ async def test_a_streamed_item_with_wrong_bytes_says_so_afterwards(
 
 
 async def test_a_stream_that_cannot_begin_is_a_failed_item(small: Shelf) -> None:
-    """Rule: what fails before the first byte is told in words; only what fails later breaks the connection."""
+    """Rule: a failure before the first byte is a failed item; only a later one breaks the connection."""
     data = await small.dataset([b"a" * 200_000])
     small.bench.origin.delete(BUCKET, data.key(0))
     failed = await small.batches.fetches.stream(items.Wanted(data.registration, 0, small.bench.identity, data.caching))
@@ -176,7 +176,7 @@ async def test_a_stream_that_cannot_begin_is_a_failed_item(small: Shelf) -> None
 
 
 async def test_a_stream_that_breaks_off_raises(small: Shelf) -> None:
-    """Rule: there is nothing to put in place of missing bytes, once the origin breaks off again and again."""
+    """Rule: a stream raises once the origin has broken off again and again."""
     data = await small.dataset([b"a" * 200_000])
     small.bench.origin.inject(DieAfter(size=1000, times=items.ATTEMPTS))
     with pytest.raises(items.OriginUnavailable):
@@ -194,7 +194,7 @@ async def test_a_stream_that_the_origin_breaks_off_goes_on_where_it_broke(small:
 
 
 async def test_memory_for_loose_items_is_bounded(small: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: what readers hold of items that are not stored counts; beyond the bound, items are to be streamed."""
+    """Rule: items that are read and not stored count as memory; beyond the bound, items are streamed."""
     monkeypatch.setattr(items, "MEMORY", 2500)
     data = await small.dataset(equal_bodies(5, SIZE), "none")
     fetches = small.batches.fetches
@@ -226,7 +226,7 @@ async def test_what_its_owner_forbids_to_keep_is_not_kept(small: Shelf, header: 
 
 
 async def test_a_sick_disk_costs_only_hits(small: Shelf) -> None:
-    """Rule: while the cache takes nothing, every item is delivered from memory."""
+    """Rule: while the cache takes no writes, every item is delivered from memory."""
     data = await small.dataset(equal_bodies(4, SIZE))
     for path in (small.home / "cache" / "tmp").parent.iterdir():
         if path.name in ("tmp", "blobs"):
@@ -273,7 +273,7 @@ async def test_a_substitutable_batch_verifies_after_a_restart_too(tmp_path: Path
 
 
 async def test_a_file_that_changes_under_a_running_gateway_is_noticed(small: Shelf) -> None:
-    """Rule: a blob whose modification time is another one is verified again, and replaced if it is wrong."""
+    """Rule: a blob with a new modification time is verified again, and replaced if it is wrong."""
     data = await small.dataset(equal_bodies(3, SIZE))
     await data.warm(range(3))
     data.blob(0).write_bytes(b"x" * SIZE)
@@ -292,7 +292,7 @@ async def test_what_the_s3_side_brought_is_no_read_for_a_dataset(small: Shelf) -
 
 
 async def test_prefetched_items_are_there_when_they_are_wanted(small: Shelf) -> None:
-    """Rule: prefetch answers at once, says what it does, and the items are in the cache soon."""
+    """Rule: prefetch answers at once with its plan, and the items are in the cache soon."""
     data = await small.dataset(equal_bodies(30, SIZE), "chunked")
     await data.warm(range(10))
     assert await data.prefetch(range(30)) == {"resident": 10, "fetching": 20, "refused": 0}
@@ -303,7 +303,7 @@ async def test_prefetched_items_are_there_when_they_are_wanted(small: Shelf) -> 
 
 
 async def test_prefetch_takes_at_most_half_of_the_cache(small: Shelf) -> None:
-    """Rule: what would fill more than half of the cache is refused, also over several requests: the other half is in use."""
+    """Rule: a prefetch of more than half of the cache is refused, also over several requests: the other half is in use."""
     data = await small.dataset(equal_bodies(150, SIZE), "chunked")
     small.bench.now[0] += 1
     await data.warm(range(40))
@@ -351,7 +351,7 @@ async def test_an_item_is_prefetched_once_however_often_it_is_asked_for(small: S
 
 
 async def test_a_second_request_of_the_same_items_takes_no_room(small: Shelf) -> None:
-    """Rule: what is queued already does not count again, so there is room for others beside it."""
+    """Rule: queued items do not count again, so there is room for others beside them."""
     data = await small.dataset(equal_bodies(40, SIZE), "chunked")
     hang = small.bench.origin.inject(Hang(times=1000))
     for _ in range(4):
@@ -365,7 +365,7 @@ async def test_a_second_request_of_the_same_items_takes_no_room(small: Shelf) ->
 
 
 async def test_a_reader_joins_a_prefetch(small: Shelf) -> None:
-    """Rule: an item that is being prefetched is not read a second time for whoever wants it now."""
+    """Rule: a reader of an item that is being prefetched joins the prefetch."""
     data = await small.dataset(equal_bodies(3, SIZE), "chunked")
     hang = small.bench.origin.inject(Hang(path=data.path(1)))
     await data.prefetch([1])
@@ -390,7 +390,7 @@ async def test_prefetch_of_what_is_not_cached_is_refused_and_reads_nothing(small
 
 
 async def test_prefetch_does_not_believe_in_what_was_evicted_unheard_of(small: Shelf) -> None:
-    """Rule: what was evicted while this worker had the dataset closed is prefetched; it is announced once, before its turn."""
+    """Rule: items evicted while this worker had the dataset closed are prefetched; each is announced once, before its turn."""
     data = await small.dataset(equal_bodies(60, SIZE), "chunked")
     await data.warm(range(60))
     name = data.registration.name
@@ -410,7 +410,7 @@ async def test_prefetch_does_not_believe_in_what_was_evicted_unheard_of(small: S
 
 
 async def test_what_is_announced_does_not_make_room_for_the_rest_of_it(small: Shelf) -> None:
-    """Rule: of a chunk that is announced, what is here already counts as used now; else the rest would push it out."""
+    """Rule: resident items of an announced chunk count as used now; else the rest would push them out."""
     data = await small.dataset(equal_bodies(110, SIZE), "chunked")
     await data.warm(range(30))
     small.bench.now[0] += 1
@@ -422,7 +422,7 @@ async def test_what_is_announced_does_not_make_room_for_the_rest_of_it(small: Sh
 
 
 async def test_prefetching_lets_others_have_a_turn(small: Shelf) -> None:
-    """Rule: a queue of items that another worker has brought meanwhile is not gone through at one stretch."""
+    """Rule: a queue of items that another worker has stored meanwhile yields to the event loop."""
     data = await small.dataset(equal_bodies(45, SIZE), "chunked")
     hang = small.bench.origin.inject(Hang(times=1000))
     await data.prefetch(range(45))
@@ -439,7 +439,7 @@ async def test_prefetching_lets_others_have_a_turn(small: Shelf) -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_what_is_queued_as_a_queue_ends_is_fetched(small: Shelf, turns: int) -> None:
-    """Rule: whatever the moment at which items are queued, somebody works on them."""
+    """Rule: items queued at any moment are fetched, also when a queue is just ending."""
     data = await small.dataset(equal_bodies(40, SIZE), "chunked")
     ask, prefetcher = data.ask(BatchMode.PREFETCH, range(40)), small.batches._prefetcher
     small.bench.store.items.adopt(data.registration.content)
@@ -476,7 +476,7 @@ async def test_a_prefetch_that_the_origin_fails_ends(small: Shelf) -> None:
 
 
 async def test_a_gateway_that_stops_forgets_its_prefetches(tmp_path: Path) -> None:
-    """Rule: what is queued when the engine is closed is not waited for."""
+    """Rule: closing the engine drops queued items."""
     async with shelved(tmp_path) as shelf:
         data = await shelf.dataset(equal_bodies(100, SIZE), "chunked")
         hang = shelf.bench.origin.inject(Hang(times=1000))
@@ -487,7 +487,7 @@ async def test_a_gateway_that_stops_forgets_its_prefetches(tmp_path: Path) -> No
 
 
 async def test_lookup_says_what_is_resident(small: Shelf) -> None:
-    """Rule: by position, duplicates included; in mode none nothing is."""
+    """Rule: by position, duplicates included; in mode none no item is resident."""
     data = await small.dataset(equal_bodies(6, SIZE))
     await data.warm([1, 4])
     found = await small.batches.lookup(data.ask(BatchMode.EXACT, [4, 0, 1, 4]))

@@ -65,7 +65,7 @@ async def test_resident_candidates_come_first_and_the_rest_is_fetched(data: Data
 
 
 async def test_with_fewer_candidates_than_wanted_all_are_delivered(data: Data) -> None:
-    """Rule: what there is, is delivered; that is a complete answer."""
+    """Rule: with too few candidates all of them are delivered; that is a complete answer."""
     batch = await data.substitute(range(6), 20)
     assert_right(data, batch, list(range(6)), 6)
     assert batch.status is ItemStatus.OK
@@ -73,7 +73,7 @@ async def test_with_fewer_candidates_than_wanted_all_are_delivered(data: Data) -
 
 
 async def test_no_candidates_are_an_empty_answer(data: Data) -> None:
-    """Rule: nothing asked for is nothing delivered, in the index form."""
+    """Rule: a request without candidates gets an empty answer, in the index form."""
     batch = await data.substitute([], 5)
     assert (batch.form, batch.came) == ("index", [])
 
@@ -90,13 +90,13 @@ async def test_a_hung_item_is_replaced_by_another_candidate(data: Data, monkeypa
 
 
 async def test_a_quick_origin_is_not_asked_for_replacements(data: Data) -> None:
-    """Rule: as long as items come, nothing but what is needed is fetched."""
+    """Rule: while items arrive in time, only the needed ones are fetched."""
     await data.substitute(range(50), 40)
     assert data.reads() == 40
 
 
 async def test_missing_and_changed_items_are_told_and_replaced(data: Data) -> None:
-    """Rule: the reader hears of each item that can never be had, and still gets as many as he wants."""
+    """Rule: each item that is lost for good is reported, and the reader still gets as many as it wants."""
     origin = data.shelf.bench.origin
     for index in range(10):
         origin.delete("b", data.key(index))
@@ -111,7 +111,7 @@ async def test_missing_and_changed_items_are_told_and_replaced(data: Data) -> No
 
 
 async def test_refused_items_are_told_and_replaced(data: Data) -> None:
-    """Rule: what the origin refuses to this caller is told as refused."""
+    """Rule: items that the origin refuses to this caller are reported as refused."""
     bench = data.shelf.bench
     for index in range(5):
         bench.origin.deny(bench.identity.access_key_id, f"b/{data.key(index)}")
@@ -148,7 +148,7 @@ async def test_a_large_batch_gives_up_as_soon(shelf: Shelf) -> None:
 
 
 async def test_resident_candidates_are_delivered_while_the_origin_is_down(data: Data) -> None:
-    """Rule: what is in the cache needs no origin; only the rest is missing, and the status says why."""
+    """Rule: resident candidates need no origin; only the rest is missing, and the status has the reason."""
     await data.warm(range(7))
     await data.shelf.bench.origin.stop()
     batch = await data.substitute(range(50), 20)
@@ -175,7 +175,7 @@ async def test_an_evicted_candidate_is_replaced_even_if_its_state_says_resident(
 
 
 async def test_evicted_candidates_are_fetched_when_there_are_no_others(data: Data) -> None:
-    """Rule: a candidate whose file turns out to be gone is one to be fetched, and not forgotten."""
+    """Rule: a candidate whose file is gone is fetched like a missing one."""
     await data.warm(range(6))
     for index in range(3):
         data.blob(index).unlink()
@@ -185,7 +185,7 @@ async def test_evicted_candidates_are_fetched_when_there_are_no_others(data: Dat
 
 
 async def test_a_candidate_that_somebody_fetches_is_joined_before_another_is_fetched(data: Data) -> None:
-    """Rule: residents, then what is being fetched, then what is missing."""
+    """Rule: resident candidates come first, then those being fetched, then missing ones."""
     hang = data.shelf.bench.origin.inject(Hang(path=data.path(33)))
     other = asyncio.create_task(data.exact([33]))
     await hang.gate.reached()
@@ -199,7 +199,7 @@ async def test_a_candidate_that_somebody_fetches_is_joined_before_another_is_fet
 
 
 async def test_every_candidate_is_delivered_in_the_end(data: Data) -> None:
-    """Rule: asking again for what was not delivered gives every item exactly once, as an epoch does."""
+    """Rule: requesting the undelivered candidates again delivers each exactly once, as an epoch does."""
     left, seen = set(range(50)), []
     while left:
         candidates = sorted(left)

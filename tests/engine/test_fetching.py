@@ -75,7 +75,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 async def test_a_stream_goes_on_where_it_broke_off(pauses: list[Any]) -> None:
-    """Rule: the first missing byte is asked for next; what broke off is closed, and the origin is not asked at once."""
+    """Rule: a stream resumes at the first missing byte after a pause; the broken answer is closed."""
     broken = Answer([BODY[:6]], OriginUnavailable("broken"))
     source = Source(OriginUnavailable("broken"))
     stream = ByteStream(answer(broken), len(BODY), source)
@@ -85,7 +85,7 @@ async def test_a_stream_goes_on_where_it_broke_off(pauses: list[Any]) -> None:
 
 
 async def test_after_a_node_the_origin_is_asked_at_once(pauses: list[Any]) -> None:
-    """Rule: a node that breaks off says nothing about the origin."""
+    """Rule: after a node breaks off, the origin is asked without a pause."""
     source = Source(OriginUnavailable("never reached"))
     stream = ByteStream(answer(Answer([BODY[:8]], PeerUnavailable("broken"))), len(BODY), source)
     assert await stream.read() == BODY
@@ -115,7 +115,7 @@ async def test_an_end_that_comes_early_is_a_failure() -> None:
 
 
 async def test_more_than_was_promised_is_a_failure() -> None:
-    """Rule: bytes that nothing vouches for are not passed on."""
+    """Rule: bytes beyond the announced length are a failure, and are not passed on."""
     with pytest.raises(BrokenBody):
         await ByteStream(answer(Answer([BODY + b"x"])), len(BODY)).read()
 
@@ -126,7 +126,7 @@ async def test_without_a_length_the_end_of_the_answer_is_the_end() -> None:
 
 
 async def test_a_chunk_is_cut_where_its_taker_wants() -> None:
-    """Rule: what goes beyond stays for the next call; nothing is asked of the answer for no bytes."""
+    """Rule: the rest of a chunk stays for the next call; a call for no bytes does not read."""
     stream = ByteStream(answer(Answer([BODY])), len(BODY))
     assert [await stream.next_chunk(4), await stream.next_chunk(0), await stream.next_chunk(100)] == [
         b"0123",

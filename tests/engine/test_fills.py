@@ -49,7 +49,7 @@ async def test_a_whole_read_of_a_large_object_is_one_origin_read(bench: Bench) -
 
 
 async def test_what_a_fill_held_is_freed_when_it_ends(bench: Bench) -> None:
-    """Rule: a miss leaves nothing to the garbage collector, which would look at thirty objects for each."""
+    """Rule: a miss leaves no cycles for the garbage collector, which would visit thirty objects for each."""
     bench.origin.put("b", "k", LARGE)
     gc.collect()
     gc.disable()
@@ -238,7 +238,7 @@ async def test_a_changed_object_is_noticed_before_the_first_byte(bench: Bench) -
 
 @pytest.mark.parametrize("size", [1, BLOCK, 2 * BLOCK + 5])
 async def test_an_object_that_was_read_to_its_end_is_a_hit(bench: Bench, size: int) -> None:
-    """Rule: the last byte is handed out when the object is in the cache, so a client that asks again at once misses nothing."""
+    """Rule: the last byte is handed out when the object is in the cache, so the client's next read is a hit."""
     ask = bench.ask("k")
     for turn in range(20):
         bench.origin.put("b", "k", os.urandom(size))

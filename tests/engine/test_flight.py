@@ -25,7 +25,7 @@ class Work:
 
 
 async def test_callers_of_a_key_share_one_call() -> None:
-    """Rule: who comes while a call is in flight gets its result; who comes later begins another one."""
+    """Rule: callers during a call share its result; a later caller starts another one."""
     flight: SingleFlight[str, int] = SingleFlight()
     work = Work()
     both = asyncio.gather(flight.result("a", work), flight.result("a", work))

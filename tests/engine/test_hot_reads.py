@@ -97,7 +97,7 @@ async def test_a_range_is_the_same_by_both_paths(resident: tuple[Bench, HotReads
 async def test_a_range_that_is_long_or_strange_is_left_to_the_long_path(
     resident: tuple[Bench, HotReads], value: str
 ) -> None:
-    """Rule: what spans many blocks, cannot be satisfied, or is not one range of bytes is decided by the long path."""
+    """Rule: a range over many blocks, an unsatisfiable one, and several ranges take the long path."""
     bench, hot = resident
     asked = ranged(bench, value)
     assert hot.find(asked.request, asked.auth, bench.now[0]) is Unresolved.OTHER
@@ -148,7 +148,7 @@ async def test_a_header_that_cannot_be_sent_leaves_nothing_held(bench: Bench) ->
 
 
 async def test_a_ring_that_changes_is_looked_at_before_the_next_hit(bench: Bench) -> None:
-    """Rule: what this node was home of under one ring it answers from here only after the long path has looked again."""
+    """Rule: after the ring changes, the long path checks the home again before the next hit."""
     bench.origin.put("b", "k", b"x" * 100)
     await bench.read("k")
     members = alone()

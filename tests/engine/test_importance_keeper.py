@@ -17,7 +17,8 @@ from gateway.engine.space.read_tally import ReadTally
 from gateway.model.importance import decode
 from gateway.policies.importance import FIRST_INTERVAL, LIFETIME, SHORTEST_INTERVAL
 from gateway.policies.space.importance import ScoreReport
-from gateway.policies.space.plan import JobOrder, Phase, Plan
+from gateway.policies.space.orders import JobOrder, Phase
+from gateway.policies.space.plan import Plan
 from gateway.store.decile_reads import DecileReads
 from gateway.store.importance import DIRECT, ScoreTables
 from tests.engine.conftest import alone
@@ -102,7 +103,7 @@ async def test_scores_of_a_job_that_stops_updating_are_forgotten(node: Node) -> 
 
 
 async def test_scores_of_a_job_that_the_plan_does_not_know_are_forgotten_soon(node: Node) -> None:
-    """Rule: a job that has ended takes its scores along; one that is so new that no plan has it keeps them for a minute."""
+    """Rule: an ended job's scores are dropped; those of a job that is too new for the plan are kept for a minute."""
     node.jobs.clear()
     node.send(1)
     assert await node.after(59) == {JOB}

@@ -10,8 +10,8 @@ import pytest
 from gateway.config import CacheSettings
 from gateway.engine.space.keeper import SweepLoop
 from gateway.store.store import Store
-from gateway.testing.faults import FaultyDirectory
 from tests.engine.conftest import Bench
+from tests.faults import FaultyDirectory
 
 
 async def test_a_shortage_is_told_of_once(bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

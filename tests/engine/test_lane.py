@@ -62,7 +62,7 @@ async def test_units_are_taken_when_their_turn_comes() -> None:
 
 
 async def test_a_load_waits_for_readers_and_goes_on_after_them() -> None:
-    """Rule: nothing tells the lane that readers have left; it looks again by itself."""
+    """Rule: the lane polls for the readers' departure, because it gets no event for it."""
     readers, origin = [1], Origin()
     made = Lane(LIMITS, {LoadClass.CHUNK: lambda _units: len(readers)})
     origin.gate.set()
@@ -76,7 +76,7 @@ async def test_a_load_waits_for_readers_and_goes_on_after_them() -> None:
 
 
 async def test_a_cancelled_caller_cancels_its_load() -> None:
-    """Rule: what was under way for a caller that left is cancelled, and nothing else begins; other loads go on."""
+    """Rule: a caller that is cancelled ends its units in progress and starts no more; other loads go on."""
     made, origin, other = lane(), Origin(), Origin()
     waiting = asyncio.create_task(made.add(LoadClass.PREFETCH, range(100), origin.load).ended())
     await until(lambda: len(origin.begun) == 2)
@@ -89,7 +89,7 @@ async def test_a_cancelled_caller_cancels_its_load() -> None:
 
 
 async def test_an_error_of_a_unit_is_its_producers() -> None:
-    """Rule: the others are loaded all the same, then the producer hears of the first error."""
+    """Rule: the other units are loaded all the same, then the producer gets the first error."""
     loaded: list[int] = []
 
     async def load(unit: int) -> int:
@@ -106,7 +106,7 @@ async def test_an_error_of_a_unit_is_its_producers() -> None:
 
 
 async def test_an_error_of_the_producer_ends_its_load() -> None:
-    """Rule: an iterator that raises has no further units, and takes nothing from other loads."""
+    """Rule: an iterator that raises has no further units, and does not disturb other loads."""
 
     def units() -> Iterator[int]:
         yield 1
@@ -122,7 +122,7 @@ async def test_an_error_of_the_producer_ends_its_load() -> None:
 
 
 async def test_one_unit_gives_its_result() -> None:
-    """Rule: ``one`` returns what was loaded, or raises what was raised."""
+    """Rule: ``one`` returns or raises as its unit does."""
     made = lane()
 
     async def double(unit: int) -> int:

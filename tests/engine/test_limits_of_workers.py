@@ -53,7 +53,7 @@ class Fleet:
 
 
 async def test_workers_share_a_limit_by_demand() -> None:
-    """Rule: once workers have heard of each other, together they admit what the limit says, by what each is asked."""
+    """Rule: once workers know of each other, together they admit the limit, shared by demand."""
     fleet = Fleet()
     for _ in range(4):
         await fleet.second(300, 100)
@@ -63,7 +63,7 @@ async def test_workers_share_a_limit_by_demand() -> None:
 
 
 async def test_a_worker_alone_has_the_whole_limit() -> None:
-    """Rule: when the others are asked nothing any more, the whole limit is one worker's."""
+    """Rule: a worker gets the whole limit when the others have no more demand."""
     fleet = Fleet()
     await fleet.second(300, 300)
     for _ in range(4):
@@ -72,14 +72,14 @@ async def test_a_worker_alone_has_the_whole_limit() -> None:
 
 
 async def test_workers_without_demand_say_nothing() -> None:
-    """Rule: a limit that nobody comes near costs Redis nothing."""
+    """Rule: a limit far from being reached costs Redis nothing."""
     fleet = Fleet()
     await fleet.second(0, 0)
     assert fleet.reports.told == {}
 
 
 def test_a_changed_limit_counts_at_once_and_others_stay_as_they_are() -> None:
-    """Rule: a limit that is lifted refuses nobody, and one that stays forgets nothing of what was used."""
+    """Rule: a lifted limit refuses no request, and an unchanged one keeps its usage."""
     rates = TenantRates(Reports(), "a", lambda: 0.0)
     rates.replace([("t", RateLimit(requests=0.1)), ("u", RateLimit(requests=0.1))])
     rates.admit("t")

@@ -185,7 +185,7 @@ def serving(data: Data, flag: ItemFlag = ItemFlag.HIT) -> Handler:
 
 
 async def test_a_batch_asks_its_home_once(place: Place) -> None:
-    """Rule: what a batch wants of one home goes there in one request, and the answer's flags are told on."""
+    """Rule: a batch asks one home for its items in one request, and passes the answer's flags on."""
     data = await place.dataset(200)
     place.others.handler = serving(data)
     batch = await data.exact(range(200))
@@ -222,7 +222,7 @@ async def test_an_index_answer_is_read_too(place: Place) -> None:
 
 @pytest.mark.parametrize("whole", [0, 1, 7])
 async def test_of_an_answer_that_breaks_off_what_came_whole_counts(place: Place, whole: int) -> None:
-    """Rule: the home that broke off is suspected, and the next one is asked for just what has not come."""
+    """Rule: a home that broke off is suspected, and the next one is asked only for the missing items."""
     data = await place.dataset(20)
 
     def handler(asked: Asked) -> Answer:
@@ -251,7 +251,7 @@ async def test_of_an_answer_that_breaks_off_what_came_whole_counts(place: Place,
     ],
 )
 async def test_an_answer_that_is_none_delivers_nothing_wrong(place: Place, lie: Callable[[bytes], bytes]) -> None:
-    """Rule: whatever a node sends, readers get the right bytes, from elsewhere, each item once."""
+    """Rule: after any invalid answer of a node, readers get the right bytes from elsewhere, each item once."""
     data = await place.dataset(5)
     place.others.handler = lambda asked: Answer(lie(frames(data, asked.indices)))
     batch = await data.exact(range(5))
@@ -362,7 +362,7 @@ async def test_readers_that_have_stopped_hold_nobody_up_for_long(place: Place, m
 
 
 async def test_a_stream_goes_on_from_the_origin(place: Place) -> None:
-    """Rule: when the home of an item dies while it is streamed, the origin gives the rest, and the whole is what it should be."""
+    """Rule: when the home of an item dies while it is streamed, the origin gives the rest, and the bytes are right."""
     data = await place.dataset(1, 5000)
     place.others.handler = lambda asked: _Short(data.bodies[0], broken=True)
     wanted = Wanted(data.registration, 0, place.shelf.bench.identity, data.caching)
@@ -386,7 +386,7 @@ class _Short(Answer):
 
 
 async def test_nobody_waits_long_to_hear_what_others_have(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: a home that does not say what it has, has nothing: the batch goes on with what is known."""
+    """Rule: a home that does not answer a look-up in time counts as empty."""
     monkeypatch.setattr(peer_items, "LOOKUP", 0.05)
     data = await place.dataset(20)
     place.others.handler = lambda asked: (
@@ -415,7 +415,7 @@ async def test_substitutes_come_from_where_they_are(place: Place) -> None:
 
 
 async def test_a_reader_that_leaves_ends_the_request(place: Place) -> None:
-    """Rule: when nobody waits for an answer any more, the home hears it, and nothing more is read."""
+    """Rule: when the last reader leaves, the request to the home is cancelled, and the home stops reading."""
     data = await place.dataset(10)
     answer = Answer(FrameSequence.preamble(), hangs=True)
     place.others.handler = lambda asked: answer
@@ -429,7 +429,7 @@ async def test_a_reader_that_leaves_ends_the_request(place: Place) -> None:
 
 
 async def test_neighbours_are_asked_by_the_page(place: Place) -> None:
-    """Rule: before a home reads items from the origin it asks who was home before, once for a page of items and not for each."""
+    """Rule: before a home reads items from the origin it asks their former homes, once for a page of items."""
     data = await place.dataset(PAGE + 10)
     place.others.order = []
     place.others.earlier = B
@@ -444,7 +444,7 @@ async def test_neighbours_are_asked_by_the_page(place: Place) -> None:
 
 
 async def test_what_a_neighbour_has_is_taken_over(place: Place) -> None:
-    """Rule: an item that another node has comes from there, checked and kept; one that it does not give, from the origin."""
+    """Rule: an item of another node is taken over, verified and kept; one that it does not give comes from the origin."""
     data = await place.dataset(6)
     place.others.order = []
     place.others.earlier = B

@@ -13,7 +13,8 @@ from gateway.engine.space.planned import Planned
 from gateway.engine.space.pool_assignments import PoolAssignments
 from gateway.policies.datasets import CachingMode
 from gateway.policies.pools import Pool
-from gateway.policies.space.plan import Plan, PoolOrder, WhyCaching, dataset_pools, node_pools
+from gateway.policies.space.orders import PoolOrder, WhyCaching
+from gateway.policies.space.plan import Plan, dataset_pools, node_pools
 from tests.digests import Row
 from tests.engine.datasets import Data, Shelf, equal_bodies, shelved
 
@@ -78,20 +79,20 @@ def test_which_pools_a_plan_makes() -> None:
 
 
 def test_a_node_has_its_share_of_a_pool() -> None:
-    """Rule: of what is given in a fleet a node has its part by capacity and a tenth more, never more than there is."""
+    """Rule: a node has its part of a pool's target by capacity and a tenth more, never more than the target."""
     shared = Plan(version=1, pools=dataset_pools({"given": replace(GIVEN, target=500)}))
     assert [pool.target for pool in node_pools(shared, 1000, 4000)] == [138]
 
 
 def test_a_dataset_of_unknown_size_is_kept_whole() -> None:
-    """Rule: what was given space, and states no lengths, is never over its target."""
+    """Rule: a dataset with a target and without lengths is never over its target."""
     assert [pool.target for pool in node_pools(Plan(version=1, pools=dataset_pools({"given": GIVEN})), 1000, 4000)] == [
         1000
     ]
 
 
 async def test_without_a_plan_the_least_recently_used_go(ranks: Ranks) -> None:
-    """Rule: where the plan says nothing, eviction is as ever."""
+    """Rule: without a plan, the least recently used blobs are evicted."""
     old, new = await ranks.hold("old"), await ranks.hold("new")
     await ranks.settle()
     await ranks.need(30)
@@ -120,7 +121,7 @@ async def test_what_space_was_taken_from_goes_first(ranks: Ranks) -> None:
 
 
 async def test_a_grant_that_ends_leaves_items_as_used_now(ranks: Ranks) -> None:
-    """Rule: when the plan says nothing more of a dataset, its items are as young as that moment, and no younger."""
+    """Rule: when a dataset leaves the plan, its items count as used at that moment."""
     old = await ranks.hold("old")
     ranks.say(old, GIVEN)
     await ranks.settle()
@@ -133,7 +134,7 @@ async def test_a_grant_that_ends_leaves_items_as_used_now(ranks: Ranks) -> None:
 
 
 async def test_what_the_plan_gives_up_is_not_counted_as_evicted(ranks: Ranks) -> None:
-    """Rule: evictions say that more is read than fits; the room of a chunk that was read to its end says nothing of the kind."""
+    """Rule: blobs that the plan releases do not count as evicted."""
     data = await ranks.hold("data", 20)
     store = ranks.shelf.bench.store
     assert await store.pools.evict([data.registration.content.digest(index) for index in range(5)]) == 5
@@ -141,7 +142,7 @@ async def test_what_the_plan_gives_up_is_not_counted_as_evicted(ranks: Ranks) ->
 
 
 async def test_items_that_come_later_are_ranked_too(ranks: Ranks) -> None:
-    """Rule: what is stored after its dataset was given space has the same standing, also what was evicted in between."""
+    """Rule: items stored after the assignment enter the dataset's pool, also those evicted in between."""
     data = await ranks.hold("data", 20)
     ranks.say(data, GIVEN)
     await ranks.settle()
@@ -155,7 +156,7 @@ async def test_items_that_come_later_are_ranked_too(ranks: Ranks) -> None:
 
 
 async def test_shared_bytes_keep_the_better_standing(ranks: Ranks) -> None:
-    """Rule: bytes that are also another dataset's, which has space, are not ranked down with the one that lost its own."""
+    """Rule: bytes shared with a dataset that keeps its space stay in that dataset's pool."""
     first = await ranks.hold("same")
     second = await ranks.shelf.register([_row(first, index) for index in range(30)], first.bodies[:30], "full")
     await second.warm(range(30))
@@ -170,7 +171,7 @@ async def test_shared_bytes_keep_the_better_standing(ranks: Ranks) -> None:
 
 
 async def test_a_restart_takes_every_rank_back(ranks: Ranks) -> None:
-    """Rule: what an earlier keeper granted and no plan speaks of any more is evicted like everything else."""
+    """Rule: a restart evicts blobs of pools that no plan has any more like all others."""
     old = await ranks.hold("old")
     ranks.say(old, GIVEN)
     await ranks.settle()

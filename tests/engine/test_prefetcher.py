@@ -121,7 +121,7 @@ NAMES = [f"scan/{number:04}" for number in range(200)]
 
 
 async def test_the_next_objects_of_a_sequential_prefix(reading: Reading) -> None:
-    """Rule: a scan has the next siblings in the cache before it asks; what lies before it is not loaded."""
+    """Rule: a scan finds the next siblings in the cache; earlier ones are not loaded."""
     put(reading.bench, NAMES)
     for name in NAMES[: WINDOW + 5]:
         await reading.read(name)
@@ -132,7 +132,7 @@ async def test_the_next_objects_of_a_sequential_prefix(reading: Reading) -> None
 
 
 async def test_a_burst_of_reads_is_gone_on_from(reading: Reading) -> None:
-    """Rule: reads that the keeper hears of all at once are enough: the next objects are loaded without another read."""
+    """Rule: a burst of reads suffices: the next objects are loaded without another read."""
     put(reading.bench, NAMES)
     for name in NAMES[: WINDOW + 5]:
         reading.hear(name)
@@ -141,7 +141,7 @@ async def test_a_burst_of_reads_is_gone_on_from(reading: Reading) -> None:
 
 
 async def test_depth_grows_while_the_reader_keeps_up(reading: Reading) -> None:
-    """Rule: what is loaded ahead is used, so more is loaded; nothing is loaded twice, and all of it counts as used."""
+    """Rule: used prefetches make the depth grow; each object is loaded once, and all count as used."""
     put(reading.bench, NAMES)
     before = counted("used"), counted("wasted")
     for name in NAMES[:60]:
@@ -179,7 +179,7 @@ async def test_below_the_next_prefix_only_what_was_read_below_those_before(readi
 
 
 async def test_nothing_is_loaded_that_a_rule_keeps_from_being_watched(reading: Reading) -> None:
-    """Rule: ``pattern = "off"`` holds for the siblings too, whichever way the prefix above is read."""
+    """Rule: ``pattern = "off"`` holds for siblings too, in whichever order the prefix above is read."""
     reading.rules = Rules([Caching(match="b/days/01[6-9]/**", pattern="off")])
     days = [f"days/{number:03}/log" for number in range(40)]
     put(reading.bench, days)
@@ -190,7 +190,7 @@ async def test_nothing_is_loaded_that_a_rule_keeps_from_being_watched(reading: R
 
 
 async def test_a_large_object_named_like_a_prefix_ends_no_turn(reading: Reading) -> None:
-    """Rule: the object ``dir/`` and the prefix ``dir/`` are told apart; reads of both go on being learned from."""
+    """Rule: the object ``dir/`` and the prefix ``dir/`` are distinct streams; both go on learning."""
     put(reading.bench, [f"dir/{number:03}" for number in range(60)])
     size = 40 * BLOCK
     for number in range(30):
@@ -200,7 +200,7 @@ async def test_a_large_object_named_like_a_prefix_ends_no_turn(reading: Reading)
 
 
 async def test_random_and_skewed_reads_load_nothing_ahead(reading: Reading) -> None:
-    """Rule: what comes next of no order is not guessed."""
+    """Rule: random and skewed reads have no next object."""
     put(reading.bench, NAMES)
     for step in range(60):
         await reading.read(NAMES[step * 67 % 199])
@@ -208,7 +208,7 @@ async def test_random_and_skewed_reads_load_nothing_ahead(reading: Reading) -> N
 
 
 async def test_listing_takes_a_page_for_many_siblings(reading: Reading) -> None:
-    """Rule: siblings are listed a page at a time, where the reader is; a million of them cost no more than what is read."""
+    """Rule: siblings are listed by pages at the reader's position, so a million of them cost no more than those read."""
     put(reading.bench, NAMES)
     for name in NAMES[:50]:
         await reading.read(name)
@@ -247,7 +247,7 @@ async def test_where_listing_is_refused_the_names_seen_stand_in(
 
 
 async def test_loads_have_the_readers_rights(reading: Reading) -> None:
-    """Rule: what the origin refuses this reader is not loaded; what another was granted is not given to it."""
+    """Rule: an object that the origin refuses this reader is not loaded; another's grant does not help."""
     put(reading.bench, NAMES)
     reading.bench.origin.deny(ALICE.access_key_id, "b/scan/01*")
     for name in NAMES[:110]:
@@ -261,7 +261,7 @@ async def test_loads_have_the_readers_rights(reading: Reading) -> None:
 
 
 async def test_an_allow_list_and_the_rules_bound_what_is_loaded(reading: Reading) -> None:
-    """Rule: what the reader's key may not touch, or a rule keeps out of the cache, is not loaded."""
+    """Rule: objects outside the key's allow-list, or with a rule against caching, are not loaded."""
     names = [f"scan/{'never' if number % 2 else 'ever'}{number:04}" for number in range(60)]
     put(reading.bench, NAMES + names)
     reading.principal = Principal("GWA", "a", reading.bench.identity, allow=("b/scan/000*", "b/scan/001*"))
@@ -296,7 +296,7 @@ async def test_a_prefix_that_is_deleted_ends_its_loads(reading: Reading, caplog:
 
 
 async def test_bytes_ahead_are_bounded(reading: Reading) -> None:
-    """Rule: no more than the bound is loaded and not read yet."""
+    """Rule: the bytes loaded and not read yet are bounded."""
     put(reading.bench, NAMES)
     reading.most_bytes = 2 * SMALL
     reading.__post_init__()
@@ -320,7 +320,7 @@ async def test_what_is_not_read_is_wasted(reading: Reading) -> None:
 
 
 async def test_a_client_that_reads_an_object_in_pieces_reads_it_once(reading: Reading) -> None:
-    """Rule: many ranges of one object are one step of a scan; what is ahead is not given up for them."""
+    """Rule: ranges of one object are one step of a scan; they do not end its prefetch."""
     put(reading.bench, NAMES)
     before = counted("wasted")
     for name in NAMES[: WINDOW + 5]:
@@ -364,7 +364,7 @@ async def test_the_blocks_of_a_run_are_loaded_at_the_same_time(tmp_path: Path) -
 
 
 async def test_a_read_of_a_whole_file_loads_none_of_it_ahead(tmp_path: Path) -> None:
-    """Rule: a reader who asked for all blocks gets them by one read of the origin."""
+    """Rule: a reader of all blocks gets them by one read of the origin."""
     async with benched(tmp_path / "cache", max_fills=64) as bench:
         reading = Reading(bench, CountedListings(bench.engine.services.origin), Principal("GWA", "a", bench.identity))
         bench.origin.put("b", "file", bytes(9 * BLOCK))
@@ -375,7 +375,7 @@ async def test_a_read_of_a_whole_file_loads_none_of_it_ahead(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("pattern", ["random", "skewed"])
 async def test_a_rule_that_says_the_pattern_decides(reading: Reading, pattern: str) -> None:
-    """Rule: what an operator says of a prefix goes before what was recognised."""
+    """Rule: a rule's pattern outranks the recognised one."""
     put(reading.bench, NAMES)
     reading.bench.origin.put("b", "file", bytes(9 * BLOCK))
     reading.rules = Rules([Caching(match="b/**", pattern=pattern)])

@@ -23,7 +23,8 @@ from gateway.fleet.reports import NodeReport
 from gateway.policies.datasets import CachingMode
 from gateway.policies.pools import dataset_pool
 from gateway.policies.space.chunk_cut import ChunkCut
-from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching
+from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, PoolOrder, WhyCaching
+from gateway.policies.space.plan import Plan
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import Registry
 from gateway.testing.origin import BOB
@@ -139,7 +140,7 @@ async def rotating(desk: Desk, bodies: Sequence[bytes] | None = None, **chunks: 
 
 
 async def test_a_node_without_planned_datasets_reports_once(desk: Desk) -> None:
-    """Rule: that there is nothing to report is said once, and not with every heartbeat; a dataset in the plan always is."""
+    """Rule: a node without planned datasets reports once; a dataset in the plan is in every report."""
     for _ in range(3):
         await desk.keeper.turn()
     assert (desk.told, desk.times_told) == ({}, 1)
@@ -150,7 +151,7 @@ async def test_a_node_without_planned_datasets_reports_once(desk: Desk) -> None:
 
 
 async def test_the_chunk_to_come_is_loaded_and_nothing_else(desk: Desk) -> None:
-    """Rule: each item of the chunk is read once, with nobody asking for it, and the node says when all are there."""
+    """Rule: each item of the next chunk is read once without a reader, and the node reports when all are there."""
     before = counted("larder_preloaded_bytes_total")
     data = await rotating(desk, loading=2)
     await desk.loaded(data, 2)
@@ -180,7 +181,7 @@ async def test_only_what_is_at_home_here_is_loaded(desk: Desk, caplog: pytest.Lo
 
 
 async def test_two_chunks_at_any_time(desk: Desk) -> None:
-    """Rule: over a whole rotation no item of a third chunk is ever in the cache, and what has left is gone from the disk."""
+    """Rule: over a whole rotation no item of a third chunk is ever in the cache, and evicted chunks are gone from the disk."""
     data = await rotating(desk, loading=0)
     await desk.loaded(data, 0)
     for number in range(1, 2 * UNITS):
@@ -209,7 +210,7 @@ async def test_items_outside_the_held_chunks_are_delivered_but_not_kept(desk: De
 
 
 async def test_bytes_that_another_dataset_has_a_place_for_stay(desk: Desk) -> None:
-    """Rule: evicting a chunk spares what is also an item of a dataset held whole, or of a held chunk of the same one."""
+    """Rule: evicting a chunk spares items that a whole dataset, or a held chunk of the same one, has too."""
     shared = bodies_of(40)
     shared[1] = shared[30]
     data = await rotating(desk, shared, loading=0)
@@ -253,7 +254,7 @@ async def test_what_the_plan_gives_space_is_spared_whichever_worker_serves_it(de
 
 
 async def test_what_an_object_needs_stays(desk: Desk) -> None:
-    """Rule: bytes that somebody read as an object, too, are the plain reads' and not the rotation's."""
+    """Rule: bytes that a reader got as an object, too, belong to the plain reads and not to the rotation."""
     data = await rotating(desk, loading=0)
     index = min(desk.chunk(data, 2))
     assert await desk.shelf.bench.read(data.key(index)) == data.bodies[index]
@@ -264,7 +265,7 @@ async def test_what_an_object_needs_stays(desk: Desk) -> None:
 
 
 async def test_what_cannot_be_had_does_not_hold_up_the_rotation(desk: Desk) -> None:
-    """Rule: an item that the origin has not is left out, the chunk is complete without it; one that failed is tried again."""
+    """Rule: a chunk is complete without items that the origin lacks; items that failed are tried again."""
     data = await rotating(desk, loading=1)
     chunk = sorted(desk.chunk(data, 1))
     desk.shelf.bench.origin.delete("b", data.key(chunk[0]))
@@ -275,7 +276,7 @@ async def test_what_cannot_be_had_does_not_hold_up_the_rotation(desk: Desk) -> N
 
 
 async def test_another_jobs_reader_is_tried(desk: Desk) -> None:
-    """Rule: what one job's keys are refused, another job's may be given."""
+    """Rule: an item refused to one job's keys is tried with another job's."""
     data = await desk.shelf.dataset(bodies_of(40), "chunked")
     desk.shelf.bench.origin.deny(BOB.access_key_id, f"{BUCKET}/*")
     desk.read_by(data, BOB.access_key_id)
@@ -297,7 +298,7 @@ async def test_nothing_is_read_as_somebody_this_node_does_not_know(desk: Desk) -
 
 
 async def test_readers_come_first(desk: Desk) -> None:
-    """Rule: while a reader waits for the origin, no more than two items are loaded beside it."""
+    """Rule: while a reader waits for the origin, at most two items are loaded beside it."""
     data = await rotating(desk, loading=1)
     outside = min(desk.chunk(data, 3))
     desk.shelf.bench.origin.inject(Hang(times=100))
@@ -322,7 +323,7 @@ async def test_only_the_worker_with_the_lock_keeps_chunks(desk: Desk, monkeypatc
 
 
 async def test_a_lost_redis_lets_a_load_go_on(desk: Desk) -> None:
-    """Rule: what was begun is finished while Redis is down, and reported when it is back."""
+    """Rule: while Redis is down a load continues, and is reported when Redis is back."""
     data = await rotating(desk, loading=1)
     await desk.keeper.turn()
     desk.redis_down = True
@@ -337,7 +338,7 @@ async def test_a_lost_redis_lets_a_load_go_on(desk: Desk) -> None:
 
 
 async def test_a_node_that_knows_nobody_to_read_as_is_not_waited_for(desk: Desk) -> None:
-    """Rule: without a job's registration a node says after a while that it has what it can have."""
+    """Rule: without a job's registration a node soon reports that it has every item that it can load."""
     data = await desk.shelf.dataset(bodies_of(40), "chunked")
     desk.order(data, loading=1)
     await desk.keeper.turn()
@@ -371,7 +372,7 @@ async def test_a_plan_that_changes_ends_what_it_does_not_want(desk: Desk) -> Non
 
 
 async def test_a_dataset_without_a_place_is_delivered_and_not_kept(desk: Desk) -> None:
-    """Rule: what the plan gives nothing is read from the origin, whatever mode a reader was told a moment ago."""
+    """Rule: a dataset without space is not stored, whatever mode its reader learned a moment ago."""
     data = await desk.shelf.dataset(bodies_of(10), "full")
     desk.order(data, CachingMode.NONE)
     batch = await data.exact(range(10))
@@ -380,7 +381,7 @@ async def test_a_dataset_without_a_place_is_delivered_and_not_kept(desk: Desk) -
 
 
 async def test_no_word_of_a_tenant_is_the_name_of_anothers_job(desk: Desk) -> None:
-    """Rule: a job is its tenant's, also when the tenant's name has a slash: nobody's batches are treated as another's job."""
+    """Rule: a job belongs to its tenant, also if the tenant's name has a slash."""
     data = await rotating(desk, loading=1)
     left = JobOrder(cache=False, phase=Phase.STEADY)
     desk.plan = replace(desk.plan, jobs={"t/j": left, "t/u/j": left})

@@ -43,7 +43,7 @@ async def filled(bench: Bench, *keys: str) -> None:
 
 
 async def test_what_was_missed_is_applied_once(tmp_path: Path) -> None:
-    """Rule: a node that comes back forgets what was purged meanwhile, nothing else, and not again after its next start."""
+    """Rule: a returning node applies the purges that it missed, only these, and only once."""
     missed = Remembered(Purge("b", "a/", id="1"), Purge("b", "a/deeper/", id="2"))
     async with benched(tmp_path) as bench:
         await filled(bench, "a/k", "z/k")
@@ -58,7 +58,7 @@ async def test_what_was_missed_is_applied_once(tmp_path: Path) -> None:
 
 
 async def test_what_it_was_told_of_is_not_applied_again(bench: Bench) -> None:
-    """Rule: a purge that a node was told of does not count for one before it that it has missed, nor is it applied twice."""
+    """Rule: an earlier missed purge is applied although a later one arrived; neither is applied twice."""
     missed = Remembered(Purge("b", "a/", id="1"), Purge("b", "z/", id="2"))
     await filled(bench, "a/k", "z/k")
     assert (await node(bench).told(missed.purges[1])).held.objects == 1
@@ -68,7 +68,7 @@ async def test_what_it_was_told_of_is_not_applied_again(bench: Bench) -> None:
 
 
 async def test_a_new_cache_begins_with_what_is(bench: Bench) -> None:
-    """Rule: a node that has nothing has missed nothing: it takes over what is its own now, whatever was purged once."""
+    """Rule: an empty cache has missed no purge: it starts from the latest one."""
     assert await node(bench).catch_up("7", Remembered(Purge("b", "a/", id="7"), more=True))
     assert ObjectKey("default", "b", "a/k") not in bench.engine.services.forgotten
     await filled(bench, "a/k")
@@ -77,7 +77,7 @@ async def test_a_new_cache_begins_with_what_is(bench: Bench) -> None:
 
 
 async def test_who_was_away_for_too_long_forgets_everything(bench: Bench) -> None:
-    """Rule: where the catalog may have let go of what a node has missed, the node forgets all objects."""
+    """Rule: if the catalog may have dropped purges that a node missed, the node forgets all objects."""
     await filled(bench, "a/k", "z/k")
     assert await node(bench).catch_up("7", Remembered(Purge("b", "a/", id="7"), more=True))
     assert await cached(bench, "a/k", "z/k") == []

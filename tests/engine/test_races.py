@@ -198,7 +198,7 @@ class _Body:
 
 
 async def test_a_written_object_is_not_taken_over_from_who_has_not_heard_yet(bench: Bench) -> None:
-    """Rule: gateways forget a written object one after the other; who has forgotten believes nobody else's copy."""
+    """Rule: a gateway that has forgotten a written object takes no copy over from one that has not yet."""
     former = bench.engine.services.moved = _FormerHome(b"old")
     bench.origin.put("b", "k", b"new")
     await bench.engine.forget_from_fleet([bench.ask("k").key])

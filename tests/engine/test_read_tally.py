@@ -64,7 +64,7 @@ def test_reads_count_in_the_tenth_of_their_item(tmp_path: Path) -> None:
 
 
 def test_the_plan_is_looked_up_once_for_many_reads(tmp_path: Path) -> None:
-    """Rule: every hit is heard of here, so what it costs does not include a look at the plan."""
+    """Rule: many reads share one look-up of the plan."""
     scores = Scored()
     tally, _ = tally_of(scores, tmp_path)
     tally.hear(reads("other", *range(ITEMS)) + reads(ObjectKey("o", "b", "k"), *range(ITEMS)))

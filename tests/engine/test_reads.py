@@ -132,7 +132,7 @@ async def test_metadata_alone_answers_nothing(bench: Bench) -> None:
 
 
 async def test_a_reader_who_insists_shares_no_check_that_began_before(bench: Bench) -> None:
-    """Rule: the object may have been written since, past this gateway, and the reader be the only one who knows."""
+    """Rule: a reader that insists on a check joins none that began before: the object may have been written since."""
     bench.origin.put("b", "k", b"old")
     await bench.read("k")
     bench.now[0] += 601
@@ -149,7 +149,7 @@ async def test_a_reader_who_insists_shares_no_check_that_began_before(bench: Ben
 
 
 async def test_a_reader_who_insists_joins_no_read_that_began_before(bench: Bench) -> None:
-    """Rule: what a cold read began to fetch may be older than the write that the reader knows of."""
+    """Rule: a reader that insists joins no earlier cold read: its bytes may be older than the write."""
     bench.origin.put("b", "k", b"old")
     gate = Gate()
     bench.origin.inject(Hang(gate=gate))

@@ -44,7 +44,7 @@ class Book:
 
 
 async def test_reads_of_the_key_are_saved_once():
-    """Rule: what the key reads is saved in order, once; reads of other keys, and where a rule says "off", are not."""
+    """Rule: the key's reads are saved in order, once; reads of other keys, and those under a rule "off", are not."""
     book = Book()
     book.read("b", "a", "b", "secret/x")
     book.read("c", principal="OTHER")
@@ -55,7 +55,7 @@ async def test_reads_of_the_key_are_saved_once():
 
 
 async def test_reads_wait_for_the_catalog():
-    """Rule: what the catalog does not take is kept and saved when it is back."""
+    """Rule: reads that the catalog does not take are kept and saved when it is back."""
     book = Book()
     book.away = True
     book.read("a")
@@ -68,7 +68,7 @@ async def test_reads_wait_for_the_catalog():
 
 
 async def test_a_lost_catalog_does_not_hold_up_the_end():
-    """Rule: a gateway that stops saves what is left, and ends without it if the catalog is away."""
+    """Rule: a stopping gateway saves the rest, and stops without it if the catalog is away."""
     book = Book()
     book.read("a")
     book.away = True
@@ -79,7 +79,7 @@ async def test_a_lost_catalog_does_not_hold_up_the_end():
 
 
 async def test_many_reads_are_saved_in_pages():
-    """Rule: no page is larger than ``PAGE``, and nothing is lost between two."""
+    """Rule: no page is larger than ``PAGE``, and no read is lost between two."""
     book = Book()
     keys = [f"{number:05}" for number in range(2 * PAGE + 1)]
     book.read(*keys)
@@ -88,7 +88,7 @@ async def test_many_reads_are_saved_in_pages():
 
 
 async def test_reads_of_before_the_end_come_in_after_it():
-    """Rule: a recording ends with its time; what was read before is saved for a while, what is read after is not."""
+    """Rule: a recording ends at its time; earlier reads are saved for a while, later ones are not."""
     book = Book()
     book.read("before")
     book.known = (ProfileRecording("one", "AK", "lake", "", until=51.0),)
@@ -102,7 +102,7 @@ async def test_reads_of_before_the_end_come_in_after_it():
 
 
 async def test_a_profile_that_takes_no_more_costs_no_more():
-    """Rule: after the catalog refused a part, because the profile was deleted or is full, nothing more is kept of it."""
+    """Rule: once the catalog refuses a part, because the profile was deleted or is full, no more reads are kept."""
     book = Book()
     book.enough = True
     book.read("a")

@@ -88,7 +88,7 @@ async def test_what_took_long_and_failed_is_left_alone_for_a_while(
 async def test_another_registration_of_the_name_is_tried_at_once(
     registrations: Registrations, elsewhere: Elsewhere
 ) -> None:
-    """Rule: what failed says nothing about what has replaced it."""
+    """Rule: a failed registration does not block the one that has replaced it."""
     elsewhere.long = 3.0
     assert await registrations.find(*NAME) is None
     elsewhere.version += 1

@@ -46,7 +46,7 @@ async def until_found(bench: Bench, key: str, *wanted: tuple[Outcome, Reason | N
 
 
 async def test_a_silent_origin_is_waited_for_once(old: Bench) -> None:
-    """Rule: the first check waits for check_timeout; later reads, of whatever object, are stale without a question."""
+    """Rule: the first check waits for check_timeout; later reads, of any object, are stale without a question."""
     hang = old.origin.inject(Hang(times=1000))
     assert await how(old, "one") == STALE
     reach = old.engine.services.origin.reach(old.identity)
@@ -93,7 +93,7 @@ async def test_a_reader_without_a_choice_waits(old: Bench) -> None:
 
 
 async def test_a_hasty_reader_waits_for_no_lost_origin(old: Bench) -> None:
-    """Rule: a reader with another way to a cold object is told that the origin is lost, at once when that is known."""
+    """Rule: a reader with another way to a cold object fails at once while the origin is known to be lost."""
     old.origin.put("b", "cold", b"cold")
     hang = old.origin.inject(Hang(times=1000))
     ask = old.ask("cold")._replace(hasty=True)

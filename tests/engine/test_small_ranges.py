@@ -67,7 +67,7 @@ def asked(bench: Bench) -> list[tuple[str, str]]:
 
 
 async def test_a_cold_small_range_is_one_request(large: Bench) -> None:
-    """Rule: the answer to the range tells what the object is."""
+    """Rule: the answer to the range has the object's metadata too."""
     assert await got(large, 70_000, 130_000) == (DATA[70_000:130_000], "MISS; range")
     assert asked(large) == [("GET", "bytes=70000-129999")]
 
@@ -102,7 +102,7 @@ async def test_the_same_range_again_is_in_memory(large: Bench) -> None:
 
 
 async def test_readers_of_one_range_share_a_request(large: Bench) -> None:
-    """Rule: what many readers want at the same moment is read once, of an object that is known or not."""
+    """Rule: concurrent readers of a range share one request, whether the object is known or not."""
     for turn, start in enumerate((5000, 3 * BLOCK)):
         hang = large.origin.inject(Hang())
         readers = [asyncio.create_task(got(large, start, start + 4000)) for _ in range(10)]
@@ -113,7 +113,7 @@ async def test_readers_of_one_range_share_a_request(large: Bench) -> None:
 
 
 async def test_a_second_touch_of_what_left_memory_fills_the_block(large: Bench) -> None:
-    """Rule: what is read again is cached."""
+    """Rule: a second touch of a block fills it."""
     await got(large, 5000, 9000)
     large.engine.blocks.small._kept.clear()
     assert await got(large, 5000, 9000) == (DATA[5000:9000], "MISS; cold")
@@ -152,7 +152,7 @@ async def test_a_part_of_a_parallel_download_fills(large: Bench) -> None:
 
 
 async def test_a_range_of_a_block_under_way_waits_for_it(large: Bench) -> None:
-    """Rule: what a fill is bringing is not read a second time."""
+    """Rule: a range of a block that is being filled waits for the fill."""
     hang = large.origin.inject(Hang(after=1000))
     whole = asyncio.create_task(large.read("k"))
     await hang.gate.reached()
@@ -201,7 +201,7 @@ async def test_an_object_that_changes_while_a_range_breaks_off_is_never_mixed(la
 
 @pytest.mark.parametrize("known", [False, True])
 async def test_a_range_that_breaks_off_is_resumed(large: Bench, known: bool) -> None:
-    """Rule: a restart of the origin is invisible; only what is missing is asked for again."""
+    """Rule: a restart of the origin is invisible; only missing bytes are requested again."""
     if known:
         await ask(large, method="HEAD")
     large.origin.inject(DieAfter(method="GET", size=600))
@@ -210,7 +210,7 @@ async def test_a_range_that_breaks_off_is_resumed(large: Bench, known: bool) -> 
 
 
 async def test_memory_of_an_overwritten_object_is_not_served(large: Bench) -> None:
-    """Rule: after a write, or a purge, nothing from before is given."""
+    """Rule: after a write, or a purge, no earlier bytes are served."""
     await got(large, 0, 1000)
     await large.engine.changed([ObjectKey("default", "b", "k")])
     await got(large, 0, 1000)
@@ -241,7 +241,7 @@ async def test_a_reader_whose_right_was_withdrawn_is_refused(large: Bench) -> No
 
 
 async def test_whole_readers_get_the_checksums(large: Bench) -> None:
-    """Rule: a ranged answer tells no checksums, so what a whole reader gets is learned from an answer that does."""
+    """Rule: a ranged answer has no checksums, so a reader of the whole gets metadata from another answer."""
     stored = large.origin.put("b", "k", DATA)
     large.origin.buckets.objects["b"]["k"] = replace(stored, checksums=(CHECKSUM,))
     await got(large, 0, 1000)
@@ -278,7 +278,7 @@ async def test_an_answer_that_is_not_what_was_asked_for_is_not_believed(large: B
 
 
 async def test_conditions_hold_for_cold_ranges(large: Bench) -> None:
-    """Rule: a condition is evaluated on what the ranged answer told."""
+    """Rule: a condition is evaluated with the metadata of the ranged answer."""
     answer = await ask(large, range="bytes=0-999", if_none_match='"other"')
     assert answer.status == 206
     etag = dict(answer.headers)[b"etag"].decode()
@@ -290,7 +290,7 @@ async def test_conditions_hold_for_cold_ranges(large: Bench) -> None:
 
 
 async def test_an_origin_that_fails_is_an_error_of_the_origin(large: Bench) -> None:
-    """Rule: what the origin refuses is the origin's to say, so the request is forwarded."""
+    """Rule: after an error of the origin the request is forwarded, so the client gets the origin's own answer."""
     large.origin.inject(Refuse(status=404, code="NoSuchKey"))
     found = await large.engine.find(large.ask("k", metadata_first=True)._replace(span=parse_range("bytes=0-9")))
     assert isinstance(found, Forward)

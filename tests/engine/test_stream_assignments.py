@@ -11,10 +11,11 @@ import pytest
 from gateway.config import CacheSettings
 from gateway.engine.space.pool_assignments import PoolAssignments
 from gateway.policies.datasets import CachingMode
-from gateway.policies.space.plan import Plan, PoolOrder, WhyCaching
+from gateway.policies.space.orders import PoolOrder, WhyCaching
+from gateway.policies.space.plan import Plan
 from gateway.store.store import Store
-from gateway.testing.stores import put
 from tests.fleet.conftest import counted
+from tests.stores import put
 
 CAPACITY = 100_000
 STREAM = "stream:bucket/a/"
@@ -63,7 +64,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 async def test_a_stream_takes_its_objects_over_and_gives_them_back(node: Node) -> None:
-    """Rule: a stream that the plan has gets what was here of it; one that the plan drops leaves its objects to ``default``."""
+    """Rule: a stream in the plan gets its cached objects; one that the plan drops leaves them to ``default``."""
     await node.fill("a/", 20)
     await node.fill("b/", 10)
     held = await node.follow(50_000)
@@ -74,7 +75,7 @@ async def test_a_stream_takes_its_objects_over_and_gives_them_back(node: Node) -
 
 
 async def test_a_stream_over_its_target_replaces_its_own(node: Node) -> None:
-    """Rule: what enters the pool of a stream displaces objects of that stream, not those of others."""
+    """Rule: new objects of a stream displace objects of that stream, not those of others."""
     await node.fill("b/", 50)
     await node.follow(30_000, "lru")
     await node.fill("a/", 60)
@@ -100,7 +101,7 @@ async def test_a_stream_that_has_ended_makes_room_when_it_is_needed(node: Node, 
 
 @pytest.mark.parametrize(("target", "released"), [(65_000, True), (30_000, False)])
 async def test_a_stream_that_has_ended_is_released_for_one_that_grows(node: Node, target: int, released: bool) -> None:
-    """Rule: in a cache that is half empty it goes as a whole as soon as another stream's target is more than what is free."""
+    """Rule: in a half-empty cache it is released as a whole once another stream's target exceeds the free space."""
     other = "stream:bucket/b/"
     node.orders[other] = PoolOrder(CachingMode.FULL, 1, 1, WhyCaching.BENEFIT, 20_000, order="uniform")
     await node.follow(80_000)

@@ -21,8 +21,8 @@ from gateway.policies.streams.zone import NodeStreams
 from gateway.store.accesses import ObservedReads
 from gateway.store.observation import ReadChannel
 from gateway.store.store import Store
-from gateway.testing.stores import key_of, put
 from tests.engine.conftest import BLOCK, Bench
+from tests.stores import key_of, put
 
 REPORT = stream_keeper._REPORT_EVERY
 Record = Callable[[Sequence[ObjectRead]], None]
@@ -100,7 +100,7 @@ async def test_the_keeper_tells_the_zone_of_streams(bench: Bench, tmp_path: Path
 
 
 async def test_the_keeper_says_what_a_stream_without_a_pool_has(bench: Bench, tmp_path: Path) -> None:
-    """Rule: the zone hears how many bytes the cache has of a stream until it has a pool, whose bytes count from then on."""
+    """Rule: the zone is told a stream's cached bytes until the stream has a pool, whose bytes count from then on."""
     zone = Zone()
     for number in range(5):
         await put(bench.store, f"a/{number:04}", bytes([number]) * 100)
@@ -127,7 +127,7 @@ async def test_a_large_object_is_read_block_by_block(bench: Bench, tmp_path: Pat
 
 
 async def test_a_worker_without_the_lock_hands_over(bench: Bench, tmp_path: Path) -> None:
-    """Rule: the reads of a worker that is no keeper are folded by the one that is."""
+    """Rule: the keeper folds the reads of the other workers."""
     zone = Zone()
     settings = CacheSettings(dir=str(tmp_path / "cache"), capacity=64 * 1024**2, block_size=BLOCK, reserve=0)
     sibling = await Store.open(settings, now=lambda: bench.now[0])
@@ -163,7 +163,7 @@ async def test_reads_since_the_last_turn_are_recorded_at_the_end(bench: Bench, t
 
 
 async def test_rules_say_how_a_prefix_is_read(bench: Bench, tmp_path: Path) -> None:
-    """Rule: ``off`` is no stream; a pattern that is given is told in the place of the one that was recognised."""
+    """Rule: ``off`` is no stream; a rule's pattern is reported instead of the recognised one."""
     zone, rules = Zone(), (Caching("lake/off/**", pattern="off"), Caching("lake/given/**", pattern="random"))
     with worker(bench, tmp_path, zone, None, *rules) as one:
         await one.scan("off/")
@@ -172,7 +172,7 @@ async def test_rules_say_how_a_prefix_is_read(bench: Bench, tmp_path: Path) -> N
 
 
 async def test_a_lost_redis_holds_nothing_up(bench: Bench, tmp_path: Path) -> None:
-    """Rule: while the zone cannot be told, reads are folded all the same, and the next report has them."""
+    """Rule: while Redis is lost reads are folded all the same, and the next report has them."""
     zone = Zone()
     zone.lost = True
     with worker(bench, tmp_path, zone) as one:

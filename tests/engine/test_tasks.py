@@ -31,7 +31,7 @@ async def test_a_loop_survives_an_unexpected_error(caplog: pytest.LogCaptureFixt
 
 
 async def test_an_expected_error_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
-    """Rule: what fails while a service is down is logged for debugging only, and changes no pause."""
+    """Rule: an error of a service that is down is logged for debugging only, and changes no pause."""
     caplog.set_level(logging.DEBUG, "larder.tasks")
     third = asyncio.Event()
     turns = 0
@@ -132,7 +132,7 @@ async def test_tasks_end_with_their_owner() -> None:
 
 
 async def test_what_follows_a_loop_runs_after_its_end() -> None:
-    """Rule: a stack ends a loop before it calls what was to follow."""
+    """Rule: a stack ends a loop before it calls the next callback."""
     ended: list[str] = []
 
     async def work() -> None:

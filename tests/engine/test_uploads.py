@@ -64,7 +64,7 @@ async def test_a_small_body_that_is_wrong_reaches_nobody(bench: Bench, tmp_path:
 
 
 async def test_a_large_body_that_is_wrong_is_never_complete(bench: Bench, tmp_path: Path) -> None:
-    """Rule: what is streamed lacks its last piece at the origin, which keeps what it had."""
+    """Rule: a streamed body that is wrong lacks its last piece at the origin, which keeps the former object."""
     bench.origin.put("b", "k", b"before")
     with pytest.raises(S3Error) as refused:
         await put(bench, tmp_path, [bytes(SMALL), b"wrong"], sha256(b"right").hexdigest())

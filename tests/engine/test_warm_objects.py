@@ -38,7 +38,7 @@ def running(bench: Bench) -> int:
 
 
 async def test_an_object_is_loaded_whole_and_once(bench: Bench) -> None:
-    """Rule: a load reads every block once; a second one finds them there, and reads nothing."""
+    """Rule: a load reads every block once; a second load reads none."""
     body = b"x" * (3 * BLOCK + 5)
     bench.origin.put("b", "k", body)
     objects = WarmObjects(bench.engine, None)
@@ -113,7 +113,7 @@ async def test_another_node_hears_that_a_load_goes_on(bench: Bench) -> None:
 
 
 async def test_what_is_explained_is_what_comes(bench: Bench) -> None:
-    """Rule: the explainer finds what the read path would find, and asks no origin."""
+    """Rule: the explainer predicts the read path, and asks no origin."""
     bench.origin.put("b", "k", b"x" * (2 * BLOCK))
     key, rule = ObjectKey("default", "b", "k"), Caching()
     explainer = bench.engine.explainer("me")
@@ -159,7 +159,7 @@ class Homes:
 
 
 async def test_a_home_that_fails_is_not_replaced_by_this_node(bench: Bench) -> None:
-    """Rule: what a home answers with an error is not loaded here, where no reader would look for it; the error is the result."""
+    """Rule: an object whose home answers with an error is not loaded elsewhere, where no reader would find it."""
     bench.origin.put("b", "k", b"x")
     homes = Homes(a=500)
     done = await load(bench, WarmObjects(bench.engine, cast(PeerNodes, homes)), "k")
@@ -180,7 +180,7 @@ async def test_a_home_that_is_gone_has_a_successor(
 
 
 async def test_homes_that_do_not_answer_end_a_load(bench: Bench) -> None:
-    """Rule: after three nodes that do not answer the load has failed, and nothing was read here."""
+    """Rule: after three nodes that do not answer the load has failed, and this node has read nothing."""
     bench.origin.put("b", "k", b"x")
     homes = Homes(a=0, b=0, c=0, d=200)
     done = await load(bench, WarmObjects(bench.engine, cast(PeerNodes, homes)), "k")
@@ -189,7 +189,7 @@ async def test_homes_that_do_not_answer_end_a_load(bench: Bench) -> None:
 
 
 def test_progress_goes_back_to_its_mark() -> None:
-    """Rule: what was counted after the last mark is counted again by whoever goes on, and travels through the catalog whole."""
+    """Rule: counts after the last mark are counted again after a resume; the catalog keeps the progress whole."""
     progress = WarmupProgress(total=10, total_bytes=100)
     progress.loaded(5, True)
     progress.fail("k", "why")

@@ -46,7 +46,7 @@ async def test_a_silent_worker_reports_what_its_node_counted() -> None:
 
 
 async def test_words_of_an_earlier_start_are_not_believed() -> None:
-    """Rule: what the node said before it was started anew is nobody's problem now."""
+    """Rule: warnings from before the node's last start are no problems."""
     said = [asdict(Trouble.of("churn", "Much is evicted."))]
     watch = silent({"boot": "boot-0", "problems": said})
     await watch.turn()

@@ -203,7 +203,7 @@ async def test_the_listing_tells_positions(training: Training) -> None:
 
 
 async def test_other_patterns_are_not_loaded_whole(training: Training) -> None:
-    """Rule: what is skewed is not guessed."""
+    """Rule: skewed streams are not loaded whole."""
     training.rules = Rules([Caching(match="b/**", pattern="skewed")])
     await training.train(ORDER[:60])
     assert training.fetched() == []
@@ -220,7 +220,7 @@ async def test_a_stream_that_is_cached_is_not_looked_up(training: Training) -> N
 
 
 async def test_allow_list_and_rules_bound_what_is_loaded(training: Training) -> None:
-    """Rule: what the reader's key may not touch, or a rule keeps out of the cache or from being watched, is not loaded."""
+    """Rule: objects outside the key's allow-list, or with a rule against caching or patterns, are not loaded."""
     training.principal = Principal("GWA", "a", training.bench.identity, allow=("b/train/0*", "b/train/18*"))
     training.rules = Rules(
         [
@@ -237,7 +237,7 @@ async def test_allow_list_and_rules_bound_what_is_loaded(training: Training) -> 
 
 
 async def test_loads_are_given_only_to_who_may_read_them(training: Training) -> None:
-    """Rule: what was loaded with one reader's rights is granted to no other."""
+    """Rule: a load with one reader's rights grants no other reader anything."""
     await training.train(ORDER[:60])
     bob = OriginIdentity("default", BOB.access_key_id)
     key = ObjectKey("default", "b", training.fetched()[0].removeprefix("/b/"))
@@ -249,7 +249,7 @@ async def test_loads_are_given_only_to_who_may_read_them(training: Training) -> 
 async def test_rights_withdrawn_in_the_middle_end_the_loads(
     training: Training, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule: loads that the origin refuses are logged once; a few later nothing is asked for any more."""
+    """Rule: refused loads are logged once; after a few more the loading stops."""
     await training.train(ORDER[:30])
     training.bench.origin.deny(ALICE.access_key_id, "b/train/*")
     with caplog.at_level(logging.INFO, "larder.streams"):
@@ -280,7 +280,7 @@ async def test_a_prefix_deleted_meanwhile_ends_the_loads(training: Training) -> 
 
 
 async def test_a_refused_listing_is_asked_for_once(training: Training, caplog: pytest.LogCaptureFixture) -> None:
-    """Rule: nothing is loaded, it is logged once, and asked for again a thousand reads later."""
+    """Rule: a refused listing loads nothing, is logged once, and is tried again a thousand reads later."""
 
     def refuse(_: int) -> ListingPage:
         raise ListingRefused(403)
@@ -291,7 +291,7 @@ async def test_a_refused_listing_is_asked_for_once(training: Training, caplog: p
 
 
 async def test_a_listing_that_repeats_itself_ends(training: Training) -> None:
-    """Rule: a store that gives one page for ever, or empty ones, is not listed for ever."""
+    """Rule: a store that repeats one page, or sends empty ones, does not keep the listing going."""
     same = ListingPage((ListedObject(NAMES[3], SMALL), ListedObject(NAMES[5], SMALL)), (), True, "")
     await again(training, lambda _: same).train(ORDER[:100])
     assert training.pages.count <= 5
@@ -313,7 +313,7 @@ async def test_an_endless_listing_is_given_up(training: Training) -> None:
 
 
 async def test_loads_that_nobody_reads_end(training: Training) -> None:
-    """Rule: readers that keep to a few objects, whatever the pattern is taken for, have a bounded number of others loaded."""
+    """Rule: for readers of a few objects, the number of other objects loaded is bounded, whatever the pattern."""
     hot = ORDER[:40]
     for _ in range(12):
         await training.train(random.Random(3).sample(hot, len(hot)))
@@ -325,7 +325,7 @@ async def test_loads_that_nobody_reads_end(training: Training) -> None:
     "names", [["a b", "a%2Fb", "Ä", "ä", "🎈", "~", "!", "z/../y"], ["-", "--", "A", "a", "0", "00"]]
 )
 async def test_names_that_sort_oddly_are_each_loaded_once(training: Training, names: list[str]) -> None:
-    """Rule: whatever sorts before or after, in bytes or in letters, a walk comes to every object once."""
+    """Rule: a walk loads each object once, however the names sort in bytes or letters."""
     odd = [f"train/{name}{number}" for number in range(8) for name in names]
     put(training.bench, odd)
     await training.train(ORDER)
@@ -335,7 +335,7 @@ async def test_names_that_sort_oddly_are_each_loaded_once(training: Training, na
 
 
 async def test_blocks_of_a_large_object_are_loaded(training: Training) -> None:
-    """Rule: an object whose blocks are read at random is loaded block by block; one of which small ranges are read is not."""
+    """Rule: an object whose blocks are read at random is loaded by blocks; one with small ranges is not."""
     training.bench.origin.put("b", "shard", bytes(60 * BLOCK))
     training.bench.origin.put("b", "table", bytes(60 * BLOCK))
     training.rooms = {"b/shard": PoolRoom(10**9), "b/table": PoolRoom(10**9)}
@@ -356,7 +356,7 @@ async def test_what_is_remembered_of_loads_is_bounded(training: Training, monkey
 
 
 async def test_a_stream_that_is_gone_leaves_nothing(training: Training) -> None:
-    """Rule: loads of a stream that the tree has forgotten count as wasted, and nothing is kept of it."""
+    """Rule: loads of a stream that the tree has dropped count as wasted, and its state is dropped."""
     await training.train(ORDER[:60])
     before = STREAM_PREFETCHED.labels("wasted")._value.get()
     unread = len(training.whole._unread)

@@ -88,7 +88,7 @@ async def test_a_refused_change_of_rights_forgets_nothing(bench: Bench) -> None:
 
 
 async def test_a_grant_from_before_a_change_of_rights_is_not_noted_after_it(bench: Bench) -> None:
-    """Rule: a check whose answer is on its way while the rights change proves nothing, and is made again."""
+    """Rule: a check in progress while the rights change proves nothing, and is made again."""
     bench.origin.put("b", "k", b"x")
     await bench.read("k")
     await bench.settle()
@@ -109,7 +109,7 @@ async def test_a_grant_from_before_a_change_of_rights_is_not_noted_after_it(benc
 @pytest.mark.parametrize("freshness", [600.0, ALWAYS, IMMUTABLE])
 @pytest.mark.parametrize("directive", ["no-store", "private"])
 async def test_an_object_that_may_no_longer_be_kept_is_dropped(bench: Bench, freshness: float, directive: str) -> None:
-    """Rule: a check asks what the first read asked; an object with the same ETag that may not be kept any more is forgotten."""
+    """Rule: a check applies the rules of the first read; an object with the same ETag that may no longer be kept is dropped."""
     bench.engine.services.rules = Rules([Caching(freshness=freshness, grant=600)])
     bench.origin.put("b", "k", b"x")
     await bench.read("k")
@@ -157,7 +157,7 @@ async def test_an_object_that_changed_in_the_middle_of_a_body_is_forgotten(bench
 
 
 async def test_a_change_is_not_held_against_the_newer_object(bench: Bench) -> None:
-    """Rule: a slow reader of an object that was written meanwhile does not forget what was cached since."""
+    """Rule: a slow reader of an overwritten object does not make the gateway forget the newer one."""
     await partly(bench)
     slow = await bench.open("k")
     newer = os.urandom(len(LARGE))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gateway.fleet.jobs import Beat, JobRecord, Jobs
 from gateway.policies.space.chunk_order import Opening
-from gateway.policies.space.plan import Phase
+from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals
 
 D1, D2 = "1" * 64, "2" * 64

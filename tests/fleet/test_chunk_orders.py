@@ -18,7 +18,7 @@ from tests.fleet.job_book import D1, D2, LONG, beat, order, record
 
 
 async def test_every_rank_gets_the_order_of_the_first(jobs: Jobs) -> None:
-    """Rule: of all that ask for the order of an epoch at once, whatever they propose, everybody gets the same answer."""
+    """Rule: concurrent requests for the order of an epoch get the same answer, whatever they propose."""
     await jobs.register(record(ranks=8))
     proposals = [[*range(place, 8), *range(place)] for place in range(8)]
     orders = await asyncio.gather(*(order(jobs, "t/j", 0, proposal, None) for proposal in proposals))
@@ -66,7 +66,7 @@ async def test_a_sequence_set_anew_is_seen_though_it_is_the_same(jobs: Jobs, red
 
 
 async def test_a_redis_that_lost_everything_gets_no_order(jobs: Jobs, redis: Redis) -> None:
-    """Rule: what was decided before Redis lost its data is not written into the new one; the job registers and asks again."""
+    """Rule: orders from before Redis lost its data are not written into it; the job registers and asks again."""
     await jobs.register(record())
     late = await decided(jobs, Opening("t/j", 0, (0, 1, 2), -1))
     await redis.flushdb()
@@ -77,7 +77,7 @@ async def test_a_redis_that_lost_everything_gets_no_order(jobs: Jobs, redis: Red
 
 
 async def test_what_changes_at_every_attempt_is_given_up(redis: Redis) -> None:
-    """Rule: a change is tried a bounded number of times; the error is one of Redis being unable, so that clients try again."""
+    """Rule: a change is tried a bounded number of times; the error then lets clients try again."""
     tries = 0
 
     async def decide() -> Change[None]:
@@ -123,7 +123,7 @@ async def test_old_and_new_nodes_give_one_order(jobs: Jobs, redis: Redis, first:
 
 
 async def test_an_unknown_job_has_no_order(jobs: Jobs) -> None:
-    """Rule: nobody registered it, so nothing is decided for it."""
+    """Rule: an unregistered job gets no order."""
     assert await order(jobs, "t/j", 0, [0, 1], None) is None
 
 
@@ -217,7 +217,7 @@ async def test_a_rank_that_is_late_in_the_epoch_before_changes_nothing(jobs: Job
 
 
 async def test_places_leave_with_their_jobs(jobs: Jobs, redis: Redis) -> None:
-    """Rule: nothing is kept of where a job was that is not there, whatever became of its registration."""
+    """Rule: a job's position is dropped with its registration."""
     await three(jobs)
     for name in "abc":
         await order(jobs, f"t/{name}", 0, [1, 0, 2], -1)
@@ -231,7 +231,7 @@ async def test_places_leave_with_their_jobs(jobs: Jobs, redis: Redis) -> None:
 
 @pytest.mark.parametrize("why", ["alone", "not rotated", "cut otherwise", "the others ended"])
 async def test_who_joins_nobody_takes_its_own_order(jobs: Jobs, why: str) -> None:
-    """Rule: alone, with a dataset that is not rotated, or cut into another number of chunks, a job gets what it proposed."""
+    """Rule: alone, with a dataset that is not rotated, or cut into another number of chunks, a job gets its proposal."""
     await jobs.register(record("a"))
     await jobs.register(record("b"))
     if why != "alone":
@@ -243,7 +243,7 @@ async def test_who_joins_nobody_takes_its_own_order(jobs: Jobs, why: str) -> Non
 
 
 async def test_a_job_of_other_chunks_leads_nobody(jobs: Jobs) -> None:
-    """Rule: who was cut into other chunks than the fleet rotates takes its own order, and leaves the others theirs."""
+    """Rule: a job with other chunks than the fleet rotates takes its own order, and the others keep theirs."""
     for name in ("a", "odd", "b"):
         await jobs.register(record(name))
     assert await order(jobs, "t/a", 0, [2, 0, 1], 0) == [2, 0, 1]
@@ -264,7 +264,7 @@ async def test_other_datasets_have_sequences_of_their_own(jobs: Jobs) -> None:
 
 
 async def test_old_orders_are_forgotten(jobs: Jobs, redis: Redis) -> None:
-    """Rule: the four newest epochs of a job are kept; who asks for an older one has begun again, and decides anew."""
+    """Rule: the four newest epochs of a job are kept; a request for an older one decides again."""
     await jobs.register(record())
     for epoch in range(20):
         await order(jobs, "t/j", epoch, [0, 1, 2], None)

@@ -32,7 +32,7 @@ def world(fleet: World) -> World:
 
 
 def test_a_dead_home_is_a_miss(world: World) -> None:
-    """Rule: what a node that was killed was home of is had from the next home or the origin, within the same batch."""
+    """Rule: items of a killed home come from the next home or the origin, within the same batch."""
     made = world.dataset(bytes_of(90, 2000, "dead"))
     made.read(world.nodes[0], range(90))
     lost = sum(home == "node-2" for home in world.homes(made))
@@ -46,7 +46,7 @@ def test_a_dead_home_is_a_miss(world: World) -> None:
 
 
 def test_a_home_that_hangs_is_given_up(world: World) -> None:
-    """Rule: a home whose processes stand still delays a batch, and no more; nothing is lost or delivered twice."""
+    """Rule: a home whose processes are stopped only delays a batch; no item is lost or delivered twice."""
     made = world.dataset(bytes_of(60, 2000, "hang"))
     made.read(world.nodes[0], range(60))
     with paused(world.nodes[2].process.pid):
@@ -56,7 +56,7 @@ def test_a_home_that_hangs_is_given_up(world: World) -> None:
 
 
 def test_a_home_that_dies_half_way(world: World) -> None:
-    """Rule: of an answer that breaks off, what came whole counts, and only the rest is asked for again."""
+    """Rule: complete items of a broken answer count, and only the rest is requested again."""
     made = world.dataset(bytes_of(90, 2000, "half"))
     world.known(made)
     far = [index for index, home in enumerate(world.homes(made)) if home == "node-2"]
@@ -73,7 +73,7 @@ def test_a_home_that_dies_half_way(world: World) -> None:
 
 
 def test_what_a_node_that_joins_is_home_of_moves_when_it_is_wanted(world: World) -> None:
-    """Rule: a join moves nothing; an item that is asked for moves to its new home without a read of the origin."""
+    """Rule: a join moves nothing; a requested item moves to its new home without a read of the origin."""
     world.kill(2, cache=False)
     world.await_nodes(0, 1)
     made = world.dataset(bytes_of(120, 2000, "join"))
@@ -90,7 +90,7 @@ def test_what_a_node_that_joins_is_home_of_moves_when_it_is_wanted(world: World)
 
 
 def test_a_node_that_leaves_is_asked_for_nothing_more(world: World) -> None:
-    """Rule: a node that is told to stop hands its part to the others; batches in flight and after it come whole."""
+    """Rule: a stopping node hands its part to the others; batches in flight and after it are complete."""
     made = world.dataset(bytes_of(90, 2000, "leave"))
     made.read(world.nodes[0], range(90))
     with ThreadPoolExecutor(4) as pool:

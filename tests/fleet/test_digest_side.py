@@ -41,7 +41,7 @@ def test_what_a_home_has_is_a_hit_everywhere(world: World) -> None:
 
 
 def test_items_at_home_cause_no_traffic(world: World) -> None:
-    """Rule: a gateway all of whose items are at home and resident asks no other node anything."""
+    """Rule: a gateway that is home of all items of a batch sends no request to another node."""
     made = world.dataset(bytes_of(60, 1000, "local"))
     mine = [index for index, home in enumerate(world.homes(made)) if home == "node-0"]
     assert len(mine) > 5
@@ -53,7 +53,7 @@ def test_items_at_home_cause_no_traffic(world: World) -> None:
 
 
 def test_substitutes_come_out_of_the_caches_of_the_fleet(world: World) -> None:
-    """Rule: candidates that their homes have are hits, wherever those are; nothing is read from the origin for them."""
+    """Rule: candidates in their homes' caches are hits, on any node; none is read from the origin."""
     made = world.dataset(bytes_of(200, 1500, "substitutes"))
     warm = list(range(0, 200, 2))
     made.read(world.nodes[1], warm)
@@ -68,7 +68,7 @@ def test_substitutes_come_out_of_the_caches_of_the_fleet(world: World) -> None:
 
 
 def test_a_substitutable_batch_is_made_up_from_the_origin(world: World) -> None:
-    """Rule: what no cache has is fetched by its home, as many as are wanted, each once; cached ones come first."""
+    """Rule: uncached candidates are fetched by their homes, as many as are needed, each once; cached ones come first."""
     made = world.dataset(bytes_of(150, 1500, "made up"))
     made.read(world.nodes[2], range(40))
     received = decoded(range(150), made.ask(world.nodes[0], range(150), "mode=substitute&take=90").body)
@@ -79,14 +79,14 @@ def test_a_substitutable_batch_is_made_up_from_the_origin(world: World) -> None:
 
 
 def test_a_lookup_speaks_for_the_fleet(world: World) -> None:
-    """Rule: what is resident at its home counts as resident at every gateway."""
+    """Rule: an item that is resident at its home counts as resident at every gateway."""
     made = world.dataset(bytes_of(50, 900, "lookup"))
     made.read(world.nodes[0], range(20))
     assert [made.missing(node) for node in world.nodes] == [list(range(20, 50))] * 3
 
 
 def test_each_home_prefetches_its_part(world: World) -> None:
-    """Rule: what is announced at one gateway is read ahead by its homes, once, and is a hit everywhere."""
+    """Rule: items announced at one gateway are read ahead by their homes, once, and are hits everywhere."""
     made = world.dataset(bytes_of(90, 1000, "prefetch"))
     made.read(world.nodes[0], range(10))
     reply = made.ask(world.nodes[0], range(90), "mode=prefetch")
@@ -97,7 +97,7 @@ def test_each_home_prefetches_its_part(world: World) -> None:
 
 
 def test_without_caching_there_are_no_homes(world: World) -> None:
-    """Rule: a dataset that is not cached is read from the origin by whichever gateway is asked, and nobody is asked besides."""
+    """Rule: an uncached dataset is read from the origin by the requested gateway alone."""
     made = world.dataset(bytes_of(30, 1000, "none"), caching="none")
     before = world.nodes[0].metric("larder_peer_requests_total")
     for _ in range(2):
@@ -136,7 +136,7 @@ def test_items_larger_than_memory_allows_are_streamed_from_their_home(world: Wor
 
 
 def test_items_count_once_for_clients_and_apart_for_nodes(world: World) -> None:
-    """Rule: in the fleet's sum of larder_batch_items_total each item of a client counts once; what nodes ask counts apart."""
+    """Rule: the fleet's sum of larder_batch_items_total counts each item of a client once; nodes' requests count apart."""
     made = world.dataset(bytes_of(60, 1000, "counted"))
     far = sum(home != "node-0" for home in world.homes(made))
 
@@ -151,7 +151,7 @@ def test_items_count_once_for_clients_and_apart_for_nodes(world: World) -> None:
 
 
 def test_an_object_that_was_read_by_its_path_is_not_read_again(world: World) -> None:
-    """Rule: the home of an item asks the home of its path before the origin; what a reader by name brought is taken over."""
+    """Rule: the home of an item asks the home of its path before the origin, and takes over an object read by its name."""
     made = world.dataset(bytes_of(40, 5000, "by path"))
     client = world.nodes[0].client()
     for row, body in zip(made.rows, made.bodies, strict=True):

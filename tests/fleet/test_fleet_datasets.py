@@ -57,7 +57,7 @@ def test_what_one_gateway_knows_all_know_at_once(world: World) -> None:
 
 
 def test_a_copy_is_the_same_registration(world: World) -> None:
-    """Rule: what another gateway copied answers as the first: items, their places, how they are cached, since when."""
+    """Rule: a copy answers like the original: items, their places, their mode, its time."""
     made = world.dataset(bytes_of(30, 500, "copied"), caching="static")
     shown_by = [ask(node, "GET", f"/v1/datasets/{made.name}").json for node in world.nodes]
     for document in shown_by:
@@ -68,7 +68,7 @@ def test_a_copy_is_the_same_registration(world: World) -> None:
 
 
 def test_a_replaced_name_is_noticed_everywhere(world: World) -> None:
-    """Rule: a name that is registered anew at one gateway means the new dataset at all of them within about a second."""
+    """Rule: a name that is replaced at one gateway means the new dataset at all of them within about a second."""
     made = world.dataset(bytes_of(10, 500, "first"))
     eventually_shown(world, made.name, made.id)
     second = replaced(world, made, bytes_of(12, 500, "second"))
@@ -87,7 +87,7 @@ def test_a_removed_name_is_gone_everywhere(world: World) -> None:
 
 
 def test_tenants_stay_apart(world: World) -> None:
-    """Rule: a name of one tenant means nothing to another, at any gateway, and both may use the same."""
+    """Rule: a tenant's name means nothing to another tenant, at any gateway, and both may use the same."""
     mine = world.dataset(bytes_of(10, 500, "mine"))
     assert [shown(node, mine.name, GWB) for node in world.nodes] == ["UnknownDataset"] * 3
     assert [shown(node, mine.id, GWB) for node in world.nodes] == ["UnknownDataset"] * 3
@@ -98,7 +98,7 @@ def test_tenants_stay_apart(world: World) -> None:
 
 
 def test_a_redis_that_forgets_contradicts_nothing(world: World) -> None:
-    """Rule: after a flush every gateway knows what it knew, and the table is filled again for those that did not."""
+    """Rule: after a flush every gateway keeps its registrations, and fills the table again for the others."""
     made = world.dataset(bytes_of(10, 500, "flushed"))
     assert shown(world.nodes[1], made.name) == made.id
     world.redis.flush()
@@ -108,7 +108,7 @@ def test_a_redis_that_forgets_contradicts_nothing(world: World) -> None:
 
 
 def test_without_redis_what_is_known_goes_on(world: World) -> None:
-    """Rule: with Redis down, a registration works where it is made and is told later; a removal is refused."""
+    """Rule: with Redis down, a registration works at its gateway and is announced later; a removal is refused."""
     made = world.dataset(bytes_of(10, 500, "down"))
     eventually_shown(world, made.name, made.id)
     world.redis.kill()
@@ -125,7 +125,7 @@ def test_without_redis_what_is_known_goes_on(world: World) -> None:
 
 
 def test_a_node_that_was_away_hears_what_it_missed(world: World) -> None:
-    """Rule: what a node has on disk from before it was killed counts only if the fleet's table still says so."""
+    """Rule: a killed node's registrations on disk count only if the fleet's table still has them."""
     kept, gone, changed = (world.dataset(bytes_of(10, 500, name)) for name in ("kept", "gone", "changed"))
     for made in (kept, gone, changed):
         eventually_shown(world, made.name, made.id)

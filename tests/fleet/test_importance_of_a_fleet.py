@@ -79,7 +79,7 @@ def test_the_fleet_keeps_the_most_important_of_all_homes(world: World) -> None:
 
 
 def test_a_client_that_no_longer_reaches_the_nodes_leaves_nothing_old(world: World) -> None:
-    """Rule: what one gateway passes on of a whole part of all homes replaces what the client had sent to a home directly."""
+    """Rule: a whole part that one gateway forwards for all homes replaces earlier parts sent to a home directly."""
     made = world.dataset(bytes_of(ITEMS, 100, "unreachable"), caching="full")
     join(world.nodes[0], "cut-off", made)
     own = [index for index, home in enumerate(world.homes(made)) if home == "node-1"]

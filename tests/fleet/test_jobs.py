@@ -14,14 +14,14 @@ from gateway.fleet import connection
 from gateway.fleet import jobs as module
 from gateway.fleet.jobs import Jobs, OtherDataset, TooManyJobs, merged
 from gateway.policies.job_limits import JobLimits
-from gateway.policies.space.plan import Phase
+from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals
 from tests.fleet.job_book import D1, D2, LONG, SHORT, beat, order, record
 from tests.fleet.waiting import eventually
 
 
 async def test_ranks_join_one_job(jobs: Jobs) -> None:
-    """Rule: the first registration of a name is new, the others join it, and what was said last counts."""
+    """Rule: the first registration of a name is new, the others join it, and the latest values count."""
     assert await jobs.register(record()) is True
     assert await jobs.register(record()) is False
     assert await jobs.register(replace(record(), gpus=8)) is False
@@ -52,7 +52,7 @@ async def test_the_zone_has_room_for_so_many(redis: Redis) -> None:
 
 
 async def test_a_tenant_has_room_for_so_many(redis: Redis) -> None:
-    """Rule: nobody takes the places of all others; a place is free again when a job is removed, or gone."""
+    """Rule: one tenant cannot take all places; a place is free again when a job is removed, or gone."""
     jobs = Jobs(redis, "larder:z:", LONG, JobLimits(tenant=2))
     await jobs.register(record("a"))
     await jobs.register(record("b"))
@@ -84,7 +84,7 @@ async def test_jobs_are_listed_page_by_page(jobs: Jobs, monkeypatch: pytest.Monk
 
 
 async def test_registrations_are_read_when_they_change(jobs: Jobs, redis: Redis) -> None:
-    """Rule: every node asks for them with each heartbeat, so an answer that nobody has changed costs no reading."""
+    """Rule: every node asks with each heartbeat, so an unchanged answer costs no reading."""
 
     async def readings() -> int:
         return int((await redis.info("commandstats")).get("cmdstat_hgetall", {"calls": 0})["calls"])
@@ -117,7 +117,7 @@ async def test_registrations_of_earlier_versions_are_read_sooner_or_later(
 
 
 async def test_jobs_are_told_apart_by_tenant_and_zone(jobs: Jobs, redis: Redis) -> None:
-    """Rule: equal names of two tenants are two jobs, also when a tenant's name has a slash; another zone has none of them."""
+    """Rule: equal names of two tenants are two jobs, also when a tenant's name has a slash; zones are separate."""
     for tenant in ("t", "t/u", "u"):
         await jobs.register(record(tenant=tenant))
     assert [job.record.tenant for job in await jobs.of_tenant("t")] == ["t"]
@@ -126,7 +126,7 @@ async def test_jobs_are_told_apart_by_tenant_and_zone(jobs: Jobs, redis: Redis) 
 
 
 async def test_a_heartbeat_needs_a_job(jobs: Jobs) -> None:
-    """Rule: the heartbeat of a job that nobody registered changes nothing, and its sender is told."""
+    """Rule: the heartbeat of an unregistered job changes nothing, and its sender gets an error."""
     assert await jobs.beat("t/j", beat()) is None
     assert (await jobs.all())[1] == []
 
@@ -153,7 +153,7 @@ async def test_the_slowest_rank_says_where_the_job_is(jobs: Jobs) -> None:
 
 
 async def test_a_job_that_is_silent_is_gone(redis: Redis) -> None:
-    """Rule: after the time of silence on Redis's clock nothing is left of a job: neither itself nor its ranks nor its orders."""
+    """Rule: after the time of silence on Redis's clock a job is gone with its ranks and its orders."""
     jobs = Jobs(redis, "larder:z:", SHORT)
     await jobs.register(record())
     await jobs.beat("t/j", beat())
@@ -169,7 +169,7 @@ async def test_a_job_that_is_silent_is_gone(redis: Redis) -> None:
 
 
 def test_a_silent_rank_holds_nothing_up() -> None:
-    """Rule: a rank that was silent for too long says nothing about the job's place, but what it has counted stays."""
+    """Rule: a silent rank does not count for the job's position, but its totals stay."""
     ages = [(0.1, beat(0, 3, (1,), 1, steps=4)), (31.0, beat(1, 0, (7,), 1, steps=2)), (0.1, beat(7, 0, (5,), 1))]
     known = merged(record(), 0.0, 0.1, ages, 30.0)
     assert (known.epoch, known.upcoming, known.ranks_heard) == (3, (1,), 1)
@@ -177,7 +177,7 @@ def test_a_silent_rank_holds_nothing_up() -> None:
 
 
 def test_a_rank_that_has_ended_holds_nothing_up() -> None:
-    """Rule: a rank with nothing upcoming says nothing about the job's place, unless all ranks have ended."""
+    """Rule: a rank with nothing upcoming does not count for the job's position, unless all ranks have ended."""
     ended = (0.1, beat(0, 2, (), 0))
     known = merged(record(), 0.0, 0.1, [ended, (0.1, beat(1, 4, (6, 7), 2))], 30.0)
     assert (known.epoch, known.upcoming, known.ranks_heard) == (4, (6, 7), 2)
@@ -187,7 +187,7 @@ def test_a_rank_that_has_ended_holds_nothing_up() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50)), max_size=12))
 def test_totals_never_shrink_while_ranks_only_go_on(said: list[tuple[int, int]]) -> None:
-    """Rule: whichever rank is heard of in whichever order, the job's totals only grow as long as the ranks' own do."""
+    """Rule: the job's totals only grow while its ranks' do, in any order of heartbeats."""
     ranks: dict[int, int] = {}
     before = PhaseTotals()
     for rank, more in said:
@@ -199,7 +199,7 @@ def test_totals_never_shrink_while_ranks_only_go_on(said: list[tuple[int, int]])
 
 
 async def test_what_a_job_registered_is_asked_for_without_its_ranks(jobs: Jobs, redis: Redis) -> None:
-    """Rule: at the start of an epoch all ranks ask at once, and what each costs does not grow with how many they are."""
+    """Rule: at the start of an epoch all ranks ask at once, and the cost of each does not grow with their number."""
     await jobs.register(record(ranks=64))
     for rank in range(64):
         await jobs.beat("t/j", beat(rank))
@@ -211,7 +211,7 @@ async def test_what_a_job_registered_is_asked_for_without_its_ranks(jobs: Jobs, 
 
 @pytest.mark.parametrize("text", ["", "no number {}", "1 {", "1 5", "1 {}", '1 {"tenant":"t","dataset":"d","ranks":1}'])
 async def test_what_is_no_job_is_in_nobodys_way(jobs: Jobs, redis: Redis, text: str) -> None:
-    """Rule: what another version wrote, or nobody, is an unknown job: the others go on, and it may register again."""
+    """Rule: an entry of another version is an unknown job: the others go on, and it may register again."""
     await jobs.register(record("good"))
     await redis.hset("larder:z:jobs", "t/j", text)
     await redis.zadd("larder:z:jobs:seen", {"t/j": 2.0**52})
@@ -232,7 +232,7 @@ async def test_what_is_no_job_is_in_nobodys_way(jobs: Jobs, redis: Redis, text: 
 
 @pytest.mark.parametrize("document", ['"ranks":0', '"ranks":-1', '"size":-5', '"items":1.5'])
 async def test_a_job_out_of_bounds_is_unknown(jobs: Jobs, redis: Redis, document: str) -> None:
-    """Rule: a registration in Redis whose numbers cannot be is no job, and disturbs no decision about the others."""
+    """Rule: a registration with impossible numbers is no job, and disturbs no decision about the others."""
     await jobs.register(record("good"))
     await jobs.register(record())
     name = document.split(":")[0]
@@ -244,7 +244,7 @@ async def test_a_job_out_of_bounds_is_unknown(jobs: Jobs, redis: Redis, document
 
 @pytest.mark.parametrize("text", ["", "1", "x {}", '1 {"e":0}', '1 {"e":0,"u":[],"l":-1,"t":{},"q":0}'])
 async def test_a_heartbeat_that_cannot_be_read_hides_its_job(jobs: Jobs, redis: Redis, text: str) -> None:
-    """Rule: a rank of another version says nothing that is believed; the other jobs go on."""
+    """Rule: a heartbeat of another version is ignored; the other jobs go on."""
     await jobs.register(record("good"))
     await jobs.register(record())
     await redis.hset("larder:z:job:t/j", "0", text)
@@ -252,7 +252,7 @@ async def test_a_heartbeat_that_cannot_be_read_hides_its_job(jobs: Jobs, redis: 
 
 
 async def test_sizes_outlive_jobs_until_nobody_needs_them(jobs: Jobs) -> None:
-    """Rule: what a dataset's size is stays known for an operator's decision after its jobs ended, and is then forgotten."""
+    """Rule: a dataset's size stays known for an operator's decision after its jobs ended, and is then forgotten."""
     await jobs.register(record())
     await jobs.remove("t/j")
     assert await jobs.sizes([D1, D2]) == {D1: (1000, 10, "auto")}

@@ -36,7 +36,7 @@ def test_a_filter_matches_what_it_names(wanted: LiveFilter, matches: bool) -> No
 
 
 async def test_a_follower_gets_what_workers_answered(redis: Redis) -> None:
-    """Rule: each follower gets what its filter matches, once, from all workers, and nothing once it has gone."""
+    """Rule: each follower gets the matching requests once, from all workers, and none after it has left."""
     exchange = LiveExchange(redis, "larder:z:")
     await exchange.follow(ME, LiveFilter(status="2xx"))
     await exchange.follow(OTHER, LiveFilter(status="5xx"))
@@ -52,7 +52,7 @@ async def test_a_follower_gets_what_workers_answered(redis: Redis) -> None:
 
 
 async def test_what_is_too_much_is_dropped_and_counted(redis: Redis) -> None:
-    """Rule: a worker keeps so many between two turns, Redis so many for a follower; what is dropped is counted."""
+    """Rule: a worker's and a follower's backlogs are bounded; dropped requests are counted."""
     exchange = LiveExchange(redis, "larder:z:")
     await exchange.follow(ME, LiveFilter())
     worker = LiveRequests(exchange)

@@ -109,7 +109,7 @@ def test_batches_are_read_by_others(cutting: Cutting, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["cut", "silent"])
 def test_what_the_lost_node_has_is_still_a_hit(cutting: Cutting, how: str) -> None:
-    """Rule: a home that has lost its origin stays home of what it has cached: nothing of that is read again."""
+    """Rule: a home that has lost its origin stays home of its cached items: none is read again."""
     made = cutting.dataset(60, f"{how}-warm")
     made.read(cutting.world.nodes[0], range(60))
     path, body = cutting.object(f"{how}-warm")
@@ -123,7 +123,7 @@ def test_what_the_lost_node_has_is_still_a_hit(cutting: Cutting, how: str) -> No
 
 @pytest.mark.parametrize("how", ["cut", "silent"])
 def test_cold_objects_are_read_by_the_next_node(cutting: Cutting, how: str) -> None:
-    """Rule: a cold object whose home has lost its origin is read by the next node, for all, also for the lost node's clients."""
+    """Rule: a cold object whose home has lost its origin is read by the next node, also for the lost node's clients."""
     objects = [cutting.object(f"{how}-cold-{number}") for number in range(3)]
     with cutting.lost(how):
         for path, body in objects:
@@ -136,7 +136,7 @@ def test_cold_objects_are_read_by_the_next_node(cutting: Cutting, how: str) -> N
 
 @pytest.mark.parametrize("how", ["cut", "silent"])
 def test_no_stale_bytes_while_another_node_reaches_the_origin(cutting: Cutting, how: str) -> None:
-    """Rule: an object to be checked whose home has lost its origin is read through another node, so that a change is seen."""
+    """Rule: an object whose home has lost its origin is checked through another node, so that a change is seen."""
     path, _ = cutting.object(f"always/{how}")
     get(cutting.world.nodes[0], path)
     changed = cutting.origin.put(path, content(40_000, "changed"))
@@ -147,7 +147,7 @@ def test_no_stale_bytes_while_another_node_reaches_the_origin(cutting: Cutting, 
 
 @pytest.mark.parametrize("how", ["cut", "silent"])
 def test_the_lost_node_says_so(cutting: Cutting, how: str) -> None:
-    """Rule: while its origin is lost a node is ready, and names in /-/readyz what reads can still do; then it is fine again."""
+    """Rule: while its origin is lost a node is ready, with the possible reads in /-/readyz; afterwards it has no problem."""
     path, _ = cutting.object(f"{how}-said")
     node = cutting.world.nodes[LOST]
     with cutting.lost(how):

@@ -17,13 +17,13 @@ from gateway.fleet.embedded import EmbeddedRedis
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob
 from gateway.fleet.leadership import Leadership
 from gateway.fleet.plans import Plans
-from gateway.fleet.read_times import ReadTimes
 from gateway.fleet.reports import NodeReport
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.datasets import CachingMode
 from gateway.policies.space.autocache import StageProfile
 from gateway.policies.space.cache_mode import PipelineProfile
-from gateway.policies.space.plan import Phase, Plan
+from gateway.policies.space.orders import Phase
+from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals
 from tests.fleet.conftest import counted
 from tests.fleet.waiting import eventually
@@ -89,7 +89,7 @@ async def with_a_chunk(redis: Redis, one: Worker) -> None:
 
 
 async def test_the_leader_decides_and_all_follow(redis: Redis) -> None:
-    """Rule: a job's dataset gets its two chunks, what it wants first is loaded first, and every worker has the same plan."""
+    """Rule: a job's dataset gets its two chunks, the first one is loaded first, and every worker has the same plan."""
     first, second = worker(redis, "a"), worker(redis, "b")
     await join(redis)
     await turned(first)
@@ -117,7 +117,7 @@ async def test_the_leader_of_an_idle_zone_asks_little(redis: Redis, monkeypatch:
 
 
 async def test_the_plan_that_is_followed_can_be_seen(redis: Redis) -> None:
-    """Rule: jobs by phase, datasets by treatment and the space given away are gauges; what the leader changes is counted."""
+    """Rule: jobs by phase, datasets by treatment and the allocated space are gauges; the leader's changes are counted."""
     before = {what: counted("larder_plan_changes_total", what=what) for what in ("allocated", "judged", "loaded")}
     probes = counted("larder_job_phases_total", phase="steady")
     leader = worker(redis, "a")
@@ -161,7 +161,7 @@ async def test_another_goes_on_from_where_the_leader_was(redis: Redis) -> None:
 
 
 async def test_who_may_not_lead_does_not(redis: Redis) -> None:
-    """Rule: a worker whose node is not READY any more gives the lease back and follows."""
+    """Rule: a worker whose node is no longer READY gives the lease back and follows."""
     first, second = worker(redis, "a"), worker(redis, "b")
     await join(redis)
     await turned(first)
@@ -182,7 +182,7 @@ class Interrupted(Jobs):
 
 
 async def test_a_deposed_leader_is_refused_and_stops(redis: Redis) -> None:
-    """Rule: who decides while another has taken the lease has its plan refused, counts that, and leads no more."""
+    """Rule: a leader whose lease another has taken has its plan refused, counts that, and follows."""
     await join(redis)
     deposed = worker(redis, "a", jobs=Interrupted(redis, Z, LONG))
     before = metrics.MANAGER_DEPOSED._value.get()
@@ -194,7 +194,7 @@ async def test_a_deposed_leader_is_refused_and_stops(redis: Redis) -> None:
 
 
 async def test_an_emptied_redis_takes_no_chunk_from_anybody(redis: Redis) -> None:
-    """Rule: after Redis was emptied the plan that is known is published again, and nothing is decided until its jobs are back."""
+    """Rule: after Redis was emptied the known plan is published again, and nothing is decided until its jobs are back."""
     first, second = worker(redis, "a"), worker(redis, "b")
     await with_a_chunk(redis, first)
     await second.manager.turn()
@@ -223,7 +223,7 @@ async def test_jobs_that_do_not_come_back_hold_nothing_for_ever(redis: Redis) ->
 
 
 async def test_a_lost_redis_freezes_the_plan(redis_server: EmbeddedRedis, redis: Redis) -> None:
-    """Rule: with Redis down a turn raises nothing, changes nothing, and nobody leads."""
+    """Rule: with Redis down a turn raises nothing, changes nothing, and no worker leads."""
     first = worker(redis, "a")
     await with_a_chunk(redis, first)
     before = first.plan
@@ -267,7 +267,7 @@ async def test_a_plan_that_was_taken_although_nobody_said_so_is_gone_on_from(red
 
 
 async def test_one_tenants_claim_of_a_size_is_not_everybodys(redis: Redis) -> None:
-    """Rule: lengths are claims; of a dataset that several tenants have, the size is what most say, not what one of them does."""
+    """Rule: lengths are claims; the size of a dataset of several tenants is the one that most of them state."""
     leader, jobs = worker(redis, "a"), Jobs(redis, Z, LONG)
     for tenant, size in (("a", 10_000), ("b", 10_000), ("u", 0), ("v", 1), ("z", 10**15)):
         await jobs.register(replace(RECORD, tenant=tenant, size=size))
@@ -277,7 +277,7 @@ async def test_one_tenants_claim_of_a_size_is_not_everybodys(redis: Redis) -> No
 
 
 async def test_what_changes_is_remembered_with_its_reason(redis: Redis) -> None:
-    """Rule: the history tells of datasets, chunks and jobs what changed under which version, newest first, each once."""
+    """Rule: the history has the changes of datasets, chunks and jobs with their versions, newest first, each once."""
     leader = worker(redis, "a")
     await with_a_chunk(redis, leader)
     for _ in range(3):
@@ -291,7 +291,7 @@ async def test_what_changes_is_remembered_with_its_reason(redis: Redis) -> None:
 
 
 async def test_a_dataset_without_jobs_keeps_its_space_while_there_is_room(redis: Redis) -> None:
-    """Rule: when the last job has gone, what was allocated stays in the plan."""
+    """Rule: when the last job has gone, its dataset keeps its space in the plan."""
     leader = worker(redis, "a")
     await with_a_chunk(redis, leader)
     await Jobs(redis, Z, LONG).remove("t/j")
@@ -304,9 +304,6 @@ async def test_a_dataset_without_jobs_keeps_its_space_while_there_is_room(redis:
 async def test_results_of_pipelines_get_space(redis: Redis) -> None:
     """Rule: a job's decision to store results brings their pool into the plan, and the metric counts the pipeline."""
     one = worker(redis, "a")
-    times = ReadTimes(redis, Z)
-    times.note(100, 10_000, 0.001)
-    await times.turn()
     await join(redis)
     end = StageProfile(2, 0.01, 10.0, 100)
     profile = PipelineProfile(0, 0, 100, end, (end,), {2: "results:p"})

@@ -96,7 +96,7 @@ async def grow_older(url: str, seconds: float) -> None:
 
 
 async def test_nodes_learn_of_each_other(redis_server: EmbeddedRedis) -> None:
-    """Rule: after a heartbeat of each, every node knows all, with what they said of themselves, and has the same ring."""
+    """Rule: after a heartbeat of each, every node knows all, with their reports, and has the same ring."""
     async with nodes(redis_server.url, "a", "b", "c") as members:
         assert [states(member) for member in members] == [dict.fromkeys("abc", "READY")] * 3
         assert {member.ring.ids for member in members} == {("a", "b", "c")}
@@ -162,7 +162,7 @@ async def test_the_id_of_a_node_that_left_is_free(redis_server: EmbeddedRedis, s
 
 
 async def test_a_node_that_falls_silent_is_gone_after_its_expiry(redis_server: EmbeddedRedis) -> None:
-    """Rule: a killed node is dropped by the others when its entry has expired, and by nobody before."""
+    """Rule: a killed node is dropped when its entry has expired, and not before."""
     async with nodes(redis_server.url, "a") as [a]:
         b = joined(redis_server.url, node("b"), BRIEF)
         b.ready()
@@ -177,7 +177,7 @@ async def test_a_node_that_falls_silent_is_gone_after_its_expiry(redis_server: E
 
 
 async def test_no_ring_collapses_when_redis_is_flushed(redis_server: EmbeddedRedis) -> None:
-    """Rule: the first to come back hears of nobody else, and keeps the others until they had time to come back."""
+    """Rule: after a flush the first node sees no other, and keeps the known ones until they had time to come back."""
     async with nodes(redis_server.url, "a", "b", "c") as [a, b, c]:
         async with Redis.from_url(redis_server.url) as redis:
             await redis.flushall()
@@ -190,7 +190,7 @@ async def test_no_ring_collapses_when_redis_is_flushed(redis_server: EmbeddedRed
 
 
 async def test_who_does_not_come_back_after_a_flush_is_gone(redis_server: EmbeddedRedis) -> None:
-    """Rule: what is kept without being heard of is kept for as long as its entry would have lasted, no longer."""
+    """Rule: a node that does not come back is kept for as long as its entry would have lasted."""
     async with nodes(redis_server.url, "a") as [a]:
         b = joined(redis_server.url, node("b"), BRIEF)
         await heard(a, b)
@@ -202,7 +202,7 @@ async def test_who_does_not_come_back_after_a_flush_is_gone(redis_server: Embedd
 
 
 async def test_the_fleet_stays_as_known_while_redis_is_lost(caplog: pytest.LogCaptureFixture) -> None:
-    """Rule: nothing expires without Redis, nor when it comes back empty after longer than an expiry; it is said once."""
+    """Rule: no node expires without Redis, nor when it comes back empty after longer than an expiry; one line is logged."""
     with RedisServer() as server:
         url = f"redis://127.0.0.1:{server.port}"
         async with nodes(url, "a") as [a]:
@@ -285,7 +285,7 @@ async def test_who_was_refused_joins_when_the_other_has_expired(
 async def test_a_killed_node_comes_back_at_its_address_at_once(
     redis_server: EmbeddedRedis, stopped_later: Later
 ) -> None:
-    """Rule: who listens where the holder of an id listened, on the same host, and was started later, is its successor."""
+    """Rule: a later start at the same host and port as an id's holder is its successor."""
     async with nodes(redis_server.url, "a", "b") as [a, b]:
         again = stopped_later(joined(redis_server.url, node("b")))
         again.ready()
@@ -331,7 +331,7 @@ async def test_zones_do_not_know_each_other(redis_server: EmbeddedRedis, stopped
 
 
 async def test_the_workers_of_a_node_are_one_node(redis_server: EmbeddedRedis) -> None:
-    """Rule: five workers have one entry; when one knows that the disk was read, all are ready, whoever speaks next."""
+    """Rule: five workers have one entry; when one knows that the disk was read, all are ready."""
     me = node("a")
     async with nodes(redis_server.url, "b") as [b], AsyncExitStack() as stack:
         workers = [joined(redis_server.url, me) for _ in range(5)]
@@ -389,7 +389,7 @@ async def test_clocks_of_nodes_do_not_matter(redis_server: EmbeddedRedis, monkey
 
 
 async def test_who_may_not_join_counts_nobody_as_ready(redis_server: EmbeddedRedis, stopped_later: Later) -> None:
-    """Rule: a node whose id another holds shares with none, so it shows one that is joining; and it names both remedies."""
+    """Rule: a node whose id another holds shows one joining node, and names both remedies."""
     async with nodes(redis_server.url, "a", "b"):
         copy = stopped_later(joined(redis_server.url, node("a", address="http://elsewhere:9000")))
         copy.ready()
@@ -402,7 +402,7 @@ async def test_who_may_not_join_counts_nobody_as_ready(redis_server: EmbeddedRed
 
 @pytest.mark.parametrize("age", [1000, 100])
 async def test_who_was_home_before_a_node_joined(redis_server: EmbeddedRedis, stopped_later: Later, age: float) -> None:
-    """Rule: what is at home at a new node was at home at the next older one in the ring, which may still have it."""
+    """Rule: the previous home of a new node's keys is the next older node in the ring, which may still have them."""
     async with nodes(redis_server.url, "a", "b") as [a, b]:
         await grow_older(redis_server.url, age)
         old = a.ring
@@ -447,7 +447,7 @@ async def test_how_long_nodes_are_ready_survives_a_flush(redis_server: EmbeddedR
 
 
 async def test_after_ten_minutes_everything_has_moved(redis_server: EmbeddedRedis) -> None:
-    """Rule: nobody is asked any longer for what it was home of before that."""
+    """Rule: after ten minutes previous homes are no longer asked."""
     async with nodes(redis_server.url, "a", "b") as [a, b]:
         await grow_older(redis_server.url, 601)
         for member in (a, b, a):
@@ -456,7 +456,7 @@ async def test_after_ten_minutes_everything_has_moved(redis_server: EmbeddedRedi
 
 
 async def test_heartbeats_go_on_by_themselves(redis_server: EmbeddedRedis, stopped_later: Later) -> None:
-    """Rule: once started, a node says and hears everything without being asked, and a change of its state within a heartbeat."""
+    """Rule: a started node sends heartbeats by itself, and a change of its state within one."""
     quick = Pace(heartbeat=0.02, expire=60)
     a = stopped_later(joined(redis_server.url, node("a"), quick))
     b = stopped_later(joined(redis_server.url, node("b"), quick))
@@ -470,7 +470,7 @@ async def test_heartbeats_go_on_by_themselves(redis_server: EmbeddedRedis, stopp
 
 
 async def test_damaged_entries_are_dropped(redis_server: EmbeddedRedis) -> None:
-    """Rule: what is no entry does not keep the nodes from hearing of each other."""
+    """Rule: invalid entries do not keep the nodes from seeing each other."""
     async with nodes(redis_server.url, "a", "b") as [a, _]:
         async with Redis.from_url(redis_server.url) as redis:
             await redis.hset("larder:default:nodes", "x", "nonsense")  # type: ignore[misc]

@@ -22,13 +22,13 @@ def test_a_name_lasts_as_long_as_its_cache(tmp_path: Path) -> None:
 
 
 def test_an_operator_may_write_it(tmp_path: Path) -> None:
-    """Rule: what is in the file counts, with or without the end of a line."""
+    """Rule: the file's text is the id, with or without the end of a line."""
     (tmp_path / "node").write_text("rack-1.gw_2\n")
     assert kept_id(tmp_path, new_boot()) == "rack-1.gw_2"
 
 
 def test_workers_that_start_together_agree(tmp_path: Path) -> None:
-    """Rule: whoever comes first makes the name, and it is there whole or not at all."""
+    """Rule: the first worker makes the name, and it is there whole or not at all."""
     boot = new_boot()
     with ThreadPoolExecutor(8) as pool:
         names = set(pool.map(lambda _: kept_id(tmp_path, boot), range(64)))
@@ -37,7 +37,7 @@ def test_workers_that_start_together_agree(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", [b"", b"two words", b"\xff\xfe", b"x" * 65])
 def test_a_file_that_is_no_name_gives_one_for_this_start(tmp_path: Path, left: bytes) -> None:
-    """Rule: workers of one start agree without it, and what is there is not thrown away."""
+    """Rule: an invalid file stays as it is, and the workers of one start agree on another name."""
     (tmp_path / "node").write_bytes(left)
     one, other = new_boot(), new_boot()
     assert kept_id(tmp_path, one) == kept_id(tmp_path, one) != kept_id(tmp_path, other)
@@ -46,14 +46,14 @@ def test_a_file_that_is_no_name_gives_one_for_this_start(tmp_path: Path, left: b
 
 
 def test_a_cache_that_cannot_be_written_gives_one_for_this_start(tmp_path: Path) -> None:
-    """Rule: a node whose disk is down has a name all the same, and all its workers the same."""
+    """Rule: a node whose disk is down has a name all the same, one for all its workers."""
     (tmp_path / "file").write_text("")
     boot = new_boot()
     assert kept_id(tmp_path / "file" / "cache", boot) == kept_id(tmp_path / "file" / "cache", boot)
 
 
 def test_later_starts_have_greater_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: who succeeds whom at one place can be told from the tokens, and no two are equal."""
+    """Rule: tokens at one place ascend with the starts, and no two are equal."""
     moments = iter([9, 10, 10, 10**18, 10**19])
     monkeypatch.setattr(time, "time_ns", lambda: next(moments))
     tokens = [new_boot() for _ in range(5)]
@@ -63,6 +63,6 @@ def test_later_starts_have_greater_tokens(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_place_is_an_address_at_a_host() -> None:
-    """Rule: it is the same for the same address here, and says nothing else."""
+    """Rule: the same address on one host is the same place, and the place reveals nothing else."""
     assert place_of("http://a:1") == place_of("http://a:1") != place_of("http://a:2")
     assert "a:1" not in place_of("http://a:1")

@@ -40,7 +40,7 @@ def test_workers_of_nodes_are_no_nodes(store: Origin, shared_redis: RedisServer,
 def test_a_node_that_is_told_to_stop_leaves_before_it_has_finished(
     store: Origin, shared_redis: RedisServer, tmp_path: Path
 ) -> None:
-    """Rule: after SIGTERM the others hear at once that it leaves, while it still answers what it was asked."""
+    """Rule: after SIGTERM the others learn at once that the node leaves, while it finishes its requests."""
     ring = Ring(dict.fromkeys(BOTH, 1))
     path = next(f"/b/{number}" for number in range(1000) if ring.ranked(path_key("b", str(number)), 1) == ["node-1"])
     body = store.put(path, content(4 * MIB))
@@ -70,7 +70,7 @@ def test_a_killed_node_is_gone_and_comes_back(store: Origin, shared_redis: Redis
 
 
 def test_a_fleet_outlives_its_redis(store: Origin, shared_redis: RedisServer, tmp_path: Path) -> None:
-    """Rule: with Redis lost all nodes are ready and known, for longer than an expiry; it is said what is wrong."""
+    """Rule: with Redis lost all nodes stay ready and known, for longer than an expiry, and name the problem."""
     with fleet(store.endpoint, shared_redis.url, 2, tmp_path, fleet={"expire": "3s"}) as nodes:
         shared_redis.kill()
         for node in nodes:

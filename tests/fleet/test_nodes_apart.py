@@ -28,7 +28,7 @@ BOTH = {"node-0": "READY", "node-1": "READY"}
 
 
 def test_two_nodes_cannot_have_one_name(store: Origin, shared_redis: RedisServer, tmp_path: Path) -> None:
-    """Rule: the second is ready and serves by itself, says what is wrong, and joins when the first has left."""
+    """Rule: the second is ready and serves by itself, names the problem, and joins when the first has left."""
     store.put("/b/x", body := content(KIB))
     first = fleet_node(store.endpoint, shared_redis.url, 0, tmp_path)
     copied = replace(first, cache=tmp_path / "copy" / "cache")
@@ -85,7 +85,7 @@ def test_two_gateways_without_any_secret_say_so(store: Origin, shared_redis: Red
 
 
 def test_nodes_with_two_secrets_say_so(store: Origin, shared_redis: RedisServer, tmp_path: Path) -> None:
-    """Rule: each is ready and serves by itself, and names the other and the remedy; when one has left, nothing is wrong."""
+    """Rule: each is ready, serves by itself, and names the other and the remedy; when one has left, the problem ends."""
     store.put("/b/x", body := content(KIB))
     one, other = (
         # Nobody expires here, or a machine that stands still would take the problem away.
@@ -112,7 +112,7 @@ def test_nodes_with_two_secrets_say_so(store: Origin, shared_redis: RedisServer,
 
 
 def test_a_redis_that_refuses_the_password_is_named(store: Origin, shared_redis: RedisServer, tmp_path: Path) -> None:
-    """Rule: that is told apart from a Redis that is not there."""
+    """Rule: a refused password is distinct from an absent Redis."""
     with gateway(fleet_node(store.endpoint, shared_redis.url, 0, tmp_path), tmp_path / "node-0") as node:
         await_problems(node)
         with shared_redis.locked():
@@ -130,7 +130,7 @@ def test_a_redis_that_refuses_the_password_is_named(store: Origin, shared_redis:
 def test_what_claims_to_come_from_a_node_means_nothing_elsewhere(
     store: Origin, shared_redis: RedisServer, tmp_path: Path
 ) -> None:
-    """Rule: at the addresses of clients, headers between nodes neither admit anybody nor reach the store."""
+    """Rule: at the addresses of clients, headers between nodes neither authenticate nor reach the store."""
     store.put("/b/x", content(KIB))
     node = fleet_node(store.endpoint, shared_redis.url, 0, tmp_path)
     request = WireRequest("GET", b"/b/x", b"", [])

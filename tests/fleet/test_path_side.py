@@ -30,7 +30,7 @@ def kept(fleet: Nodes, path: str) -> None:
 
 @pytest.mark.parametrize("size", [0, 100, 110 * KIB, 3 * MIB + 5])
 def test_every_node_gives_the_same_answer(fleet: Nodes, size: int) -> None:
-    """Rule: status, headers and bytes do not tell which node was asked, and the cache is one: others hit."""
+    """Rule: status, headers and bytes are the same at every node, and the cache is one: others hit."""
     path = fleet.path(0, f"same-{size}")
     body = fleet.origin.put(path, content(size, path))
     first = fleet.get(1, path)
@@ -60,7 +60,7 @@ def test_a_part_of_an_object(fleet: Nodes) -> None:
 
 
 def test_the_home_reads_a_small_range_alone(fleet: Nodes) -> None:
-    """Rule: which ranges of a large object are read without their block is decided by its home, whichever node is asked."""
+    """Rule: the home decides which small ranges of a large object are read alone, through any node."""
     path = fleet.path(1, "small-range")
     body = fleet.origin.put(path, content(2 * MIB, path))
     got = [fleet.get(number, path, range="bytes=5000-5999") for number in (0, 2, 1)]
@@ -97,7 +97,7 @@ def test_a_refusal_of_the_home_is_the_clients_own(
 
 
 def test_what_the_origin_refuses_is_handed_on(fleet: Nodes) -> None:
-    """Rule: what is not there is not there through any node, in the origin's own words."""
+    """Rule: a missing object is missing through every node, in the origin's own words."""
     path = fleet.path(2, "missing")
     fleet.origin.put("/bucket/other", b"makes the bucket")
     answers = [fleet.get(number, path) for number in range(COUNT)]
@@ -106,7 +106,7 @@ def test_what_the_origin_refuses_is_handed_on(fleet: Nodes) -> None:
 
 
 def test_what_is_not_for_the_cache_is_forwarded_by_the_node_that_was_asked(fleet: Nodes) -> None:
-    """Rule: the home is not asked for what no home keeps, or says why it does not; the reason is told as by a single gateway."""
+    """Rule: an uncacheable request is forwarded by its entry node, with the reason that a single gateway gives."""
     uncached = fleet.path(1, "uncached/rule")
     fleet.origin.put(uncached, b"rule")
     private = fleet.path(1, "private")
@@ -123,7 +123,7 @@ def test_what_is_not_for_the_cache_is_forwarded_by_the_node_that_was_asked(fleet
 
 
 def test_a_hundred_readers_of_the_whole_fleet_make_one_origin_read(fleet: Nodes) -> None:
-    """Rule: readers of a cold object share one read, through whichever nodes they come, also when the first of them leaves."""
+    """Rule: readers of a cold object share one read, through all nodes, also when the first of them leaves."""
     path = fleet.path(1, "crowd")
     body = fleet.origin.put(path, content(3 * MIB, path))
     hang = fleet.origin.hang(path, after=2 * MIB)
@@ -144,7 +144,7 @@ def test_a_hundred_readers_of_the_whole_fleet_make_one_origin_read(fleet: Nodes)
 
 
 def test_a_read_is_counted_where_its_client_is(fleet: Nodes) -> None:
-    """Rule: a relayed read is one request of one node; its home counts that it was asked by another."""
+    """Rule: a relayed read is one request of its entry node; its home counts it as a node's."""
     path = fleet.path(2, "counted")
     fleet.origin.put(path, content(1000, path))
     kept(fleet, path)
@@ -156,7 +156,7 @@ def test_a_read_is_counted_where_its_client_is(fleet: Nodes) -> None:
 
 
 def test_tenants_stay_apart_on_whichever_node(fleet: Nodes) -> None:
-    """Rule: the home asks the origin about every tenant's own keys; one's yes is nobody else's, and a no takes nothing away."""
+    """Rule: the home asks the origin with every tenant's own keys; a grant is for one tenant, and a refusal evicts nothing."""
     path = fleet.path(1, "secret")
     body = fleet.origin.put(path, content(1000, path))
     fleet.origin.s3.deny("origin-key-b", "bucket/secret/*")
@@ -172,7 +172,7 @@ def test_tenants_stay_apart_on_whichever_node(fleet: Nodes) -> None:
 
 
 def test_an_allow_list_holds_at_the_node_that_was_asked(fleet: Nodes) -> None:
-    """Rule: what a key may not touch is refused before anybody else is asked."""
+    """Rule: an object outside the key's allow-list is refused by the entry node."""
     path = fleet.path(1, "q")
     body = fleet.origin.put(path, content(1000, path))
     assert fleet.get(0, path).body == body
@@ -182,7 +182,7 @@ def test_an_allow_list_holds_at_the_node_that_was_asked(fleet: Nodes) -> None:
 
 
 def test_no_read_after_a_write_is_stale(fleet: Nodes) -> None:
-    """Rule: an acknowledged write is what every node gives, whichever took it, whoever is home, and however often."""
+    """Rule: every node returns an acknowledged write, whichever accepted it and whichever is its home."""
     for home in range(COUNT):
         path = fleet.path(home, "written")
         for turn in range(2 * COUNT):
@@ -194,7 +194,7 @@ def test_no_read_after_a_write_is_stale(fleet: Nodes) -> None:
 
 
 def test_what_is_to_be_warm_is_warm_at_its_home(fleet: Nodes) -> None:
-    """Rule: an object that is read because it was written is read by its home, once, whichever node took the write."""
+    """Rule: warm_on_write reads the object at its home, once, whichever node accepted the write."""
     path = fleet.path(1, "warm")
     fleet.origin.put("/bucket/other", b"makes the bucket")
     body = content(3 * MIB, path)
@@ -207,7 +207,7 @@ def test_what_is_to_be_warm_is_warm_at_its_home(fleet: Nodes) -> None:
 
 
 def test_a_client_that_claims_to_be_a_node_is_refused(fleet: Nodes) -> None:
-    """Rule: only who has the fleet's secret may ask as a node; an access key is not enough."""
+    """Rule: a node's request needs the fleet's secret; an access key is not enough."""
     path = fleet.path(0, "claimed")
     fleet.origin.put(path, content(1000, path))
     with Client(fleet.running[0].endpoint) as client:
@@ -217,7 +217,7 @@ def test_a_client_that_claims_to_be_a_node_is_refused(fleet: Nodes) -> None:
 
 
 def test_with_redis_lost_the_last_known_homes_are_asked(fleet: Nodes) -> None:
-    """Rule: without Redis the ring stays, and the home asks the origin about what it cannot know to be fresh."""
+    """Rule: without Redis the ring stays, and the home asks the origin about objects that may have changed."""
     path = fleet.path(1, "lost")
     body = fleet.origin.put(path, content(1000, path))
     assert [fleet.get(number, path).body for number in range(COUNT)] == [body] * COUNT

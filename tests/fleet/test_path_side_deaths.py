@@ -37,7 +37,7 @@ def ranges_asked(fleet: Nodes, path: str) -> list[tuple[str, str]]:
 
 
 def test_a_dead_home_is_a_miss(fleet: Nodes) -> None:
-    """Rule: whoever asks for an object of a node that has just died gets it, from the origin, and nobody asks twice for it."""
+    """Rule: a reader of a dead home's object gets it from the origin, which is asked once."""
     path = fleet.path(1, "dead")
     body = fleet.origin.put(path, content(200 * KIB, path))
     assert fleet.get(0, path).body == body
@@ -52,7 +52,7 @@ def test_a_dead_home_is_a_miss(fleet: Nodes) -> None:
 
 @pytest.mark.parametrize("span", [(0, 3 * MIB), (100_000, 3 * MIB - 5)], ids=["whole", "range"])
 def test_a_home_that_dies_half_way(fleet: Nodes, span: tuple[int, int]) -> None:
-    """Rule: what a dead home has not sent comes from the origin, of the same version, from the first byte on that is missing."""
+    """Rule: the rest of a dead home's answer comes from the origin, of the same version, from the first missing byte on."""
     start, stop = span
     path = fleet.path(1, f"half-{start}")
     body = fleet.origin.put(path, content(3 * MIB, path))
@@ -72,7 +72,7 @@ def test_a_home_that_dies_half_way(fleet: Nodes, span: tuple[int, int]) -> None:
 
 
 def test_an_object_that_changed_while_its_home_died(fleet: Nodes) -> None:
-    """Rule: of two versions no client gets parts: when the one that began is gone, the connection is broken."""
+    """Rule: no client gets parts of two versions: if the first one is gone, the connection is broken."""
     path = fleet.path(1, "changed")
     old = fleet.origin.put(path, content(3 * MIB, path))
     hang = fleet.origin.hang(path, after=MIB)
@@ -89,7 +89,7 @@ def test_an_object_that_changed_while_its_home_died(fleet: Nodes) -> None:
 
 
 def test_a_former_home_does_not_give_what_it_held(fleet: Nodes) -> None:
-    """Rule: who was home while another was away hears of writes all the same; home again, it gives the new object."""
+    """Rule: a node that was home for a while learns of writes too; home again, it returns the new object."""
     path = fleet.path(1, "moves")
     substitute = fleet.home(path, without=[1])
     other = 2 - substitute
@@ -105,7 +105,7 @@ def test_a_former_home_does_not_give_what_it_held(fleet: Nodes) -> None:
 
 
 def test_reads_after_writes_while_the_home_dies_and_returns(fleet: Nodes) -> None:
-    """Rule: with readers at every node, what was written is what the next read gives, while the home is killed and comes back."""
+    """Rule: with readers at every node, the next read returns the last write, while the home is killed and comes back."""
     path = fleet.path(1, "contended")
     written = {fleet.origin.put(path, content(1000, "first"))}
     enough, seen = threading.Event(), []

@@ -45,7 +45,7 @@ def test_a_home_that_hangs_half_way(fleet: Nodes) -> None:
 
 
 def test_a_home_that_waits_for_its_origin_is_not_dead(fleet: Nodes) -> None:
-    """Rule: a home whose origin is slow says that it is alive, and is waited for: the origin is not asked a second time."""
+    """Rule: a home that waits for a slow origin sends signs of life: the origin is not asked a second time."""
     path = fleet.path(1, "slow")
     body = fleet.origin.put(path, content(200 * KIB, path))
     hang = fleet.origin.hang(path)

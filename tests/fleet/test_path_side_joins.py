@@ -73,7 +73,7 @@ def test_what_has_moved_is_not_read_from_the_origin_again(joined: Joined, name: 
 
 
 def test_what_was_written_meanwhile_is_not_taken_over(joined: Joined) -> None:
-    """Rule: the former home has heard of the write, and has nothing to give."""
+    """Rule: the former home knows of the write, and gives nothing."""
     fleet, written = joined.fleet, joined.objects["written"]
     new = content(1000, "new")
     with Client(fleet.running[written.substitute].endpoint) as writer:
@@ -82,7 +82,7 @@ def test_what_was_written_meanwhile_is_not_taken_over(joined: Joined) -> None:
 
 
 def test_who_may_not_read_gets_nothing_that_has_moved(joined: Joined) -> None:
-    """Rule: the former home gives only what it would have given this very reader; the origin decides about others."""
+    """Rule: the former home gives only what it may serve to this very reader; the origin decides about others."""
     fleet, secret, before = joined.fleet, joined.objects["secret"], joined.moved()
     fleet.origin.s3.deny("origin-key-b", "bucket/secret/*")
     assert get(fleet.running[1], secret.path, "GWB", "gateway-secret-b").status == 403

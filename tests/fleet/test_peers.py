@@ -107,7 +107,7 @@ def gated(gate: PeerGate) -> Handler:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
 async def test_what_a_node_asks_is_admitted(method: str) -> None:
-    """Rule: path and query go out byte for byte, headers and body with them, all signed; the gate knows who asks."""
+    """Rule: path and query go out byte for byte, headers and body with them, all signed; the gate knows the caller."""
     path = "/-/peer/v1/objects/o/b/a%2F..%2Fb%20%C3%BC//c"
     async with asking(gated(PeerGate(SECRET))) as each:
         response = await each.peers.request(
@@ -141,7 +141,7 @@ async def test_who_has_another_secret_is_refused_and_told_why() -> None:
 
 
 async def test_a_clock_that_is_far_off_is_named() -> None:
-    """Rule: the refusal says what to do about it."""
+    """Rule: the refusal of a wrong clock has the remedy."""
     async with asking(gated(PeerGate(SECRET, now=lambda: time.time() + 3600))) as each:
         with pytest.raises(PeerUnavailable, match="date"):
             await each.peers.request(each.node, "GET", "/-/peer/v1/x", timeout=PATIENT)
@@ -164,7 +164,7 @@ def test_nobody_is_admitted_without_a_secret() -> None:
 
 
 async def test_a_node_that_is_not_there_is_suspected() -> None:
-    """Rule: no connection, no answer; what was asked can be looked for elsewhere at once."""
+    """Rule: a refused connection raises at once, so that the caller can try another node."""
     before = counted("unavailable")
     async with asking(None) as each:
         with pytest.raises(PeerUnavailable, match="other"):
@@ -208,7 +208,7 @@ async def test_an_answer_that_breaks_off_is_no_answer() -> None:
 
 @pytest.mark.parametrize("status", [404, 416, 421, 503])
 async def test_an_error_is_an_answer(status: int) -> None:
-    """Rule: what a node answers is the caller's to judge; it is not suspected."""
+    """Rule: an error status is an answer; its node is not suspected."""
 
     async def answering(_: web.Request) -> web.Response:
         return web.Response(status=status, headers=[("X-Two", "a"), ("X-Two", "b")], body=b"why")
@@ -236,7 +236,7 @@ async def test_an_answer_is_not_read_beyond_its_limit() -> None:
 
 
 async def test_connections_are_used_again() -> None:
-    """Rule: requests one after the other go over one connection, whatever they are."""
+    """Rule: successive requests of all kinds share one connection."""
     seen = set()
 
     async def noting(request: web.Request) -> web.Response:
@@ -286,7 +286,7 @@ async def test_a_node_that_closes_every_connection_is_suspected() -> None:
 
 
 async def test_nobody_is_suspected_because_the_caller_gave_up() -> None:
-    """Rule: a call that is cancelled says nothing about the node."""
+    """Rule: a cancelled call does not make its node suspected."""
     begun = asyncio.Event()
 
     async def silent(_: web.Request) -> web.Response:
@@ -304,7 +304,7 @@ async def test_nobody_is_suspected_because_the_caller_gave_up() -> None:
 
 
 async def test_a_node_whose_name_is_not_resolved_is_suspected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: a node that cannot even be connected to is not waited for any longer than one that is silent."""
+    """Rule: a node whose name does not resolve is suspected like a silent one."""
 
     async def unresolved(*_: object, **__: object) -> None:
         await asyncio.Event().wait()

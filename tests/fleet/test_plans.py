@@ -13,13 +13,15 @@ from gateway.fleet.leadership import Leadership
 from gateway.fleet.plans import HISTORY, Plans, plan_document
 from gateway.fleet.reports import CHUNKS, NodeReport, NodeReports
 from gateway.policies.datasets import CachingMode
-from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
+from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, PoolOrder, WhyCaching
+from gateway.policies.space.plan import Plan, dataset_pools
+from gateway.policies.space.remembered import ManagerMemory
 from tests.fleet.waiting import eventually
 
 Z = "larder:z:"
 LONG = 1000.0
 ORDER = PoolOrder(CachingMode.CHUNKED, 10, 10, WhyCaching.BENEFIT, 200, ChunkRotation((1, 2), -1, 2, (1,)))
-PLAN = Plan(3, 0, dataset_pools({"d": ORDER}), {"t/j": JobOrder(False, Phase.PROBE_MISS)}, {"m": 1}, {"i": [1]})
+PLAN = Plan(3, 0, dataset_pools({"d": ORDER}), {"t/j": JobOrder(False, Phase.PROBE_MISS)}, ManagerMemory(1), {"i": [1]})
 
 
 def leadership(redis: Redis, me: str, lease: float = LONG) -> Leadership:
@@ -48,7 +50,7 @@ async def test_one_of_all_leads(redis: Redis) -> None:
 
 
 async def test_a_lease_that_is_not_renewed_runs_out(redis: Redis) -> None:
-    """Rule: who follows a silent leader has a higher fence, and the old one, when it comes back, does not lead."""
+    """Rule: the successor of a silent leader has a higher fence, and the old one, when it comes back, does not lead."""
     first, second = leadership(redis, "a", 0.1), leadership(redis, "b")
     before = await lead_after(first)
     assert await lead_after(second) > before
@@ -57,7 +59,7 @@ async def test_a_lease_that_is_not_renewed_runs_out(redis: Redis) -> None:
 
 
 async def test_who_resigns_lets_another_lead_at_once(redis: Redis) -> None:
-    """Rule: a leader that stops gives the lease back; giving back what one has not does nothing."""
+    """Rule: a stopping leader gives the lease back; giving back a lease that one does not have has no effect."""
     first, second = leadership(redis, "a"), leadership(redis, "b")
     await first.lead(0)
     await second.resign()
@@ -77,7 +79,7 @@ async def test_an_empty_redis_gives_no_old_fence(redis: Redis) -> None:
 
 
 async def test_a_plan_is_followed(redis: Redis) -> None:
-    """Rule: what the leader writes, others have after they refreshed, whole and equal."""
+    """Rule: after a refresh followers have the leader's plan, whole and equal."""
     leader, writer, follower = leadership(redis, "a"), Plans(redis, Z), Plans(redis, Z)
     await follower.refresh()
     assert follower.plan == Plan()
@@ -92,7 +94,7 @@ async def test_a_plan_is_followed(redis: Redis) -> None:
 
 
 async def test_followers_seldom_read_what_only_a_leader_needs(redis: Redis) -> None:
-    """Rule: the manager's memory comes with a plan, but not with each one; who takes office has that of the last plan."""
+    """Rule: only some plans come with the manager's memory; a new leader has that of the last plan."""
     leader, writer, follower, eager = (
         leadership(redis, "a"),
         Plans(redis, Z),
@@ -100,7 +102,7 @@ async def test_followers_seldom_read_what_only_a_leader_needs(redis: Redis) -> N
         Plans(redis, Z, 0.0),
     )
     first = replace(PLAN, fence=await lead_after(leader))
-    second = replace(first, version=4, memory={"m": 2}, inputs={"i": [2]})
+    second = replace(first, version=4, memory=ManagerMemory(2), inputs={"i": [2]})
     await writer.write(first)
     await follower.refresh()
     await eager.refresh()
@@ -114,10 +116,10 @@ async def test_followers_seldom_read_what_only_a_leader_needs(redis: Redis) -> N
 
 
 async def test_a_plan_of_an_earlier_version_is_whole(redis: Redis) -> None:
-    """Rule: earlier versions write the memory inside the plan, and what lies beside it is of another one then."""
+    """Rule: earlier versions write the memory inside the plan; a separate one is then obsolete."""
     plans, follower = Plans(redis, Z), Plans(redis, Z)
     await plans.write(replace(PLAN, fence=await lead_after(leadership(redis, "a"))))
-    earlier = replace(plans.plan, version=9, memory={"m": 7})
+    earlier = replace(plans.plan, version=9, memory=ManagerMemory(7))
     await redis.set(f"{Z}plan", json.dumps(plan_document(earlier)))
     await redis.set(f"{Z}plan:stamp", f"{earlier.fence} 9")
     await follower.refresh()
@@ -125,7 +127,7 @@ async def test_a_plan_of_an_earlier_version_is_whole(redis: Redis) -> None:
 
 
 async def test_a_deposed_leader_writes_nothing(redis: Redis) -> None:
-    """Rule: the plan of a leader whose lease another has by now is refused, history included, and the other's stays."""
+    """Rule: the plan of a leader that has lost its lease is refused with its history, and the other's stays."""
     first, second = leadership(redis, "a", 0.1), leadership(redis, "b")
     old, new = Plans(redis, Z), Plans(redis, Z)
     fence = await lead_after(first)
@@ -137,7 +139,7 @@ async def test_a_deposed_leader_writes_nothing(redis: Redis) -> None:
 
 
 async def test_nobody_writes_without_a_lease(redis: Redis) -> None:
-    """Rule: when the lease has run out and nobody has it, its former holder may not write either."""
+    """Rule: a former leader may not write after its lease has expired, even if no other has it."""
     leader = leadership(redis, "a")
     fence = await lead_after(leader)
     await leader.resign()
@@ -145,7 +147,7 @@ async def test_nobody_writes_without_a_lease(redis: Redis) -> None:
 
 
 async def test_nobody_goes_back_to_an_older_fence(redis: Redis) -> None:
-    """Rule: a follower does not take what a replica that was behind has of an earlier leader."""
+    """Rule: a follower ignores an earlier leader's plan of a replica that was behind."""
     writer, follower = Plans(redis, Z), Plans(redis, Z)
     follower.plan = replace(PLAN, version=8, fence=7)
     await writer.write(replace(PLAN, fence=await lead_after(leadership(redis, "a"))))
@@ -167,7 +169,7 @@ async def test_what_is_no_plan_changes_nothing(redis: Redis, text: str) -> None:
 
 
 async def test_zones_have_plans_of_their_own(redis: Redis) -> None:
-    """Rule: what one zone's leader writes, another zone does not see."""
+    """Rule: the plans of zones are separate."""
     await Plans(redis, Z).write(replace(PLAN, fence=await lead_after(leadership(redis, "a"))))
     assert await Plans(redis, "larder:other:").latest() is False
 
@@ -198,7 +200,7 @@ async def test_operators_decide(redis: Redis) -> None:
 
 
 async def test_operators_limit(redis: Redis) -> None:
-    """Rule: a dataset can be let have so many bytes, and any number again; what is no number is not heard."""
+    """Rule: a dataset's limit can be set to a number of bytes and lifted; other values are ignored."""
     plans = Plans(redis, Z)
     await plans.limit("a", 2**60)
     await plans.limit("b", 1)
@@ -224,7 +226,7 @@ async def test_a_silent_node_reports_nothing(redis: Redis) -> None:
 
 @pytest.mark.parametrize("text", ["", "later", "9999999999999 {", "9999999999999 []", '9999999999999 {"d":[1,2,3]}'])
 async def test_a_report_that_is_none_says_nothing(redis: Redis, text: str) -> None:
-    """Rule: what another version wrote, or nobody, does not keep the leader from hearing the other nodes."""
+    """Rule: an invalid report does not keep the leader from reading the other nodes'."""
     reports = NodeReports(redis, Z, CHUNKS, LONG)
     await reports.tell("n1", {"d": NodeReport(4, 11)})
     await redis.hset(f"{Z}loaded", "n2", text)

@@ -35,7 +35,7 @@ async def beat(*members: Membership) -> None:
 
 
 async def test_heartbeats_read_no_other_entry_while_nothing_changes(redis_server: EmbeddedRedis, redis: Redis) -> None:
-    """Rule: what a heartbeat reads does not grow with the fleet; one that finds a change reads everything, once."""
+    """Rule: the reads of a heartbeat do not grow with the fleet; one that finds a change reads everything, once."""
     async with nodes(redis_server.url, "a", "b", "c") as [a, b, c]:
         await beat(a, b, c)
         before = await whole_readings(redis)
@@ -68,7 +68,7 @@ async def test_nodes_of_earlier_versions_are_heard(redis_server: EmbeddedRedis, 
 
 
 async def test_a_silent_node_that_an_earlier_version_removes_is_gone(redis_server: EmbeddedRedis, redis: Redis) -> None:
-    """Rule: whoever notices that it has expired has all others read again, also those that did not see its entry vanish."""
+    """Rule: a node that notices an expiry has all others read again, also those that did not see the entry vanish."""
     async with nodes(redis_server.url, "a", "b") as [a, b]:
         c = joined(redis_server.url, node("c"), BRIEF)
         await heard(a, c)

@@ -16,7 +16,7 @@ def report(seconds: float, workers: int) -> TrainerReport:
 
 
 async def test_gateways_decide_in_turn(redis: Redis) -> None:
-    """Rule: what one gateway decided the next one knows, as heartbeats go to any of them."""
+    """Rule: gateways share their decisions, because heartbeats go to any of them."""
     one, other = WorkerScaling(redis, Z, LONG), WorkerScaling(redis, Z, LONG)
     found = [
         await gateway.decide("t/j", 0, report(0.8 / min(workers, 4), workers))

@@ -51,7 +51,7 @@ async def test_a_node_that_never_answers_is_complained_of_once(
 async def test_of_a_node_that_drains_nobody_warns(
     redis_server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule: one that answers no more is no trouble if it is leaving, heard of before or after the call that failed."""
+    """Rule: a silent node that is leaving is no trouble, announced before or after the failed call."""
     caplog.set_level("INFO", "larder.fleet")
     async with nodes(redis_server.url, "a", "b", "c") as [a, b, c]:
         a.suspect("b")
@@ -94,7 +94,7 @@ async def test_a_node_that_refuses_is_told_with_the_remedy(
 async def test_a_refusal_is_a_problem_for_a_minute(
     redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule: who is not refused any more has no problem soon, without another start."""
+    """Rule: a refusal that has ended is soon no problem any more, without another start."""
     monkeypatch.setattr(module, "_COMPLAIN", 0.0)
     async with nodes(redis_server.url, "a", "b") as [a, _]:
         a.suspect("b", "date")
@@ -102,7 +102,7 @@ async def test_a_refusal_is_a_problem_for_a_minute(
 
 
 async def test_only_other_nodes_are_suspected(redis_server: EmbeddedRedis) -> None:
-    """Rule: neither this node nor one that is gone already."""
+    """Rule: only other, present nodes are suspected."""
     async with nodes(redis_server.url, "a", "b") as [a, _]:
         a.suspect("a")
         a.suspect("gone")

@@ -141,7 +141,7 @@ def test_a_read_through_two_nodes_is_one_trace(tmp_path: Path, monkeypatch: pyte
 
 
 def test_without_opentelemetry_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: the message names the setting and what to install."""
+    """Rule: the message names the setting and the package to install."""
     monkeypatch.delitem(sys.modules, "gateway.telemetry", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ConfigError, match=r"tracing.enabled.*larder-gateway\[tracing\]"):

@@ -107,7 +107,7 @@ def await_redis(split: Split) -> None:
 @pytest.mark.parametrize("how", ["cut", "silent"])
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 def test_a_write_is_announced_by_another_node(split: Split, method: str, how: str) -> None:
-    """Rule: what a node without Redis wrote is what every node gives once the write is answered, and after Redis is back."""
+    """Rule: every node returns a write of a node without Redis once it is answered, and after Redis is back."""
     paths = split.fill(f"{method}-{how}")
     with getattr(split.redis, how)():
         split.write(method, paths)

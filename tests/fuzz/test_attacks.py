@@ -31,7 +31,7 @@ def test_mutated_requests_break_nothing(target: World) -> None:
 
 
 def test_what_nobody_signed_reaches_no_origin(target: World) -> None:
-    """Rule: the origin sees what was signed and nothing that was added, however it is spelled."""
+    """Rule: the origin gets signed values only, whatever was added and however it is spelled."""
     statuses = Counter(status for number in range(250) for status in reread(target, random.Random(number)))
     # The tricks are of use only if some of what they are tried on gets through.
     assert statuses[200] > 20
@@ -97,7 +97,7 @@ TRAILERS = {
 @pytest.mark.parametrize("form", [SIGNED_TRAILER, UNSIGNED_TRAILER])
 @pytest.mark.parametrize("story", TRAILERS)
 def test_bad_trailers_are_refused_and_never_stored(target: World, form: str, story: str) -> None:
-    """Rule: a trailer that is not the announced one, or not right, is an error of the client; nothing is stored."""
+    """Rule: an unannounced or wrong trailer is an error of the client; nothing is stored."""
     key = f"trailer/{story}/{form}"
     head, frames = chunks_of(target, key, BODY, form, 20_000)
     answer = target.send([raw(head, b"".join([*frames[:-2], TRAILERS[story], frames[-1]]))], complete=True)
@@ -107,7 +107,7 @@ def test_bad_trailers_are_refused_and_never_stored(target: World, form: str, sto
 
 @pytest.mark.parametrize("form", FORMS)
 def test_good_chunks_are_stored(target: World, form: str) -> None:
-    """Rule: the refusals above are for what was broken: the same request unbroken is accepted."""
+    """Rule: the refusals above are for the damage: the same requests undamaged are accepted."""
     head, frames = chunks_of(target, f"good/{form}", BODY, form, 20_000)
     assert target.judge(target.send([raw(head, b"".join(frames))], complete=True)) == [200]
     assert target.origin.buckets.objects[BUCKET][f"good/{form}"].body == BODY

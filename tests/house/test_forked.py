@@ -1,7 +1,8 @@
-"""The gateways that tests start end with the process of the tests, however that ends."""
+"""The gateways that tests start import nothing by themselves, and end with the process of the tests, however that ends."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.admin.operations_world import ADMIN, get
+from tests.gateways import Settings, fleet_document, gateway
 from tests.origins.processes import speaks_http, wait_until
 
 STARTS = """
 import sys
 from pathlib import Path
+from tests.admin.operations_world import ADMIN, get
 from tests.gateways import Settings, start
 folder = Path(sys.argv[1])
 print(start(Settings("http://127.0.0.1:9", folder / "cache"), folder).endpoint, flush=True)
@@ -33,3 +37,14 @@ def test_a_gateway_ends_with_the_tests(
         assert speaks_http(endpoint)
         end(tests)
     wait_until(lambda: not speaks_http(endpoint), 60, "the end of the gateway")
+
+
+def test_a_gateway_imports_nothing(tmp_path: Path) -> None:
+    """Rule: the fork server has every module of a gateway whose endpoints answer. They took as long as the rest of the start."""
+    settings = Settings("http://127.0.0.1:9", tmp_path / "cache", extra=ADMIN)
+    with gateway(settings, tmp_path, module="tests.house.telling") as running:
+        fleet_document(running)
+        get(running, "/overview")
+        running.process.send_signal(signal.SIGTERM)
+        last = running.process.stdout.read().splitlines()[-1]
+    assert last == "imported"

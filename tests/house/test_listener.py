@@ -11,7 +11,7 @@ from tests.origins.listener import Listener
 
 
 def test_a_connection_that_was_just_accepted_is_broken() -> None:
-    """Rule: what a listener accepts in the turn of its loop in which it closes is closed too, and not served."""
+    """Rule: a connection accepted in the turn in which its listener closes is closed too, and not served."""
     served: list[asyncio.StreamReader] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

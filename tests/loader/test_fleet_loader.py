@@ -177,7 +177,7 @@ def test_workers_take_the_order_of_the_fleet(nodes: list[Running], file: Path, m
 
 
 def test_each_item_is_read_once_for_the_fleet(nodes: list[Running], origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: what a client splits by home each node reads for itself: one request to the store for each item."""
+    """Rule: each node reads its share of a split batch: one request to the store for each item."""
     new = range(ITEMS, ITEMS + 60)  # equal bytes may be in the cache since another test
     for number in new:
         origin.put("data", f"others/{number}", body_of(number))

@@ -126,7 +126,7 @@ def epochs_of(_: int, unseen: float, items: int, epochs: int) -> list[tuple[Epoc
 
 @pytest.mark.parametrize("unseen", [0.0, 0.5])
 def test_shares_are_disjoint_and_together_the_drawn_list(unseen: float) -> None:
-    """Rule: every entry of each epoch's list comes in one rank, in the list's order, whatever the workers read ahead."""
+    """Rule: every entry of each epoch's list reaches one rank, in the list's order, whatever the workers read ahead."""
     one, other = ranks_of(epochs_of, unseen, ITEMS, 3)
     for (mine, states), (others, _) in zip(one, other, strict=True):
         order = listed(states[0], ITEMS, unseen)

@@ -70,7 +70,7 @@ def test_any_number_of_workers_gives_the_same_epochs(persistent):
 
 
 def test_ids_go_through_collation():
-    """Rule: with ``ids=True`` a batch is the pair of ids and what it was before, for any kind of samples."""
+    """Rule: with ``ids=True`` a batch is the pair of ids and the former batch, for any kind of samples."""
     nested = next(iter(DataLoader(map_of(transform=as_tensor, ids=True), batch_size=3)))
     assert nested[0].tolist() == nested[1]["index"].tolist() == [0, 1, 2]
     plain = next(iter(DataLoader(map_of(ids=True), batch_size=3)))
@@ -129,7 +129,7 @@ def test_a_batch_that_could_not_be_read_whole():
 
 
 def test_an_iteration_without_training_is_repeated():
-    """Rule: an iterator that nobody trained with, as some frameworks make, costs no epoch."""
+    """Rule: an iterator without training, as some frameworks make, costs no epoch."""
     sampler, loader = make(workers=1)
     iterator = iter(loader)
     next(iterator)
@@ -219,7 +219,7 @@ def across_ranks(tmp_path, states=()):
 
 
 def test_ranks_share_one_list(tmp_path):
-    """Rule: shares are equally long, and their union is the list; what one rank learned, the other draws by."""
+    """Rule: shares are equally long, and their union is the list; the ranks share their scores."""
     (first, second, state, _), (other_first, other_second, _, _) = across_ranks(tmp_path)
     assert len(first) == len(other_first) == 52
     assert (Counter(first) + Counter(other_first)).keys() == whole().keys()
@@ -446,6 +446,6 @@ def test_fewer_items_than_ranks():
 
 
 def test_an_empty_dataset():
-    """Rule: there is nothing to sample of it, which is said when it is used."""
+    """Rule: an empty dataset raises an error at its first use."""
     with pytest.raises(ValueError, match="a dataset of 0 items cannot be sampled"):
         next(iter(ImportanceSampler([], unseen=0.1)))

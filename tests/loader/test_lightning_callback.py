@@ -24,7 +24,7 @@ def made():
 
 
 def test_a_batch_updates_the_sampler(made):
-    """Rule: what the training step returns under ``ids`` and ``losses`` is an update."""
+    """Rule: ``ids`` and ``losses`` returned by the training step are an update."""
     sampler, callback = made()
     for number, ids in enumerate(sampler):
         outputs = {"loss": torch.tensor(0.5), "ids": torch.tensor(ids), "losses": torch.rand(5)}
@@ -34,7 +34,7 @@ def test_a_batch_updates_the_sampler(made):
 
 @pytest.mark.parametrize("outputs", [None, torch.tensor(0.5), {"loss": torch.tensor(0.5)}, {"losses": torch.ones(5)}])
 def test_a_step_that_returns_something_else(made, outputs):
-    """Rule: a training step without ids and losses is told what to return."""
+    """Rule: the error for a training step without ids and losses names the values to return."""
     with pytest.raises(ValueError, match="training_step returns"):
         made()[1].on_train_batch_end(None, None, outputs, None, 0)
 

@@ -63,7 +63,7 @@ def test_their_mean_is_the_modules_loss(module, outputs, targets):
 
 
 def test_class_weights_stay():
-    """Rule: the loss of a sample is that of its class times the class's weight, whatever the other samples are."""
+    """Rule: a sample's loss is that of its class times the class's weight, whatever the other samples are."""
     weights, outputs, targets = torch.tensor([1.0, 2.0, 4.0]), drawn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
     losses = per_sample(nn.CrossEntropyLoss(weight=weights))(outputs, targets)
     assert torch.allclose(losses, per_sample(nn.CrossEntropyLoss())(outputs, targets) * weights[targets])
@@ -137,7 +137,7 @@ class Fixed(nn.Module):
     ],
 )
 def test_what_is_no_loss_module(loss, error, message):
-    """Rule: what cannot have losses of single samples is refused when it is given."""
+    """Rule: an object without losses of single samples is refused at once."""
     with pytest.raises(error, match=message):
         per_sample(loss)
 

@@ -75,7 +75,7 @@ def begun(loader: DataLoader[Any]) -> None:
 
 @pytest.mark.parametrize(("workers", "method"), [(0, None), (1, "fork"), (1, "spawn"), (1, "forkserver")])
 def test_a_dispatcher_of_batches_is_refused(accelerate: types.ModuleType, workers: int, method: str | None) -> None:
-    """Rule: Accelerate's prepare would train on half of each share: an error says so, whoever reads the dataset."""
+    """Rule: Accelerate's prepare would train on half of each share: an error says so, for every kind of dataset."""
     dataset = dataset_of(rank=0, world=2)
     prepared = accelerate.DataLoaderDispatcher(
         dataset, batch_size=None, num_workers=workers, multiprocessing_context=method
@@ -147,7 +147,7 @@ def both(states: list[dict[str, Any]], tmp_path: Path) -> dict[int, Any]:
 
 
 def test_states_of_different_steps_are_refused_by_every_rank(tmp_path: Path) -> None:
-    """Rule: a crash between two checkpoints leaves states one batch apart; each rank says so at load, and what to do."""
+    """Rule: a crash between two checkpoints leaves states one batch apart; each rank reports this at load, with a remedy."""
     said = both([saved(3, 0), saved(2, 1)], tmp_path)
     for rank in range(2):
         assert (
@@ -165,7 +165,7 @@ def test_states_of_different_epochs_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batches", [(3, 2), (7, 6), (4, 4)])
 def test_merged_states_resume_with_each_item_once(tmp_path: Path, batches: tuple[int, int]) -> None:
-    """Rule: what the message says works: no item is lost or comes twice, and no rank has a batch more."""
+    """Rule: the message's remedy works: no item is lost or comes twice, and no rank has a batch more."""
     parts = [dataset_of(rank=rank, world=2) for rank in range(2)]
     before = [numbers(islice(iter(part), count)) for part, count in zip(parts, batches, strict=True)]
     merged = merge_states([part.state_dict() for part in parts])
@@ -188,7 +188,7 @@ def test_a_merged_and_a_ranks_own_state_do_not_go_together(tmp_path: Path) -> No
 
 
 def test_a_rank_that_loads_no_state_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: the one that has loaded waits for a while, and says who is missing."""
+    """Rule: the rank that has loaded waits for a while, and names the missing ones."""
     store: dict[str, bytes] = {}
 
     class Store:
@@ -212,7 +212,7 @@ def test_a_rank_that_loads_no_state_is_named(tmp_path: Path, monkeypatch: pytest
 
 
 def test_ranks_that_are_not_connected_are_not_compared() -> None:
-    """Rule: whoever names rank and world size himself loads what he likes."""
+    """Rule: explicit rank and world size allow any state."""
     dataset = dataset_of(rank=0, world=2)
     dataset.load_state_dict(saved(3, 0))
     assert len(numbers(dataset)) == 28

@@ -81,7 +81,7 @@ def test_a_watched_loader_is_resumed_with_other_workers(workers, at):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_length_after_a_resume_is_that_of_an_epoch(workers):
-    """Rule: schedules count on whole epochs; what is left of the resumed one has another name."""
+    """Rule: ``len`` is that of a whole epoch, on which schedules count; the rest of a resumed one has another name."""
     loader = watched(workers)
     numbers(islice(loader, 4))
     other = watched(workers)
@@ -350,7 +350,7 @@ class TestStateful:
     @pytest.mark.parametrize("workers", [0, 2])
     @pytest.mark.parametrize("at", [0, 1, 5])
     def test_the_order_of_the_fleet_is_saved(self, workers, at):
-        """Rule: workers go on in the order that they had agreed on, those too that had made nothing yet."""
+        """Rule: workers keep the fleet's order after a resume, also those that had made no batch yet."""
         loader = self.loader(workers, job=MoodyJob())
         first = numbers(islice(loader, at))
         other = self.loader(workers, job=MoodyJob())

@@ -28,7 +28,7 @@ def at(step, **callbacks):
 
 
 def test_states_of_ranks_are_saved_as_one(monkeypatch, transformers):
-    """Rule: the first rank saves what all ranks have received; one process goes on with exactly the rest."""
+    """Rule: the first rank saves the state of all ranks; one process resumes with exactly the rest."""
     ranks = [watch(loader_of(dataset_of(rank=rank, world=2))) for rank in range(2)]
     first = [number for loader in ranks for number in numbers(islice(loader, 2))]
 
@@ -59,7 +59,7 @@ def test_states_of_ranks_are_saved_as_one(monkeypatch, transformers):
     ],
 )
 def test_a_run_that_could_not_resume_exactly(transformers, skips, watched, step, error, message):
-    """Rule: what would deliver items twice, or lose some, is refused when training begins."""
+    """Rule: a set-up that would repeat or lose items is refused when training begins."""
     loader = loader_of(dataset_of())
     with pytest.raises(error, match=message):
         transformers.LoaderState().on_train_begin(

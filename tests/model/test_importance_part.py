@@ -46,7 +46,7 @@ def test_a_part_is_read_as_it_was_written() -> None:
     st.booleans(),
 )
 def test_any_part_is_read_as_it_was_written(scores: dict[int, float], draws: dict[int, int], whole: bool) -> None:
-    """Rule: of any scores and draws what is read equals what was sent."""
+    """Rule: decoding an encoded part returns its scores and draws."""
     part = decode(Part(2, 1, scores, draws, whole=whole).body, ITEMS)
     assert columns(part) == (scores, draws)
     assert part.whole is whole
@@ -86,7 +86,7 @@ def test_what_is_wrong_is_named(body: bytes, field: str) -> None:
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: str(vector["sequence"]))
 def test_what_the_client_writes_is_read(vector: dict[str, Any]) -> None:
-    """Rule: the bytes that the client's encoder is held to say here what they say there."""
+    """Rule: bytes of the client's encoder have the same meaning here."""
     part = decode(bytes.fromhex(vector["body"]), vector["items"])
     for name in ("sequence", "base", "epoch", "whole"):
         assert getattr(part, name) == vector[name]
@@ -97,7 +97,7 @@ def test_what_the_client_writes_is_read(vector: dict[str, Any]) -> None:
 
 
 def test_an_index_that_comes_twice_is_refused() -> None:
-    """Rule: indices ascend, so a difference of 0 is none but for the first index."""
+    """Rule: indices ascend, so only the first may have a difference of 0."""
     doubled = GOOD.but(rows=2)
     raw = bytes([3, 0] + 3 * [0, 0] + 2 * [1, 1] + [1, 1])
     with pytest.raises(MalformedPart, match="ascend"):
@@ -106,7 +106,7 @@ def test_an_index_that_comes_twice_is_refused() -> None:
 
 @given(st.binary(max_size=200), st.sampled_from(["all", "stream", "raw"]))
 def test_garbage_is_refused(garbage: bytes, where: str) -> None:
-    """Rule: whatever comes, a part is read or refused as malformed; nothing else is raised."""
+    """Rule: any input is either decoded or refused as malformed; no other error is raised."""
     body = {
         "all": garbage,
         "stream": GOOD.header + garbage,
@@ -121,7 +121,7 @@ def test_garbage_is_refused(garbage: bytes, where: str) -> None:
 
 
 def test_a_bomb_is_not_inflated() -> None:
-    """Rule: the header bounds what is decompressed, so 64 MB of zeros in a small body cost less than 1 MB."""
+    """Rule: the header bounds decompression, so 64 MB of zeros in a small body cost less than 1 MB."""
     bomb = GOOD.header + zlib.compress(bytes(64 * 1024**2))
     tracemalloc.start()
     try:

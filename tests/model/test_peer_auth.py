@@ -51,14 +51,14 @@ def refused(request: WireRequest, body: bytes = BODY, now: float = NOW) -> str:
 
 
 def test_a_signed_request_names_its_node() -> None:
-    """Rule: what a node of the fleet has signed is admitted, in whatever order its headers arrive."""
+    """Rule: a request signed by a node of the fleet is admitted, with headers in any order."""
     request = signed()
     assert verify(SECRET, request, NOW).node == "a"
     assert verify(SECRET, replace(request, headers=request.headers[::-1]), NOW).node == "a"
 
 
 def test_another_secret_is_refused() -> None:
-    """Rule: who does not know the fleet's secret is not of the fleet."""
+    """Rule: a signature with another secret is refused."""
     assert refused(signed("another secret, long enough as well")) == "signature"
 
 
@@ -90,14 +90,14 @@ def test_what_was_overheard_is_no_use_later(off: float) -> None:
 
 @pytest.mark.parametrize("date", ["", "soon", "-1", "1e9", "9" * 5000])
 def test_a_date_is_a_number_of_seconds(date: str) -> None:
-    """Rule: a date that is none, signed by somebody who knows the secret, is refused like one that is off."""
+    """Rule: an invalid date with a valid signature is refused like a wrong one."""
     told = changed(signed(), PEER_DATE, date)
     assert refused(changed(told, PEER_SIGNATURE, peer_auth._signature(SECRET, told, told.headers))) == "date"
 
 
 @pytest.mark.parametrize("version", ["0", "2", "1.0", ""])
 def test_another_protocol_is_refused(version: str) -> None:
-    """Rule: before anything else, so that the remedy is told and not that secrets differ."""
+    """Rule: another protocol is refused first, so that the message has the remedy instead of a secret's mismatch."""
     assert refused(changed(signed("another secret, long enough as well"), PEER_PROTOCOL, version)) == "protocol"
 
 
@@ -123,7 +123,7 @@ def test_what_is_signed_cannot_be_changed(tamper: Callable[[WireRequest], WireRe
 
 
 def test_the_body_cannot_be_changed() -> None:
-    """Rule: what is read is what was signed."""
+    """Rule: the signature covers the body."""
     assert refused(signed(), body=BODY + b"\0") == "body"
     assert refused(signed(), body=b"") == "body"
 
@@ -136,13 +136,13 @@ def test_parts_cannot_be_moved_into_each_other() -> None:
 
 
 def test_other_headers_are_not_signed() -> None:
-    """Rule: which part of what was asked for is to be sent, a proxy between the nodes may say."""
+    """Rule: a proxy between the nodes may set Range, which is not signed."""
     assert verify(SECRET, changed(signed(), "range", "bytes=5-6"), NOW).node == "a"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 65])
 def test_a_node_has_a_name(name: str) -> None:
-    """Rule: what signs is a node, by its id."""
+    """Rule: the signature of an invalid node id is refused."""
     request = WireRequest("GET", b"/-/peer/v1/x", b"", [])
     own = PeerSigner(SECRET, name).headers(request, b"", NOW)
     arrived = replace(request, headers=[(key.encode(), value.encode()) for key, value in own])

@@ -32,7 +32,7 @@ DIGEST = "ab" * 32
     ],
 )
 def test_no_path_shows_a_digest(path: str) -> None:
-    """Rule: who knows a digest may read the blob, so no spelling of its address is logged."""
+    """Rule: a digest is a right to read, so no spelling of its address is logged."""
     shown = redact_path(path)
     assert "abab" not in shown.lower()
     assert "6162" not in shown
@@ -43,7 +43,7 @@ def test_no_path_shows_a_digest(path: str) -> None:
     "path", ["/bucket/date=2026-01-01/blobs/part-0", "/bucket/a%20b", f"/bucket/{DIGEST}", "/-/v1/datasets", "/", ""]
 )
 def test_other_paths_are_shown_as_they_came(path: str) -> None:
-    """Rule: keys are what the log is for; equals signs in them are no parameters."""
+    """Rule: keys are logged as they are; equals signs in them are no parameters."""
     assert redact_address(path) == path
 
 
@@ -56,7 +56,7 @@ def test_other_paths_are_shown_as_they_came(path: str) -> None:
     ],
 )  # fmt: skip
 def test_a_value_is_shown_only_if_its_name_is_known_to_be_harmless(name: str) -> None:
-    """Rule: the list names what may be shown, not what may not: a new secret is redacted before anybody knows of it."""
+    """Rule: the list has the names that may be shown, so a new secret is redacted by default."""
     assert redact_address(f"/b/k?acl&{name}=tell&versionId=3") == f"/b/k?acl&{name}=REDACTED&versionId=3"
 
 
@@ -66,7 +66,7 @@ def test_words_without_a_value_are_redacted_too() -> None:
 
 
 def test_a_url_keeps_neither_user_nor_fragment() -> None:
-    """Rule: a Referer is an address of somebody else, who may keep secrets anywhere in it."""
+    """Rule: a Referer is a foreign address, which may have secrets anywhere."""
     told = redact_address("https://user:tell@host/page?code=tell#access_token=tell")
     assert told == "https://REDACTED@host/page?code=REDACTED#REDACTED"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from urllib.parse import quote, unquote_to_bytes
 
 import pytest
@@ -159,7 +160,7 @@ def test_absent_signed_header_counts_as_empty() -> None:
 
 @pytest.mark.parametrize("names", [(b"host",), (b"host", b"x-amz-date"), (b"%s", b"a%", b"host"), (b"absent", b"host")])
 def test_a_filled_template_is_the_canonical_request(names: tuple[bytes, ...]) -> None:
-    """Rule: the template gives what ``canonical_request`` gives, for names with "%" and absent headers too."""
+    """Rule: the template equals ``canonical_request``, for names with "%" and absent headers too."""
     fields = {b"host": b"h:1", b"x-amz-date": b"20130524T000000Z", b"%s": b"%b", b"a%": b"1"}
     values = [fields.get(name, b"") for name in names]
     filled = sigv4.canonical_form(names) % (b"GET", b"/b/k%20", b"a=1", *values, b"UNSIGNED-PAYLOAD")
@@ -290,3 +291,10 @@ def test_request_without_date_is_refused() -> None:
 def test_percent_decoding_of_pairs() -> None:
     """Empty pieces are dropped, empty values kept, escapes decoded once."""
     assert query_pairs(b"&a&b=&c=%2525&") == [(b"a", b""), (b"b", b""), (b"c", unquote_to_bytes("%2525"))]
+
+
+@pytest.mark.parametrize("length", [1, 64, 65])
+def test_keyed_hash_is_hmac(length: int) -> None:
+    """Rule: a keyed hash is HMAC-SHA256 in hex, for keys longer than a block of SHA-256 too (RFC 2104)."""
+    key, text = b"k" * length, b"text"
+    assert sigv4.keyed_hash(key, text) == hmac.digest(key, text, "sha256").hex()

@@ -124,7 +124,7 @@ def test_a_truncated_answer_never_passes_for_a_whole_one(
 def test_bytes_that_nobody_asked_for_end_the_connection(
     runner: asyncio.Runner, sent: Sent, after: bytes, places: list[int]
 ) -> None:
-    """Rule: what follows an answer is taken for no other one, whether it comes with it or later."""
+    """Rule: bytes after an answer are not read as another one, whether they come with it or later."""
 
     def play() -> None:
         if not sent.ends or not after.strip(b"\r\n"):
@@ -182,7 +182,7 @@ def test_whatever_a_peer_sends_ends_in_an_answer_or_a_failure(
     ids=["one long header", "many headers", "many interim answers", "a long reason"],
 )
 async def test_a_head_has_a_limit(head: bytes) -> None:
-    """Rule: what a peer can make this process hold before an answer begins is bounded."""
+    """Rule: the memory that a peer can occupy before an answer begins is bounded."""
     played = Played()
     played.hear([head[at : at + 4096] for at in range(0, len(head), 4096)])
     assert (played.refused, played.wire.is_closing()) == ("invalid", True)
@@ -218,7 +218,7 @@ async def test_what_is_between_chunks_has_a_limit(odd: bytes) -> None:
     ],
 )
 async def test_an_ambiguous_head_is_refused(answer: bytes) -> None:
-    """Rule: an answer that two readers could read differently is none (RFC 9112, sections 5 and 6)."""
+    """Rule: an answer with an ambiguous head is refused (RFC 9112, sections 5 and 6)."""
     played = Played()
     played.hear([answer])
     assert (played.refused, played.wire.is_closing()) == ("invalid", True)
@@ -236,7 +236,7 @@ async def test_an_ambiguous_head_is_refused(answer: bytes) -> None:
     ],
 )
 async def test_an_answer_without_a_body_leaves_the_connection_to_the_next_one(method: str, head: bytes) -> None:
-    """Rule: HEAD, 204 and 304 have no body, whatever length they tell (RFC 9112, section 6.3)."""
+    """Rule: HEAD, 204 and 304 have no body, whatever their Content-Length (RFC 9112, section 6.3)."""
     played = Played(method)
     played.hear([head])
     assert (played.answer.complete, played.keeper.ends) == (True, [True])
@@ -264,7 +264,7 @@ async def test_the_peer_decides_whether_a_connection_is_kept(answer: bytes, *, k
 
 
 async def test_a_request_to_close_is_kept_even_if_the_peer_forgets_it() -> None:
-    """Rule: a connection whose request said that it is the last one serves no other."""
+    """Rule: a connection is not reused after a request with "Connection: close"."""
     played = Played()
     played.hear([EMPTY])
     played.ask(last=True)
@@ -273,7 +273,7 @@ async def test_a_request_to_close_is_kept_even_if_the_peer_forgets_it() -> None:
 
 
 async def test_an_idle_connection_that_is_spoken_to_is_closed() -> None:
-    """Rule: an answer to no request, as servers send before they close an idle connection, is read by nobody."""
+    """Rule: an idle connection is closed when its server sends anything, as some do before they close it."""
     played = Played()
     played.hear([EMPTY, b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"])
     assert (played.answer.status, played.wire.is_closing()) == (200, True)
@@ -291,7 +291,7 @@ async def test_reading_stops_while_the_reader_is_behind() -> None:
 
 
 async def test_a_small_rest_is_read_whole() -> None:
-    """Rule: reading does not stop for a reader that is behind if what it holds and what is to come are few bytes."""
+    """Rule: reading continues for a slow reader if the buffered and the remaining bytes are few."""
     played = Played(buffer=10, whole=30)
     played.hear([b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\n" + b"a" * 11])
     assert not played.wire.reading
@@ -304,7 +304,7 @@ async def test_a_small_rest_is_read_whole() -> None:
 
 
 async def test_a_body_of_unknown_length_is_not_read_whole() -> None:
-    """Rule: what may come without end is read ahead as far as the buffer goes."""
+    """Rule: a body of unknown length is read ahead up to the size of the buffer."""
     played = Played(buffer=10, whole=2**40)
     played.hear([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n" + b"a" * 11 + b"\r\n"])
     assert not played.wire.reading
@@ -319,7 +319,7 @@ async def test_an_interim_answer_does_not_prolong_the_limit() -> None:
 
 
 async def test_padded_chunk_sizes_are_read() -> None:
-    """Rule: white space after the size of a chunk, which some servers send, changes nothing."""
+    """Rule: white space after a chunk size, which some servers send, is ignored."""
     played = Played()
     played.hear([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5  \r\nhello\r\n0\r\n\r\n"])
     assert (played.body, played.answer.complete, played.keeper.ends) == (b"hello", True, [True])

@@ -22,10 +22,10 @@ from gateway.net.connection import ClientConnection
 from gateway.net.dialing import Dialer, ExchangeFailed, ServerAddress
 from gateway.net.exchange import Connections, StreamedResponse, probe
 from gateway.net.upload import Upload
-from gateway.testing.stores import eventually
 from tests.net.wire import ADDRESS, REQUEST, Keeper, Wire
 from tests.origin.raw_server import EMPTY, RawServer, content
 from tests.s3compat.certificates import make_certificates
+from tests.stores import eventually
 
 BYTES = Counter("test_exchange_bytes", "Bytes that these tests received.")
 BIG = 4 * 1024**2
@@ -236,7 +236,7 @@ async def halting(*pieces: bytes) -> AsyncIterator[tuple[Asking, asyncio.Event]]
 
 
 async def test_an_answer_with_a_small_body_is_given_when_that_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: whoever asked is woken once, not for the head and each piece of a small body."""
+    """Rule: the caller is woken once, not for the head and each piece of a small body."""
     monkeypatch.setattr(connection, "GATHER", 3600.0)
     response = heard(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nabc", b"def")
     assert not response.begun.done()
@@ -258,7 +258,7 @@ async def test_the_head_of_an_answer_does_not_wait_for_a_slow_body(monkeypatch: 
 
 
 async def test_the_head_of_an_answer_does_not_wait_for_a_body_that_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: an answer whose connection breaks within a small body has begun; the failure is its reader's."""
+    """Rule: an answer whose connection breaks within a small body has begun; its reader gets the failure."""
     monkeypatch.setattr(connection, "GATHER", 3600.0)
     response = heard(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nabc")
     assert response.connection is not None
@@ -287,13 +287,17 @@ async def test_a_body_that_came_with_its_head_is_given_as_it_is() -> None:
     assert (response.at_once(6), await response.next_chunk()) == (None, b"")
 
 
-@pytest.mark.parametrize("pieces", [(b"abc",), (b"abc", b"def")], ids=["unfinished", "in pieces"])
-async def test_any_other_body_is_waited_for(pieces: tuple[bytes, ...]) -> None:
-    """Rule: what is not complete, or not in one piece, is left to ``next_chunk``, which gives bytes."""
-    response = heard(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n" + pieces[0], *pieces[1:])
+async def test_a_whole_body_in_pieces_is_put_together() -> None:
+    """Rule: a body that has arrived in several pieces is given at once, too."""
+    assert heard(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabc", b"def").at_once(6) == b"abcdef"
+
+
+async def test_any_other_body_is_waited_for() -> None:
+    """Rule: an incomplete body is left to ``next_chunk``, which returns bytes."""
+    response = heard(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabc")
     assert (response.at_once(3), response.at_once(6)) == (None, None)
     chunk = await response.next_chunk()
-    assert (type(chunk), chunk) == (bytes, b"".join(pieces))
+    assert (type(chunk), chunk) == (bytes, b"abc")
 
 
 async def test_a_slow_reader_holds_the_peer_back() -> None:
@@ -334,7 +338,7 @@ async def test_an_upload_is_held_back_by_the_peer_and_arrives_whole() -> None:
 
 
 async def test_an_early_answer_ends_the_upload() -> None:
-    """Rule: who has its answer does not go on reading the client's body."""
+    """Rule: after an early answer the client's body is not read any further."""
     left: list[bool] = []
 
     async def endless() -> AsyncIterator[bytes]:
@@ -362,7 +366,7 @@ async def test_an_early_answer_ends_the_upload() -> None:
 
 @pytest.mark.parametrize("header", [("x", "a\r\nHost: evil"), ("x", "a\nb"), ("x\r\nHost", "evil"), ("x", "\0")])
 async def test_a_header_cannot_end_its_line(header: tuple[str, str]) -> None:
-    """Rule: nothing in a header makes another one (RFC 9110, section 5.5)."""
+    """Rule: no header value can start another header (RFC 9110, section 5.5)."""
     async with RawServer([[EMPTY]]) as server:
         each = Asking(server.endpoint)
         with pytest.raises(ValueError, match="line break"):
@@ -372,7 +376,7 @@ async def test_a_header_cannot_end_its_line(header: tuple[str, str]) -> None:
 
 
 async def test_a_name_that_is_not_found_is_a_kind_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: DNS is told from a server that does not listen, although both are failures to connect."""
+    """Rule: a DNS failure is distinct from a refused connection."""
 
     def unknown(*_args: object, **_options: object) -> object:
         raise socket.gaierror(socket.EAI_NONAME, "no such name")
@@ -386,7 +390,7 @@ async def test_a_name_that_is_not_found_is_a_kind_of_its_own(monkeypatch: pytest
 
 
 async def test_the_addresses_of_a_name_are_used_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: one look-up serves for a while; each connection begins with another address, and one that refuses is passed over."""
+    """Rule: one look-up serves for a while; each connection begins with another address and skips those that refuse."""
     async with RawServer([[EMPTY]]) as server:
         port = ServerAddress.of(server.endpoint).port
         asked: list[str] = []

@@ -91,7 +91,7 @@ async def test_a_delimiter_gives_common_prefixes(listings: Listings) -> None:
 
 
 async def test_failures_are_the_projects_errors(listings: Listings, origin: FakeOrigin) -> None:
-    """Rule: a refusal has the origin's status; a removed identity and an unreachable origin are told apart."""
+    """Rule: a refusal has the origin's status; a removed identity and an unreachable origin are distinct errors."""
     with pytest.raises(ListingRefused) as refused:
         await listings.list_page(ME, "nowhere")
     assert refused.value.status == 404
@@ -134,7 +134,7 @@ async def test_keys_are_read_as_stores_list_them(listed: str, encoding: str, key
     ],
 )
 async def test_an_answer_that_is_not_a_page_is_unreadable(body: bytes) -> None:
-    """Rule: what is not a listing, or claims to go on and lists nothing, is an error, never an empty page."""
+    """Rule: an answer that is no listing, or is truncated and empty, is an error, never an empty page."""
     with pytest.raises(ListingUnreadable):
         await answering(body).list_page(ME, "b")
 
@@ -155,7 +155,7 @@ async def test_a_page_has_a_bound_in_bytes() -> None:
 
 
 async def test_nothing_of_an_object_is_read_but_its_key_and_size() -> None:
-    """Rule: what else a store says of objects costs no call per object, as a page is read in the event loop."""
+    """Rule: a store's extra elements cost no call per object, because a page is parsed in the event loop."""
     told = "<LastModified>2026-11-22T16:08:00.000Z</LastModified><ETag>&quot;e&quot;</ETag><StorageClass>STANDARD</StorageClass>"
     told += "<ChecksumAlgorithm>CRC32</ChecksumAlgorithm><Owner><ID>i</ID><DisplayName>d</DisplayName></Owner>"
     calls = []

@@ -146,7 +146,7 @@ async def test_the_real_chain_reads_the_environment(monkeypatch: pytest.MonkeyPa
 
 
 async def test_an_origin_that_is_added_may_use_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: a gateway whose origins had keys when it started signs with the chain's for an origin that has none."""
+    """Rule: an origin without keys that is added later is signed for with the credential chain."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-environment")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     async with RawServer([[EMPTY]]) as server:

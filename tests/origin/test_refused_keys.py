@@ -58,7 +58,7 @@ async def test_a_right_that_is_missing_is_no_refused_key() -> None:
 
 
 def test_a_refusal_is_forgotten_after_a_while() -> None:
-    """Rule: a key that nobody uses any more is no problem for ever."""
+    """Rule: a refused key that is no longer used stops being a problem."""
     now = 0.0
     keys = RefusedKeys(lambda: now)
     keys.refused("o", "k", b"<Error><Code>InvalidAccessKeyId</Code><Message>Unknown.</Message></Error>")
@@ -68,7 +68,7 @@ def test_a_refusal_is_forgotten_after_a_while() -> None:
 
 
 def test_an_operator_sees_a_refused_key(tmp_path: Path) -> None:
-    """Rule: a gateway whose origin refuses its key lists origin-keys in /-/readyz, which strangers may read: no key is named."""
+    """Rule: /-/readyz, which is public, lists origin-keys if the origin refuses a key, without naming the key."""
     users = [User("origin-key-a", "another secret")]
     with OriginThread(users) as origin, gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as running:
         with pytest.raises(ClientError, match="SignatureDoesNotMatch"):

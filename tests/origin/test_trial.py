@@ -55,7 +55,7 @@ async def test_a_store_raises_no_doubt(status: int, body: bytes) -> None:
     ],
 )  # fmt: skip
 async def test_a_refusal_of_the_keys_says_what_the_store_says(code: str, message: str, told: str) -> None:
-    """Rule: code and message of the store, and what to do about it."""
+    """Rule: a refusal has the store's code and message, and a remedy."""
     with pytest.raises(KeysRefused) as refused:
         await tried(403, error(code, message.replace("'", "&apos;")))
     assert told in str(refused.value)

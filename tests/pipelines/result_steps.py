@@ -66,6 +66,11 @@ def in_place(element: dict[str, Any]) -> dict[str, Any]:
     return element
 
 
+def enlarged(element: dict[str, Any]) -> dict[str, Any]:
+    """The element, with an array of 128 KiB."""
+    return {**element, "more": np.zeros(1 << 17, np.uint8)}
+
+
 def indices(element: dict[str, Any]) -> int:
     """The number of the element's item."""
     return int(element["index"])

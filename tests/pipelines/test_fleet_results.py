@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gateway.testing.origin import FakeOrigin, OriginThread
-from gateway.testing.stores import files_of
 from larder.frames import OK, index_form
 from larder.pipelines import pipeline as made_pipeline
 from tests.batches import Stock, bytes_of, decoded, packed, stock, taken
@@ -17,6 +16,7 @@ from tests.origins.processes import wait_until
 from tests.pipelines.result_steps import Noting
 from tests.pipelines.test_pipeline_results import access, values
 from tests.scenarios.redis_server import RedisServer
+from tests.stores import files_of
 from tests.v1 import ask
 
 ITEMS = 60

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +14,16 @@ import larder
 from gateway.testing.origin import FakeOrigin, OriginThread
 from larder.credentials import Credentials
 from larder.pipelines import Pipeline
+from larder.pipelines.elements import decode
 from larder.source import Access
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway
-from tests.pipelines.result_steps import Noting
+from tests.pipelines.result_steps import Noting, enlarged
+from tests.v1 import ask
 
 ITEMS = 240
+DECODING = 0.004
+"""Seconds: twenty times as long as a typical read of a small element."""
 MARK = "stage 2, autocache()"
 KEY = Credentials("GWA", "gateway-secret-a")
 HASTE = """
@@ -85,8 +91,44 @@ def test_results_are_stored_once_that_pays_and_shared(running: Running, items: S
             assert (other.pipeline_directive.cache, other.pipeline_directive.reason) == (2, "shared")
 
 
+def shown(running: Running, run: larder.Job) -> Any:
+    """The pipeline of a job, as its tenant sees it."""
+    return {one["job"]: one for one in ask(running, "GET", "/v1/pipelines").json["pipelines"]}[run.name]
+
+
+def test_what_decoding_costs_a_reader_counts_in_the_next_decision(
+    running: Running, items: Stock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: the gateway serves a result at once, but its reader decodes slowly: the next job's projection has that time."""
+    access = Access(credentials=KEY, timeout=20.0)
+
+    def large(step: Noting, **options: Any) -> Pipeline:
+        """A pipeline whose elements have another size than those of other tests."""
+        begun = larder.pipeline(items.name, endpoint=running.endpoint, workers=0, access=access, **options)
+        return begun.map(step).map(enlarged).autocache()
+
+    def slowly(data: memoryview, *, copy: bool) -> Any:
+        time.sleep(DECODING)
+        return decode(data, copy=copy)
+
+    step = Noting(tmp_path / "slow")
+    assert elements(large(step, cache=3)) == Counter(range(ITEMS))
+    with monkeypatch.context() as patched, job(running, items, "slow") as run:
+        patched.setattr(larder.pipelines.workers, "decode", slowly)
+        elements(reading := large(step, job=run, cache=3))
+        while not shown(running, run)["stages"][0]["elements"]:
+            elements(reading)
+    with job(running, items, "next") as run:
+        made = large(Noting(tmp_path / "next", factor=2), job=run)
+        while run.pipeline_directive.reason in ("", "profiling"):
+            elements(made)
+        projected = shown(running, run)["decisions"][0]["projections"][1]
+    assert projected["cache"] == 3
+    assert projected["seconds"] > 0.75 * ITEMS * DECODING
+
+
 def test_a_job_gets_past_its_measurement(running: Running, items: Stock, tmp_path: Path) -> None:
-    """Rule: the batches of a pipeline tell the fleet whether its job gains from the cache: it is not refused hits for ever."""
+    """Rule: a pipeline's batches report its job's gain, so the job gets past its measurement."""
     step = Noting(tmp_path / "computed")
     with job(running, items, "measured", caching="auto") as run:
         access = Access(credentials=KEY, timeout=20.0)

@@ -133,7 +133,7 @@ def test_a_replaced_dataset_has_other_results(origin: FakeOrigin, running: Runni
 
 
 def test_partial_caches_are_used(running: Running, items: Stock, tmp_path: Path) -> None:
-    """Rule: an epoch that was broken off leaves what it stored; the rest is computed."""
+    """Rule: an interrupted epoch leaves its stored elements; the rest is computed."""
     step = Noting(tmp_path / "computed")
     first = pipeline(running, items, step)
     assert len(list(islice(iter(first), ITEMS // 2))) == ITEMS // 2
@@ -156,7 +156,7 @@ def test_stages_after_the_mark_do_not_change_what_is_stored(running: Running, it
 
 
 def test_dropped_elements_are_stored_as_such(running: Running, items: Stock, tmp_path: Path) -> None:
-    """Rule: what a filter before the mark dropped is not computed again, and does not come."""
+    """Rule: elements dropped by a filter before the mark are stored as dropped: not computed again, not delivered."""
     step = Noting(tmp_path / "computed")
     options = {"workers": 0, "cache": 3, "access": access(), "endpoint": running.endpoint}
     made = larder.pipeline(items.name, **options).map(step).filter(even).autocache().map(indices)
@@ -167,7 +167,7 @@ def test_dropped_elements_are_stored_as_such(running: Running, items: Stock, tmp
 
 
 def test_a_failed_element_is_not_stored(running: Running, items: Stock, tmp_path: Path) -> None:
-    """Rule: its error comes in every epoch; the others are stored, and nobody waits for it."""
+    """Rule: a failing element raises in every epoch; the others are stored, and no reader waits for it."""
     step = Noting(tmp_path / "computed", fails=7)
     skipping = pipeline(running, items, step, on_error="skip")
     for _ in range(2):
@@ -262,7 +262,7 @@ def test_a_gateway_that_stores_nothing_is_said_once(origin: FakeOrigin, tmp_path
 
 
 def test_elements_that_are_too_large_are_computed(origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: what is larger than results.largest is said, and the epoch is whole."""
+    """Rule: elements above results.largest are reported, and the epoch is complete."""
     made = stock(origin, tmp_path / "files", "large", bytes_of(5, SIZE, "large"))
     settings = Settings(origin.endpoint, tmp_path / "cache", extra="[results]\nlargest = 100\n")
     with gateway(settings, tmp_path) as alone:
@@ -283,7 +283,7 @@ def test_a_read_only_key_says_that_it_stores_nothing(origin: FakeOrigin, tmp_pat
 
 
 def test_an_element_that_cannot_be_decoded_is_replaced(running: Running, items: Stock, tmp_path: Path) -> None:
-    """Rule: what somebody stored that is no element costs one computation, is counted, and is read from then on."""
+    """Rule: a stored element that cannot be decoded is computed once, counted, and replaced."""
     step = Noting(tmp_path / "computed")
     made = pipeline(running, items, step)
     mark = made._runtime.cache_mark(made._stages.elements)

@@ -50,7 +50,7 @@ def _send_digest(queue: SimpleQueue[str], function: bytes) -> None:
 
 
 def test_what_cannot_be_sent_is_named() -> None:
-    """Rule: the remedy is one that is left: cloudpickle is there already."""
+    """Rule: the suggested remedy is a possible one: cloudpickle is installed already."""
     lock = threading.Lock()
     task = WorkerTask(MemorySource(1), MemorySource(1).describe(), (Stage(MAP, 1, lambda item: lock),), 0)
     with pytest.raises(

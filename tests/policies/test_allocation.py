@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.policies.datasets import CachingMode
 from gateway.policies.space.allocation import SLICES, Allocation, Bid, Candidate, allocate
-from gateway.policies.space.plan import WhyCaching
+from gateway.policies.space.orders import WhyCaching
 
 GB, GIB = 1000**3, 1024**3
 FULL, CHUNKED, STATIC, NONE = CachingMode.FULL, CachingMode.CHUNKED, CachingMode.STATIC, CachingMode.NONE
@@ -109,7 +109,7 @@ def test_pins_come_first_even_without_gain():
 
 
 def test_never_is_never():
-    """Rule: a dataset that an operator forbade gets nothing, whatever it asks for and gains."""
+    """Rule: a dataset that an operator forbade gets nothing, whatever its request and gain."""
     forbidden = Candidate("a", 10, 1, 1e9, 1e9, "never", "full")
     assert allocate([forbidden], 100)["a"] == Allocation(NONE, 0, WhyCaching.OVERRIDE)
 
@@ -132,7 +132,7 @@ def test_never_is_never():
     ],
 )
 def test_a_quota_is_kept_within(override, requested, quota, expected):
-    """Rule: a dataset gets the most that its quota allows of what it would get, never more, and it is said to be decided."""
+    """Rule: a dataset gets the largest mode within its quota, and the decision is attributed to it."""
     assert allocate([Candidate("a", 100, 10, 9.0, 5.0, override, requested, quota)], 1000)["a"] == expected
 
 
@@ -177,7 +177,7 @@ def candidates(draw: st.DrawFn) -> list[Candidate]:
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(candidates(), st.integers(0, 30_000))
 def test_the_budget_is_never_exceeded(found, budget):
-    """Rule: whatever is asked for, the sum of what is granted fits, and what is granted is what its mode costs."""
+    """Rule: the sum of all grants fits, and each grant is the cost of its mode."""
     allocations = allocate(found, budget)
     assert set(allocations) == {one.dataset for one in found}
     assert spent(allocations) <= budget
@@ -202,7 +202,7 @@ def test_the_order_of_the_question_does_not_matter(found, budget, random):
 
 
 def test_a_quota_below_every_gain_is_the_operators_doing():
-    """Rule: a dataset whose quota excludes all that would gain is refused by the override, not for want of room."""
+    """Rule: a dataset whose quota excludes every gain is refused by the override, not for want of room."""
     allocation = allocate([Candidate("a", 1, 0, 1.0, 0.0, quota=0)], 1)["a"]
     assert (allocation.caching, allocation.why) == (NONE, WhyCaching.OVERRIDE)
 
@@ -210,7 +210,7 @@ def test_a_quota_below_every_gain_is_the_operators_doing():
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(candidates(), st.integers(0, 30_000))
 def test_no_dataset_is_left_out_that_would_fit(found, budget):
-    """Rule: whoever is refused for want of room would not fit into what is left."""
+    """Rule: a dataset refused for want of room would not fit into the rest."""
     allocations = allocate(found, budget)
     free = budget - spent(allocations)
     for one in found:
@@ -226,7 +226,7 @@ def bid(size: int, gain_per_byte: float) -> Bid:
 
 @pytest.mark.parametrize(("times", "full", "won"), [(0.5, FULL, 46), (2.0, CHUNKED, 170)])
 def test_streams_and_datasets_are_weighed_in_one_currency(times, full, won):
-    """Rule: the seconds that a byte saves decide, whoever saves them: ImageNet is whole, or a stream gets what it leaves."""
+    """Rule: the seconds saved per byte decide between streams and datasets: ImageNet is whole, or a stream gets the rest."""
     step = (IMAGENET.gain - IMAGENET.chunked_gain) / (IMAGENET.size - two_chunks(IMAGENET))
     found = allocate([IMAGENET], 200 * GB, [bid(SLICES * GB * 23, times * step)])
     assert found["imagenet"].caching is full
@@ -235,7 +235,7 @@ def test_streams_and_datasets_are_weighed_in_one_currency(times, full, won):
 
 
 def test_pinned_datasets_go_before_all_bids():
-    """Rule: what an operator decided, or a registration asked for, is not taken by a stream."""
+    """Rule: a stream does not take space that an operator pinned, or a registration asked for."""
     pinned = Candidate("pinned", 100 * GB, 10 * GB, 0.0, 0.0, "pin")
     found = allocate([pinned], 120 * GB, [bid(160 * GB, 1.0)])
     assert found["pinned"].caching is FULL
@@ -243,7 +243,7 @@ def test_pinned_datasets_go_before_all_bids():
 
 
 def test_a_stream_that_saves_nothing_wins_nothing():
-    """Rule: without a gain there is no bid, and datasets get what they get alone."""
+    """Rule: without a gain there is no bid, and datasets get what they would get alone."""
     found = allocate(PAPER, 300 * GB, [bid(100 * GB, 0.0), Bid("stream:b/q/", 0, 1.0)])
     assert {name: one for name, one in found.items() if "stream" not in name} == allocate(PAPER, 300 * GB)
     assert [found[name].granted for name in ("stream:b/p/", "stream:b/q/")] == [0, 0]

@@ -36,7 +36,7 @@ def test_percentiles_are_of_all_nodes_requests() -> None:
 
 
 def test_answers_are_told_and_added() -> None:
-    """Rule: what a node counted within a minute is a difference, survives JSON, and is added to that of others."""
+    """Rule: a node's counts of a minute are differences, survive JSON, and add to those of others."""
     before = Answers({"2xx": 5}, {"HIT": {0.1: 5, inf: 5}})
     after = Answers({"2xx": 8, "5xx": 1}, {"HIT": {0.1: 7, inf: 8}, "MISS": {0.1: 0, inf: 1}})
     gained = Answers.from_json(after.since(before).to_json())
@@ -46,7 +46,7 @@ def test_answers_are_told_and_added() -> None:
 
 
 def test_traffic_is_told_and_added() -> None:
-    """Rule: of a minute's traffic only buckets with requests are told, and rates of several nodes are added."""
+    """Rule: only buckets with requests in the minute are listed, and rates of several nodes are added."""
     before = Answers(traffic={"a/t": dict.fromkeys(TRAFFIC, 1.0), "idle/t": dict.fromkeys(TRAFFIC, 9.0)})
     after = Answers(traffic={"a/t": dict.fromkeys(TRAFFIC, 5.0), "idle/t": dict.fromkeys(TRAFFIC, 9.0)})
     gained = Answers.from_json(after.since(before).to_json())

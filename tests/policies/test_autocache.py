@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 from gateway.policies.space.autocache import (
     COMPUTE,
     CacheReason,
-    ReadModel,
-    ReadSums,
     StageProfile,
     choose_mark,
-    fit_reads,
 )
+from gateway.policies.space.read_model import ReadModel
 
 ELEMENTS = 10_000
 READS = ReadModel(0.0002, 1e-9)
@@ -64,6 +62,16 @@ def test_a_filter_before_the_mark_counts():
     assert [round(each.seconds, 9) for each in choice.projections] == [5.0, 1000 * 0.001 + 5.0 - 1000 * 0.004]
 
 
+def test_reads_ahead_cost_what_their_processor_takes():
+    """Workers read while they compute: a read slows them by its busy part, unless it takes longer than all they compute."""
+    end, mark = StageProfile(3, 0.01, 10, 1000), StageProfile(2, 0.004, 10, 1000)
+    seconds = [
+        choose_mark(end, [mark], ReadModel(latency, 0.0, 0.25), PLENTY).projections[1].seconds
+        for latency in (0.002, 0.02)
+    ]
+    assert seconds == pytest.approx([0.25 * 2.0 + 6.0, 20.0])
+
+
 def test_with_room_for_a_share_the_rest_is_computed():
     """A partial cache is projected as the mixture, so that a smaller mark may win over a faster one."""
     small, large = StageProfile(2, 0.006, 1_000, ELEMENTS), StageProfile(4, 0.01, 100_000, ELEMENTS)
@@ -74,17 +82,16 @@ def test_with_room_for_a_share_the_rest_is_computed():
 
 
 @pytest.mark.parametrize(
-    ("marks", "reads", "room", "reason"),
+    ("marks", "room", "reason"),
     [
-        ([], READS, PLENTY, CacheReason.NO_MARKS),
-        ([StageProfile(2, 0.01, 10, 10)], None, PLENTY, CacheReason.NOT_MEASURED),
-        ([StageProfile(2, 0.01, 10, 10)], READS, 0, CacheReason.NO_ROOM),
-        ([StageProfile(2, 0.0, 10, 10)], READS, PLENTY, CacheReason.NOTHING_TO_GAIN),
+        ([], PLENTY, CacheReason.NO_MARKS),
+        ([StageProfile(2, 0.01, 10, 10)], 0, CacheReason.NO_ROOM),
+        ([StageProfile(2, 0.0, 10, 10)], PLENTY, CacheReason.NOTHING_TO_GAIN),
     ],
 )
-def test_without_a_gain_nothing_is_stored(marks, reads, room, reason):
+def test_without_a_gain_nothing_is_stored(marks, room, reason):
     """The reason says why."""
-    choice = choose_mark(StageProfile(3, 0.01, 10, 10), marks, reads, room)
+    choice = choose_mark(StageProfile(3, 0.01, 10, 10), marks, READS, room)
     assert (choice.stage, choice.reason) == (COMPUTE, reason)
 
 
@@ -101,26 +108,3 @@ def test_no_choice_is_projected_to_be_slower_than_computing(marks, seconds, room
     by_stage = {each.stage: each.seconds for each in choice.projections}
     assert by_stage[choice.stage] <= by_stage[COMPUTE]
     assert choice.stage == COMPUTE or by_stage[choice.stage] == min(by_stage.values())
-
-
-@given(st.floats(0, 0.1), st.floats(0, 1e-6), st.lists(st.integers(0, 10**7), min_size=2, max_size=50, unique=True))
-def test_the_read_model_is_the_line_through_the_reads(latency, per_byte, sizes):
-    """Exact reads give their own line back."""
-    model = fit_reads(ReadSums(1, size, latency + size * per_byte) for size in sizes)
-    for size in sizes:
-        assert model.seconds(size) == pytest.approx(latency + size * per_byte, rel=1e-3, abs=1e-6)
-
-
-def test_a_read_model_is_never_negative():
-    """Noise may tilt the line: neither latency nor time per byte falls below zero."""
-    assert fit_reads([]) is None
-    assert fit_reads([ReadSums(1, 100, 0.5)]) == ReadModel(0.5, 0.0)
-    assert fit_reads([ReadSums(1, 10, 0.5), ReadSums(1, 100, 0.4)]) == ReadModel(0.45, 0.0)
-    assert fit_reads([ReadSums(1, 10, 0.0), ReadSums(1, 100, 1.0)]).latency == 0.0
-
-
-def test_sums_count_by_their_elements():
-    """A sum of many reads moves the line as those reads would one by one."""
-    single = [ReadSums(1, 10, 0.5)] * 9 + [ReadSums(1, 100, 0.6), ReadSums(1, 50, 0.7)]
-    summed = [ReadSums(9, 90, 4.5), ReadSums(1, 100, 0.6), ReadSums(1, 50, 0.7)]
-    assert fit_reads(summed).seconds(70) == pytest.approx(fit_reads(single).seconds(70))

@@ -74,7 +74,7 @@ def test_the_choice_is_a_permutation_with_residents_then_joins_then_misses(
     ],
 )
 def test_slow_fetches_are_doubled_once(waiting: int, needed: int, silent: float, more: int) -> None:
-    """Rule: nothing beyond what is needed until nothing came for a while, then one replacement for each, and no more."""
+    """Rule: only needed items are fetched until none came for a while; then each gets one replacement."""
     assert may_replace(waiting, needed, silent) == more
 
 
@@ -91,5 +91,5 @@ def test_slow_fetches_are_doubled_once(waiting: int, needed: int, silent: float,
     ],
 )
 def test_a_batch_gives_up_after_some_failures_in_a_row(failures: int, needed: int, ends: bool) -> None:
-    """Rule: at least four, twice what is needed, but never more than the patience, whatever the batch's size."""
+    """Rule: at least four, twice the needed items, but never more than the patience, whatever the batch's size."""
     assert gives_up(failures, needed) is ends

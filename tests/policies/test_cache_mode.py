@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.policies.space.autocache import COMPUTE, CacheReason, ReadModel, StageProfile
+from gateway.policies.space.autocache import COMPUTE, CacheReason, StageProfile
 from gateway.policies.space.cache_mode import (
     NEVER,
     PIN,
@@ -14,6 +14,7 @@ from gateway.policies.space.cache_mode import (
     PipelineProfile,
     decided,
 )
+from gateway.policies.space.read_model import ReadModel
 
 SETTINGS = MarkSettings()
 ELEMENTS = 1000
@@ -60,7 +61,7 @@ def test_the_same_profile_changes_nothing():
 
 
 def test_a_pipeline_without_marks_is_not_profiled():
-    """Rule: nothing can be stored, so workers are scaled at once."""
+    """Rule: without marks nothing can be stored, so workers are scaled at once."""
     found = decided(None, profile(measured=1, marks=(), pools={}), FACTS, SETTINGS)
     assert (found.stage, found.reason, found.final) == (COMPUTE, CacheReason.NO_MARKS, True)
 
@@ -70,16 +71,8 @@ def test_marks_without_a_fingerprint_are_not_chosen():
     assert decided(None, profile(pools={2: POOLS[2]}), FACTS, SETTINGS).stage == 2
 
 
-def test_without_reads_it_is_asked_again():
-    """Rule: until a read from the cache is measured there is no projection; the next profile decides."""
-    first = decided(None, profile(), replace(FACTS, reads=None), SETTINGS)
-    assert (first.reason, first.final) == (CacheReason.NOT_MEASURED, False)
-    assert decided(first, profile(), replace(FACTS, reads=None), SETTINGS) is first
-    assert decided(first, profile(), FACTS, SETTINGS).stage == 4
-
-
 def test_stored_results_need_no_profile():
-    """Rule: a second job with the same fingerprint begins with what the first has stored, the last mark of several."""
+    """Rule: a second job with the same fingerprint begins with the stored results, at the last mark of several."""
     stored = dict.fromkeys(POOLS.values(), DECIDED)
     found = decided(None, profile(measured=1), replace(FACTS, stored=stored), SETTINGS)
     assert (found.stage, found.reason, found.mode(4, 0)) == (4, CacheReason.SHARED, "get")
@@ -98,7 +91,7 @@ def test_another_fingerprint_is_another_pipeline():
 
 
 def test_costs_that_moved_are_believed_after_three_profiles():
-    """Rule: when the end no longer takes long, storing its results no longer pays; one slow minute changes nothing."""
+    """Rule: when the last stage gets cheap, storing its results no longer pays; one slow minute changes nothing."""
     computing = decided(None, profile(0.0001, 0.0005), FACTS, SETTINGS)
     assert (computing.stage, computing.reason) == (COMPUTE, CacheReason.NOTHING_TO_GAIN)
     slow = [profile(epoch=3)] * SETTINGS.doubts
@@ -109,7 +102,7 @@ def test_costs_that_moved_are_believed_after_three_profiles():
 
 
 def test_more_workers_are_no_reason():
-    """Rule: workers compete for cores, so the first profile of their number is a reference, and says nothing."""
+    """Rule: workers compete for cores, so the first profile with a new number of them is only a reference."""
     computing = decided(None, profile(0.0001, 0.0005), FACTS, SETTINGS)
     found = after(computing, [profile(workers=8)] * 10)
     assert replace(found, reference=None) == computing
@@ -167,8 +160,20 @@ def test_reads_that_are_slower_than_projected_end_the_mode():
     assert after(kept, [reading(0.005)] * 10) is kept
 
 
+def test_reads_that_are_measured_later_end_the_mode():
+    """Rule: when reads turn out to take another time than was thought, a mode that saves a tenth by it is chosen, in any mode."""
+    dear, cheap = (replace(FACTS, reads=ReadModel(0.0, per_byte)) for per_byte in (1e-5, 1e-6))
+    source = decided(None, profile(), dear, SETTINGS)
+    assert source.stage == 2
+    reads = [profile(source=0.001, end=0.007, cache=2, epoch=3)] * SETTINGS.doubts
+    assert after(source, reads[1:], cheap).stage == 2
+    assert after(source, reads, cheap).stage == 4
+    nearly = replace(FACTS, reads=ReadModel(0.0, 6.5e-6))
+    assert after(source, reads, nearly) is source
+
+
 def test_another_mode_must_save_clearly():
-    """Rule: a tenth or less is not worth an epoch of writes; the new costs are what is compared with."""
+    """Rule: a saving of a tenth or less is not worth an epoch of writes; later profiles are compared with the new costs."""
     found = after(DECIDED, [reading(0.0075)] * SETTINGS.doubts)
     assert (found.stage, found.doubts, found.projections[2].seconds) == (4, 0, 7.5)
 
@@ -194,7 +199,7 @@ def test_an_override_wins_at_once(override, stage):
 
 
 def test_a_pin_may_name_a_mark():
-    """Rule: its mark is stored whatever is cheapest; one that the pipeline does not have counts as none."""
+    """Rule: a pinned mark is stored whatever is cheapest; one that the pipeline does not have counts as none."""
     named = replace(FACTS, override="pin:2")
     found = decided(DECIDED, profile(), named, SETTINGS)
     assert (found.stage, found.reason) == (2, CacheReason.OVERRIDE)
@@ -204,13 +209,51 @@ def test_a_pin_may_name_a_mark():
     assert decided(None, profile(), replace(FACTS, override="pin:3"), SETTINGS).stage == 4
 
 
-def test_a_pinned_pipeline_without_reads_stores_its_last_mark():
+def test_a_pinned_pipeline_without_a_profile_stores_its_last_mark():
     """Rule: without projections the last mark saves most."""
-    assert decided(None, profile(), CacheFacts(None, 0.0, override=PIN), SETTINGS).stage == 4
+    empty = StageProfile(4, 0.0, 0.0, 0)
+    first = profile(end=0.0, measured=0, marks=(replace(empty, stage=2), empty))
+    assert decided(None, replace(first, end=empty), CacheFacts(READS, 0.0, override=PIN), SETTINGS).stage == 4
 
 
 def test_the_epoch_after_the_decision_writes():
-    """Rule: what a rank does follows from the mark in force and the epoch."""
+    """Rule: a rank's work follows from the mark in force and the epoch."""
     modes = [DECIDED.mode(cache, epoch) for cache, epoch in ((COMPUTE, 0), (4, 1), (4, 2))]
     assert modes == ["compute", "put", "get"]
     assert CacheDecision().mode(COMPUTE, 5) == "compute"
+
+
+@pytest.mark.parametrize(
+    ("took", "latency"),
+    [
+        pytest.param({COMPUTE: 0.004, 4: 0.0046}, 0.0035, id="reading takes longer than computing"),
+        pytest.param({COMPUTE: 0.02, 2: 0.0125, 4: 0.0125}, 0.0105, id="both marks take longer than projected"),
+    ],
+)
+def test_a_mark_that_was_left_does_not_come_back(took, latency):
+    """Rule: a model that is too low for what is read costs one change of mode, not one in every few epochs."""
+    facts = CacheFacts(ReadModel(latency, 0.0), room=1e12)
+    pools = {stage: f"results:{stage}" for stage in took if stage != COMPUTE}
+    computing = {"source": took[COMPUTE], "end": took[COMPUTE], "pools": pools}
+    now = decided(None, profile(**computing), facts, SETTINGS)
+    stages = [now.stage]
+    for _ in range(40):
+        epoch = now.epoch + 2
+        seen = profile(epoch=epoch, **computing)
+        if now.stage != COMPUTE:
+            seen = profile(source=0.0, end=took[now.stage], cache=now.stage, epoch=epoch, pools=pools)
+        now = decided(now, seen, facts, SETTINGS)
+        if now.stage != stages[-1]:
+            stages.append(now.stage)
+    assert len(stages) <= 2
+    assert took[now.stage] == min(took[stage] for stage in stages)
+
+
+def test_a_mark_that_was_left_comes_back_when_its_projection_falls():
+    """Rule: what reading took is forgotten once room, costs or the read model make it a quarter cheaper."""
+    left = after(DECIDED, [reading(0.012)] * 3 + [reading(0.0121, epoch=3)])
+    assert (left.stage, left.left[4][1]) == (2, pytest.approx(12.0))
+    quicker = CacheFacts(ReadModel(0.0001, 0.0), room=1e12)
+    source = profile(source=0.0, end=0.0065, cache=2, epoch=left.epoch + 2)
+    assert after(left, [source] * 10).stage == 2
+    assert after(left, [source] * 3, quicker).stage == 4

@@ -35,7 +35,7 @@ def test_chunks_are_those_of_the_golden_vectors(case: dict[str, Any]) -> None:
 
 @given(st.integers(0, 5000), st.integers(1, 30), st.integers(1, 60), st.integers(0, 2**64 - 1))
 def test_gateway_and_client_cut_alike(items: int, partitions: int, units: int, seed: int) -> None:
-    """Rule: the chunk that the gateway tells of is the one that the client reads, also of fewer items than units."""
+    """Rule: gateway and client cut the same chunks, also of fewer items than units."""
     layout = Layout(items, partitions, units, "striped", seed)
     cut = ChunkCut(f"{seed:016x}" + "f" * 48, items, partitions, units)
     for unit in {0, units // 2, units - 1}:
@@ -53,13 +53,13 @@ def test_the_cut_of_a_huge_dataset_does_not_overflow(items: int) -> None:
 
 
 def test_a_chunk_that_does_not_exist_has_no_items() -> None:
-    """Rule: a plan may name one that an older cut had."""
+    """Rule: a chunk of an older cut, which a plan may name, has no items."""
     assert ChunkCut(DATASET, 100, 1, 5).items_of(5).tolist() == []
 
 
 @given(st.binary(min_size=1, max_size=50), st.integers(1, 5), st.integers(1, 12))
 def test_the_fullest_chunk_has_as_many_resident_items_as_any(bits: bytes, partitions: int, units: int) -> None:
-    """Rule: counted over the client's own chunks, none has more; -1 when nothing is resident."""
+    """Rule: over the client's own chunks, none has more resident items; -1 when none is resident."""
     resident = np.unpackbits(np.frombuffer(bits, np.uint8)).astype(bool)
     layout = Layout(len(resident), partitions, units, "striped", SEED)
     counts = [int(resident[layout.stripe(unit)].sum()) for unit in range(units)]

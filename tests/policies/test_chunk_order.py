@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.policies.datasets import CachingMode
 from gateway.policies.space.chunk_order import KEPT_ORDERS, Opened, Opening, OrderState, Place, late_under, open_epoch
-from gateway.policies.space.plan import ChunkRotation, PoolOrder, WhyCaching
+from gateway.policies.space.orders import ChunkRotation, PoolOrder, WhyCaching
 
 OURS, THEIRS = (0, 1, 2, 3, 4), (4, 2, 0, 3, 1)
 
@@ -132,7 +132,7 @@ orders = st.dictionaries(st.integers(0, 9), st.permutations(OURS).map(tuple), ma
     st.one_of(st.permutations(OURS).map(tuple), st.lists(st.integers(0, 5)).map(tuple)),
 )
 def test_an_order_has_each_chunk_once(epoch, begin, leads, orders, places, sequence) -> None:  # type: ignore[no-untyped-def]
-    """Rule: whatever is known of others, or was written by somebody else, each chunk of the proposal comes once."""
+    """Rule: each chunk of the proposal comes once, whatever other jobs or versions have written."""
     opened = open_epoch(asked(epoch, begin, leads=leads), OrderState(orders, places, sequence))
     assert sorted(opened.order) == sorted(OURS)
     assert opened.opens is (epoch not in orders)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from gateway.policies.space.chunks import ChunkEvent, ChunkReason, JobView, RotationMemory, rotate
-from gateway.policies.space.plan import ChunkRotation
+from gateway.policies.space.orders import ChunkRotation
 
 UNITS = 10
+_MEMORY = TypeAdapter(RotationMemory)
 FORCE = 60.0
 LOADED, MARKED, STARTED = ChunkReason.LOADED, ChunkReason.MARKED, ChunkReason.STARTED
 UNREFERENCED, FORCED = ChunkReason.UNREFERENCED, ChunkReason.FORCED
@@ -108,7 +109,7 @@ def test_a_new_job_begins_on_the_next_chunk_when_the_others_are_nearer_to_it():
 
 
 def test_a_new_job_begins_with_the_others_while_their_next_chunk_is_not_complete():
-    """Rule: however far they are, what is being loaded is nothing to begin on while others use what is complete."""
+    """Rule: while others use the complete chunk, a new job does not begin with the one that is being loaded."""
     rotation = Rotation(chunks=ChunkRotation((2, 3), active=2, marked=(2,)))
     rotation.step([job("a", 2, 3, 5)])
     rotation.step([job("a", 3, 5, 7)], seconds=10.0)
@@ -117,7 +118,7 @@ def test_a_new_job_begins_with_the_others_while_their_next_chunk_is_not_complete
 
 
 def test_a_new_job_begins_with_the_others_while_nobody_knows_how_long_a_chunk_takes():
-    """Rule: in the first chunk of the first job there is nothing to measure by."""
+    """Rule: until a chunk's time was measured, a new job begins with the others."""
     rotation = Rotation(chunks=ChunkRotation((3, 5), active=3, marked=(3,)))
     rotation.step([job("a", 3, 5, 7)])
     rotation.step([job("a", 3, 5, 7)], seconds=1000.0)
@@ -171,14 +172,14 @@ def test_what_a_slower_job_needs_next_stays():
 
 
 def test_the_newer_chunk_leaves_if_only_it_is_unused():
-    """Rule: after a jump it may be the newer chunk that nobody needs; the older is then where new jobs begin."""
+    """Rule: after a jump the newer chunk may be unused; then it leaves, and new jobs begin with the older."""
     rotation = Rotation(chunks=ChunkRotation((3, 5), active=5, marked=(3,)))
     assert rotation.step([job("a", 3, 8, 9)]) == [(UNREFERENCED, 5), (STARTED, 8)]
     assert rotation.chunks == ChunkRotation((3,), 8, active=3)
 
 
 def test_nothing_leaves_while_nothing_else_is_wanted():
-    """Rule: a job that has all it needs for now takes nothing from the cache."""
+    """Rule: a job with all the chunks that it needs evicts none."""
     rotation = Rotation(chunks=ChunkRotation((3, 5), active=5, marked=(3,)))
     assert rotation.step([job("a", 5)]) == []
 
@@ -216,7 +217,7 @@ def test_at_a_tie_the_chunk_wanted_sooner_then_the_lower_number():
 
 
 def test_a_slow_job_loses_its_chunk_after_the_time_limit():
-    """Rule: the first job finished chunk 3 a minute ago; whoever is still in it loses it, and is named."""
+    """Rule: the first job finished chunk 3 a minute ago; a job that is still in it loses it, and is named."""
     rotation = Rotation(chunks=ChunkRotation((3, 5), active=5, marked=(3,)))
     slow = job("slow", 3, 5, 7)
     rotation.step([slow, job("fast", 3, 5, 7)])
@@ -268,7 +269,7 @@ def test_what_was_taken_by_force_is_not_loaded_again_in_this_epoch():
 
 
 def test_alone_the_one_who_lost_a_chunk_gets_it_again():
-    """Rule: with no job left that waits for others, the chunk in use is loaded, whatever happened to it before."""
+    """Rule: when no other job waits, the chunk in use is loaded, also one that was taken away before."""
     rotation = Rotation(chunks=ChunkRotation((5,), active=5), memory=RotationMemory({"slow": 3}, {}, {"slow": (3,)}))
     assert rotation.step([job("slow", 3, 5, 7)]) == [(STARTED, 3)]
 
@@ -282,7 +283,7 @@ def test_a_loss_is_forgotten_with_the_epoch():
 
 
 def test_force_needs_somebody_who_waits():
-    """Rule: a chunk that others finished long ago stays as long as they have what they need."""
+    """Rule: a chunk that others finished long ago stays while none of them waits."""
     rotation = Rotation(
         chunks=ChunkRotation((3, 5), active=5, marked=(3,)), memory=RotationMemory({}, {3: {"fast": 0.0}})
     )
@@ -290,7 +291,7 @@ def test_force_needs_somebody_who_waits():
 
 
 def test_whoever_comes_round_to_a_chunk_again_has_not_finished_it():
-    """Rule: with three chunks a job is soon back; the time limit does not take from it what it needs next."""
+    """Rule: with three chunks a job soon returns to one; the time limit does not take its next chunk."""
     rotation = Rotation(units=3, chunks=ChunkRotation((0, 1), active=1, marked=(0,)))
     for position in range(30):
         here = [at("a", position, range(3))]
@@ -307,7 +308,7 @@ def test_a_job_that_is_gone_holds_nothing():
 
 
 def test_without_jobs_what_is_complete_stays_and_nothing_is_loaded():
-    """Rule: a load that nobody waits for is given up; complete chunks are kept for whoever comes next."""
+    """Rule: without jobs a load is given up; complete chunks are kept for the next job."""
     rotation = Rotation(chunks=ChunkRotation((3,), 5, active=3))
     assert rotation.step([]) == [(UNREFERENCED, 5)]
     assert rotation.step([]) == []
@@ -334,7 +335,7 @@ def test_a_load_that_only_a_slow_job_waits_for_is_given_up_after_the_time_limit(
     [ChunkRotation((1, 2, 3, 12), 4), ChunkRotation((1, 1), 1), ChunkRotation((), 99), ChunkRotation((-4,), -7)],
 )
 def test_a_plan_that_holds_too_much_is_put_right(chunks):
-    """Rule: whatever a plan from elsewhere says, two chunks that exist are held at most."""
+    """Rule: at most two existing chunks are held, whatever plan another version has written."""
     Rotation(chunks=chunks).step([job("a", 5, 6, 77, -1)])
 
 
@@ -418,7 +419,7 @@ def test_whatever_jobs_do_two_chunks_are_held_and_the_rotation_comes_to_rest(scr
         elif what == "go":
             jobs.pop(name, None)
         rotation.step(list(jobs.values()), loaded=what == "loaded", seconds=number if what == "wait" else 0.1)
-        read = RotationMemory.from_json(json.loads(json.dumps(rotation.memory.to_json())))
+        read = _MEMORY.validate_json(_MEMORY.dump_json(rotation.memory))
         assert read == rotation.memory
     rotation.settle(list(jobs.values()))
     if not jobs:

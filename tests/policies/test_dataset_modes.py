@@ -35,7 +35,7 @@ CAPACITY = 1_000_000
 def test_auto_is_full_if_it_fits_then_chunked_while_two_chunks_fit(
     size: int, caching: CachingMode, reason: PlanReason
 ) -> None:
-    """Rule: everything within 90 % of the cache is kept; else two chunks are; else what comes first."""
+    """Rule: a dataset within 90 % of the cache is kept whole; else two chunks are; else its first items."""
     plan = decide("auto", size, CAPACITY)
     assert (plan.caching, plan.reason) == (caching, reason)
 
@@ -43,7 +43,7 @@ def test_auto_is_full_if_it_fits_then_chunked_while_two_chunks_fit(
 @pytest.mark.parametrize("mode", list(CachingMode))
 @pytest.mark.parametrize("size", [0, 10**6, 10**15])
 def test_what_was_asked_for_is_done(mode: CachingMode, size: int) -> None:
-    """Rule: a mode that was asked for holds, whatever the dataset's size."""
+    """Rule: a requested mode holds, whatever the dataset's size."""
     plan = decide(mode.value, size, CAPACITY)
     assert (plan.caching, plan.reason) == (mode, PlanReason.REQUESTED)
 
@@ -61,7 +61,7 @@ def test_two_chunks_always_fit_where_chunks_are_rotated(size: int, capacity: int
 
 
 def test_a_cache_of_no_bytes_is_no_mistake() -> None:
-    """Rule: the smallest capacity gives a plan, too: nothing fits twice into it."""
+    """Rule: the smallest capacity gives a plan, too."""
     assert decide("auto", 10, 1).caching is CachingMode.STATIC
 
 

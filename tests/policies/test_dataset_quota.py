@@ -18,7 +18,7 @@ def test_a_tenth_of_the_cache() -> None:
 
 
 def test_what_is_left() -> None:
-    """Rule: one more registration may have what the tenant's others, and those of all tenants, leave."""
+    """Rule: a registration may have the rest of its tenant's quota and of the zone's."""
     left = allowance(QUOTA, Usage(1, 30, 400, 400))
     assert (left.items, left.bytes, left.bound_by) == (70, 600, Limit.BYTES)
     left = allowance(QUOTA, Usage(1, 30, 400, 1400))

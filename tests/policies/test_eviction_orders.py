@@ -34,7 +34,7 @@ def ranks(order: str, *steps: tuple[float, int]) -> list[float]:
 
 
 def test_lru_ranks_by_the_latest_access() -> None:
-    """Rule: a read makes a blob younger, and one that was written down late makes none older."""
+    """Rule: a read makes a blob younger; a late record of an earlier read does not make it older."""
     assert ranks("lru", (5.0, 1), (9.0, 1), (7.0, 1)) == [5.0, 9.0, 9.0]
 
 
@@ -46,19 +46,19 @@ def test_lfu_ranks_by_reads_and_then_by_time() -> None:
 
 
 def test_uniform_gives_the_newcomer_first() -> None:
-    """Rule: what came later leaves first, however often it is read."""
+    """Rule: the latest blob leaves first, however often it is read."""
     assert ranks("uniform", (5.0, 1), (9.0, 7)) == [-5.0, -5.0]
 
 
 def test_consumed_gives_what_was_read_first() -> None:
-    """Rule: the earliest read leaves first; what was loaded ahead and not read yet leaves after all that were."""
+    """Rule: the earliest read leaves first; blobs loaded ahead and not read yet leave after all read ones."""
     ahead, consumed = ranks("consumed", (9.0, 0), (10.0, 1))
     assert consumed < 0 < ahead
     assert ranks("consumed", (3.0, 1))[0] < consumed
 
 
 def test_importance_gives_what_nobody_scored_and_then_the_least_important() -> None:
-    """Rule: the rank is the score, whatever is read; without one a blob is below all that have one, the newcomer first."""
+    """Rule: the rank is the score; blobs without one rank below all others, the newest first."""
     order = ORDERS["importance"]
     scored = [order.rank(read(5.0), BlobFacts(POOL, 10, score=score), 5.0) for score in (0.0, 2.5)]
     unknown = ranks("importance", (5.0, 1), (9.0, 7))
@@ -69,14 +69,14 @@ def test_importance_gives_what_nobody_scored_and_then_the_least_important() -> N
 
 
 def test_loop_gives_what_was_read_last() -> None:
-    """Rule: the latest read leaves first; what was loaded ahead and not read yet leaves after all that were."""
+    """Rule: the latest read leaves first; blobs loaded ahead and not read yet leave after all read ones."""
     ahead, read_once, read_again = ranks("loop", (9.0, 0), (10.0, 1), (20.0, 1))
     assert read_again < read_once < 0 < ahead
     assert ranks("loop", (3.0, 1), (2.0, 1)) == [-3.0, -3.0]
 
 
 def test_chunk_gives_what_was_loaded_first() -> None:
-    """Rule: the order of loading is the order of leaving; reads change nothing."""
+    """Rule: blobs leave in the order of loading; reads change nothing."""
     assert ranks("chunk", (5.0, 0), (9.0, 3)) == [5.0, 5.0]
 
 

@@ -54,25 +54,25 @@ def test_a_quarter_of_a_block_fills_it(table: list[int], length: int) -> None:
 
 
 def test_a_block_that_costs_little_more_than_a_request_is_filled(table: list[int]) -> None:
-    """Rule: blocks of up to four times what a request counts fill at once, the short last block of an object included."""
+    """Rule: blocks of up to four times the cost of a request fill at once, an object's short last block included."""
     assert fills(table, ranged(BLOCK, 10, size=BLOCK + 4 * REQUEST))
     assert not fills(table, ranged(BLOCK, 10, size=BLOCK + 4 * REQUEST + 1))
 
 
 def test_a_range_that_begins_where_one_began_fills(table: list[int]) -> None:
-    """Rule: what is read again will be read again."""
+    """Rule: a range that begins where an earlier one began fills its block."""
     assert not fills(table, ranged(MIB))
     assert fills(table, ranged(MIB, 100))
 
 
 def test_another_version_of_the_object_begins_anew(table: list[int]) -> None:
-    """Rule: what was read of an object before it was overwritten says nothing of it now."""
+    """Rule: ranges of an overwritten object's earlier version do not count."""
     assert not fills(table, ranged(MIB))
     assert not fills(table, ranged(MIB, version=8))
 
 
 def test_the_third_range_in_a_row_fills(table: list[int]) -> None:
-    """Rule: two ranges that touch are a header and what follows it; three are a reader who reads on."""
+    """Rule: two adjacent ranges are a header and its body; three are a sequential reader."""
     decisions = [fills(table, ranged(MIB + number * 1000, 1000)) for number in range(IN_A_ROW)]
     assert decisions == [False, False, True]
 
@@ -90,7 +90,7 @@ def test_many_tiny_ranges_fill_a_block(table: list[int]) -> None:
 
 
 def test_of_a_very_large_block_a_bounded_number_of_bytes_is_read_alone(table: list[int]) -> None:
-    """Rule: what is held in memory, and counted in eight bits, is bounded for blocks of any size."""
+    """Rule: the bytes read alone, held in memory and counted in eight bits, are bounded for blocks of any size."""
     assert is_small(LONGEST, 1024 * MIB)
     assert not is_small(LONGEST + 1, 1024 * MIB)
     huge = [SmallRange(7, number * 2 * MIB, number * 2 * MIB + MIB, 1024 * MIB, 2048 * MIB) for number in range(5)]
@@ -106,7 +106,7 @@ def test_random_ranges_that_are_seen_once_cost_at_most_half_more(table: list[int
 
 
 def test_a_permutation_of_small_ranges_costs_a_quarter_more(table: list[int]) -> None:
-    """Rule: who reads all of an object in random order gets three quarters of it from the cache."""
+    """Rule: a reader of all of an object in random order gets three quarters of it from the cache."""
     starts = [REQUEST * place for place in range(SIZE // REQUEST)]
     random.Random(2).shuffle(starts)
     assert fetched(table, starts, REQUEST) <= 1.25 * SIZE
@@ -118,7 +118,7 @@ def test_a_sequential_scan_costs_nothing_more(table: list[int]) -> None:
 
 
 def test_what_is_forgotten_costs_no_more_than_a_range(table: list[int]) -> None:
-    """Rule: under more ranges than the table holds, each is still read alone or fills; nothing fails."""
+    """Rule: under more ranges than the table holds, each is still read alone or fills; none fails."""
     draw = random.Random(3)
     total = 30_000
     alone = sum(not fills(table, ranged(draw.randrange(0, 2**40), 1000, size=2**41)) for _ in range(total))

@@ -53,7 +53,7 @@ def sizes(count: int, each: int = 10) -> np.ndarray:
     ],
 )
 def test_what_becomes_of_a_part(last: Received, sequence: int, base: int, whole: bool, found: PartVerdict) -> None:
-    """Rule: a part adds to the last one or is whole; the same bytes again change nothing; all else is asked for anew."""
+    """Rule: a part adds to the last one or is whole; the same bytes again change nothing; any other is refused."""
     assert verdict(last, sequence, base, 7, whole=whole) is found
 
 
@@ -63,7 +63,7 @@ def test_scores_of_one_job_are_its_own() -> None:
 
 
 def test_jobs_are_added_by_their_factors() -> None:
-    """Rule: an item that one job has scored counts 0 with the other; one that none has scored is unknown."""
+    """Rule: an item scored by one job counts 0 with the other; one scored by neither is unknown."""
     both = combined([(scores(1, 2, NAN, NAN), 0.5), (scores(NAN, 4, 8, NAN), 2.0)], 4)
     assert both.tolist() == pytest.approx([0.5, 9.0, 16.0, NAN], nan_ok=True)
 
@@ -94,7 +94,7 @@ def test_scores_lose_weight_when_a_job_is_late() -> None:
 
 
 def test_steps_add_up_to_what_is_scored() -> None:
-    """Rule: steps go down in score and leave out what is not scored; equal scores are one step."""
+    """Rule: steps go down in score and leave out unscored items; equal scores are one step."""
     found = steps_of(np.float32([3, 1, NAN, 3, 2]), np.uint64([10, 20, 1000, 30, 40]))
     assert found == (ScoreStep(3.0, 40), ScoreStep(2.0, 40), ScoreStep(1.0, 20))
     assert steps_of(np.float32([NAN]), sizes(1)) == ()
@@ -121,7 +121,7 @@ def test_what_is_loaded_ahead() -> None:
 
 
 def test_deciles_divide_what_is_scored() -> None:
-    """Rule: nine bounds leave a tenth of the scored items between each two; of fewer than ten items there are none."""
+    """Rule: nine bounds separate tenths of the scored items; fewer than ten items have none."""
     bounds = deciles(np.float32([*range(100), NAN]))
     assert np.bincount(np.searchsorted(bounds, np.arange(100, dtype=np.float32))).tolist() == [10] * 10
     assert len(deciles(np.float32(range(9)))) == 0

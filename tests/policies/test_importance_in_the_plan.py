@@ -13,7 +13,8 @@ from gateway.policies.datasets import CachingMode
 from gateway.policies.importance import ScoreStep
 from gateway.policies.space.importance import JobReport, ScoredDataset, ScoreReport, divide, important, weigh
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
-from gateway.policies.space.plan import ImportanceOrder, Phase, Plan, PoolOrder, WhyCaching, node_pools
+from gateway.policies.space.orders import ImportanceOrder, Phase, PoolOrder, WhyCaching
+from gateway.policies.space.plan import Plan, node_pools
 from gateway.policies.space.probing import PhaseTotals
 
 GB = 1000**3
@@ -51,7 +52,7 @@ def test_a_job_without_a_rate_counts_as_an_average_one() -> None:
 
 
 def test_weights_move_in_steps() -> None:
-    """Rule: a weight that is nearly right stays, as each change has everything ranked anew."""
+    """Rule: a weight that is nearly right stays, because a change ranks all items again."""
     before = weigh({}, scored("a", "b", rates={"a": 100.0, "b": 100.0}))
     assert weigh(before, scored("a", "b", rates={"a": 110.0, "b": 100.0})) == before
     assert weigh(before, scored("a", "b", rates={"a": 300.0, "b": 100.0}))["a"].share == 0.75
@@ -65,7 +66,7 @@ def test_jobs_that_are_gone_or_silent_do_not_count() -> None:
 
 
 def test_the_threshold_fills_the_target() -> None:
-    """Rule: what is above the threshold fits; of what is at it every node gets the same part."""
+    """Rule: items above the threshold fit; of those at it every node gets the same part."""
     assert divide({"n": STEPS}, 50) == (3.0, {"n": 50})
     assert divide({"n": STEPS, "m": (ScoreStep(3.0, 60),)}, 70) == (3.0, {"n": 30 + 10, "m": 30})
     assert divide({"n": STEPS}, 200) == (None, {"n": 100})
@@ -76,7 +77,7 @@ def test_the_threshold_fills_the_target() -> None:
     st.integers(0, 400),
 )
 def test_shares_never_exceed_the_target(nodes: list[list[tuple[int, int]]], target: int) -> None:
-    """Rule: shares add up to the target or to all that is scored, less a byte a node, and a node's is at most what it has."""
+    """Rule: shares add up to the target or to all scored bytes, less a byte a node; a node's is at most its own bytes."""
     steps = {str(name): tuple(ScoreStep(float(score), size) for score, size in of) for name, of in enumerate(nodes)}
     have = {name: sum(step.bytes for step in of) for name, of in steps.items()}
     _, shares = divide(steps, target)
@@ -85,7 +86,7 @@ def test_shares_never_exceed_the_target(nodes: list[list[tuple[int, int]]], targ
 
 
 def test_a_scored_dataset_gets_what_nobody_else_wants() -> None:
-    """Rule: by importance any number of bytes is of use, so the free ones are shared out by what is missing."""
+    """Rule: importance can use any number of bytes, so free ones are shared by need."""
     orders = {"a": CHUNKED, "b": replace(CHUNKED, target=40), "c": CHUNKED}
     found = important(orders, {}, {"a": scored("x"), "b": scored("y", quota=60)}, 50)
     assert {name: order.target for name, order in found.items()} == {"a": 20 + 40, "b": 40 + 10, "c": 20}
@@ -103,7 +104,7 @@ def test_a_scored_dataset_gets_what_nobody_else_wants() -> None:
 
 
 def test_a_whole_dataset_has_no_threshold() -> None:
-    """Rule: where all fits nothing is kept out."""
+    """Rule: a dataset that fits whole has no threshold."""
     whole = important({"a": replace(CHUNKED, target=100)}, {}, {"a": scored("x")}, 0)["a"]
     assert whole.importance is not None
     assert (whole.importance.threshold, whole.importance.partial, whole.held) == (None, False, CachingMode.FULL)
@@ -118,7 +119,7 @@ def test_a_whole_dataset_has_no_threshold() -> None:
     ],
 )
 def test_what_was_decided_otherwise_stays(order: PoolOrder) -> None:
-    """Rule: a dataset that asked for chunks, keeps what came first, or has no space is not kept by importance."""
+    """Rule: a dataset with chunks, with static items, or without space is not kept by importance."""
     assert important({"a": order}, {}, {"a": scored("x")}, 500) == {"a": order}
 
 
@@ -145,7 +146,7 @@ def test_the_plan_follows_the_scores_and_goes_back() -> None:
 
 
 def test_a_node_that_says_nothing_has_its_share_by_capacity() -> None:
-    """Rule: before its first report a node gets what its capacity says."""
+    """Rule: before its first report a node gets its share by capacity."""
     order = replace(
         CHUNKED, caching=CachingMode.FULL, order="importance", importance=ImportanceOrder({}, 1.0, {"m": 5})
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policies.samples import minute_begins, surplus
+from gateway.policies.samples import held_changes, minute_begins, surplus
 
 
 @pytest.mark.parametrize(("last", "kept"), [(None, True), (100.0, True), (101.0, False), (160.0, False), (161.0, True)])
 def test_a_sample_a_minute_is_kept_for_long(last: float | None, kept: bool) -> None:
-    """Rule: the first one, one that comes a minute after the last, and one after a clock was set back."""
+    """Rule: the first one, one a minute after the last, and one after a clock was set back are kept."""
     assert minute_begins(last, 160.0) is kept
 
 
@@ -18,3 +18,8 @@ def test_the_node_heard_least_recently_is_forgotten() -> None:
     heard = {"a": 3.0, "b": 1.0, "c": 2.0}
     assert surplus(heard, 3) is None
     assert surplus(heard, 2) == "b"
+
+
+def test_chunks_begin_and_end_to_be_held() -> None:
+    """Rule: what is held and was not begins, what was held and is not ends, and the rest goes on."""
+    assert held_changes({"d/0", "d/1"}, ["d/2", "d/1"]) == (["d/2"], ["d/0"])

@@ -35,7 +35,7 @@ def scheduler(*loads: tuple[LoadClass, str]) -> LoadScheduler[str]:
 
 
 def test_the_most_urgent_class_goes_first() -> None:
-    """Rule: a class has its turns before less urgent ones, whichever load was added first; each keeps its own limit."""
+    """Rule: a class goes before less urgent ones, whichever load was added first; each keeps its own limit."""
     lane = scheduler((LoadClass.WARMUP, "w"), (LoadClass.CHUNK, "c"), (LoadClass.PREFETCH, "p"))
     assert turns(lane) == [*"ppp", *"cccc", *"ww"]
     lane.ended(LoadClass.CHUNK, 1, 0.0)
@@ -61,7 +61,7 @@ def test_readers_go_first() -> None:
 
 
 def test_what_waits_for_readers_is_blocked() -> None:
-    """Rule: a load at its own limit hears of the end that it waits for; one that waits for others is to be looked at again."""
+    """Rule: a load at its own limit is woken by an end; one that waits for readers must be polled."""
     lane = scheduler((LoadClass.CHUNK, "c"))
     turns(lane)
     assert not lane.blocked
@@ -71,7 +71,7 @@ def test_what_waits_for_readers_is_blocked() -> None:
 
 
 def test_a_bandwidth_is_kept() -> None:
-    """Rule: over any time a class reads its bandwidth, a burst and what is under way at most; and it gets all of that."""
+    """Rule: over any time a class reads its bandwidth, a burst and its loads in progress at most; and it gets all of that."""
     limits = {LoadClass.CHUNK: LoadLimits(2, bandwidth=1000.0)}
     lane: LoadScheduler[str] = LoadScheduler(limits)
     lane.add(LoadClass.CHUNK, "c")

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.fleet.plans import plan_document, read_plan
+from gateway.fleet.plans import plan_document, read_memory, read_plan
 from gateway.policies.datasets import USABLE, CachingMode
 from gateway.policies.datasets import decide as decide_alone
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
-from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, WhyCaching
+from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, WhyCaching
+from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals, ProbeSettings
 from tests.effort import examples
 
@@ -123,14 +124,14 @@ def test_quivers_cluster_gets_quivers_plan(budget, expected):
 
 
 def test_what_each_job_gains_is_found_out():
-    """Rule: each job is measured, and what is noted for a mode is what Table 3 has for it, though datasets change modes."""
+    """Rule: each job is measured, and the figures for a mode are those of Table 3, though datasets change modes."""
     plan, _ = quivers_cluster(200 * GIB)
     expected = {"imagenet": (3.88, 2.35), "openimages": (2.26, 1.58), "librispeech": (1.31, 1.28)}
-    for name, known in plan.memory["jobs"].items():
-        full, chunked = expected[known["dataset"]]
-        assert known["full"] in (0.0, pytest.approx(full, abs=0.01))
-        assert known["chunked"] in (0.0, pytest.approx(chunked, abs=0.01))
-        assert known["full"] or known["chunked"]
+    for name, known in plan.memory.jobs.items():
+        full, chunked = expected[known.dataset]
+        assert known.full in (0.0, pytest.approx(full, abs=0.01))
+        assert known.chunked in (0.0, pytest.approx(chunked, abs=0.01))
+        assert known.full or known.chunked
         assert plan.jobs[name].cache
 
 
@@ -154,7 +155,7 @@ def test_another_leader_goes_on_from_the_plan_at_any_point():
 
 
 def test_a_new_dataset_gets_space_before_it_is_measured():
-    """Rule: one that fits is held whole at once; its first job is refused hits, the second waits."""
+    """Rule: a dataset that fits is held whole at once; its first job runs without hits, the second waits."""
     plan = decide(Plan(), facts(100 * GB, {"data": DatasetFacts(50 * GB, 10)}, [job("a"), job("b")]), 0.0, SETTINGS)
     assert (plan.version, plan.datasets["data"].caching, plan.datasets["data"].target) == (1, FULL, 50 * GB)
     assert plan.jobs == {"t/a": JobOrder(False, Phase.PROBE_MISS), "t/b": JobOrder(True, Phase.MEASURE)}
@@ -211,7 +212,7 @@ def test_the_rotation_goes_on_in_the_plan():
 
 @pytest.mark.parametrize(("gpus", "keeps"), [(105, True), (120, False)])
 def test_space_is_not_moved_for_a_small_gain(gpus, keeps):
-    """Rule: whoever has the space keeps it against one that would bring five per cent more, not against twenty."""
+    """Rule: space moves for a gain of twenty per cent more, not of five."""
     sizes = {name: DatasetFacts(90 * GB, 10, requested="auto") for name in ("old", "new")}
     old, new = job("a", "old", gpus=100), job("b", "new", gpus=gpus)
     held = decide(Plan(), facts(110 * GB, {"old": sizes["old"]}, [old]), 0.0, UNPROBED)
@@ -292,7 +293,7 @@ def test_operators_outrank_jobs():
 
 
 def test_a_dataset_without_jobs_keeps_its_space_until_somebody_needs_it():
-    """Rule: idle space is kept while it is free, with why; one that never was in the plan does not come in."""
+    """Rule: an idle dataset keeps its space while there is room, with the reason; one that had none gets none."""
     both = {"idle": DatasetFacts(50 * GB, 10), "busy": DatasetFacts(80 * GB, 10), "other": DatasetFacts(GB, 10)}
     plan = decide(Plan(), facts(100 * GB, both, [job("a", "idle")]), 0.0, UNPROBED)
     plan = decide(plan, facts(100 * GB, both, []), 1.0, UNPROBED)
@@ -305,7 +306,7 @@ def test_a_dataset_without_jobs_keeps_its_space_until_somebody_needs_it():
 
 
 def test_a_quota_holds_without_jobs_too():
-    """Rule: what no job uses keeps what its quota allows, and has nothing beyond it; lifted, it is nobody's decision again."""
+    """Rule: an idle dataset keeps what its quota allows; without the quota the override is gone."""
     free, job_of_it = DatasetFacts(50 * GB, 10), [job("a", "idle")]
     held = decide(Plan(), facts(100 * GB, {"idle": free}, job_of_it), 0.0, UNPROBED)
     for quota, expected in ((50 * GB, (FULL, WhyCaching.NO_JOBS)), (50 * GB - 1, (NONE, WhyCaching.OVERRIDE))):
@@ -325,7 +326,7 @@ def test_a_job_of_an_unknown_dataset_is_told_to_go_on():
 
 
 def test_a_job_that_takes_another_dataset_is_a_new_job():
-    """Rule: what it gained from one dataset says nothing about another."""
+    """Rule: a job's gain from one dataset says nothing about another."""
     trainer = Trainer("a", "one", dict(TABLE_3["imagenet"][1]))
     plan = run_alone(trainer, 100 * GB, 50 * GB, 5)[-1]
     assert plan.jobs["t/a"].benefit > 3
@@ -346,7 +347,7 @@ def test_a_memory_that_cannot_be_read_starts_fresh(memory):
     """Rule: the chunks in the plan stay, the jobs are probed again."""
     known = facts(12 * GB, {"data": DatasetFacts(50 * GB, 10, loaded=True)}, [job("a")])
     plan = decide(decide(Plan(), known, 0.0, SETTINGS), known, 1.0, SETTINGS)
-    after = decide(replace(plan, memory=memory), known, 2.0, SETTINGS)
+    after = decide(replace(plan, memory=read_memory(memory)), known, 2.0, SETTINGS)
     assert after.datasets["data"].chunks == ChunkRotation((0, 1), -1, 0, (0,))
     assert after.jobs["t/a"].phase is Phase.PROBE_MISS
 
@@ -400,7 +401,7 @@ def test_whatever_happens_the_plan_is_sound(story, seconds):
         assert decide(before, known, now, SETTINGS) == plan
         assert decide(again(before), known, now, SETTINGS) == plan
         capacity = max(capacity, known.capacity)
-        assert sum(order.target for order in plan.datasets.values()) <= plan.memory["capacity"] <= capacity
+        assert sum(order.target for order in plan.datasets.values()) <= plan.memory.capacity <= capacity
         assert set(plan.jobs) == set(known.jobs)
         assert set(plan.datasets) <= set(known.datasets)
         for name, order in plan.datasets.items():

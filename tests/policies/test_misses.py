@@ -24,7 +24,7 @@ def test_a_folder_is_at_most_two_deep(key: str, folder: str) -> None:
 
 
 def test_misses_stay_for_one_to_two_windows() -> None:
-    """Rule: a report covers the last whole window and the one that runs, and says how many seconds that is."""
+    """Rule: a report covers the last whole window and the current one, and has their seconds."""
     tally = MissTally(0.0)
     tally.add("b", "x/1", Reason.COLD, 10)
     tally.add("b", "x/2", Reason.COLD, 20)

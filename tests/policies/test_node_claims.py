@@ -24,7 +24,7 @@ def entry(state: str = READY, boot: str = "2", place: str = "host:1", ready: int
 
 
 def test_an_entry_is_read_as_it_was_written() -> None:
-    """Rule: text and value are the same entry, whatever the document has."""
+    """Rule: an entry survives its text form."""
     one = replace(entry(), document=b'{"id": "a b",\n "x": "\xff"}')
     assert RegisterEntry.from_text(one.to_text()) == one
 
@@ -33,12 +33,12 @@ def test_an_entry_is_read_as_it_was_written() -> None:
     "text", [b"", b"1 2 READY b", b"x 2 READY b p {}", b"1 -2 READY b p {}", b"9" * 5000 + b" 0 READY b p {}"]
 )
 def test_what_is_no_entry_is_none(text: bytes) -> None:
-    """Rule: what somebody else wrote is no entry, and no error."""
+    """Rule: a text of another form is no entry, and no error."""
     assert RegisterEntry.from_text(text) is None
 
 
 def test_a_new_node_is_ready_from_now_on() -> None:
-    """Rule: without an entry it is ready since now, or as long as it knows; one that is not ready has no such time."""
+    """Rule: without an entry a node is ready since now, or since its own time; one that is not ready has no such time."""
     assert claim(asked(), None, None, NOW).entry == RegisterEntry(NOW + 10_000, NOW, READY, "2", "host:1", b"{}")
     known = claim(asked(ready_for=7_000), None, None, NOW).entry
     assert known is not None
@@ -60,7 +60,7 @@ def test_a_new_node_is_ready_from_now_on() -> None:
     ids=["elsewhere", "later start", "earlier start at the same address", "left", "sibling"],
 )
 def test_an_id_belongs_to_its_holder(holder: RegisterEntry, held: bool) -> None:
-    """Rule: only siblings, a later start at the holder's address, and anybody after the holder left may take an id."""
+    """Rule: only siblings, a later start at the holder's address, and any node after the holder left may take an id."""
     assert (claim(asked(), holder, None, NOW).entry is None) is held
 
 
@@ -89,13 +89,13 @@ def test_a_drained_node_is_shown_as_leaving() -> None:
 
 
 def test_a_decision_on_an_earlier_start_is_deleted() -> None:
-    """Rule: a node that was started anew is not drained."""
+    """Rule: a restarted node is not drained."""
     claimed = claim(asked(), None, "1 1", NOW)
     assert (claimed.drained, claimed.decision) == (False, "")
 
 
 def test_a_node_that_is_drained_no_more_is_ready_since_now() -> None:
-    """Rule: others were home of its keys meanwhile, so it is as one that has just joined, however long it has been ready."""
+    """Rule: an undrained node counts as just joined: others were home of its keys meanwhile."""
     claimed = claim(asked(drained=True, ready_for=50_000), entry(LEAVING), "2 0", NOW)
     assert claimed.entry is not None
     assert (claimed.entry.state, claimed.entry.ready, claimed.drained) == (READY, NOW, False)

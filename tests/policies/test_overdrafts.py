@@ -4,7 +4,7 @@ from gateway.policies.pools import PAUSED, Balance, Overdrafts
 
 
 def test_a_paused_pool_gives_before_all_others():
-    """Rule: what nobody reads at present leaves first, however far others are over their targets; then they give as before."""
+    """Rule: a paused pool gives first, however far others are over their targets; then they give as before."""
     book = Overdrafts([Balance(1, 900, 100), Balance(2, 200, PAUSED), Balance(3, 500, 400)])
     given = []
     while (pool := book.furthest()) is not None and len(given) < 12:

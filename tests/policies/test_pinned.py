@@ -24,7 +24,7 @@ def stream(name: str) -> ZoneStream:
 
 
 def test_a_pin_has_its_space_before_a_job_that_gains() -> None:
-    """Rule: a pinned prefix has the bytes that it was promised, as target and minimum; a dataset gets what is left."""
+    """Rule: a pinned prefix has its promised bytes as target and minimum; a dataset gets the rest."""
     jobs = {"t/a": JobFacts("t", "a", "data", 4)}
     facts = Facts(100 * GB, {"data": DatasetFacts(80 * GB, 10)}, jobs, pins={"lake/val/": 40 * GB})
     plan = decide(Plan(), facts, 0.0, SETTINGS)
@@ -57,7 +57,7 @@ def test_streams_in_a_pinned_prefix_have_no_pools() -> None:
 
 
 def test_a_stream_that_was_pinned_has_no_minimum_any_more() -> None:
-    """Rule: without its pin a stream is one like the others."""
+    """Rule: an unpinned stream has no minimum."""
     facts = Facts(100 * GB, {}, {}, {"lake/val/": stream("lake/val/")}, pins={"lake/val/": 50 * GB})
     plan = decide(decide(Plan(), facts, 0.0, SETTINGS), replace(facts, pins={}), 1.0, SETTINGS)
     assert plan.pools["stream:lake/val/"].minimum == 0
@@ -72,7 +72,7 @@ def test_pins_leave_room_for_other_reads() -> None:
 
 
 def test_a_plan_with_a_pin_stays_as_it_is() -> None:
-    """Rule: the next decision from the same facts is the same plan, so nodes have nothing to follow."""
+    """Rule: the same facts give the same plan, so nodes have no change to follow."""
     facts = Facts(100 * GB, {}, {}, {"lake/train/": stream("lake/train/")}, pins={"lake/val/": 50 * GB})
     plan = decide(Plan(), facts, 0.0, SETTINGS)
     assert decide(read_plan(plan_document(plan)), facts, 1.0, SETTINGS).version == plan.version

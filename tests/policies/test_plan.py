@@ -7,28 +7,21 @@ import pytest
 from gateway.fleet.plans import plan_document, read_plan
 from gateway.policies.datasets import CachingMode
 from gateway.policies.pools import Pool
-from gateway.policies.space.plan import (
-    ChunkRotation,
-    JobOrder,
-    Phase,
-    Plan,
-    PoolOrder,
-    WhyCaching,
-    dataset_pools,
-    node_pools,
-)
+from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, PoolOrder, WhyCaching
+from gateway.policies.space.plan import Plan, dataset_pools, node_pools
+from gateway.policies.space.remembered import ManagerMemory
 
 ORDER = PoolOrder(CachingMode.CHUNKED, 10, 20, WhyCaching.OVERRIDE, 200, ChunkRotation((1, 2), 3, 2, (1,)), 150)
-PLAN = Plan(3, 7, dataset_pools({"d": ORDER}), {"t/j": JobOrder(True, Phase.STEADY, 2.5)}, {"m": 1}, {"i": [1]})
+PLAN = Plan(3, 7, dataset_pools({"d": ORDER}), {"t/j": JobOrder(True, Phase.STEADY, 2.5)}, ManagerMemory(1), {"i": [1]})
 
 
 def test_a_plan_comes_back_as_it_was() -> None:
-    """Rule: what one node writes another reads."""
+    """Rule: a plan survives its text form."""
     assert read_plan(plan_document(PLAN)) == PLAN
 
 
 def test_a_plan_of_an_older_node_is_followed() -> None:
-    """Rule: a plan from before there were pools says the same of its datasets; what was granted is the target."""
+    """Rule: a plan from before pools has the same datasets; their grants are the targets."""
     document = plan_document(PLAN)
     (pool,) = document.pop("pools").values()
     granted = {name: value for name, value in pool.items() if name not in ("target", "minimum")} | {"granted": 200}
@@ -49,7 +42,7 @@ def test_what_an_older_node_does_not_know_it_refuses() -> None:
 
 
 def test_fields_of_a_newer_node_are_left_out() -> None:
-    """Rule: what a newer version adds to a plan does not keep this one from following it."""
+    """Rule: unknown fields of a newer version's plan are ignored."""
     document = plan_document(PLAN)
     document["pools"]["dataset:d"]["idle"] = 60
     assert read_plan(document | {"news": 1}) == PLAN
@@ -62,5 +55,5 @@ def test_pools_that_hold_no_dataset_are_no_datasets() -> None:
 
 
 def test_a_pinned_pool_has_a_minimum_on_every_node() -> None:
-    """Rule: a node keeps its share of what an operator pinned, whatever else needs room."""
+    """Rule: a node keeps its share of a pinned pool, whatever else needs room."""
     assert node_pools(PLAN, 50, 100) == (Pool("dataset:d", 111, "chunk", 83),)

@@ -14,14 +14,14 @@ def sample(at: float, requests: float, boot: str = "a", **more: float) -> Sample
 
 
 def test_a_restart_begins_at_nothing() -> None:
-    """Rule: what a node counted since it was started anew is all that its later sample says."""
+    """Rule: after a restart a node's later sample is all of its counts."""
     assert gained(sample(0, 100), sample(5, 130)).requests == 30
     assert gained(sample(0, 100), sample(5, 130, "b")).requests == 130
     assert gained(sample(0, 100), sample(5, 40)).requests == 40
 
 
 def test_only_the_last_minute_is_now() -> None:
-    """Rule: a rate is over the samples of the last minute, and nothing when there are not two of them."""
+    """Rule: a rate is over the samples of the last minute, and absent without two of them."""
     samples = [sample(0, 0), sample(50, 1000), sample(100, 1500), sample(105, 1600)]
     assert lately(samples, 106) == (Counters(requests=600), 55)
     assert lately(samples, 200) == (Counters(), 0.0)
@@ -44,7 +44,7 @@ def test_what_jobs_read_in_batches_has_a_rate() -> None:
 
 
 def test_a_history_counts_everything_once() -> None:
-    """Rule: the steps of a history add up to what was counted between the first and the last sample."""
+    """Rule: the steps of a history add up to the counts between the first and the last sample."""
     one = [sample(at, at * 2) for at in range(0, 600, 7)]
     two = [sample(at, at * 3, "a" if at < 300 else "b") for at in range(0, 600, 60)]
     points = history([one, two], 0, 60, 10)
@@ -54,7 +54,7 @@ def test_a_history_counts_everything_once() -> None:
 
 
 def test_a_time_without_samples_shows_no_rate_that_never_was() -> None:
-    """Rule: what was counted while Redis was lost is spread over the time; after a restart it is of the time since."""
+    """Rule: counts of a time without Redis are spread over it; after a restart they are of the time since."""
     first, last = Sample(30.0, "boot", Counters(requests=100)), Sample(640.0, "boot", Counters(requests=700))
     counts = [point.counted.requests for point in history([[first, last]], 0.0, 60.0, 12)]
     assert counts == [0, 60, 60, 60, 60, 60, 60, 60, 60, 60, 60, 0]

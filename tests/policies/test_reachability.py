@@ -11,7 +11,7 @@ PACE = ProbePace(first=1.0, longest=4.0)
 
 @pytest.mark.parametrize("contact", [Contact.REFUSES, Contact.SILENT])
 def test_a_failed_probe_loses_the_origin_and_an_answer_finds_it(contact: Contact) -> None:
-    """Rule: it is told once that the origin is lost, and once that it is found."""
+    """Rule: the loss of the origin is reported once, and so is its return."""
     known = Reachability(PACE)
     assert not known.lost
     assert [known.found(contact), known.found(contact), known.lost] == [True, False, True]
@@ -27,7 +27,7 @@ def test_how_it_is_lost_may_change() -> None:
 
 
 def test_pauses_double_until_it_answers() -> None:
-    """Rule: the pause between probes doubles up to the longest; an answer begins anew."""
+    """Rule: the pause between probes doubles up to the longest; an answer resets it."""
     known = Reachability(PACE)
     pauses = []
     for _ in range(4):

@@ -10,7 +10,8 @@ from gateway.policies.datasets import CachingMode
 from gateway.policies.pools import RESULTS, pools_of_key, results_pool
 from gateway.policies.results import judged
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
-from gateway.policies.space.plan import Plan, WhyCaching, node_pools
+from gateway.policies.space.orders import WhyCaching
+from gateway.policies.space.plan import Plan, node_pools
 from gateway.policies.space.results_needs import SHARE, ResultsNeed, ResultsRoom, shared_orders
 
 MB = 1 << 20
@@ -37,7 +38,7 @@ def test_pools_share_half_of_what_is_left_by_need() -> None:
 
 
 def test_operators_decide_first() -> None:
-    """Rule: what is pinned comes before the others and keeps a minimum; what is forbidden gets nothing; a quota bounds."""
+    """Rule: a pinned pool comes first and keeps a minimum; a forbidden one gets nothing; a quota bounds."""
     needs = {
         "never": ResultsNeed("t", 50 * MB, "never"),
         "pinned": ResultsNeed("t", 50 * MB, "pin"),
@@ -52,7 +53,7 @@ def test_operators_decide_first() -> None:
 
 
 def test_a_bid_that_was_won_counts_beside_the_share() -> None:
-    """Rule: what a pool won is its own, and the rest of its need comes from what is left."""
+    """Rule: a pool keeps its won space, and the rest of its need comes from the remainder."""
     assert targets({"p": ResultsNeed("t", 64 * MB)}, 20 * MB, p=40 * MB) == {"p": 50 * MB}
 
 
@@ -74,7 +75,7 @@ def test_a_tenant_keeps_to_its_share() -> None:
     st.integers(0, 1 << 41),
 )
 def test_no_more_is_given_than_there_is(needs: dict[str, ResultsNeed], left: int, tenant: int) -> None:
-    """Rule: the targets add up to at most the share of what is left, and are never negative."""
+    """Rule: the targets add up to at most the share of the rest, and are never negative."""
     found = targets(needs, left, tenant)
     assert all(target >= 0 for target in found.values())
     assert sum(found.values()) <= SHARE * left + len(needs)

@@ -11,7 +11,8 @@ from gateway.policies.space.allocation import Bid, Candidate, allocate
 from gateway.policies.space.autocache import COMPUTE, CacheReason, Projection, StageProfile
 from gateway.policies.space.cache_mode import CacheDecision
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
-from gateway.policies.space.plan import Plan, PoolOrder, WhyCaching
+from gateway.policies.space.orders import PoolOrder, WhyCaching
+from gateway.policies.space.plan import Plan
 from gateway.policies.space.results_space import (
     GAIN_MARGIN,
     ResultsUse,
@@ -50,7 +51,7 @@ def test_jobs_of_one_pipeline_bid_together():
 
 
 def test_results_and_datasets_share_one_ledger():
-    """Rule: whoever saves more waiting per byte gets the space, whatever it holds."""
+    """Rule: the pool that saves more waiting per byte gets the space, results or dataset."""
     dataset = Candidate("d", 1_000_000, 100_000, gain=6.0, chunked_gain=0.0)
     for gain, winner in ((12.0, POOL), (3.0, "d")):
         found = allocate([dataset], 1_000_000, [Bid(POOL, 1_000_000, gain)])
@@ -58,7 +59,7 @@ def test_results_and_datasets_share_one_ledger():
 
 
 def test_what_nobody_wins_is_for_results():
-    """Rule: a pool gets what it won, and of what is left as much as it can use; the best per byte first."""
+    """Rule: a pool gets its won space, and of the rest as much as it can use; the best per byte first."""
     bids = [Bid("results:a", 1000, 1.0), Bid("results:b", 1000, 2.0), Bid("results:c", 1000, 0.0)]
     orders = results_orders(bids, {"results:a": 500}, 1200)
     assert {name: order.target for name, order in orders.items()} == {
@@ -71,7 +72,7 @@ def test_what_nobody_wins_is_for_results():
 
 
 def test_the_room_is_the_target_and_what_is_free():
-    """Rule: before there is a pool, what the plan leaves; the targets of other pools are not room."""
+    """Rule: without a pool, the room is the plan's rest; the targets of other pools are not room."""
     other = PoolOrder(CachingMode.FULL, 1, 1, WhyCaching.BENEFIT, 300)
     mine = replace(other, target=200)
     assert results_room(Plan(), 1000, [POOL]) == int(USABLE * 1000)

@@ -48,7 +48,7 @@ def test_keys_are_those_of_the_golden_vectors() -> None:
 
 
 def test_the_home_of_a_key_is_the_best_node_however_often_it_is_asked() -> None:
-    """Rule: ``home`` is the first of ``ranked``, also when it is kept, and nobody of an empty ring."""
+    """Rule: ``home`` is the first of ``ranked``, also when it is remembered, and ``None`` in an empty ring."""
     ring = Ring({"a": 1, "b": 2, "c": 3})
     assert [ring.home(key) for key in [*range(100), *range(100)]] == [
         ring.ranked(key % 100, 1)[0] for key in range(200)
@@ -87,7 +87,7 @@ def test_a_node_that_leaves_gives_away_its_keys_only() -> None:
 @given(FLEETS, SEVERAL)
 @settings(max_examples=examples(60))
 def test_to_leave_a_node_out_is_a_ring_without_it(fleet: dict[str, int], keys: list[int]) -> None:
-    """Rule: homes "without" some nodes are what they were if these had never been there."""
+    """Rule: homes "without" some nodes are those of a ring without them."""
     gone = sorted(fleet)[::2]
     smaller = Ring({name: weight for name, weight in fleet.items() if name not in gone})
     ring = Ring(fleet)
@@ -112,7 +112,7 @@ def test_the_next_in_the_ranking_is_home_when_the_first_is_gone(fleet: dict[str,
 
 
 def test_the_order_in_which_nodes_are_named_does_not_matter() -> None:
-    """Rule: two who know the same nodes have the same ring."""
+    """Rule: the same nodes make the same ring, in any order."""
     fleet = {"b": 3, "a": 5, "C": 1}
     ring, same = Ring(fleet), Ring(dict(sorted(fleet.items())))
     assert ring.ids == same.ids == ("C", "a", "b")
@@ -143,6 +143,6 @@ def test_keys_are_not_changed() -> None:
 
 @pytest.mark.parametrize("weight", [0, -1])
 def test_a_node_has_a_capacity(weight: int) -> None:
-    """Rule: a node that can hold nothing cannot be home of anything."""
+    """Rule: a node without capacity is home of no key."""
     with pytest.raises(ValueError, match="capacity"):
         Ring({"a": weight})

@@ -6,16 +6,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from pydantic import TypeAdapter
 
-from gateway.fleet.plans import plan_document, read_plan
+from gateway.fleet.plans import plan_document, read_memory, read_plan
 from gateway.policies.datasets import CachingMode
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
-from gateway.policies.space.plan import Plan, PoolOrder, node_pools
+from gateway.policies.space.orders import PoolOrder
+from gateway.policies.space.plan import Plan, node_pools
 from gateway.policies.space.probing import ProbeSettings
+from gateway.policies.space.remembered import ManagerMemory
 from gateway.policies.space.stream_space import FORGOTTEN, MOST_POOLS, StreamMemory, stream_orders
 from gateway.policies.streams.benefit import ROUND
 from gateway.policies.streams.pattern import Evidence, Pattern
 from gateway.policies.streams.zone import PoolReport, StreamReport, ZoneStream
+
+_MEMORY = TypeAdapter(StreamMemory)
 
 ROOM = 1_000_000
 STEP = 45_000
@@ -43,7 +48,7 @@ class Leader:
     def decide(self, *zone: ZoneStream, after: float = 0.0) -> Mapping[str, PoolOrder]:
         """The next decision; it goes over Redis, so memory is read back."""
         self.now += after
-        memory = StreamMemory.from_json(self.memory.to_json())
+        memory = _MEMORY.validate_json(_MEMORY.dump_json(self.memory))
         known = {one.name: one for one in zone}
         self.orders, self.memory = stream_orders(self.orders, known, self.room, memory, self.now)
         return self.orders
@@ -53,13 +58,13 @@ class Leader:
     ("pattern", "order"), [(Pattern.SEQUENTIAL, "consumed"), (Pattern.RANDOM, "uniform"), (Pattern.SKEWED, "lru")]
 )
 def test_the_order_follows_the_pattern(pattern: Pattern, order: str) -> None:
-    """Rule: each pattern has its eviction order; a stream whose pattern is not known yet is no pool."""
+    """Rule: each pattern has its eviction order; a stream without a known pattern is no pool."""
     orders = Leader().decide(stream("b/p/", pattern), stream("b/q/", None))
     assert {name: one.eviction for name, one in orders.items()} == {"stream:b/p/": order}
 
 
 def test_a_scan_that_begins_again_has_space_and_its_order() -> None:
-    """Rule: a sequential stream has little space, one that is read again and again what a random one has."""
+    """Rule: a sequential stream has little space, one that is scanned again and again as much as a random one."""
     leader = Leader()
     streams = stream("b/once/", Pattern.SEQUENTIAL), stream("b/again/", Pattern.SEQUENTIAL, repeated=True)
     leader.decide(*streams)
@@ -69,7 +74,7 @@ def test_a_scan_that_begins_again_has_space_and_its_order() -> None:
 
 
 def test_a_new_pool_has_what_the_cache_holds() -> None:
-    """Rule: recognition alone takes nothing away, and gives nothing where no other has more than its part."""
+    """Rule: a new pool keeps its cached bytes, and gets none from pools without more than their part."""
     leader = Leader()
     leader.decide(stream("b/q/"))
     leader.orders["stream:b/q/"] = replace(leader.orders["stream:b/q/"], target=400_000)
@@ -97,7 +102,7 @@ def test_a_young_stream_may_use_any_space() -> None:
 
 
 def test_a_stream_that_is_no_pool_yet_has_what_the_nodes_say() -> None:
-    """Rule: before its pool is made, the nodes add up what they have of a stream, and that is its first target."""
+    """Rule: a new pool's first target is the sum of the stream's bytes on all nodes."""
     leader = Leader()
     leader.decide(stream("b/q/"))
     leader.orders["stream:b/q/"] = replace(leader.orders["stream:b/q/"], target=400_000)
@@ -107,7 +112,7 @@ def test_a_stream_that_is_no_pool_yet_has_what_the_nodes_say() -> None:
 
 
 def test_what_is_free_is_given_at_once() -> None:
-    """Rule: a new stream needs no round to get what nobody has, and others do not wait for what one that ended had."""
+    """Rule: a new stream gets free space without waiting for a round, and so do others an ended stream's."""
     leader = Leader()
     first = stream("b/p/", held=450_000, lifetime=70.0)
     assert leader.decide(first)["stream:b/p/"].target == 900_000
@@ -118,7 +123,7 @@ def test_what_is_free_is_given_at_once() -> None:
 
 
 def test_what_a_miss_costs_is_measured() -> None:
-    """Rule: of two streams that are read alike, the one whose misses take longer gets the space."""
+    """Rule: of two streams with equal reads, the one whose misses take longer gets the space."""
     leader = Leader()
     far = stream("b/far/", miss_seconds=150.0, hit_seconds=1.0, hits=500)
     near = stream("b/near/", miss_seconds=5.0, hit_seconds=1.0, hits=500)
@@ -132,7 +137,7 @@ def test_what_a_miss_costs_is_measured() -> None:
 
 
 def test_a_stream_without_misses_counts_as_others_do() -> None:
-    """Rule: what a miss costs is the mean of the zone for a stream that has had none."""
+    """Rule: the cost of a miss is the zone's mean for a stream that has had none."""
     leader = Leader()
     missed = stream("b/missed/", miss_seconds=100.0, hits=0)
     unknown = stream("b/unknown/", hits=1000)
@@ -144,7 +149,7 @@ def test_a_stream_without_misses_counts_as_others_do() -> None:
 
 
 def test_a_pool_keeps_its_pattern_until_the_zone_insists() -> None:
-    """Rule: another pattern replaces the one believed after 100 reads in which the zone said nothing else."""
+    """Rule: another pattern replaces a pool's after 100 reads in which the zone reported only that one."""
     leader = Leader()
 
     def said(pattern: Pattern, accesses: int) -> str:
@@ -171,7 +176,7 @@ def test_space_moves_once_a_round_to_where_it_saves_most() -> None:
 
 
 def test_a_sequential_stream_needs_little() -> None:
-    """Rule: what was scanned keeps no more than what is loaded ahead needs."""
+    """Rule: a scan keeps no more space than its prefetches need."""
     orders = Leader().decide(stream("b/scan/", Pattern.SEQUENTIAL, held=800_000))
     assert orders["stream:b/scan/"].target <= 2 * 64 * 1000
 
@@ -237,6 +242,17 @@ def test_the_end_of_a_stream_is_not_rounded() -> None:
     assert leader.now - last == pytest.approx(71.0, abs=1.0)
 
 
+@pytest.mark.parametrize("pattern", Pattern)
+def test_a_stream_that_is_read_neither_pauses_nor_ends(pattern: Pattern) -> None:
+    """Rule: a time-to-live that is hardly longer than the time between two notes of a stream's last read does not end it while
+    new reads are reported, each report being two seconds old."""
+    leader, targets = Leader(), []
+    for second in range(60):
+        read = stream("b/p/", pattern, held=300_000, lifetime=10.3, idle=2.0, accesses=1000 + second)
+        targets.append(leader.decide(read, stream("b/q/"), after=1)["stream:b/p/"].target)
+    assert min(targets) == targets[0] > 1
+
+
 def test_a_restarted_gateway_keeps_the_pool() -> None:
     """Rule: while no node speaks of a stream it keeps pool and order, a random one for its time-to-live."""
     leader = Leader()
@@ -259,9 +275,9 @@ def test_the_number_of_pools_is_bounded() -> None:
 
 
 def test_memory_of_another_version_is_forgotten() -> None:
-    """Rule: what cannot be read is no error."""
-    for document in (None, 7, {}, {"streams": {"a": [1]}, "round_at": 0}, {"streams": [], "round_at": 0}):
-        assert StreamMemory.from_json(document) == StreamMemory()
+    """Rule: memory that cannot be read is dropped without an error."""
+    for document in (None, 7, {}, {"streams": {"a": [1, "x"]}, "round_at": 0}, {"streams": [], "round_at": 0}):
+        assert read_memory({"capacity": 7, "streams": document}) == ManagerMemory(7)
 
 
 def managed(plan: Plan, zone: Mapping[str, ZoneStream], now: float, gpus: int = 1) -> Plan:

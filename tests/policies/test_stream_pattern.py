@@ -142,7 +142,7 @@ def test_evidence_says_what_was_tested():
 
 
 def test_the_first_window_decides_at_once():
-    """Rule: nothing is believed before the first window, and its pattern afterwards."""
+    """Rule: a stream has no pattern before its first window, and its recognised one afterwards."""
     assert Recognition().after(Pattern.SKEWED).pattern is Pattern.SKEWED
 
 

@@ -38,13 +38,13 @@ def test_the_next_four_siblings_are_loaded_first():
 
 
 def test_nothing_is_loaded_twice():
-    """Rule: the next read loads only what the one before did not."""
+    """Rule: a read loads only places that the one before did not."""
     ahead = AheadOf(PLENTY)
     assert follow(ahead, [0, 1]) == [1, 2, 3, 4, 5]
 
 
 def test_it_goes_deeper_while_it_keeps_up():
-    """Rule: what is loaded ahead and read makes the next loads go deeper, up to 64."""
+    """Rule: used prefetches make the next loads go deeper, up to 64."""
     ahead = AheadOf(PLENTY)
     follow(ahead, range(2000))
     assert ahead.depth == MOST_DEPTH
@@ -78,7 +78,7 @@ def test_it_tries_again_after_a_rest():
 
 
 def test_what_is_cached_already_is_not_looked_for_until_a_miss():
-    """Rule: after 32 siblings in a row that the cache had, nothing is loaded ahead before a reader misses."""
+    """Rule: after 32 resident siblings in a row, nothing is loaded ahead before a reader misses."""
     ahead = AheadOf(PLENTY)
     for number in range(JUDGED):
         ahead.read(number, hit=True)
@@ -91,7 +91,7 @@ def test_what_is_cached_already_is_not_looked_for_until_a_miss():
 
 
 def test_threads_that_read_out_of_order_are_served():
-    """Rule: reads that come up to ten places early or late go as deep as a scan in order; what was just read is not loaded."""
+    """Rule: reads up to ten places out of order go as deep as a scan in order; places just read are not loaded."""
     ahead = AheadOf(PLENTY)
     order = loose_scan(np.random.default_rng(1), 5000, 2000).tolist()
     loaded = follow(ahead, order)
@@ -117,7 +117,7 @@ def test_clients_at_several_places_are_served_at_once():
 
 
 def test_what_left_unread_is_wasted():
-    """Rule: an eviction of what was loaded ahead counts against it; of other things it does not."""
+    """Rule: an eviction of an unread prefetch counts as waste; other evictions do not."""
     ahead = AheadOf(PLENTY)
     ahead.following([1, 2], 1)
     ahead.dropped(1)
@@ -126,7 +126,7 @@ def test_what_left_unread_is_wasted():
 
 
 def test_below_a_directory_only_what_is_read_below_its_predecessors():
-    """Rule: Figure 7: the one file that is read every month is loaded, what was read in 2 of 10 months is not."""
+    """Rule: Figure 7: the one file that is read every month is loaded; files read in 2 of 10 months are not."""
     place, other = ("10_100.csv",), ("20_100.csv",)
     months = [[place, other] if month < 2 else [place] for month in range(10)]
     assert paths_below(months) == (place,)
@@ -154,7 +154,7 @@ def test_only_random_streams_are_loaded_whole():
 
 
 def test_objects_of_which_parts_are_read_are_not_loaded_whole():
-    """Rule: readers who take less than half of each object on average want no whole ones."""
+    """Rule: readers of less than half of each object on average get no whole objects loaded."""
     assert read_whole(read=500, draws=10, size=100)
     assert not read_whole(read=499, draws=10, size=100)
 
@@ -167,7 +167,7 @@ def loaded(whole, count, size=1):
 
 
 def test_no_more_is_loaded_than_was_read():
-    """Rule: bytes loaded of a random stream are at most those that clients have read, and what the pool has room for."""
+    """Rule: the loaded bytes of a random stream are at most those that clients have read, and fit its pool's room."""
     whole = WholeLoad()
     assert whole.allowance(300, 100, PoolRoom(1000, 300)) == 300
     assert whole.allowance(500, 100, PoolRoom(1000, 900)) == 100
@@ -201,7 +201,7 @@ def test_nothing_is_looked_up_while_readers_hit():
 
 
 def test_loads_that_are_read_at_random_go_on():
-    """Rule: of 1,000 children 500 were loaded: half of all reads find one, and nothing ends the loads."""
+    """Rule: of 1,000 children 500 were loaded: half of all reads find one, so the loads go on."""
     whole = WholeLoad()
     loaded(whole, 500)
     for draw in range(1, 900):
@@ -225,7 +225,7 @@ def test_loads_that_lie_unread_end():
 
 
 def test_loads_that_left_before_they_were_read_are_wasted():
-    """Rule: a read that misses what was loaded, and a load that is given up, count against the loads."""
+    """Rule: a read that misses a loaded object, and a load that is given up, count as waste."""
     whole = WholeLoad()
     loaded(whole, 3)
     whole.read(hit=False)
@@ -235,7 +235,7 @@ def test_loads_that_left_before_they_were_read_are_wasted():
 
 
 def test_loads_that_fail_end():
-    """Rule: eight failures without a success say that the prefix is gone or the rights are; what the cache has says nothing."""
+    """Rule: eight failures without a success end the loads; hits do not count as successes."""
     whole = WholeLoad()
     for _ in range(MOST_FAILURES - 1):
         whole.failed()

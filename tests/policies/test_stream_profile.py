@@ -32,7 +32,7 @@ def test_the_first_read_of_an_object_counts():
 
 
 def test_ranges_count_as_blocks():
-    """Rule: a range is widened to blocks; what follows it joins it; a block that was read is not listed again."""
+    """Rule: a range is widened to blocks; adjacent ones are joined; a block that was read is not listed again."""
     scan = [read("a", start, start + 3, 25) for start in range(0, 24, 3)]
     assert kept(*scan) == [("a", 0, 25)]
     assert kept(read("a", 12, 13, 95), read("a", 5, 35, 95)) == [("a", 10, 20), ("a", 0, 10), ("a", 20, 40)]
@@ -44,7 +44,7 @@ def test_an_empty_object_is_a_read_too():
 
 
 def test_what_is_new_is_taken_once():
-    """Rule: ``take`` gives what came since the last call, and blocks that were taken stay known."""
+    """Rule: ``take`` returns the reads since the last call; their blocks stay known."""
     first = FirstReads(BLOCK)
     first.add(read("a"))
     assert len(first.take()) == 1
@@ -53,7 +53,7 @@ def test_what_is_new_is_taken_once():
 
 
 def test_a_profile_is_bounded():
-    """Rule: beyond the bound nothing is kept, of a large object its first blocks are, and it is known that something was lost."""
+    """Rule: beyond the bound no read is kept, a large object keeps its first blocks, and the profile is marked as incomplete."""
     assert kept(read("a"), read("b"), read("c"), most=2) == [("a", 0, 8), ("b", 0, 8)]
     assert kept(read("a", 0, 100, 100), most=3) == [("a", 0, 30)]
     first = FirstReads(BLOCK, 1)
@@ -65,7 +65,7 @@ def test_a_profile_is_bounded():
 
 @given(READS)
 def test_every_block_is_listed_once(spans: list[tuple[int, int]]):
-    """Rule: whatever is read, its blocks are those listed, none twice, and none that was not read."""
+    """Rule: the listed blocks are exactly those of the reads, each once."""
     reads = [read("a", start, min(100, start + length), 100) for start, length in spans]
     listed = [number for _, start, stop in kept(*reads) for number in range(start // BLOCK, -(-stop // BLOCK))]
     wanted = {number for one in reads for number in range(one.start // BLOCK, -(-one.stop // BLOCK))}
@@ -74,7 +74,7 @@ def test_every_block_is_listed_once(spans: list[tuple[int, int]]):
 
 
 def test_parts_are_merged_by_time():
-    """Rule: reads of several gateways stand in the order of time; what two of them recorded is listed once, at its first time."""
+    """Rule: reads of several gateways are ordered by time; one recorded by two is listed once, at its first time."""
     one = [read("a", at=1.0), read("c", at=3.0), read("d", at=5.0)]
     other = [read("b", at=2.0), read("a", at=2.5), read("d", at=4.0)]
     assert [(each.at, each.key) for each in merged([one, other], BLOCK)] == [

@@ -68,7 +68,7 @@ def test_one_read_has_no_gaps():
 
 
 def test_sequential_streams_gain_nothing():
-    """Rule: what was read in order is not read again."""
+    """Rule: sequential streams have no second read to gain from."""
     assert marginal_benefit(StreamUse(Pattern.SEQUENTIAL, 60.0, 6000, 1000, ghost_hits=50)) == 0.0
 
 
@@ -132,21 +132,21 @@ def test_space_moves_from_the_least_to_the_most_valuable():
 
 
 def test_free_space_is_given_at_once():
-    """Rule: what no pool has goes in equal parts to those that are read, whatever a step is."""
+    """Rule: free space goes in equal parts to the pools in use, whatever a step is."""
     idle = StreamNeed("c", 10 * GB, 10 * GB, 100 * GB, 0.0, read=False)
     needs = [need("a", 10 * GB, 1.05, most=30 * GB), need("b", 10 * GB, 1.0), idle]
     assert shifted(needs, 100 * GB) == {"a": 30 * GB, "b": 60 * GB, "c": 10 * GB}
 
 
 def test_a_new_pool_has_an_equal_part_at_once():
-    """Rule: what nobody has first, then from pools with more than their part, by how much more; the others keep theirs."""
+    """Rule: a new pool takes free space first, then from pools above their part, by the excess; others keep theirs."""
     fresh = StreamNeed("new", GB, 0, 100 * GB, 0.0, new=True)
     needs = [need("a", 60 * GB, 1.0), need("b", 30 * GB, 1.0), need("c", 5 * GB, 1.0), fresh]
     assert shifted(needs, 100 * GB) == {"a": 42_500_000_000, "b": 27_500_000_000, "c": 5 * GB, "new": 25 * GB}
 
 
 def test_a_new_pool_gets_no_more_than_it_can_use():
-    """Rule: a scan has the little that it needs, and the others lose no more than that."""
+    """Rule: a scan gets the little that it needs, and the others lose no more than that."""
     fresh = StreamNeed("new", 0, 0, 10 * GB, 0.0, new=True)
     after = shifted([need("a", 60 * GB, 1.0), need("b", 40 * GB, 1.0), fresh], 100 * GB)
     assert after["new"] == 10 * GB
@@ -154,7 +154,7 @@ def test_a_new_pool_gets_no_more_than_it_can_use():
 
 
 def test_every_pool_keeps_its_minimum():
-    """Rule: a pool gives no more than it has above its minimum; the next one gives the rest."""
+    """Rule: a pool gives only bytes above its minimum; the next pool gives the rest."""
     needs = [need("a", 10 * GB, 3.0), need("b", 80 * GB, 2.0), need("c", 10 * GB, 0.0, minimum=10 * GB - GB // 10)]
     after = shifted(needs, 100 * GB)
     assert after["c"] == 10 * GB - GB // 10
@@ -162,7 +162,7 @@ def test_every_pool_keeps_its_minimum():
 
 
 def test_no_pool_gets_more_than_it_can_use():
-    """Rule: a random stream has no use for more than its size; the next one gets what is left of the step."""
+    """Rule: a random stream has no use for more than its size; the next one gets the rest of the step."""
     needs = [need("a", 10 * GB, 3.0, most=10 * GB), need("b", 10 * GB, 2.0), need("c", 80 * GB, 0.0)]
     after = shifted(needs, 100 * GB)
     assert (after["a"], after["b"]) == (10 * GB, 10 * GB + LARGEST_STEP)
@@ -201,7 +201,7 @@ def test_a_cache_that_shrinks_cuts_all_targets():
     st.integers(0, 10**11),
 )
 def test_targets_never_exceed_the_cache(pools, capacity):
-    """Rule: whatever is asked for, the sum of all targets fits the cache, and none is negative."""
+    """Rule: the sum of all targets fits the cache, and none is negative."""
     needs = [
         replace(need(str(at), size, value, low, max(low, most)), new=new)
         for at, (size, low, most, value, new) in enumerate(pools)
@@ -212,7 +212,7 @@ def test_targets_never_exceed_the_cache(pools, capacity):
 
 
 def test_repeated_rounds_end_where_values_end():
-    """Rule: with values that stand, the most valuable pool ends with all it can use, and nothing moves any more."""
+    """Rule: with constant values, the most valuable pool ends with all it can use, and the targets stop moving."""
     pools = {"train": (GB, 2.0, 3 * GB), "query": (GB, 1.0, 5 * GB), "scan": (2 * GB, 0.0, 4 * GB)}
     targets = {name: target for name, (target, _, _) in pools.items()}
     for _ in range(200):

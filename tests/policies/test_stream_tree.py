@@ -92,7 +92,7 @@ def test_shuffled_classes_are_a_random_stream_of_directories():
 
 @pytest.mark.parametrize(("order", "streams"), [(sorted, ["b/in/a/", "b/in/b/"]), (shuffled, ["b/in/a/"])])
 def test_beside_a_scan_few_reads_in_order_are_a_stream(order, streams):
-    """Rule: a directory beside one that was read in order is known after 16 files in order, not after 100."""
+    """Rule: a directory beside a sequential one is known after 16 files in order, not after 100."""
     tree = AccessStreamTree()
     read(tree, files(120, "in/a/"), bucket="b")
     read(tree, order(files(20, "in/b/")), bucket="b", start=200.0)
@@ -113,7 +113,7 @@ def test_the_deepest_stream_above_a_key_is_found():
 
 
 def test_record_returns_the_stream_of_the_read():
-    """Rule: whoever folds a read gets its stream without a second walk."""
+    """Rule: ``record`` returns the read's stream, so its caller needs no second walk."""
     tree = AccessStreamTree()
     read(tree, files(150))
     assert tree.record("bucket", "data/train/00007.jpg", 0, 1, 200.0, 0, True) is tree.streams()[0]
@@ -209,7 +209,7 @@ def test_children_with_streams_below_stay():
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0, 3)), max_size=400))
 def test_the_bound_holds_and_the_count_is_right(reads):
-    """Rule: whatever is read, the tree stays within its bound, and counts its nodes right."""
+    """Rule: after any reads the tree is within its bound, and its count of nodes is right."""
     tree = AccessStreamTree(bound=60, window=10)
     for at, (upper, lower, depth) in enumerate(reads):
         key = "/".join(["x"] * depth + [str(upper), str(lower)])
@@ -282,7 +282,7 @@ def test_a_listing_gives_positions_and_number():
 
 
 def test_a_listing_of_what_is_below_prefixes_counts_each_once():
-    """Rule: a listing names a child as often as there are objects below it; it is one sibling."""
+    """Rule: a listing names a child once per object below it; it counts as one sibling."""
     tree, draw = AccessStreamTree(), random.Random(4)
     days = [draw.randrange(300) for _ in range(500)]
     read(tree, [f"log/{day:04d}/x" for day in days[:200]])
@@ -313,7 +313,7 @@ def test_a_few_hot_objects_are_told_by_a_thousand_reads():
 
 
 def test_a_stream_that_is_not_skewed_any_more():
-    """Rule: what was hot is forgotten after some thousand reads, without a listing as well."""
+    """Rule: former hot items are forgotten after some thousand reads, without a listing as well."""
     tree, draw = AccessStreamTree(), random.Random(5)
     keys = files(3000)
     hot = draw.sample(keys, 100)
@@ -366,7 +366,7 @@ def test_what_was_read_below_the_latest_children():
 
 
 def test_a_deep_key_costs_no_more_than_its_first_levels():
-    """Rule: below 32 levels a key is one name, and a child tells 256 paths. So no key makes folding or prefetch slow or fail."""
+    """Rule: below 32 levels a key is one name, and a child has at most 256 paths, so no key makes folding or prefetch slow."""
     tree = AccessStreamTree(bound=3000)
     deep = "/" * 1000
     read(tree, [f"s/{deep[:depth]}x" for depth in range(1000)])

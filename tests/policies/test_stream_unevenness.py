@@ -34,7 +34,7 @@ def test_mean_and_variance_are_those_of_equally_likely_partitions(draws, items):
 
 @pytest.mark.parametrize("rate", [0.3, 1.0, 4.0])
 def test_the_moments_are_those_of_poisson_numbers_above_zero(rate):
-    """Rule: of items whose counts are as scipy.stats.poisson has them above 0, the unevenness is next to nothing."""
+    """Rule: counts with the moments of scipy.stats.poisson above 0 have next to no unevenness."""
     expected = 20_000 * scipy.stats.poisson.pmf(np.arange(1, 30), rate)
     found = np.repeat(np.arange(1, 30), np.round(expected).astype(int)).tolist()
     assert abs(unevenness(found)) < 0.5
@@ -69,6 +69,6 @@ def test_a_hundred_reads_cannot_tell_what_a_thousand_do():
 
 
 def test_next_to_no_repeats_say_nothing():
-    """Rule: without repeats there is nothing to compare."""
+    """Rule: without repeats there is no evidence."""
     assert unevenness([1] * 500) == 0.0
     assert RecentDraws().unevenness() == 0.0

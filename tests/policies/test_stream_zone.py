@@ -18,7 +18,7 @@ EVIDENCE = Evidence(100, False, 300, 0.1)
 
 
 def test_the_pattern_from_the_most_reads_counts():
-    """Rule: counts are sums, idle is since the last read anywhere, and a node that has recognised nothing does not vote."""
+    """Rule: counts are sums, idle is since the last read anywhere, and a node without a recognised pattern does not vote."""
     nodes = {
         "a": NodeStreams({"b/p/": StreamReport(Pattern.SKEWED, None, 200, 100, 2000, 5.0)}),
         "b": NodeStreams({"b/p/": StreamReport(Pattern.RANDOM, EVIDENCE, 300, 50, 3000, 1.0)}),
@@ -83,7 +83,7 @@ def test_the_items_of_a_stream_are_estimated_until_a_listing_counts_them():
 
 
 def test_the_items_of_a_stream_are_those_of_the_node_that_knows_most():
-    """Rule: nodes see the same objects; what they hold of a stream without a pool is summed."""
+    """Rule: nodes see the same objects, so the largest count is taken; a stream's bytes without a pool are summed."""
     nodes = {"a": StreamReport(items=10, most_items=90, held=3), "b": StreamReport(items=50, most_items=50, held=4)}
     seen = zone_streams({name: NodeStreams({"b/p/": one}) for name, one in nodes.items()})["b/p/"].seen
     assert (seen.items, seen.most_items, seen.held) == (50, 90, 7)

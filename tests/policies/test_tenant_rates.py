@@ -46,7 +46,7 @@ def test_the_wait_is_as_long_as_it_takes() -> None:
 
 
 def test_shares_follow_demand() -> None:
-    """Rule: workers share a limit by what each was asked; one that hears of no others has it all."""
+    """Rule: workers share a limit by their demand; a worker alone has all of it."""
     assert share_of(30, [10]) == 0.75
     assert share_of(10, [30]) == 0.25
     assert share_of(5, []) == share_of(0, []) == 1

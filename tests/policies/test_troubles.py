@@ -20,7 +20,7 @@ def kinds(**facts: Any) -> list[str]:
 
 
 def test_a_node_that_is_well_has_no_troubles() -> None:
-    """Rule: nothing is said of a node that works, however little or much it does."""
+    """Rule: a working node has no troubles, however little or much it does."""
     assert kinds() == []
     busy = Counters(requests=1e9, origin_requests=1e6, origin_failures=1000, evicted_bytes=1e12)
     assert kinds(minute=Counters(origin_requests=1000, origin_failures=4), since_start=busy) == []
@@ -38,7 +38,7 @@ def test_a_node_that_is_well_has_no_troubles() -> None:
     ],
 )
 def test_each_trouble_has_a_severity_and_a_remedy(facts: dict[str, Any], kind: str, severity: str) -> None:
-    """Rule: what is wrong is found alone, with how bad it is and what to do."""
+    """Rule: each trouble is found alone, with its severity and remedy."""
     [found] = troubles(NodeFacts(**{**FINE, **facts}))
     assert (found.kind, found.severity) == (kind, severity)
     assert found.what.endswith(".")
@@ -90,7 +90,7 @@ def test_the_list_names_every_kind_with_a_remedy() -> None:
 
 
 def test_a_trouble_survives_its_way_through_redis() -> None:
-    """Rule: what a node said is what is read; something else is refused."""
+    """Rule: a trouble survives its text form; other texts are refused."""
     trouble = Trouble("churn", "warning", "What.", "Remedy.")
     assert Trouble.from_json(asdict(trouble)) == trouble
     with pytest.raises(KeyError):

@@ -106,13 +106,13 @@ def test_a_second_decision_finds_nothing_to_do(used, capacity, low, span):
 
 @given(sizes, sizes, sizes, sizes)
 def test_what_can_be_used_is_bound_by_capacity_and_file_system(used, capacity, free, reserve):
-    """Rule: the room is the capacity, or what the file system has beside the reserve if that is less."""
+    """Rule: the room is the capacity, or the file system's room beside the reserve if that is less."""
     room = room_for_blobs(Space(used, capacity, free, reserve))
     assert room == max(0, min(capacity, used + free - reserve))
 
 
 def test_a_file_system_is_short_when_it_evicts_before_the_capacity_does():
-    """Rule: room below the low watermark is a shortage; a file system that is a little smaller than planned is none."""
+    """Rule: room below the low watermark is a shortage; a file system that is a little smaller than planned is not."""
     assert [falls_short(room, 1000) for room in (0, 899, 900, 1000)] == [True, True, False, False]
 
 

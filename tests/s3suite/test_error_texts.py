@@ -38,7 +38,7 @@ def test_a_failed_precondition_names_itself(cached: Any, condition: dict[str, st
 
 
 def test_a_range_beyond_the_end(cached: Any) -> None:
-    """Rule: InvalidRange says what was asked for and how long the object is."""
+    """Rule: InvalidRange has the requested range and the object's size."""
     with pytest.raises(ClientError) as failed:
         cached.get_object(Bucket=BUCKET, Key="cached", Range="bytes=1000-2000")
     error = failed.value.response["Error"]
@@ -55,7 +55,7 @@ def test_errors_have_a_host_id(target: Target) -> None:
 
 
 def test_a_refused_request_is_logged_with_what_it_claims(target: Target) -> None:
-    """Rule: bucket, key and access key are in the log before anybody is verified."""
+    """Rule: the log has bucket, key and access key as claimed, before authentication."""
     for access_key, key, code in (
         ("NOBODY", "a/claim é", "InvalidAccessKeyId"),
         ("GWA", "wrong", "SignatureDoesNotMatch"),
@@ -70,7 +70,7 @@ def test_a_refused_request_is_logged_with_what_it_claims(target: Target) -> None
 
 
 def test_digests_and_customer_keys_stay_out_of_the_log(target: Target) -> None:
-    """Rule: what is nearly the address of a blob shows no digest, nor does an unknown parameter show its value."""
+    """Rule: malformed blob addresses and unknown parameters are logged without digest or value."""
     digest = "0123456789abcdef" * 4
     paths = [
         f"//-/v1/blobs/{digest}",

@@ -37,7 +37,7 @@ def test_an_upload_is_stored_and_answered_with_204(target: Target, version: int)
 
 @pytest.mark.parametrize("version", ["s3v4", "s3"])
 def test_the_forms_of_boto3_are_taken(target: Target, version: str) -> None:
-    """Rule: what ``generate_presigned_post`` makes is taken, with conditions and fields of its caller."""
+    """Rule: forms of ``generate_presigned_post`` are accepted, with the caller's conditions and fields."""
     client = s3_client(target.gateway.endpoint, *TENANT, signature_version=version)
     key = f"boto-{version}/${{filename}}"
     fields = {"acl": "private", "Content-Type": "text/plain", "x-amz-meta-who": "boto"}
@@ -66,7 +66,7 @@ def test_strangers_upload_to_a_public_bucket(target: Target) -> None:
 
 
 def test_strangers_do_not_upload_to_a_private_bucket(target: Target) -> None:
-    """Rule: what the origin refuses is answered as it comes; moto alone knows no rights."""
+    """Rule: the origin's refusal is passed on; moto alone knows no rights."""
     reply = target.post_form([("key", "strange")])
     assert reply.status == 204 if target.origin == "moto" else reply.error == (403, "AccessDenied")
 
@@ -126,7 +126,7 @@ def test_the_key_is_the_forms(target: Target, key: str, filename: str, stored: s
 
 
 def test_fields_become_headers_of_the_object(target: Target) -> None:
-    """Rule: what a PUT says in headers a form says in fields."""
+    """Rule: a form's fields do what headers do in a PUT."""
     fields = [
         ("Cache-Control", "max-age=60"),
         ("Content-Disposition", 'attachment; filename="x"'),
@@ -166,14 +166,14 @@ def test_tags_that_are_no_document(target: Target, document: str) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 3 * 1024**2])
 def test_files_of_any_size(target: Target, size: int) -> None:
-    """Rule: nothing, one byte, and more than is kept in memory."""
+    """Rule: files of no byte, one byte, and more than is kept in memory are stored."""
     body = bytes(range(256)) * (size // 256 + 1)
     assert target.post_form(Policy("sized").signed(), body[:size]).status == 204
     assert target.stored("sized") == body[:size]
 
 
 def test_a_file_beyond_the_spool_is_refused(target: Target) -> None:
-    """Rule: the file is read whole before the origin hears of it, so server.max_spool bounds it."""
+    """Rule: the file is read whole before the origin is called, so server.max_spool bounds it."""
     reply = target.post_form(Policy("huge").signed(), bytes(8 * 1024**2 + 1))
     assert reply.error == (400, "EntityTooLarge")
     assert reply.element("MaxSizeAllowed") == str(8 * 1024**2)
@@ -181,7 +181,7 @@ def test_a_file_beyond_the_spool_is_refused(target: Target) -> None:
 
 
 def test_an_upload_replaces_what_is_cached(target: Target) -> None:
-    """Rule: a form is a write like any other: the next read through the gateway gives what it brought."""
+    """Rule: a form is a write: the next read through the gateway returns the new object."""
     client = target.gateway.client()
     client.put_object(Bucket=BUCKET, Key="again", Body=b"old")
     for _ in range(2):
@@ -191,7 +191,7 @@ def test_an_upload_replaces_what_is_cached(target: Target) -> None:
 
 
 def test_what_comes_after_the_file_is_ignored(target: Target) -> None:
-    """Rule: the file is the last field that counts, so nothing after it is verified or obeyed."""
+    """Rule: the file is the last field, so later ones are neither verified nor obeyed."""
     late = encoded([("key", "elsewhere"), ("acl", "public-read")], None)
     body = encoded(Policy("early").signed(), BODY)
     end = body.rindex(b"--", 0, -4)
@@ -215,7 +215,7 @@ def test_a_read_only_key_uploads_nothing(target: Target) -> None:
     ("key", "filename", "allowed"), [("mine/x", "f", True), ("other/x", "f", False), ("mine${filename}", "f", False)]
 )
 def test_an_allow_list_bounds_the_key_that_results(target: Target, key: str, filename: str, allowed: bool) -> None:
-    """Rule: what is compared with the list is the key with the file's name in it, not what the form says."""
+    """Rule: the allow-list is compared with the key after the file's name was inserted."""
     reply = target.post_form(Policy(key, signer=ALLOWED).signed(), filename=filename)
     assert (reply.status == 204) is allowed
     assert allowed or reply.error == (403, "AccessDenied")
@@ -237,7 +237,7 @@ def test_a_field_cannot_bring_a_second_header(target: Target, value: str) -> Non
 
 
 def test_checksums_are_verified(target: Target) -> None:
-    """Rule: a checksum in a field is compared with the file before the origin hears of it, whatever the origin verifies."""
+    """Rule: a checksum in a field is verified before the origin is called, whatever the origin verifies."""
     right = {
         "x-amz-checksum-sha256": base64.b64encode(hashlib.sha256(BODY).digest()).decode(),
         "Content-MD5": base64.b64encode(hashlib.md5(BODY).digest()).decode(),

@@ -59,7 +59,7 @@ def test_a_field_that_must_be_there(target: Target, version: int, name: str) -> 
 
 
 def test_two_mechanisms_at_once(target: Target) -> None:
-    """Rule: a form is signed in one way, or nobody knows which counts."""
+    """Rule: a form with two signature versions is ambiguous, so it is refused."""
     both = Policy().signed() + Policy(version=2).signed()[-2:]
     assert target.post_form(both).error == (400, "InvalidArgument")
 
@@ -81,7 +81,7 @@ def test_a_signature_that_cannot_be_read(target: Target, name: str, value: str, 
 
 @pytest.mark.parametrize("name", ["bucket", "key", "x-amz-credential", "x-amz-date", "x-amz-algorithm"])
 def test_every_field_needs_a_condition(target: Target, name: str) -> None:
-    """Rule: what no condition names could be chosen by the bearer, so it is refused."""
+    """Rule: a field without a condition could be chosen by the bearer, so it is refused."""
     reply = target.post_form(Policy(omit=(name,)).signed())
     assert reply.error == (403, "AccessDenied")
     assert reply.element("Message") == f"{POLICY_SENTENCE}Extra input fields: {name}"
@@ -96,7 +96,7 @@ def test_fields_of_the_bearers_own(target: Target, name: str) -> None:
 
 
 def test_fields_to_be_ignored(target: Target) -> None:
-    """Rule: x-ignore-* needs no condition and means nothing."""
+    """Rule: x-ignore-* fields need no condition and have no effect."""
     assert target.post_form([("x-ignore-foo", "bar"), *Policy("ignored").signed()]).status == 204
 
 
@@ -168,7 +168,7 @@ def test_a_condition_that_holds(target: Target, fields: list[tuple[str, str]], c
     ],
 )
 def test_a_file_out_of_range(target: Target, size: int, least: int, most: int, code: str) -> None:
-    """Rule: the file is compared with content-length-range before the origin hears of it."""
+    """Rule: the file is compared with content-length-range before the origin is called."""
     reply = target.post_form(Policy("range", conditions=[["content-length-range", least, most]]).signed(), bytes(size))
     assert reply.error == (400, code)
     assert target.stored("range") is None
@@ -207,7 +207,7 @@ EXPIRES = "2040-01-01T00:00:00Z"
     ],
 )
 def test_a_policy_that_is_none(target: Target, document: Any) -> None:
-    """Rule: 400 InvalidPolicyDocument for what cannot be read, and the names at the top have one spelling."""
+    """Rule: an unreadable policy gets 400 InvalidPolicyDocument, and the top-level names are case-sensitive."""
     reply = target.post_form(Policy(document=document or " ").signed())
     assert reply.error == (
         400,
@@ -230,7 +230,7 @@ def test_a_form_without_a_file(target: Target) -> None:
 
 
 def test_fields_after_the_file_are_missing(target: Target) -> None:
-    """Rule: what comes after the file is not read, so a form that begins with it has no key."""
+    """Rule: fields after the file are not read, so a form that begins with the file has no key."""
     form = encoded([], BODY).removesuffix(b"--\r\n") + b"\r\n" + encoded(Policy().signed(), None).partition(b"\r\n")[2]
     assert target.post(f"/{BUCKET}", form, {"Content-Type": FORM_TYPE}).error == (400, "InvalidArgument")
 
@@ -272,7 +272,7 @@ def test_fields_are_bounded(target: Target, fields: list[tuple[str, str]]) -> No
     ],
 )
 def test_a_body_that_is_no_form(target: Target, body: bytes) -> None:
-    """Rule: MalformedPOSTRequest, and nothing of it is stored."""
+    """Rule: MalformedPOSTRequest, and nothing is stored."""
     assert target.post(f"/{BUCKET}", body, {"Content-Type": FORM_TYPE}).error == (400, "MalformedPOSTRequest")
     assert target.stored("cut") is None
 
@@ -309,7 +309,7 @@ def test_a_form_to_an_object(target: Target) -> None:
 
 
 def test_refused_forms_are_logged_with_what_they_claim(target: Target) -> None:
-    """Rule: the log says which key was to be written, and in whose name."""
+    """Rule: the log has the key to be written, and the access key."""
     form = changed(Policy("claimed/key").signed(), "x-amz-signature", "0" * 64)
     assert target.post_form(form).status == 403
     line = target.line_of("claimed/key")

@@ -53,7 +53,7 @@ def test_what_is_refused_is_documented(
 
 
 def test_the_region_of_a_scope_is_the_clients_choice(target: Target) -> None:
-    """Rule: the signature is verified for the region that it names, whichever it is."""
+    """Rule: the signature is verified for the region that it names."""
     target.direct.put_object(Bucket=BUCKET, Key="regional", Body=BODY)
     signer = ClientSigner("GWA", "gateway-secret-a", region="mars-north-1")
     request = signer.header("GET", f"{target.gateway.endpoint}/{BUCKET}/regional")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.stores import query
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until
 from tests.scenarios.clients import Client, client_of_each_worker, finish, get
@@ -23,6 +22,7 @@ from tests.scenarios.world import (
     content,
     files_of,
 )
+from tests.stores import query
 
 CAPACITY = 40_000_000
 BLOCK = 8 * MIB

@@ -50,7 +50,7 @@ def state(names: tuple[str, ...]) -> dict[str, str]:
 
 
 def test_a_gateway_joins_under_load(origin, redis, tmp_path):
-    """Rule: while a gateway joins nothing fails, and nothing is read again but, at most once, what has a new home."""
+    """Rule: while a gateway joins no request fails, and only objects with a new home are read again, at most once."""
     table = {**QUICK, "zone": "join"}
     with fleet(origin.endpoint, redis.url, 2, tmp_path, fleet=table) as two, ExitStack() as stack:
         made = warmed(origin, two, tmp_path, "join")

@@ -49,14 +49,14 @@ def skewed(origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def test_the_clocks_are_wrong(skewed):
-    """Rule: (of these tests) each gateway's own idea of the time is off by what was ordered, as its log shows."""
+    """Rule: (of these tests) each gateway's clock is off by the requested offset, as its log shows."""
     shown = [json.loads(running.log.read_text().splitlines()[0])["time"] for running in skewed]
     times = [datetime.fromisoformat(text).timestamp() for text in shown]
     assert [round((time - times[0]) / 300) * 300.0 for time in times] == list(SKEWS)
 
 
 def test_nobody_expires(skewed):
-    """Rule: expiry is by Redis's clock alone: with heartbeats going on, nobody is ever missing from anybody's fleet."""
+    """Rule: expiry is by Redis's clock alone: while heartbeats go on, no node leaves any fleet."""
     version = [fleet_document(running)["version"] for running in skewed]
     beats = [running.metric("larder_fleet_nodes", state="READY") for running in skewed]
     assert beats == [3.0] * 3
@@ -77,7 +77,7 @@ def test_items_and_objects_come_through_every_gateway(origin, skewed, tmp_path):
 
 
 def test_writes_through_each_are_seen_through_all(origin, skewed):
-    """Rule: who wrote last is decided by no clock: each write is what every gateway gives from its acknowledgement on."""
+    """Rule: no clock decides the last writer: every gateway returns a write from its acknowledgement on."""
     origin.put("/clock/written", content(KIB, "old"))
     for running in skewed:
         get(running, "/clock/written")

@@ -154,7 +154,7 @@ def test_reads_go_on(whole, origin, redis, data, mood):
 
 @pytest.mark.parametrize("mood", MOODS)
 def test_writes_are_seen(whole, origin, redis, mood):
-    """Rule: whatever Redis does, what was written through one gateway is what the other gives, from the acknowledgement on."""
+    """Rule: in every failure mode of Redis, the other gateway returns a write from its acknowledgement on."""
     one, other = whole
     path = f"/written/{mood}"
     origin.put(path, content(KIB, "old"))
@@ -271,7 +271,7 @@ def unwilling(server: RedisServer, how: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("how", ["down", "locked"])
 def test_started_without_redis(origin, tmp_path, how):
-    """Rule: gateways whose Redis is down, or refuses them, when they start serve alone; they find each other once it answers."""
+    """Rule: gateways that start without Redis, or are refused by it, serve alone; they find each other once it answers."""
     server = RedisServer()
     nodes = [fleet_node(origin.endpoint, server.url, number, tmp_path, fleet=QUICK) for number in range(2)]
     body = origin.put(f"/early/{how}", content(KIB, how))

@@ -89,7 +89,7 @@ def test_small_ranges_of_a_block_that_either_worker_has_stored(large: Large) -> 
 
 
 def test_what_is_read_again_through_either_worker_is_cached(large: Large) -> None:
-    """Rule: the workers of a node share what they remember of small ranges, so the second touch fills, whoever answers it."""
+    """Rule: the workers of a node share the record of small ranges, so the second touch fills through either."""
     before = large.received()
     for _ in range(20):
         large.read(MIB, MIB + RANGE)

@@ -63,7 +63,7 @@ def test_no_connection_is_refused(tmp_path: Path, origin: Origin, workers: int) 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_notice_ends_by_itself(tmp_path: Path, origin: Origin, workers: int) -> None:
-    """Rule: after server.drain_notice a gateway that was told to stop stops."""
+    """Rule: a stopping gateway exits after server.drain_notice."""
     settings = Settings(origin.endpoint, tmp_path / "cache", workers=workers, server={"drain_notice": "300ms"})
     with gateway(settings, tmp_path / "home") as running:
         running.process.send_signal(signal.SIGTERM)

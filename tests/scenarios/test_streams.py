@@ -45,7 +45,7 @@ def recorded(running: Running) -> float:
 
 
 def test_reads_of_all_workers_reach_the_keeper(origin: Origin, tmp_path: Path):
-    """Rule: every read is recorded once, hit or miss, whichever worker of the node answers; nothing is dropped at this pace."""
+    """Rule: every read is recorded once, hit or miss, by any worker of the node; none is dropped at this pace."""
     keys = [origin_key(origin, f"workers/{number:03}") for number in range(30)]
     with gateway(Settings(origin.endpoint, tmp_path / "cache", workers=2), tmp_path) as running:
         with ThreadPoolExecutor(THREADS) as pool:

@@ -13,10 +13,10 @@ from typing import Any, Self, TypeVar
 
 from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.origin_faults import Fault, Hang
-from gateway.testing.stores import assert_index_equals_disk
 from tests.forked import Forked
 from tests.gateways import Running, Settings, start
 from tests.origins.processes import wait_until
+from tests.stores import assert_index_equals_disk
 
 KIB = 1024
 MIB = 1024**2

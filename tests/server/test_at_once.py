@@ -89,7 +89,7 @@ def test_a_long_pipeline_is_answered_in_order(start, prompt):
 
 
 def test_a_slow_reader_gets_the_rest_from_a_task(start, large):
-    """Rule: what the socket does not take at once follows when it can, and the next request waits for that."""
+    """Rule: bytes that the socket does not take at once are sent when it can take them; the next request waits."""
     with start(large).connect() as sock:
         sock.sendall(GET % b"/a")
         received = sock.recv(1)  # it has begun: the next request does not arrive together with it

@@ -115,7 +115,7 @@ async def test_a_file_on_disk_is_read_by_a_thread(tmp_path: Path, reader: Reader
 
 
 async def test_a_file_that_was_just_written_is_sent_by_the_loop(tmp_path: Path, reader: Reader) -> None:
-    """Rule: what was just written is in memory, and is not looked at."""
+    """Rule: a file that was just written is in memory and needs no look."""
     size = SIZES[-1]
     fd, body = written(tmp_path / "new", size, cold=True)
     files.just_written(fd, size, asyncio.get_running_loop().time())

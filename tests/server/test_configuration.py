@@ -137,7 +137,7 @@ def test_what_is_no_toml_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_file_that_cannot_be_read_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rule: a missing file, and a directory, are told with the reason of the system."""
+    """Rule: the message for a missing file or a directory includes the system's reason."""
     for path in (tmp_path / "missing.toml", tmp_path):
         assert main(["check-config", str(path)]) == 2
         assert f"{path}: cannot be read: " in capsys.readouterr().err
@@ -156,7 +156,7 @@ def test_a_file_that_cannot_be_read_is_told_so(tmp_path: Path, capsys: pytest.Ca
 def test_a_wrong_variable_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, field: str
 ) -> None:
-    """Rule: what the environment gets wrong is told like what the file gets wrong."""
+    """Rule: mistakes in environment variables are reported like mistakes in the file."""
     monkeypatch.setenv(name, "hunter2")
     assert field in refusal(tmp_path, capsys, f"[server]\nport = 1\n{ORIGIN}")
 
@@ -173,7 +173,7 @@ KUBERNETES = {
 
 
 def test_variables_of_others_are_no_settings() -> None:
-    """Rule: what Kubernetes makes of Services, what the client reads and what is somebody's own changes nothing."""
+    """Rule: variables of Kubernetes services, of the client and of users have no effect."""
     own = {"LARDER_ENDPOINT": "http://h", "LARDER_ADMIN_TOKEN": "x", "LARDER_HOME": "/srv", "LARDERER_CACHE_DIR": "x"}
     environment = {**KUBERNETES, **own}
     settings = load_settings(environ={"LARDER_ORIGINS__0__ENDPOINT": "http://h", **environment})
@@ -218,7 +218,7 @@ def test_the_environment_has_no_order() -> None:
 
 
 def test_globs_in_the_environment_are_separated_by_commas() -> None:
-    """Rule: nothing else is taken for a list, so that no key is opened, or closed, by a slip."""
+    """Rule: no other value is read as a list, so that no slip opens or closes a key."""
     environment = {
         "LARDER_ORIGINS__0__ENDPOINT": "http://h", "LARDER_CREDENTIALS__0__ACCESS_KEY_ID": "a",
         "LARDER_CREDENTIALS__0__SECRET_ACCESS_KEY": "b",
@@ -258,7 +258,7 @@ def serve(config: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("story", ["port", "tls", "access", "expires"])
 def test_serve_refuses_what_it_cannot_serve_with(tmp_path: Path, story: str) -> None:
-    """Rule: a port in use, TLS files that are none, a log that cannot be opened: status 2, the field, no traceback."""
+    """Rule: a port in use, invalid TLS files, a log that cannot be opened: status 2, the field, no traceback."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         (tmp_path / "file").write_text("hunter2")
         text = {

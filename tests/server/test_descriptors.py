@@ -115,7 +115,7 @@ def test_tcp_gets_none(start, numbered, path):
 
 
 def test_the_gateways_own_user_gets_none():
-    """Rule: who can write blobs anyway gets no descriptor of one; the kernel says who it is."""
+    """Rule: a peer that could write blobs anyway gets no descriptor; the kernel identifies the peer."""
 
     def own():
         one, other = socket.socketpair(socket.AF_UNIX)
@@ -173,7 +173,7 @@ class Receiver:
 
 
 def test_descriptors_in_flight_are_bounded():
-    """Rule: over all connections; what was received, or sent to a connection that is lost, no longer counts."""
+    """Rule: the count covers all connections; received descriptors and those of lost connections no longer count."""
     in_flight = DescriptorsInFlight(10)
     one, other, third = Receiver(), Receiver(), Receiver()
     assert in_flight.admit(one, 6)

@@ -38,7 +38,7 @@ def _handler(files, *, claimed=None):
 
 
 def test_files_are_sent_in_order_and_the_connection_goes_on(start, tmp_path):
-    """Rule: one head, the files' bytes, nothing else; the next request on the connection is answered alike."""
+    """Rule: a response has one head and the files' bytes only; the next request on the connection gets its own."""
     files = _files(tmp_path)
     expected = b"".join(path.read_bytes() for path in files)
     running = start(_handler(files))
@@ -55,7 +55,7 @@ def test_files_are_sent_in_order_and_the_connection_goes_on(start, tmp_path):
 
 
 def test_a_request_with_an_unread_body_ends_the_connection(start, tmp_path):
-    """Rule: what is left of a body is never taken for the next request."""
+    """Rule: the rest of a body is never read as the next request."""
     files = _files(tmp_path)
     running = start(_handler(files))
     with running.connect() as sock:

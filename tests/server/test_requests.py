@@ -95,7 +95,7 @@ def test_request_targets(start, target, raw_path, query):
     ],
 )
 def test_unreadable_requests_are_refused_in_s3s_words(start, caplog, request_bytes, code):
-    """Rule: what is not HTTP, or too long, gets an S3 error document and a close; the application never sees it."""
+    """Rule: input that is not HTTP, or too long, gets an S3 error document and a close; the application never sees it."""
     called = []
 
     async def handler(scope, receive, send):
@@ -124,7 +124,7 @@ def test_http_1_0_needs_no_host(start):
 
 
 def test_white_space_around_a_value_is_no_part_of_it(start):
-    """Rule: what is verified and classified is the value without it (RFC 9110 section 5.5)."""
+    """Rule: verification and classification use the value without surrounding whitespace (RFC 9110 section 5.5)."""
     answer = start(describe).ask(b"GET / HTTP/1.1\r\nhost: x\r\nx-a: \t b c \t \r\nconnection: close\r\n\r\n")
     assert b"(b'x-a', b'b c')" in answer
 
@@ -154,7 +154,7 @@ def test_a_malformed_chunk_refuses_the_request_and_disconnects_the_application(s
 
 
 def test_trailers_are_no_headers(start):
-    """Rule: what comes after the body is dropped (RFC 9110 section 6.5.1): the headers were verified without it."""
+    """Rule: trailers are dropped (RFC 9110 section 6.5.1): the headers were verified without them."""
     kept = []
 
     async def handler(scope, receive, send):
@@ -173,14 +173,14 @@ def test_trailers_are_no_headers(start):
 
 @pytest.mark.parametrize("endless", [b"2\r\nok\r\n0\r\nx: ", b"2\r\nok\r\n0\r\n" + b"x: y\r\n" * 10_000, b"2;"])
 def test_trailers_and_chunk_extensions_are_bounded(start, endless):
-    """Rule: what surrounds the bytes of a chunked body is no longer than a head may be: nobody would ever read it."""
+    """Rule: the framing of a chunked body is no longer than a head may be."""
     head_bytes = b"PUT / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     answer = start(echo).ask(head_bytes + endless + b"y" * 20 * MAX_HEAD)
     assert b"<Code>RequestHeaderSectionTooLarge</Code>" in answer
 
 
 def test_single_bytes_in_chunks_of_their_own_are_no_overhead(start):
-    """Rule: the bound is for what leads nowhere: a body may come in the smallest of chunks, each with an extension."""
+    """Rule: the bound excludes the body: it may come in the smallest of chunks, each with an extension."""
     chunks = b"1;name=value\r\ny\r\n" * (2 * MAX_HEAD // 10) + b"0\r\n\r\n"
     head_bytes = b"PUT / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     with start(echo).connect() as sock:
@@ -232,7 +232,7 @@ def test_continue_is_sent_when_the_application_wants_the_body(start):
 
 
 def test_continue_is_sent_before_an_empty_body_too(start):
-    """Rule: who expects 100 Continue gets it, else botocore misreads the next answer on the connection."""
+    """Rule: a client that expects 100 Continue gets it; botocore would misread the next answer otherwise."""
     with start(echo).connect() as sock:
         for _ in range(2):
             sock.sendall(b"PUT / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 0\r\n\r\n")
@@ -254,7 +254,7 @@ def test_a_refusal_comes_without_100_continue_and_closes(start):
 
 
 def test_a_refusal_of_an_empty_body_closes_as_well(start):
-    """Rule: without the 100 Continue that was expected the connection ends, even when nothing is left to be read."""
+    """Rule: without the expected 100 Continue the connection ends, even if no byte is left to read."""
     answer = start(_refusing).ask(b"PUT / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 0\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 403")
     assert b"connection: close\r\n" in answer

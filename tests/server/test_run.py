@@ -75,7 +75,7 @@ def test_the_announced_address_answers_and_the_environment_is_passed_on(launch):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_signals_let_the_requests_in_flight_finish(launch, tmp_path, number, workers):
-    """Rule: SIGTERM and SIGINT stop accepting, wait for what is under way, and exit with 0 without a traceback."""
+    """Rule: SIGTERM and SIGINT stop accepting, wait for requests in progress, and exit with 0 without a traceback."""
     process, port = launch(workers)
     marker = tmp_path / "go on"
     with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
@@ -134,7 +134,7 @@ def test_a_dead_worker_is_replaced(launch):
 
 
 def test_workers_share_what_the_supervisor_has_imported(launch):
-    """Rule: the application is imported once, by the supervisor; its workers, and the successors of dead ones, import nothing."""
+    """Rule: only the supervisor imports the application; its workers, and their replacements, import nothing."""
     process, port = launch(2)
     first, importer = wait_until(lambda: _ask(port, "/imported"))
     assert importer == f"{process.pid}."

@@ -13,7 +13,7 @@ ONE = (dataset("d", "4GB"), job("j", "d", substitute=1))
 
 
 def test_without_a_cache_every_step_takes_as_long_as_the_scenario_says(simulated):
-    """Rule: compute and what is not hidden of loading add up to ``miss``."""
+    """Rule: compute and unhidden loading add up to ``miss``."""
     none = simulated(*ONE, run("none", "none"))["none"]
     assert 1 / none.rate == pytest.approx(2.4, rel=0.01)
     assert none.jobs[0].reads == 1
@@ -37,7 +37,7 @@ def test_a_store_that_serves_in_order_never_idles(simulated, sharing, seconds):
 
 
 def test_a_store_without_a_limit_for_a_while(simulated):
-    """Rule: in that time a step takes what it computes, before and after what the store allows."""
+    """Rule: without the limit a step takes its computing time; before and after, the store's time."""
     tables = (dataset("d", "4GB"), job("j", "d", miss=0, compute=0.6), run("none", "none"))
     times = {"duration": 300, "measure_from": 100}
     free = simulated(*tables, bandwidth="20MB", origin="unlimited = [50, 400]", **times)["none"]
@@ -58,7 +58,7 @@ def test_lru_hits_what_the_closed_form_says(simulated):
 
 
 def test_belady_is_no_worse_than_the_others(simulated):
-    """Rule: MIN knows the future; nobody who reads in the same order hits more often."""
+    """Rule: MIN knows the future; no other cache with the same order of reads hits more often."""
     runs = [run(mode, mode, warm=True) for mode in ("static", "lru", "belady")]
     tables = (dataset("d", "4GB"), job("j", "d", count=3), *runs)
     results = simulated(*tables, duration=2000, measure_from=500)
@@ -103,7 +103,7 @@ def own_module(tmp_path, monkeypatch):
 
 
 def test_a_way_of_ones_own_is_run_beside_the_others(simulated, own_module):
-    """Rule: a mode ``module:function`` is served by what the function makes."""
+    """Rule: a mode ``module:function`` is served by the function's result."""
     runs = [run("static", "static", warm=True), run("own", "an_own_way:keep_all", warm=True)]
     results = simulated(*ONE, *runs)
     assert results["own"].jobs == results["static"].jobs
@@ -112,6 +112,6 @@ def test_a_way_of_ones_own_is_run_beside_the_others(simulated, own_module):
 
 @pytest.mark.parametrize("mode", ["no_such_module:anything", "gateway.sim.baselines:nothing"])
 def test_a_way_that_is_not_there_is_refused_by_its_name(simulated, mode):
-    """Rule: the message names the mode and what to look at."""
+    """Rule: the message for an unknown mode names it, and where to look: PYTHONPATH."""
     with pytest.raises(ConfigError, match=f'mode = "{mode}".*PYTHONPATH'):
         simulated(*ONE, run("own", mode))

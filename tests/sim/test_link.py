@@ -33,7 +33,7 @@ def arrivals(
 
 
 def test_two_transfers_share_the_bandwidth():
-    """Rule: with two at a time each has half; what is left goes to the one that is."""
+    """Rule: two concurrent transfers have half each; the last one has all."""
     assert arrivals(100, [(0, 1000, 0, False), (0, 500, 0, False)]) == pytest.approx([15, 10])
 
 
@@ -53,7 +53,7 @@ def test_the_background_gets_what_is_left():
 
 
 def test_what_somebody_waits_for_is_hurried():
-    """Rule: a background transfer that somebody waits for shares like any other."""
+    """Rule: a background transfer shares equally as soon as a reader waits for it."""
     clock = Clock()
     link = Link(clock, 100)
     done: list[float] = []
@@ -81,10 +81,10 @@ def test_in_order_what_the_first_cannot_use_goes_to_the_next():
 
 
 def test_a_limit_that_changes_counts_for_what_is_on_its_way():
-    """Rule: what was sent until then was sent at the old bandwidth, the rest at the new one."""
+    """Rule: after a change of the limit, the rest of a transfer goes at the new bandwidth."""
     assert arrivals(100, [(0, 1000, 0, False)], limits={5: 500, 5.5: 50}) == pytest.approx([10.5])
 
 
 def test_a_very_wide_road_late_in_time_comes_to_an_end():
-    """Rule: what takes less time than the clock can tell apart is through at once, and not begun again for ever."""
+    """Rule: a transfer shorter than the clock's resolution ends at once."""
     assert arrivals(1e15, [(1e5, 4096, 0, False), (1e5, 4097, 0, False)]) == pytest.approx([1e5, 1e5])

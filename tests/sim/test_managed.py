@@ -19,7 +19,7 @@ def kinds(result, field: str) -> dict[str, float]:
 
 
 def test_a_co_operative_miss_is_between_miss_and_hit(simulated):
-    """Rule: Table 3: jobs that share what each of them reads are slower than with all of it cached, and faster than without."""
+    """Rule: Table 3: jobs that share their reads are slower than with all of it cached, and faster than without."""
     results = simulated(
         SMALL,
         job("j", "d", count=7, **BATCH),
@@ -36,7 +36,7 @@ def test_a_co_operative_miss_is_between_miss_and_hit(simulated):
 
 
 def test_at_most_two_chunks_are_held_and_late_jobs_begin_on_the_active_one(simulated):
-    """Rule: Figure 7: whoever joins, two chunks at a time are in the cache, and all go through them together."""
+    """Rule: Figure 7: with jobs joining, two chunks at a time are in the cache, and all go through them together."""
     story = simulated(
         SMALL,
         job("early", "d", count=4, **BATCH),
@@ -81,7 +81,7 @@ def test_a_slow_job_is_overtaken(simulated):
 
 
 def test_a_compute_bound_job_leaves_the_cache(simulated):
-    """Rule: a job whose time is the same without the cache is told so, and the space goes to one that gains."""
+    """Rule: a job that gains nothing from the cache loses it, and the space goes to one that gains."""
     found = simulated(
         dataset("read", "1GB"),
         dataset("computed", "1GB"),

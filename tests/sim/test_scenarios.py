@@ -7,8 +7,7 @@ from gateway.sim.read_scenario import ReadScenario
 from gateway.sim.scenario import (
     Scenario,
     built_in,
-    is_of_reads,
-    is_of_scores,
+    kind_of,
     load_scenario,
     parse_as,
     parse_scenario,
@@ -22,10 +21,10 @@ GOOD = scenario(dataset("d", "1GB"), job("j", "d"), run("none", "none"), run("la
 
 @pytest.mark.parametrize("name", built_in())
 def test_a_built_in_scenario_is_sound(name):
-    """Rule: what comes with Larder can be run by its name."""
+    """Rule: every built-in scenario runs by its name."""
     text = scenario_text(name)
-    kind = ReadScenario if is_of_reads(text) else ScoreScenario if is_of_scores(text) else Scenario
-    assert parse_as(kind, text, name).runs
+    kinds = {"jobs": Scenario, "reads": ReadScenario, "scores": ScoreScenario}
+    assert parse_as(kinds[kind_of(text)], text, name).runs
 
 
 def test_those_of_the_paper_are_built_in():
@@ -62,7 +61,7 @@ def test_a_wrong_scenario_is_refused_by_the_name_of_the_field(wrong, right, fiel
 
 
 def test_a_mistake_in_a_list_is_told_once():
-    """Rule: of a list whose only table is wrong it is not said besides that it is too short; of an empty one it is."""
+    """Rule: a list with one wrong table is not reported as too short as well; an empty one is."""
     with pytest.raises(ConfigError) as refused:
         parse_scenario(GOOD.replace('mode = "larder"', 'mode = "magic"').replace('mode = "none"', 'mode = "more"'))
     assert "at least 1 item" not in str(refused.value)

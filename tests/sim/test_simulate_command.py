@@ -26,7 +26,7 @@ def file(tmp_path):
 
 
 def test_it_prints_a_table(file, capsys):
-    """Rule: a row per run and kind of job, with what it gains over no cache."""
+    """Rule: a row per run and kind of job, with its gain over no cache."""
     assert main(["simulate", str(file)]) == 0
     text = capsys.readouterr().out
     assert "a test" in text
@@ -81,7 +81,7 @@ def test_a_wrong_scenario_is_refused_by_the_name_of_the_field(file, capsys):
 
 
 def test_a_directory_that_cannot_be_written_is_an_error(file, tmp_path, capsys):
-    """Rule: what cannot be written is said in a line, by its name."""
+    """Rule: an unwritable directory is reported in one line, by its name."""
     (tmp_path / "taken").write_text("")
     assert main(["simulate", str(file), "--out", str(tmp_path / "taken")]) == 1
     assert "taken" in capsys.readouterr().err

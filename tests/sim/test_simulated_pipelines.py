@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.policies.space.autocache import COMPUTE, CacheReason
+from gateway.policies.space.read_model import ReadModel
 from gateway.sim.pipelines import FULL, SOURCE, PipelineControl, PipelineModel, knee, simulate_pipeline, with_knee
 
 WORK = (0.0, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3)
@@ -73,3 +74,25 @@ def test_batches_leave_in_their_order_with_any_number_of_workers():
     for workers in (1, 3, 8):
         epoch = last(model, PipelineControl(COMPUTE, workers), epochs=2)
         assert epoch.batch_time == pytest.approx(0.1 / workers, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "reads", [ReadModel(0.0005, 2e-8), ReadModel(0.0002, 1.2e-8, 0.4), ReadModel(0.0002, 5e-10, 0.2)]
+)
+@pytest.mark.parametrize("known", [0, 200])
+@pytest.mark.parametrize("work", [0.0, 0.001, 0.004, 0.016])
+def test_results_that_are_dear_to_decode_are_stored_where_that_pays(work, reads, known):
+    """Rule: whether reads are typical or dear, known or not: after some epochs as cheap as the best of three fixed modes."""
+    model = PipelineModel(work, 0.002, 64 * 1024, growth=32, reads=reads, elements=2000)
+    fixed = [last(model, PipelineControl(mode, workers=1)).batch_time for mode in (COMPUTE, SOURCE, FULL)]
+    assert last(model, PipelineControl(workers=1, known_reads=known), epochs=8).batch_time <= 1.05 * min(fixed)
+
+
+def test_a_mark_that_does_not_pay_is_left():
+    """Rule: nothing was read before, so a mark looks cheap; its reads show that it is dear, and the next job knows it."""
+    model = PipelineModel(0.004, 0.002, 64 * 1024, growth=32, reads=ReadModel(0.0002, 1.2e-8, 0.4), elements=2000)
+    cold = simulate_pipeline(model, PipelineControl(workers=1, known_reads=0), 8)
+    assert [decision.stage for _, decision in cold.decisions] == [FULL, SOURCE]
+    assert [decision.stage for _, decision in simulate_pipeline(model, PipelineControl(workers=1), 8).decisions] == [
+        SOURCE
+    ]

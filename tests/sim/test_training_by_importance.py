@@ -49,7 +49,7 @@ def simulated(trace: Path, share: float, **run: object) -> ScoreRunResult:
 @pytest.mark.parametrize("share", [0.1, 0.5])
 @pytest.mark.parametrize(("cache", "within"), [("lru", 0.02), ("never-evict", 1e-9), ("min", 0.01)])
 def test_uniform_orders_hit_what_theory_says(trace: Path, cache: str, share: float, within: float) -> None:
-    """Rule: of each item once per epoch, LRU hits c + (1 - c) ln(1 - c), never evicting and MIN hit c; nothing is unseen."""
+    """Rule: of each item once per epoch, LRU hits c + (1 - c) ln(1 - c), never evicting and MIN hit c; none is unseen."""
     found = simulated(trace, share, sampler="uniform", cache=cache)
     theory = closed_form(found.run, share)
     assert theory is not None
@@ -59,7 +59,7 @@ def test_uniform_orders_hit_what_theory_says(trace: Path, cache: str, share: flo
 
 @pytest.mark.parametrize("unseen", [0.0, 0.3, 0.6])
 def test_a_list_leaves_out_what_it_may_and_hits_what_that_allows(trace: Path, unseen: float) -> None:
-    """Rule: exactly u is unseen, and a cache that holds what the list repeats hits nearly c + u, never more."""
+    """Rule: exactly u is unseen, and a cache of the list's repeats hits nearly c + u, never more."""
     found = simulated(trace, 0.25, sampler="shade", cache="importance", unseen=unseen, prefetch=True)
     assert found.unseen == pytest.approx(unseen)
     assert 0.25 + unseen - 0.06 <= found.hits <= 0.25 + unseen + found.ahead
@@ -78,7 +78,7 @@ def test_a_list_leaves_out_what_it_may_and_hits_what_that_allows(trace: Path, un
     ],
 )
 def test_no_cache_hits_more_than_it_leaves_unseen(trace: Path, sampler: str, cache: str, prefetch: bool) -> None:
-    """Rule: whatever samples and caches, at least h - c is unseen; what is loaded ahead counts as a miss."""
+    """Rule: for every sampler and cache, at least h - c is unseen; items loaded ahead count as misses."""
     for share in (0.1, 0.5):
         found = simulated(trace, share, sampler=sampler, cache=cache, prefetch=prefetch)
         assert found.hits + found.read == pytest.approx(1)
@@ -87,7 +87,7 @@ def test_no_cache_hits_more_than_it_leaves_unseen(trace: Path, sampler: str, cac
 
 
 def test_without_a_cache_everything_is_read(trace: Path) -> None:
-    """Rule: a cache of nothing hits repeats of nothing."""
+    """Rule: without a cache there are no hits."""
     found = simulated(trace, 0.0, sampler="shade", cache="importance", prefetch=True)
     assert (found.hits, found.ahead, found.read) == (0, 0, 1)
 
@@ -103,7 +103,7 @@ def test_without_a_cache_everything_is_read(trace: Path) -> None:
     ],
 )
 def test_a_wrong_scenario_names_the_field(trace: Path, run: dict[str, object], field: str) -> None:
-    """Rule: what cannot be simulated is refused by its place in the file."""
+    """Rule: an impossible scenario is refused, naming its place in the file."""
     with pytest.raises(ConfigError) as refused:
         parse_as(ScoreScenario, text(trace, {"name": "r", **run}, shares=[0.1]), "test")
     assert field in str(refused.value)

@@ -67,7 +67,7 @@ def test_without_a_cache_every_read_goes_to_the_origin():
 
 
 def test_uniform_keeps_its_share_of_epochs_and_lru_less():
-    """Rule: of a dataset twice the cache uniform has half the reads from the second epoch on; LRU throws out what comes next."""
+    """Rule: of a dataset twice the cache uniform has half the reads from the second epoch on; LRU evicts the next reads."""
     found = simulated(prefix(), client(epochs=8), run("uniform", "uniform"), run("lru", "lru"), run("fifo", "fifo"))
     assert found["uniform"].hit_ratio() == pytest.approx(7 / 8 / 2, abs=0.02)
     assert found["lru"].hit_ratio() < found["uniform"].hit_ratio() - 0.08
@@ -143,7 +143,7 @@ def test_streams_do_well_where_either_order_does():
 
 
 def test_a_stream_that_ended_gives_its_space():
-    """Rule: the job that goes on takes the space of the one that ended within two minutes; without time-to-live it has less."""
+    """Rule: the remaining job gets the ended one's space within two minutes; without time-to-live it has less."""
     tables = (
         prefix("a", files=1000),
         prefix("b", files=1000),
@@ -193,7 +193,7 @@ def test_a_trace_that_cannot_be_read_is_refused(tmp_path, content):
     ],
 )
 def test_a_wrong_scenario_of_reads_is_refused(wrong, right, message):
-    """Rule: the message names what is wrong."""
+    """Rule: the message names the wrong field."""
     good = text(prefix(), client(), run("lru", "lru"), run("lru2", "lru"))
     assert wrong in good
     with pytest.raises(ConfigError) as refused:
@@ -217,7 +217,7 @@ def test_the_command_prints_runs_clients_and_streams(tmp_path, capsys):
 
 
 def test_prefixes_may_have_parts_of_their_own():
-    """Rule: a prefix with a part keeps what it has there, whatever others read beside it; the others share the rest."""
+    """Rule: a prefix with a share keeps it, whatever others read beside it; the others share the rest."""
     parts = {"p": "10MB"}
     found = simulated(
         prefix(files=200),

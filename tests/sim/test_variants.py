@@ -11,7 +11,7 @@ ALL = "from evaluation.variants import VARIANTS, scale_time\nscale_time()\nfor r
 
 
 def test_every_variant_replaces_something(tmp_path: Path):
-    """Rule: the functions and numbers that variants replace are in the modules that use them; one that has moved is an error."""
+    """Rule: the functions and numbers that variants replace are in their modules; a moved one is an error."""
     root = Path(__file__).resolve().parents[2]
     future = tmp_path / "future.npy"
     np.save(future, np.zeros((1, 1), np.int64))

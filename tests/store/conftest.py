@@ -8,9 +8,9 @@ import pytest
 
 from gateway.config import CacheSettings
 from gateway.store.store import Store
-from gateway.testing.stores import BLOCK, FakeClock
 from tests.forked import Forked
 from tests.origins.processes import kill_tree
+from tests.stores import BLOCK, FakeClock
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def test_every_consumer_gets_every_read_in_order():
 
 
 def test_nothing_is_handed_out_twice():
-    """Rule: a second hand-out has nothing to give."""
+    """Rule: accesses are handed out once."""
     accesses, seen = Accesses(), []
     accesses.subscribe(seen.append)
     accesses.record(read(b"a", 1.0))
@@ -49,7 +49,7 @@ def test_reads_of_a_blob_are_folded():
 
 
 def test_an_announced_blob_is_not_read():
-    """Rule: what a client announced counts as used then, with no read more."""
+    """Rule: an announced blob counts as used then, without a read."""
     accesses = Accesses()
     uses = Uses(accesses, lambda: None)
     first, second = read(b"a", 1.0, hit=False), read(b"b", 3.0, hit=False)

@@ -100,7 +100,7 @@ async def test_rows_of_many_batches_stay_in_order(read: Convert, tmp_path: Path)
 
 
 async def test_no_items(read: Convert, tmp_path: Path) -> None:
-    """Rule: a dataset of no items is a dataset; its id is the SHA-256 of nothing."""
+    """Rule: a dataset may be empty; its id is the SHA-256 of no bytes."""
     done = await read(write(tmp_path / "f", []))
     content, locations = opened(tmp_path, done)
     assert (done.items, done.id) == (0, sha(b"").hex())
@@ -112,7 +112,7 @@ async def test_no_items(read: Convert, tmp_path: Path) -> None:
 
 
 async def test_items_are_found_by_their_bytes(read: Convert, tmp_path: Path) -> None:
-    """Rule: all items of a digest are found, in order, and nothing for a digest that only begins like one."""
+    """Rule: all items of a digest are found, in order; a digest with the same beginning finds none."""
     same = sha("same")
     near = same[:8] + bytes(24)
     rows = [Row(same), Row(sha("b")), Row(near), Row(same), Row(near), Row(same[:31] + bytes([same[31] ^ 1]))]
@@ -244,7 +244,7 @@ BAD_COLUMNS = {
 
 @pytest.mark.parametrize("name", BAD_COLUMNS)
 async def test_wrong_columns_are_named(read: Convert, tmp_path: Path, name: str) -> None:
-    """Rule: a column that is missing or has another type is named, with what it should be."""
+    """Rule: a column that is missing or of another type is named, with the expected type."""
     change, message = BAD_COLUMNS[name]
     columns = columns_of(rows_of(10))
     change(columns)
@@ -283,7 +283,7 @@ async def test_truncated_files(read: Convert, tmp_path: Path, share: float) -> N
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_damaged_files(read_apart: Convert, tmp_path: Path, seed: int) -> None:
-    """Rule: whatever a damaged file does to its reader, the gateway hears of a dataset of as many items, or a refusal."""
+    """Rule: a damaged file gives a dataset of as many items, or a refusal, whatever happens to its reader."""
     raw = bytearray(write(tmp_path / "whole", rows_of(3000), compression="none").read_bytes())
     random = np.random.default_rng(seed)
     for position in random.integers(len(raw) // 2 * (seed % 2), len(raw), 20):
@@ -308,7 +308,7 @@ async def test_a_small_file_of_a_hundred_million_rows(read_apart: Convert, tmp_p
 
 
 async def test_an_index_larger_than_allowed(read: Convert, tmp_path: Path) -> None:
-    """Rule: what a file is unpacked to is bounded, however small the file is."""
+    """Rule: a file's unpacked size is bounded, however small the file is."""
     path = write(tmp_path / "f", rows_of(20_000))
     with pytest.raises(GrantExceeded) as caught:
         await read(path, grant=Grant(output=1_000_000))
@@ -324,7 +324,7 @@ async def test_more_items_than_allowed(read_apart: Convert, tmp_path: Path) -> N
 
 
 async def test_a_full_disk(read_apart: Convert, tmp_path: Path) -> None:
-    """Rule: a disk without room for the result is nobody's mistake, and is told apart from one."""
+    """Rule: a full disk is distinct from a wrong file."""
     with pytest.raises(DiskFault) as caught:
         await read_apart(write(tmp_path / "f", rows_of(10)), Limits(reserve=2**60))
     assert caught.value.reason == "no-space"
@@ -374,7 +374,7 @@ async def test_conversions_wait_for_one_another(tmp_path: Path) -> None:
 
 
 async def test_the_allow_list_is_checked_row_by_row(read_apart: Convert, tmp_path: Path) -> None:
-    """Rule: whoever may touch only some keys cannot register others; the first one is named by its row, never by its key."""
+    """Rule: a key with an allow-list cannot register other objects; the first one is named by its row, never by its key."""
     rows = [Row(sha("a"), "data", "mine/a"), Row(sha("b"), "data", "mine/b/c"), Row(sha("c"), "data", "secret/c")]
     error = await refused(read_apart, write(tmp_path / "f", rows), grant=Grant(("data/mine/**",)))
     assert (error.code, error.status) == ("AccessDenied", 403)

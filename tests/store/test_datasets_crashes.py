@@ -56,7 +56,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("name", DAMAGE)
 async def test_damaged_files_are_not_believed(directory: Path, tmp_path: Path, name: str) -> None:
-    """Rule: whatever a crash of the machine left half written counts as not registered, and registering again mends it."""
+    """Rule: a registration that a crash left half written counts as none; registering again repairs it."""
     rows = rows_of(5)
     path = write(tmp_path / "f", rows)
     registry = NearRegistry(directory, BOOT)
@@ -104,7 +104,7 @@ def is_running(pid: int) -> bool:
 async def test_killed_while_registering(
     directory: Path, files: Path, known: dict[str, list[Row]], forked: Callable[..., Forked], seed: int
 ) -> None:
-    """Rule: after kill -9 at any moment each name is whole or unknown, nothing else is left, and no reader lives on."""
+    """Rule: after kill -9 at any moment each name is whole or unknown, no other file is left, and no reader process lives on."""
     process = forked("tests.store.registering", directory, files, BOOT)
     random_moment = random.Random(seed)
     for _ in range(random_moment.randrange(4)):

@@ -40,7 +40,7 @@ def unused(registry: Registry, seconds: float) -> None:
 
 
 async def test_equal_stems_do_not_displace_each_other(registry: Registry, tmp_path: Path) -> None:
-    """Rule: two files of one stem, or one that was rebuilt, are two registrations, each with its dataset's id in its name."""
+    """Rule: two files of one stem, or a rebuilt one, are two registrations, each with its dataset's id in its name."""
     assert await register(registry, tmp_path, OLD) == f"train-{id_of(OLD)[:16]}"
     assert await register(registry, tmp_path, NEW) == f"train-{id_of(NEW)[:16]}"
     for rows in (OLD, NEW):
@@ -50,7 +50,7 @@ async def test_equal_stems_do_not_displace_each_other(registry: Registry, tmp_pa
 
 
 async def test_the_same_file_is_not_read_twice(registry: Registry, tmp_path: Path) -> None:
-    """Rule: who registers the file that is registered already gets that registration."""
+    """Rule: registering the registered file again returns that registration."""
     source = DigestSource("fingerprint", (), True)
     first = await registry.register(A, "train", write(tmp_path / "f", OLD), "auto", source)
     again = await registry.register(A, "train", tmp_path / "gone", "auto", source)
@@ -67,7 +67,7 @@ async def test_a_content_name_is_one_datasets(registry: Registry, tmp_path: Path
 
 
 async def test_a_name_that_looks_like_a_content_name(tmp_path: Path) -> None:
-    """Rule: digits of no dataset that the tenant has make a plain name: it moves, stays without use, and hides nothing."""
+    """Rule: digits that are no dataset's id make a plain name: it moves, stays without use, and hides no other."""
     time, source = [1000.0], DigestSource("fingerprint")
     registry = NearRegistry(tmp_path / "datasets", 1, RegistrationRules(keep_unused=86_400), clock=lambda: time[0])
     looks = f"run-{id_of(NEW)[:16]}"
@@ -83,7 +83,7 @@ async def test_a_name_that_looks_like_a_content_name(tmp_path: Path) -> None:
 
 
 async def test_a_dataset_takes_its_content_name(registry: Registry, tmp_path: Path) -> None:
-    """Rule: a content name goes to its dataset, whatever had it before; what is used stays under its own."""
+    """Rule: a content name goes to its dataset; a dataset that had it before and is in use keeps its own name."""
     looks = f"run-{id_of(NEW)[:16]}"
     await register(registry, tmp_path, OLD, looks, DigestSource())
     assert await register(registry, tmp_path, NEW, "run") == looks
@@ -98,7 +98,7 @@ async def test_a_plain_name_does_not_shadow_a_content_name(registry: Registry, t
 
 
 async def test_what_is_displaced_stays_while_it_is_used(registry: Registry, tmp_path: Path) -> None:
-    """Rule: a plain name goes to what was registered last; a job that reads the former dataset by its id goes on."""
+    """Rule: a plain name goes to the latest registration; a job that reads the former dataset by its id goes on."""
     await register(registry, tmp_path, OLD, source=DigestSource())
     await register(registry, tmp_path, NEW, source=DigestSource())
     assert registry.find(A, "train", now=True).content.id == id_of(NEW)  # type: ignore[union-attr]
@@ -110,7 +110,7 @@ async def test_what_is_displaced_stays_while_it_is_used(registry: Registry, tmp_
 
 
 async def test_what_is_displaced_unused_leaves(registry: Registry, tmp_path: Path) -> None:
-    """Rule: what nobody used for an hour does not stay."""
+    """Rule: a displaced dataset leaves after an hour without use."""
     await register(registry, tmp_path, OLD, source=DigestSource())
     registry.close()
     unused(registry, 3601)
@@ -120,7 +120,7 @@ async def test_what_is_displaced_unused_leaves(registry: Registry, tmp_path: Pat
 
 
 async def test_a_content_name_expires(tmp_path: Path) -> None:
-    """Rule: a content name that is not used leaves; one that is used stays, and so does a plain name."""
+    """Rule: an unused content name leaves; one in use stays, and so does a plain name."""
     time = [1000.0]
     rules = RegistrationRules(keep_unused=86_400)
     registry = NearRegistry(tmp_path / "datasets", 1, rules, clock=lambda: time[0])
@@ -158,7 +158,7 @@ async def test_long_names(registry: Registry, tmp_path: Path) -> None:
 
 
 async def test_what_is_known_of_names_is_bounded(tmp_path: Path) -> None:
-    """Rule: names that come and go leave nothing in memory."""
+    """Rule: removed names leave nothing in memory."""
     time = [1000.0]
     registry = NearRegistry(tmp_path / "datasets", 1, clock=lambda: time[0])
     for seed in range(30):

@@ -196,7 +196,7 @@ async def test_nothing_is_believed_of_the_plain_form(tmp_path: Path, mistake: st
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 async def test_nothing_is_believed(tmp_path: Path, mistake: str) -> None:
-    """Rule: what contradicts itself, or is of another version, is refused, and leaves nothing behind."""
+    """Rule: a contradictory parcel, or one of another version, is refused, and leaves no file."""
     registry, other = await registry_with(tmp_path / "a"), Registry(tmp_path / "b", 2)
     files = files_of(sent(registry))
     MISTAKES[mistake](files)
@@ -209,7 +209,7 @@ async def test_nothing_is_believed(tmp_path: Path, mistake: str) -> None:
 
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9])
 async def test_a_parcel_that_is_cut_off(tmp_path: Path, part: float) -> None:
-    """Rule: a copy that ends early is none."""
+    """Rule: a copy that ends early is refused."""
     registry, other = await registry_with(tmp_path / "a"), Registry(tmp_path / "b", 2)
     data = sent(registry)
     with pytest.raises(Unfit):
@@ -226,7 +226,7 @@ async def test_a_parcel_is_bounded(tmp_path: Path) -> None:
 
 
 async def test_only_what_was_meant_is_dropped(tmp_path: Path) -> None:
-    """Rule: a name that was registered anew since somebody looked is not dropped for what it was."""
+    """Rule: a removal drops only the registration that it was meant for, not one made since."""
     registry = await registry_with(tmp_path / "a")
     before = inventory(registry.folders)["t", "d"]
     await registry.register("t", "d", write(tmp_path / "new.parquet", [Row(sha(b"new"), "bkt", "k", None, 3)]), "full")
@@ -238,7 +238,7 @@ async def test_only_what_was_meant_is_dropped(tmp_path: Path) -> None:
 
 
 async def test_marks_are_kept_for_what_is_there(tmp_path: Path) -> None:
-    """Rule: what was announced is remembered over a restart; of another epoch, only as long as the registration is there."""
+    """Rule: announcements survive a restart; those of another epoch last as long as their registration."""
     registry = await registry_with(tmp_path / "a")
     marks = {("t", "d"): Mark("e1", "s"), ("t", "gone/\u00fc"): Mark("e1", "s")}
     write_marks(registry.folders, marks, "e1")

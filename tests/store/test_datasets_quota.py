@@ -49,7 +49,7 @@ async def refusal(registry: Registry, tenant: str, name: str, path: Path) -> Api
 
 
 async def test_registrations_are_counted(tmp_path: Path) -> None:
-    """Rule: a tenant may have so many names; one that exists can still be replaced, and another tenant has its own quota."""
+    """Rule: a tenant's registrations are bounded; an existing name can be replaced, and each tenant has its own quota."""
     registry = registry_of(tmp_path, registrations=2)
     await registry.register(A, "a", file(tmp_path, 1), "auto")
     await registry.register(A, "b", file(tmp_path, 1), "auto")
@@ -67,7 +67,7 @@ async def test_items_are_counted(tmp_path: Path) -> None:
 
 
 async def test_bytes_on_the_disk_are_counted(tmp_path: Path) -> None:
-    """Rule: what is made of a digest file counts, not its own size, and the conversion ends when the quota is reached."""
+    """Rule: the converted size counts, not the digest file's, and the conversion ends when the quota is reached."""
     registry = registry_of(tmp_path, size=200_000)
     await registry.register(A, "a", file(tmp_path, 1000), "auto")
     used = usage_of(registry.folders, A)
@@ -84,7 +84,7 @@ async def test_all_tenants_together_are_bounded(tmp_path: Path) -> None:
 
 
 async def test_a_restart_forgets_no_usage(tmp_path: Path) -> None:
-    """Rule: what counts is what is on the disk."""
+    """Rule: a restart counts the usage on the disk."""
     await registry_of(tmp_path, items=100).register(A, "a", file(tmp_path, 60), "auto")
     assert (await refusal(registry_of(tmp_path, items=100), A, "b", file(tmp_path, 41, 1))).extra[
         "limit"
@@ -92,7 +92,7 @@ async def test_a_restart_forgets_no_usage(tmp_path: Path) -> None:
 
 
 async def test_unused_content_names_make_room(tmp_path: Path) -> None:
-    """Rule: what programs registered and nobody uses leaves before a registration is refused."""
+    """Rule: unused content names leave before a registration is refused."""
     registry = registry_of(tmp_path, registrations=3)
     for seed in range(3):
         await _by_content(registry, file(tmp_path, 1, seed))
@@ -147,7 +147,7 @@ CHEAP = {
 
 @pytest.mark.parametrize("trick", CHEAP)
 def test_repetitions_stay_small(tmp_path: Path, trick: str) -> None:
-    """Rule: a row that only repeats what others have costs at most ``ROW_COST`` bytes, and 13 where all are equal."""
+    """Rule: a row that repeats others costs at most ``ROW_COST`` bytes, and 13 if all are equal."""
     digests, keys, most = CHEAP[trick]
     count = 200_000
     columns = {

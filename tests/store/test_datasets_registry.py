@@ -65,7 +65,7 @@ async def sibling(registry: Registry, directory: Path, clock: Clock) -> Registry
 
 
 async def test_a_dataset_is_found_by_name_and_id(registry: Registry, tmp_path: Path) -> None:
-    """Rule: what was registered is found under its name and under its id."""
+    """Rule: a registered dataset is found by its name and by its id."""
     rows = rows_of(50)
     registration, new = await registry.register(A, "d", write(tmp_path / "f", rows), "auto")
     assert new
@@ -95,7 +95,7 @@ async def test_tenants_do_not_see_one_another(registry: Registry, tmp_path: Path
 
 
 async def test_equal_bytes_share_what_is_known_of_them(registry: Registry, sibling: Registry, tmp_path: Path) -> None:
-    """Rule: tenants and workers who have the same bytes share one content, and what one learns of it all know."""
+    """Rule: tenants and workers with the same bytes share one content and its verifications."""
     rows = rows_of(5)
     first, _ = await registry.register(A, "d", write(tmp_path / "f", rows), "auto")
     second, _ = await registry.register(B, "e", write(tmp_path / "g", [row._replace(key="k") for row in rows]), "auto")
@@ -110,7 +110,7 @@ async def test_equal_bytes_share_what_is_known_of_them(registry: Registry, sibli
 
 
 async def test_lengths_are_claims(registry: Registry, tmp_path: Path) -> None:
-    """Rule: a stranger who states wrong lengths for the same digests changes nobody else's dataset."""
+    """Rule: wrong lengths for the same digests, stated by another tenant, change no other dataset."""
     rows = rows_of(5)
     honest, _ = await registry.register(A, "d", write(tmp_path / "f", rows), "auto")
     liar, _ = await registry.register(B, "d", write(tmp_path / "g", [r._replace(length=1) for r in rows]), "auto")
@@ -138,7 +138,7 @@ async def test_registering_again_changes_nothing(registry: Registry, tmp_path: P
 
 
 async def test_a_known_file_is_read_again_for_another_allow_list(registry: Registry, tmp_path: Path) -> None:
-    """Rule: who may touch less than the one who registered the file before is refused all the same."""
+    """Rule: a registered file is read again for a caller with a narrower allow-list, and refused."""
     path = write(tmp_path / "f", rows_of(5))
     await registry.register(A, "d", path, "auto", DigestSource("print"))
     with pytest.raises(ApiError, match="AccessDenied: Row 0"):
@@ -148,7 +148,7 @@ async def test_a_known_file_is_read_again_for_another_allow_list(registry: Regis
 async def test_a_name_is_given_to_another_dataset(
     registry: Registry, sibling: Registry, clock: Clock, tmp_path: Path
 ) -> None:
-    """Rule: who has the old one open goes on reading it; the name is the new one's for all others, siblings within a second."""
+    """Rule: open readers of the former dataset go on; all others get the new one, siblings within a second."""
     old_rows, new_rows = rows_of(5), rows_of(7, seed=2)
     await registry.register(A, "d", write(tmp_path / "f", old_rows), "auto")
     held = sibling.find(A, "d")
@@ -185,7 +185,7 @@ async def test_siblings_see_what_is_registered_and_removed(
 async def test_who_asks_about_a_registration_is_not_told_yesterdays(
     registry: Registry, sibling: Registry, tmp_path: Path
 ) -> None:
-    """Rule: a question about the registration itself sees what a sibling did at once, by name, id and in lists."""
+    """Rule: a question about a registration sees a sibling's change at once, by name, id and in lists."""
     old_rows, new_rows = rows_of(5), rows_of(7, seed=2)
     await registry.register(A, "d", write(tmp_path / "f", old_rows), "auto")
     assert [found.content.items async for found in sibling.of_tenant(A)] == [5]
@@ -197,7 +197,7 @@ async def test_who_asks_about_a_registration_is_not_told_yesterdays(
 
 
 async def test_nothing_is_left_of_a_removed_dataset(registry: Registry, directory: Path, tmp_path: Path) -> None:
-    """Rule: the files of a dataset that nobody has registered or open any more are removed."""
+    """Rule: a dataset's files are removed when it is neither registered nor open."""
     await registry.register(A, "d", write(tmp_path / "f", rows_of(5)), "auto")
     await registry.register(B, "d", write(tmp_path / "g", rows_of(5)), "auto")
     await registry.remove(A, "d")
@@ -209,7 +209,7 @@ async def test_nothing_is_left_of_a_removed_dataset(registry: Registry, director
 async def test_content_in_use_is_not_removed(
     registry: Registry, sibling: Registry, clock: Clock, directory: Path, tmp_path: Path
 ) -> None:
-    """Rule: content that a worker has open stays, so that who registers it again shares it, and goes when it is let go."""
+    """Rule: content that a worker has open stays, so a new registration shares it, and goes when it is closed."""
     await registry.register(A, "d", write(tmp_path / "f", rows_of(5)), "auto")
     held = sibling.find(A, "d")
     assert held is not None
@@ -274,7 +274,7 @@ def a_day_passes(directory: Path) -> None:
 
 
 async def test_a_restart_keeps_registrations(registry: Registry, directory: Path, tmp_path: Path) -> None:
-    """Rule: registrations outlive the gateway; what was verified does not outlive the start of the node."""
+    """Rule: registrations survive a restart of the node; verifications do not."""
     before, _ = await registry.register(A, "d", write(tmp_path / "f", rows_of(5)), "chunked")
     before.content.states.flags[:] = VERIFIED
     before.content.states.surveyed = True
@@ -294,7 +294,7 @@ async def test_a_restart_keeps_registrations(registry: Registry, directory: Path
 async def test_without_a_start_nothing_verified_is_believed(
     registry: Registry, directory: Path, tmp_path: Path
 ) -> None:
-    """Rule: a worker that began with an ill disk has no start to compare with, so it forgets what others had verified."""
+    """Rule: a worker that began with a failing disk does not know the node's start, so it drops others' verifications."""
     registration, _ = await registry.register(A, "d", write(tmp_path / "f", rows_of(5)), "auto")
     registration.content.states.flags[:] = VERIFIED
     for _ in range(2):
@@ -318,7 +318,7 @@ async def test_the_directory_goes_away(registry: Registry, directory: Path, cloc
 
 
 async def test_the_cache_goes_away(registry: Registry, directory: Path, clock: Clock, tmp_path: Path) -> None:
-    """Rule: without the cache directory nothing can be registered; it is the store's to make, not ours."""
+    """Rule: without the cache directory no dataset can be registered; only the store makes the directory."""
     path = write(tmp_path / "f", rows_of(5))
     await registry.register(A, "d", path, "auto")
     shutil.rmtree(directory.parent)
@@ -330,7 +330,7 @@ async def test_the_cache_goes_away(registry: Registry, directory: Path, clock: C
 
 
 async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
-    """Rule: a registry on an ill disk opens, finds nothing, and says so when something is to be registered."""
+    """Rule: a registry on a failing disk opens, finds nothing, and refuses registrations with the reason."""
     (tmp_path / "file").write_text("no folder")
     registry = Registry(tmp_path / "file" / "datasets", BOOT)
     assert registry.find(A, "d") is None
@@ -415,7 +415,7 @@ async def test_many_datasets_cost_few_descriptors(registry: Registry, directory:
 
 
 async def test_a_siblings_draft_is_left_alone(registry: Registry, directory: Path) -> None:
-    """Rule: what another worker is writing is no leftover, whoever cleans up meanwhile."""
+    """Rule: clean-ups leave a file alone that another worker is writing."""
     async with registry.draft() as draft:
         (draft / "coming").write_bytes(b"x")
         Registry(directory, BOOT).sweep()
@@ -467,7 +467,7 @@ class HungDisk:
 
 
 async def test_a_registry_on_a_disk_that_hangs(directory: Path, tmp_path: Path, clock: Clock) -> None:
-    """Rule: while the disk hangs, what was seen of a dataset is believed, and of another one nothing is said."""
+    """Rule: while the disk hangs, known datasets are served, and others are neither found nor denied."""
     disk = HungDisk()
     registry = Registry(directory, BOOT, clock=clock, work=disk)
     await registry.register(A, "d", write(tmp_path / "f", rows_of(5)), "auto")

@@ -68,7 +68,7 @@ def locations_1(rows: list[Row]) -> bytes:
 
 
 async def test_a_registration_of_version_1_is_read(tmp_path: Path) -> None:
-    """Rule: every item of it is what it was, by index, by digest and by place."""
+    """Rule: every item is unchanged, by index, by digest and by place."""
     write_1(Folders(tmp_path / "datasets"), "t", "d", ROWS)
     registration = Registry(tmp_path / "datasets", 1).find("t", "d")
     assert registration is not None

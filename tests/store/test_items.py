@@ -14,9 +14,9 @@ from gateway.model.objects import BlobRef
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED, Content
 from gateway.store.items import ItemFile, close_files, stamp_of
 from gateway.store.store import Store
-from gateway.testing.stores import FakeClock, entering
 from tests.digests import Row, sha, write
 from tests.near import NearRegistry
+from tests.stores import FakeClock, entering
 
 Open = Callable[..., Awaitable[Store]]
 BODIES = [b"first", b"second", b"third", b"second"]
@@ -55,7 +55,7 @@ async def opened(store: Store, content: Content, index: int) -> ItemFile | None:
 
 
 async def test_a_stored_blob_is_known_at_every_index_that_has_its_bytes(store: Store, root: Path) -> None:
-    """Rule: an adopted dataset hears of each blob as it gets its name; equal items share it."""
+    """Rule: an adopted dataset learns of each new blob; equal items share it."""
     content = await content_of(store, root)
     store.items.adopt(content)
     await store.items.ready(content)
@@ -66,7 +66,7 @@ async def test_a_stored_blob_is_known_at_every_index_that_has_its_bytes(store: S
 
 
 async def test_a_survey_finds_what_was_stored_before(store: Store, root: Path) -> None:
-    """Rule: what the index has is found when a dataset is opened, verified as far as it was under this start."""
+    """Rule: opening a dataset finds its blobs, with the verifications of this start."""
     await keep(store, b"first")
     content = await content_of(store, root)
     store.items.adopt(content)
@@ -77,7 +77,7 @@ async def test_a_survey_finds_what_was_stored_before(store: Store, root: Path) -
 
 
 async def test_after_a_restart_items_are_resident_and_not_verified(open_store: Open, root: Path) -> None:
-    """Rule: nothing that an earlier start verified may be opened unverified; ``look`` verifies it."""
+    """Rule: blobs verified by an earlier start are not opened unverified; ``look`` verifies them."""
     first = await open_store()
     await keep(first, b"first")
     await first.close()
@@ -111,7 +111,7 @@ async def test_a_blob_that_is_damaged_is_dropped_when_it_is_looked_at(open_store
 
 @pytest.mark.parametrize("harm", ["touched", "removed"])
 async def test_a_file_that_is_not_what_was_verified_is_not_opened(store: Store, root: Path, harm: str) -> None:
-    """Rule: another modification time, or no file, ends what the state says."""
+    """Rule: a file that is gone, or has another modification time, is no longer verified."""
     content = await content_of(store, root)
     store.items.adopt(content)
     await store.items.ready(content)
@@ -144,7 +144,7 @@ async def test_evicted_items_are_not_known_any_more(open_store: Open, root: Path
 
 
 async def test_a_claim_that_somebody_fetches_does_not_hide_a_blob(store: Store, root: Path) -> None:
-    """Rule: a worker that died while it fetched leaves a claim behind; what the index has counts more."""
+    """Rule: a dead worker's claim on a fetch does not hide a blob that the index has."""
     await keep(store, b"first")
     content = await content_of(store, root)
     content.states.flags[:] = FETCHING
@@ -154,7 +154,7 @@ async def test_a_claim_that_somebody_fetches_does_not_hide_a_blob(store: Store, 
 
 
 async def test_a_survey_that_the_disk_ended_is_begun_again(store: Store, root: Path, clock: FakeClock) -> None:
-    """Rule: what a failing index did not tell is asked again when the dataset is next used."""
+    """Rule: a survey that a failing index ended is repeated at the dataset's next use."""
     await keep(store, b"first")
     content = await content_of(store, root)
     index = Path(store.directory.index)
@@ -184,7 +184,7 @@ async def test_an_item_that_is_being_kept_takes_room(store: Store) -> None:
 
 
 async def test_an_item_that_would_lead_to_eviction_is_not_kept_for_good(open_store: Open) -> None:
-    """Rule: ``admits`` and ``keep_item`` with ``for_good`` stay below the low watermark; what is refused leaves no file."""
+    """Rule: ``admits`` and ``keep_item`` with ``for_good`` stay below the low watermark; a refused item leaves no file."""
     store = await open_store(capacity=1000)
     await keep(store, b"x" * 800)
     assert store.admits(100)

@@ -14,7 +14,7 @@ import pytest
 from gateway.store.index.migrations import migrate
 from gateway.store.index.schema import SCHEMA_VERSION, open_engine
 from gateway.store.store import Store
-from gateway.testing.stores import BLOCK, assert_index_equals_disk, get, key_of, put, query
+from tests.stores import BLOCK, assert_index_equals_disk, get, key_of, put, query
 
 NOW = 1_790_000_000.0
 YEARS = 10 * 365 * 86_400.0
@@ -65,7 +65,7 @@ async def test_a_cache_of_schema_2_is_kept(open_store, root: Path) -> None:
 
 
 async def test_eviction_goes_on_in_the_order_of_before(open_store, root: Path) -> None:
-    """Rule: the time of last use becomes the rank: what an older version would have evicted next leaves first."""
+    """Rule: the time of last use becomes the rank, so eviction goes on in the earlier version's order."""
     old_cache(root, {f"{number}": b"%04d" % number * 250 for number in range(10)})
     store = await open_store(capacity=10_000)
     assert await store.try_lock()
@@ -74,7 +74,7 @@ async def test_eviction_goes_on_in_the_order_of_before(open_store, root: Path) -
 
 
 async def test_times_ahead_do_not_outlast_the_migration(open_store, root: Path) -> None:
-    """Rule: what version 2 had put ten years ahead is as young as the migration, so what is read later stays longer."""
+    """Rule: version 2's times ten years ahead become the time of the migration, so later reads stay longer."""
     old_cache(root, {"ahead": b"a" * 1000, "plain": b"p" * 1000}, {"ahead": NOW + YEARS})
     await open_store()
     found = dict(
@@ -107,7 +107,7 @@ async def test_a_killed_migration_goes_on_at_the_next_start(open_store, root: Pa
 
 
 async def test_a_newer_index_is_left_alone(open_store, root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Rule: this version refuses an index of a newer one and says so; nothing is lost, and the newer version has it all."""
+    """Rule: the index of a newer version is refused with a message; it stays as it is."""
     first = await open_store()
     await put(first, "a", b"abc")
     await first.close()

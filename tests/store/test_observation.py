@@ -43,7 +43,7 @@ def channel() -> Iterator[Callable[[Path | None], ReadChannel]]:
 
 
 def test_a_read_arrives_as_it_was_noted(place, channel):
-    """Rule: key, bytes, time and reader travel unchanged, whatever the key is."""
+    """Rule: key, bytes, time and reader arrive unchanged, for every key."""
     observed, keeper, other = ObservedReads(), channel(place), channel(place)
     observed.note(KEY, 5, 25, 100, False, 12.25, "AK", ("10.0.0.7", 40000), 0.125)
     keeper.open()
@@ -66,7 +66,7 @@ def test_connections_are_told_apart():
 
 
 def test_a_worker_keeps_a_bounded_number_of_reads():
-    """Rule: what is more than a hand-over takes is dropped and counted."""
+    """Rule: reads beyond the bound of a hand-over are dropped and counted."""
     observed = ObservedReads()
     for _ in range(MOST + 3):
         observed.note(KEY, 0, 1, 1, True, 0.0, "", None)
@@ -104,7 +104,7 @@ def test_without_a_receiver_nothing_is_taken(place, channel):
 
 
 def test_the_next_keeper_takes_over_after_a_kill(place, channel):
-    """Rule: kill -9 of the keeper leaves a socket file that its successor replaces; senders need to do nothing."""
+    """Rule: kill -9 of the keeper leaves a socket file that its successor replaces; senders do nothing."""
     ready, tell = os.pipe()
     child = os.fork()
     if child == 0:
@@ -179,7 +179,7 @@ def test_the_socket_is_never_on_the_cache_disk(tmp_path, monkeypatch, channel):
     ids=lambda wrong: "-".join(f"{name}-{value}" for name, value in wrong.items()),
 )
 def test_a_datagram_with_wrong_types_is_dropped(wrong: dict[str, object]) -> None:
-    """Rule: whatever another program sends to the socket, only what has the types of a read comes through."""
+    """Rule: a datagram of another program is dropped unless it has a read's types."""
     good = read(1)
     assert decode_reads(encode_reads([good])) == [good]
     assert decode_reads(encode_reads([good, good._replace(**wrong)])) == []
@@ -189,5 +189,5 @@ def test_a_datagram_with_wrong_types_is_dropped(wrong: dict[str, object]) -> Non
     "datagram", [b"", b"null", b"7", b"[7]", b"[[]]", b"[[[1,2]]]", b'{"a":1}', b"\xff", b"[" * 100_000, b'[["abc"]]']
 )
 def test_a_datagram_that_holds_no_reads_is_dropped(datagram: bytes) -> None:
-    """Rule: it is no error, and gives nothing."""
+    """Rule: a datagram without reads is dropped without an error."""
     assert decode_reads(datagram) == []

@@ -10,8 +10,9 @@ import pytest
 from gateway.model.objects import BlobRef
 from gateway.policies.pools import DEFAULT, ORDERS, Pool, with_default
 from gateway.store.store import Store
-from gateway.testing.faults import FaultyDirectory
-from gateway.testing.stores import (
+from tests.faults import FaultyDirectory
+from tests.store.test_migrations import old_cache
+from tests.stores import (
     FakeClock,
     assert_index_equals_disk,
     entering,
@@ -22,7 +23,6 @@ from gateway.testing.stores import (
     touch,
     write_blob,
 )
-from tests.store.test_migrations import old_cache
 
 CAPACITY = 20_000
 SIZE = 1000
@@ -97,7 +97,7 @@ class TestEveryOrder:
             assert max(gone, default=-1e99) <= min(stay, default=1e99)
 
     async def test_victims_are_never_pinned(self, order: str, open_store, root: Path, clock: FakeClock) -> None:
-        """Rule: a pool gives nothing below its minimum, even if nothing else is left and room is needed."""
+        """Rule: a pool gives up nothing below its minimum, even if no other victim is left."""
         store = await open_store(capacity=CAPACITY)
         await have(store, Pool("dataset:pinned", 0, order, minimum=8 * SIZE), order=order)
         pinned = [await keep(store, f"p{number}", clock.time, "dataset:pinned") for number in range(8)]
@@ -122,7 +122,7 @@ class TestEveryOrder:
         assert (await store.recover()).miscounted == 0
 
     async def test_the_order_survives_a_restart(self, order: str, open_store, root: Path, clock: FakeClock) -> None:
-        """Rule: what would have left next does so after a restart; pools and their counts are the same."""
+        """Rule: a restart keeps the order of eviction, the pools and their counts."""
         store = await open_store(capacity=CAPACITY)
         await have(store, order=order)
         await self.filled(store, clock, 18)
@@ -149,7 +149,7 @@ class TestEveryOrder:
         assert len(files_of(root)) == 13
 
     async def test_the_order_survives_a_full_disk(self, order: str, open_store, root: Path, clock: FakeClock) -> None:
-        """Rule: when others fill the file system everything goes but what is pinned; with room again the order goes on."""
+        """Rule: when others fill the file system everything goes but pinned blobs; with room again the order goes on."""
         directory = FaultyDirectory(root)
         store = await open_store(directory=directory, reserve=10**6, capacity=CAPACITY)
         await have(store, Pool("dataset:pinned", 2 * SIZE, order, minimum=2 * SIZE), order=order)
@@ -182,7 +182,7 @@ async def test_the_pool_furthest_over_its_target_gives(open_store, root: Path) -
 
 
 async def test_what_a_pool_does_not_use_others_may(open_store) -> None:
-    """Rule: a target keeps nothing empty: blobs beyond it stay until room is needed."""
+    """Rule: a target reserves no space: other blobs may use it until the pool needs it."""
     store = await open_store(capacity=CAPACITY)
     await have(store, Pool("dataset:a", 18 * SIZE))
     for number in range(18):
@@ -206,7 +206,7 @@ async def test_a_pool_that_is_no_more_hands_its_blobs_to_default(open_store, roo
 
 
 async def test_a_changed_order_ranks_everything_anew(open_store, root: Path) -> None:
-    """Rule: ranks of one order mean nothing to another, so blobs enter the pool again when its order changes."""
+    """Rule: ranks of different orders are not comparable, so a pool's blobs enter again when its order changes."""
     store = await open_store(capacity=CAPACITY)
     await have(store)
     refs = [await keep(store, f"{number}", 1e9 + number) for number in range(5)]
@@ -235,7 +235,7 @@ async def test_a_pool_that_changes_order_keeps_its_blobs(open_store, root: Path)
 
 
 async def test_bytes_of_a_dataset_stay_with_their_pool(open_store, root: Path) -> None:
-    """Rule: a blob is charged once: to the dataset that holds it, whichever dataset or object has the same bytes later."""
+    """Rule: a blob is charged once: to the dataset that holds it, although other datasets or objects have the same bytes."""
     store = await open_store(capacity=CAPACITY)
     await have(store, Pool("dataset:a", 5 * SIZE), Pool("dataset:b", 5 * SIZE))
     ref = await keep(store, "same", 1.0)
@@ -249,14 +249,14 @@ async def test_bytes_of_a_dataset_stay_with_their_pool(open_store, root: Path) -
 
 
 async def test_a_dataset_without_a_pool_is_in_default(open_store) -> None:
-    """Rule: what enters for a pool that is not defined is charged to ``default``."""
+    """Rule: a blob whose pool is not defined is charged to ``default``."""
     store = await open_store(capacity=CAPACITY)
     await keep(store, "a", 1.0, "dataset:unknown")
     assert await sizes(store) == {DEFAULT: SIZE}
 
 
 async def test_ghosts_are_bounded_and_counted(open_store, root: Path) -> None:
-    """Rule: ARC remembers at most twice the pool's target with what it holds; what comes back is a ghost hit and kept longer."""
+    """Rule: ARC remembers at most twice the pool's target; a blob that returns is a ghost hit and kept longer."""
     store = await open_store(capacity=CAPACITY)
     await have(store, order="arc")
     refs = []

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from gateway.model.objects import BlobRef
 from gateway.policies.pools import DEFAULT, STREAM, Pool
 from gateway.store.index import database, schema
-from gateway.testing.stores import BLOCK, assert_index_equals_disk, get, key_of, meta_of, put, query, write_blob
+from tests.stores import BLOCK, assert_index_equals_disk, get, key_of, meta_of, put, query, write_blob
 
 MANY = 3 * schema.ROWS + 5
 

@@ -38,7 +38,7 @@ def scores(tables: ScoreTables, job: str = JOB) -> dict[int, float]:
 
 
 def test_all_workers_see_the_same_scores(table: Path) -> None:
-    """Rule: what one worker applied another has, and both know the base of the next part."""
+    """Rule: all workers see one worker's scores and know the base of the next part."""
     one, other = ScoreTables(table), ScoreTables(table)
     assert send(one, Part(1, 0, {1: 1.0, 2: 2.0}, {7: 3})) == Receipt(PartVerdict.APPLY, 1, 2)
     assert send(other, Part(2, 1, {2: 4.0, 3: 3.0}, {8: 1}, epoch=2), now=1100.0) == Receipt(PartVerdict.APPLY, 2, 3)
@@ -51,7 +51,7 @@ def test_all_workers_see_the_same_scores(table: Path) -> None:
 
 
 def test_an_interval_is_from_epoch_to_epoch(table: Path) -> None:
-    """Rule: a part of the same epoch, as when homes change, says nothing of how long an epoch takes."""
+    """Rule: only parts of different epochs give an interval; homes that change send parts within one."""
     tables = ScoreTables(table)
     send(tables, Part(1, 0, {1: 1.0}))
     send(tables, Part(2, 0, {1: 1.0}, whole=True), now=1010.0)
@@ -61,7 +61,7 @@ def test_an_interval_is_from_epoch_to_epoch(table: Path) -> None:
 
 
 def test_a_part_that_came_before_changes_nothing(table: Path) -> None:
-    """Rule: a part is applied once, and one on another base not at all; the answer says what is here."""
+    """Rule: a part is applied once, and a part on another base not at all; the answer has the present base."""
     tables = ScoreTables(table)
     first = Part(1, 0, {1: 1.0})
     send(tables, first)
@@ -81,7 +81,7 @@ def test_a_whole_part_replaces_everything(table: Path) -> None:
 
 
 def test_what_is_forwarded_has_a_sequence_of_its_own(table: Path) -> None:
-    """Rule: a few items from another node replace nothing of what the client sends here itself; if it sends nothing they do."""
+    """Rule: scores forwarded by another node replace none that the client sends here; without those they count."""
     tables = ScoreTables(table)
     send(tables, Part(5, 0, {1: 1.0}), way=DIRECT)
     assert send(tables, Part(3, 0, {2: 2.0}, whole=True), way=FORWARDED).sequence == 3
@@ -93,7 +93,7 @@ def test_what_is_forwarded_has_a_sequence_of_its_own(table: Path) -> None:
 
 
 def test_a_forwarded_part_of_all_homes_replaces_what_came_directly(table: Path) -> None:
-    """Rule: a client that reached the nodes and now reaches one gateway only leaves nothing old behind."""
+    """Rule: a client that sent to all nodes and now reaches one gateway only leaves no old scores."""
     tables = ScoreTables(table)
     send(tables, Part(5, 0, {1: 1.0, 2: 2.0}, {1: 3}, whole=True), way=DIRECT)
     assert send(tables, Part(6, 0, {2: 4.0}, {2: 1}, whole=True, of_all=True), way=FORWARDED).sequence == 6
@@ -104,7 +104,7 @@ def test_a_forwarded_part_of_all_homes_replaces_what_came_directly(table: Path) 
 
 
 def test_a_job_that_begins_again_has_its_own_list(table: Path) -> None:
-    """Rule: a whole part of the same epoch replaces the list too, as of a job that was started anew with another seed."""
+    """Rule: a whole part of the same epoch replaces the list too, as of a job restarted with another seed."""
     tables = ScoreTables(table)
     send(tables, Part(5, 0, {1: 1.0}, {1: 3}, whole=True))
     send(tables, Part(6, 0, {1: 1.0}, {2: 1}, whole=True))
@@ -122,7 +122,7 @@ def test_a_client_may_meet_one_node_and_then_another(table: Path) -> None:
 
 
 def test_a_part_that_was_broken_off_is_as_if_lost(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: a worker that dies within a part leaves nothing that counts, and the next whole part puts it right."""
+    """Rule: a part that a dying worker left half applied does not count, and the next whole part replaces it."""
     tables = ScoreTables(table)
     send(tables, Part(1, 0, {1: 1.0}))
 
@@ -157,7 +157,7 @@ def test_jobs_of_a_dataset_are_bounded(table: Path) -> None:
 
 
 def test_a_dropped_job_begins_anew(table: Path) -> None:
-    """Rule: what another worker dropped is not written to any more by one that had it mapped."""
+    """Rule: a worker does not write to a dropped table that it still has mapped."""
     one, other = ScoreTables(table), ScoreTables(table)
     send(one, Part(1, 0, {1: 1.0}))
     assert scores(other) == {1: 1.0}
@@ -167,7 +167,7 @@ def test_a_dropped_job_begins_anew(table: Path) -> None:
 
 
 def test_a_million_items_take_at_most_40_mb(table: Path) -> None:
-    """Rule: the tables of as many jobs as may be, and what the node keeps of them combined, stay within the budget."""
+    """Rule: the tables of the largest number of jobs, with the node's combined scores, stay within the budget."""
     items = 1_000_000
     everything = np.arange(items, dtype=np.uint32)
     values = np.linspace(0, 5, items).astype(np.float16)

@@ -12,9 +12,9 @@ import pytest
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.model.objects import BlobRef
 from gateway.store.threads import closer
-from gateway.testing.faults import FaultyDirectory
-from gateway.testing.stores import assert_index_equals_disk, eventually, files_of, get, key_of, put, query, write_blob
+from tests.faults import FaultyDirectory
 from tests.origins.processes import open_files
+from tests.stores import assert_index_equals_disk, eventually, files_of, get, key_of, put, query, write_blob
 
 
 def path_of(root, ref: BlobRef):
@@ -339,7 +339,7 @@ async def test_bytes_of_an_unlinked_blob_are_let_go(store, root):
 
 
 async def test_open_blobs_leave_descriptors_to_connections(open_store, monkeypatch):
-    """Rule: blobs are kept open in at most a quarter of the process's descriptors, whatever the setting says."""
+    """Rule: open blobs take at most a quarter of the process's descriptors, whatever the setting."""
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (80, 80))
     store = await open_store(open_files=512)
     for number in range(30):

@@ -8,8 +8,8 @@ import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.store.generations import Generations
-from gateway.testing.faults import FaultyDirectory
-from gateway.testing.stores import (
+from tests.faults import FaultyDirectory
+from tests.stores import (
     BLOCK,
     assert_index_equals_disk,
     eventually,
@@ -117,7 +117,7 @@ async def test_an_object_that_loses_one_block_keeps_the_others(open_store, root)
 
 
 async def test_evicted_objects_are_remembered_by_every_worker(open_store):
-    """Rule: an object that lost its last block is noted for all workers; one that keeps a block is not."""
+    """Rule: all workers know of an object that lost its last block; an object that keeps a block is not listed."""
     store, other = await open_store(capacity=3 * BLOCK), await open_store(capacity=3 * BLOCK)
     assert await store.try_lock()
     await put(store, "gone", b"g" * BLOCK, confirmed_at=1.0)
@@ -351,7 +351,7 @@ async def test_of_a_disk_that_is_down_nothing_can_be_used(open_store, root):
 
 
 async def test_registrations_of_datasets_count_as_used(open_store, root) -> None:
-    """Rule: what registrations take on the disk beyond 16 MiB is no room for blobs, and all of it is shown."""
+    """Rule: registrations beyond 16 MiB reduce the space for blobs, and all of their space is shown."""
     (root / "datasets" / "contents" / "c").mkdir(parents=True)
     with (root / "datasets" / "contents" / "c" / "index").open("wb") as file:
         file.truncate(16 * 1024**2 + 4000)

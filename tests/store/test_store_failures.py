@@ -12,8 +12,8 @@ from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.policies.breaker import BreakerState
 from gateway.store.threads import closer
 from gateway.store.writer import BlobWriter
-from gateway.testing.faults import FaultyDirectory
-from gateway.testing.stores import (
+from tests.faults import FaultyDirectory
+from tests.stores import (
     BLOCK,
     assert_index_equals_disk,
     eventually,

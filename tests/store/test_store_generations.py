@@ -130,7 +130,7 @@ def test_a_debt_is_shared_until_it_is_paid(table, tmp_path):
 
 
 def test_tables_of_directories_that_are_gone_are_removed(tmp_path):
-    """Rule: a table that no process maps goes with its cache directory, and what is named after it too; others stay."""
+    """Rule: an unused table of a removed cache directory is deleted with its companions; others stay."""
     shared = tmp_path / "shared"
     shared.mkdir()
     paths = {}

@@ -9,7 +9,7 @@ import pytest
 from gateway.model.errors import DiskUnavailable
 from gateway.model.objects import ObjectMeta
 from gateway.store.index.index_file import ensure_index
-from gateway.testing.stores import (
+from tests.stores import (
     BLOCK,
     assert_index_equals_disk,
     eventually,
@@ -338,7 +338,7 @@ async def test_nobody_else_on_the_machine_can_read_the_cache(store, root):
 
 
 async def test_an_origin_that_moved_is_forgotten(open_store):
-    """Rule: another endpoint under the same name is another store; what came from the old one answers nothing more."""
+    """Rule: another endpoint under the same name is another store; objects of the old one are no longer served."""
     store = await open_store()
     assert await store.settle_origins({"default": "http://one"}) == []
     key = key_of("k")

@@ -13,8 +13,8 @@ from gateway.model.errors import DiskUnavailable
 from gateway.policies.breaker import BreakerState
 from gateway.store.store import Store
 from gateway.store.threads import closer
-from gateway.testing.stores import get, put
 from tests.scenarios.mounts import block_device, mounted
+from tests.stores import get, put
 
 Open = Callable[..., Awaitable[Store]]
 
@@ -104,7 +104,7 @@ async def test_inodes_are_evicted_for(open_store: Open, tmp_path: Path) -> None:
 
 
 async def test_a_small_disk_without_reserve_runs_full_and_goes_on(open_store: Open, tmp_path: Path) -> None:
-    """Rule: ``reserve = 0`` leaves nothing to others, and still keeps room for the index; the disk stays in use.
+    """Rule: ``reserve = 0`` fills the file system, and still keeps room for the index; the disk stays in use.
 
     Room for a blob is not room for the folder and the rows that come with it, so a fill may find the disk full. The next fits.
     """

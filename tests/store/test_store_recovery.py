@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from gateway.store.directory import CacheDirectory
-from gateway.testing.busy_worker import NAMES, content_of
-from gateway.testing.stores import (
+from tests.busy_worker import NAMES, content_of
+from tests.forked import Forked
+from tests.stores import (
     BLOCK,
     assert_index_equals_disk,
     eventually,
@@ -21,7 +22,6 @@ from gateway.testing.stores import (
     query,
     write_blob,
 )
-from tests.forked import Forked
 
 Start = Callable[..., Forked]
 
@@ -31,7 +31,7 @@ def start_worker(forked, root) -> Start:
     """Starts busy workers on ``root``."""
 
     def start(seed: int, *, capacity: int = 60_000, rounds: int = 0) -> Forked:
-        return forked("gateway.testing.busy_worker", root, seed, capacity, rounds)
+        return forked("tests.busy_worker", root, seed, capacity, rounds)
 
     return start
 

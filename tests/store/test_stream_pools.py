@@ -19,7 +19,7 @@ from gateway.policies.pools import (
 )
 from gateway.store.index import pool_rows
 from gateway.store.store import Store
-from gateway.testing.stores import FakeClock, assert_index_equals_disk, key_of, put
+from tests.stores import FakeClock, assert_index_equals_disk, key_of, put
 
 CAPACITY = 200_000
 BUCKET = key_of("").bucket

@@ -16,7 +16,7 @@ from gateway.store.threads import Threads, once, within
 
 
 async def test_the_result_of_abandoned_work_is_disposed_of() -> None:
-    """Rule: work that outlasts its time is left behind, and what it returns later goes to ``abandoned``."""
+    """Rule: work that exceeds its time is abandoned, and its later result goes to ``abandoned``."""
     gate, dropped = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     with pytest.raises(TimeoutError):
@@ -36,7 +36,7 @@ async def test_a_call_that_hangs_delays_no_other() -> None:
 
 
 async def test_a_quick_disk_has_small_work_done_in_a_row() -> None:
-    """Rule: one thread is woken for what one turn of the event loop submits; each piece of work has its own result."""
+    """Rule: one thread runs all work that one turn of the event loop submits; each piece has its own result."""
     threads = Threads(8, "test", None, row=8)
     threads._pace = 0.0
 

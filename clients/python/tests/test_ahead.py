@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from announced import AnnouncedSource
 
 from larder import errors
 from larder.ahead import AT_ONCE, BATCHES, LEAST
@@ -12,11 +13,9 @@ from larder.loader import Loader
 from larder.testing import MemorySource
 
 
-def loader_of(items, *, batch_size=64, substitute=1, **source):
+def loader_of(items, *, batch_size=64, substitute=1, kind=MemorySource, **source):
     """A loader of items that are their own numbers."""
-    return Loader(
-        "memory:", "train", batch_size=batch_size, substitute=substitute, source=MemorySource(items, **source)
-    )
+    return Loader("memory:", "train", batch_size=batch_size, substitute=substitute, source=kind(items, **source))
 
 
 def whole(loader):
@@ -73,33 +72,32 @@ def test_a_warm_epoch_announces_nothing():
 
 
 def test_announcements_in_vain_end():
-    """Rule: when nothing announced is there or on its way in time, as where the store forbids keeping it, it is left off."""
+    """Rule: announcing ends if no announced item is there or on its way in time, as where the store forbids keeping it."""
     loader = loader_of(2000, cached=0.0)
     assert whole(loader) == Counter(range(2000))
     assert len(loader.reader.prefetched) == 3
 
 
-def test_refused_announcements_end(monkeypatch):
-    """Rule: a gateway without room for any of it is not told of every batch."""
-    loader, asked = loader_of(2000, cached=0.0), []
+def test_refused_announcements_end():
+    """Rule: announcing ends if the gateway has no room for any item."""
+    asked = []
 
     def refused(indices):
         asked.append(indices)
         return {"resident": 0, "fetching": 0, "refused": len(indices)}
 
-    monkeypatch.setattr(loader.reader, "prefetch", refused)
+    loader = loader_of(2000, kind=AnnouncedSource, cached=0.0, announced=refused)
     assert whole(loader) == Counter(range(2000))
     assert len(asked) <= 3
 
 
-def test_failing_announcements_are_counted(monkeypatch):
+def test_failing_announcements_are_counted():
     """Rule: they cost time, never items."""
-    loader = loader_of(500, cached=0.0)
 
     def fail(indices):
         raise errors.GatewayUnavailable("http://gateway", 1, "gone")
 
-    monkeypatch.setattr(loader.reader, "prefetch", fail)
+    loader = loader_of(500, kind=AnnouncedSource, cached=0.0, announced=fail)
     assert whole(loader) == Counter(range(500))
     assert 0 < loader.stats.prefetch_errors <= 3
 
@@ -118,7 +116,7 @@ def test_small_batches_are_asked_for_together_where_nothing_is_cached(batch_size
 
 
 def test_what_waits_here_is_not_delivered():
-    """Rule: the state is what was handed out; the rest comes again after a resume, and nothing twice."""
+    """Rule: the state has the delivered items; the rest comes again after a resume, and none twice."""
     options = {"batch_size": 8, "cached": 0.0, "caching": "none", "substitute": 10}
     loader = loader_of(500, **options)
     run = loader.epoch(0)
@@ -130,7 +128,7 @@ def test_what_waits_here_is_not_delivered():
 
 
 def test_a_later_batchs_failure_is_its_own():
-    """Rule: an item that cannot be had is named when its batch comes, and the batches before it are whole."""
+    """Rule: a failed item is named when its batch comes, and the batches before it are whole."""
     loader = loader_of(64, batch_size=8, cached=0.0, caching="none")
     order = np.concatenate([batch.indices for batch in loader.epoch(0)])
     failing = loader_of(64, batch_size=8, cached=0.0, caching="none", failures={int(order[30]): ORIGIN_ERROR})
@@ -142,7 +140,7 @@ def test_a_later_batchs_failure_is_its_own():
 
 
 def test_nothing_is_read_ahead_when_it_is_switched_off():
-    """Rule: ``ahead=0`` asks for nothing before its time, in any mode."""
+    """Rule: ``ahead=0`` requests nothing before its time, in any mode."""
     for caching in ("full", "none"):
         sizes = []
         source = MemorySource(200, 0.0, caching=caching, before=lambda i: sizes.append(len(i)))  # noqa: B023

@@ -59,7 +59,7 @@ def decoder(files, body=None, **options):
 
 
 def test_items_are_read_from_files(files):
-    """Rule: each item comes from its own file, in the order of the entries; nothing stays open."""
+    """Rule: each item comes from its own file, in the order of the entries; no file stays open."""
     received = decoder(files).decode(io.BytesIO(attached_form(ITEMS)))
     assert received.positions == [1, 4, 0, 3]
     assert [bytes(data) for data in received.data] == [b"eleven", b"ten", b"ten", b""]
@@ -122,7 +122,7 @@ def test_items_are_read_while_others_are_opened(tmp_path):
 
 
 def test_items_without_a_file_are_neither_received_nor_failed(tmp_path):
-    """Rule: what the gateway could not open any more is requested again; the others have their own files."""
+    """Rule: items whose files the gateway could not open are requested again; the others have their own files."""
     files = Files(tmp_path, [b"eleven", b"ten"])
     items = [ITEMS[0], Item(4, 10, status=NOT_RESIDENT, flags=0), ITEMS[2]]
     received = decoder(files, body=attached_form(items)).decode(io.BytesIO(attached_form(items)))
@@ -132,7 +132,7 @@ def test_items_without_a_file_are_neither_received_nor_failed(tmp_path):
 
 
 def test_closing_leaves_other_files_open(tmp_path):
-    """Rule: exactly the given descriptors are closed, in whatever order, and none of an empty list."""
+    """Rule: exactly the given descriptors are closed, in any order; an empty list closes none."""
     files = Files(tmp_path, [b"x"] * 6)
     close_all([])
     close_all([files.open[4], files.open[1], files.open[3]])
@@ -172,7 +172,7 @@ def test_an_evicted_item_stays_readable(files):
 
 @pytest.mark.parametrize("number", [0, 3, 5])
 def test_another_number_of_files_than_items(tmp_path, number):
-    """Rule: files that were lost on the way cannot be told apart, so none is read, and all are closed."""
+    """Rule: if files were lost on the way, none is read, and all are closed."""
     files = Files(tmp_path, [b"ten"] * number)
     decoding = decoder(files)
     with pytest.raises(TruncatedBatch, match=f"{number} of 4 open files"):
@@ -195,7 +195,7 @@ def test_every_cut(tmp_path):
 
 
 def test_every_flipped_byte(tmp_path):
-    """Rule: whatever byte is wrong, what is received has its right bytes and was requested there."""
+    """Rule: with any one byte wrong, the received items have their right bytes and were requested."""
     body = attached_form(ITEMS)
     for at in range(len(body)):
         files = Files(tmp_path, [item.data for item in ITEMS])
@@ -220,7 +220,7 @@ def test_files_nobody_can_bring():
 
 
 def test_more_than_the_limit(files):
-    """Rule: the limit of an answer is one of its items, wherever their bytes are."""
+    """Rule: the limit of an answer counts its items' bytes, in the body and in files."""
     with pytest.raises(UnexpectedAnswer):
         decoder(files, limit=11).decode(io.BytesIO(attached_form(ITEMS)))
 
@@ -294,7 +294,7 @@ def test_files_come_in_order(tmp_path, files):
 
 
 def test_files_that_nobody_takes_are_closed(tmp_path, files):
-    """Rule: what came with an answer and was not taken is closed before the connection's next request, and at its end."""
+    """Rule: files of an answer that were not taken are closed before the connection's next request, and at its end."""
     before = len(os.listdir("/proc/self/fd"))
     with listening(tmp_path / "s", attaching(files.open)):
         connection = near(tmp_path / "s")
@@ -324,5 +324,5 @@ def test_bytes_are_requested_after_a_failure(tmp_path):
 
 
 def test_an_answer_leaves_descriptors_for_others():
-    """Rule: what a process accepts at once is a part of what it may open."""
+    """Rule: a process accepts only a part of its descriptors at once."""
     assert 0 < acceptable() < resource.getrlimit(resource.RLIMIT_NOFILE)[0]

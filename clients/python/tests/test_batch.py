@@ -15,7 +15,6 @@ from batch_wire import CHANGED, HIT, MISSING, NOT_RESIDENT, ORIGIN_ERROR, REFUSE
 from fake_gateway import ID, FakeBatchGateway, Store, problem, serving
 
 import larder
-from larder import batch
 from larder.source import GatewaySource
 from larder.stats import Stats
 
@@ -315,9 +314,8 @@ def _forgets(handler, asked):
         handler.send_problem(404, "UnknownDataset")
 
 
-def test_a_gateway_that_goes_away_while_a_dataset_is_registered(gateway, tmp_path, monkeypatch):
+def test_a_gateway_that_goes_away_while_a_dataset_is_registered(gateway, tmp_path):
     """Rule: registering is part of the batch, and gets the batch's patience; forgetting twice is no error either."""
-    monkeypatch.setattr(batch.time, "sleep", lambda seconds: None)
     file = tmp_path / "digits.parquet"
     file.write_bytes(b"PAR1 and so on")
     _register(gateway)
@@ -326,7 +324,7 @@ def test_a_gateway_that_goes_away_while_a_dataset_is_registered(gateway, tmp_pat
         handler.reset()
 
     gateway.faults = [_forgets, *[away] * 20, _forgets, *[_forgets] * 12]
-    reader = _reader(gateway, digest_file=file, retry=larder.Retry(attempts=2, base=0, outage=3600))
+    reader = _reader(gateway, digest_file=file, retry=larder.Retry(attempts=2, base=0, longest=0, outage=3600))
     assert reader.fetch([1]).indices.tolist() == [1]
 
 

@@ -36,7 +36,7 @@ class Counts(Counter):
 
 
 def _reader(server, *, attempts=3, timeout=20.0, outage=0, **options):
-    retry = larder.Retry(attempts=attempts, base=0, outage=outage)
+    retry = larder.Retry(attempts=attempts, base=0, longest=0, outage=outage)
     return larder.BatchReader(server.endpoint, DATASET, credentials=KEY, timeout=timeout, retry=retry, **options)
 
 
@@ -237,9 +237,8 @@ def test_a_gateway_that_stays_busy(gateway):
         _reader(gateway).fetch(REQUEST)
 
 
-def test_a_gateway_that_is_away_is_waited_for(gateway, monkeypatch):
+def test_a_gateway_that_is_away_is_waited_for(gateway):
     """While nothing but 503 comes, or no connection, ``outage`` allows attempts beyond those of ``retry``."""
-    monkeypatch.setattr(batch.time, "sleep", lambda seconds: None)
     gateway.faults = [problem(503, "ServiceUnavailable"), lambda handler, asked: handler.reset()] * 5
     _check(_reader(gateway, outage=3600).fetch(REQUEST))
     assert len(gateway.asked) == 11
@@ -272,17 +271,15 @@ def _page_of_a_proxy(handler, asked):
 
 @pytest.mark.parametrize("outage", [0, 3600])
 @pytest.mark.parametrize("last", [cut(20), flip(30, 3), _page_of_a_proxy, problem(503, "SlowDown")])
-def test_a_restart_and_then_another_trouble(gateway, monkeypatch, outage, last):
-    """Rule: what a restart has used of the attempts is not missing when, say, the first answer after it is cut."""
-    monkeypatch.setattr(batch.time, "sleep", lambda seconds: None)
+def test_a_restart_and_then_another_trouble(gateway, outage, last):
+    """Rule: attempts used by a restart are available again for the next trouble, such as a cut answer."""
     restart = [lambda handler, asked: handler.reset()] * (20 if outage else 2)
     gateway.faults = [*restart, last]
     _check(_reader(gateway, outage=outage).fetch(REQUEST))
 
 
-def test_an_origin_that_fails_every_item_is_waited_for(gateway, monkeypatch):
+def test_an_origin_that_fails_every_item_is_waited_for(gateway):
     """Rule: with an outage allowed no item is lost while none comes; without one, each has its attempts."""
-    monkeypatch.setattr(batch.time, "sleep", lambda seconds: None)
 
     def fails_each(handler, asked):
         items = [failure(at, index, ORIGIN_ERROR, "bucket", "key", "502") for at, index in enumerate(asked.indices)]
@@ -316,9 +313,8 @@ def test_an_origin_that_is_down_is_named(gateway, fault, example):
     assert str(caught.value) == f"{gateway.endpoint} did not deliver, tried 2 times: {what}"
 
 
-def test_an_origin_that_is_down_is_waited_for(gateway, monkeypatch):
+def test_an_origin_that_is_down_is_waited_for(gateway):
     """``outage`` covers the store behind the gateway, too: a job outlives its short failures."""
-    monkeypatch.setattr(batch.time, "sleep", lambda seconds: None)
     gateway.faults = [_origin_down] * 10
     fetched = _reader(gateway, outage=3600).fetch(range(10), mode="substitute", take=5)
     assert len(fetched.indices) == 5

@@ -11,7 +11,7 @@ def address(view):
 
 
 def test_items_lie_side_by_side():
-    """Rule: items share a buffer of the expected bytes; what does not fit begins another one, and a large item has its own."""
+    """Rule: items share a buffer of the expected bytes; one that does not fit begins another, and a large item has its own."""
     made = []
 
     def allocate(size):

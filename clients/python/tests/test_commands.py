@@ -65,7 +65,7 @@ def server(monkeypatch):
 
 
 def test_jobs_list(server, capsys):
-    """Rule: a line for each job with what the cache gains it; names are printable."""
+    """Rule: a line for each job with its gain from the cache; names are printable."""
     assert cli.main(["jobs", "list"]) == 0
     heading, row = capsys.readouterr().out.splitlines()
     assert heading.split()[:3] == ["JOB", "DATASET", "GPUS"]
@@ -104,7 +104,7 @@ def test_pipelines(server, capsys):
 
 
 def test_jobs_as_json(server, capsys):
-    """Rule: --json is one document, the gateway's."""
+    """Rule: --json is the gateway's document."""
     assert cli.main(["jobs", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"jobs": [JOB]}
     assert cli.main(["jobs", "show", "run-1", "--json"]) == 0
@@ -112,7 +112,7 @@ def test_jobs_as_json(server, capsys):
 
 
 def test_no_jobs(server, capsys):
-    """Rule: an empty list is told, and is no problem."""
+    """Rule: an empty list is reported, and is no problem."""
     server.other = lambda handler, asked: handler.send_json({"jobs": []})
     assert cli.main(["jobs", "list"]) == 0
     assert capsys.readouterr().out == "no jobs\n"
@@ -146,7 +146,7 @@ def test_bench(server, capsys):
 
 
 def test_bench_compares(server, capsys):
-    """Rule: with --compare the batches that came are read again by plain GETs, and both are told in a table."""
+    """Rule: with --compare the same batches are read again by plain GETs, and a table has both."""
     words = ["bench", "digits", "--batch-size", "8", "--substitute", "1", "--seconds", "0.05", "--compare"]
     assert cli.main(words) == 0
     heading, batches, plain = capsys.readouterr().out.splitlines()
@@ -170,7 +170,7 @@ def test_bench_of_items_that_cannot_be_had(server, capsys):
 
 
 def test_bench_of_an_empty_dataset(server, capsys):
-    """Rule: there is nothing to measure, which is told as wrong usage."""
+    """Rule: measuring an empty dataset is wrong usage."""
     server.other = lambda handler, asked: handler.send_json({**INFO, "items": 0, "bytes": 0})
     assert cli.main(["bench", "digits"]) == 2
     assert "is empty" in capsys.readouterr().err
@@ -208,7 +208,7 @@ def test_percentiles(share, value):
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "ten"])
 def test_no_seconds(seconds, capsys):
-    """Rule: a time that is none is wrong usage."""
+    """Rule: an invalid time is wrong usage."""
     with pytest.raises(SystemExit) as ended:
         cli.main(["bench", "digits", f"--seconds={seconds}"])
     assert ended.value.code == 2
@@ -237,7 +237,7 @@ def test_no_access_key_is_wrong_configuration(server, monkeypatch, tmp_path, cap
 
 
 def test_a_refusal(server, capsys):
-    """Rule: what the gateway refuses is a problem, with its code."""
+    """Rule: a refusal of the gateway is a problem, with its code."""
     server.faults = [problem(403, "AccessDenied", "not yours")]
     assert cli.main(["jobs", "list"]) == 1
     assert "AccessDenied" in capsys.readouterr().err

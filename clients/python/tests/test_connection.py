@@ -265,7 +265,7 @@ def test_the_host_header(endpoint, host, monkeypatch):
 
 
 def test_a_connection_that_is_reset_while_it_is_opened(monkeypatch):
-    """Rule: that is a failed connection as any other, which asking again may help, and nothing else."""
+    """Rule: a connection that is reset while it is opened fails like any other, and may be tried again."""
 
     def connect(self):
         raise ConnectionResetError(104, "Connection reset by peer")

@@ -106,7 +106,7 @@ def test_in_the_order_of_the_request(nodes):
 
 
 def test_substitutes_in_proportion(nodes):
-    """Rule: each home delivers its part of what is wanted, by how many of the candidates are its own."""
+    """Rule: each home delivers its part of the batch, by how many of the candidates are its own."""
     fetched = reader_at(nodes[0]).fetch(EVERYTHING, mode="substitute", take=20)
     assert len(set(fetched.indices.tolist())) == len(fetched.data) == 20
     takes = [int(server.batches()[0].query["take"]) for server in nodes]
@@ -126,7 +126,7 @@ def test_what_one_home_lacks_the_others_make_up_for(nodes):
 @settings(max_examples=examples(300))
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.data())
 def test_parts(homes, data):
-    """Rule: parts are disjoint, cover what is asked of somebody, add up to what is wanted, and are fair to within one."""
+    """Rule: parts are disjoint, cover the candidates, add up to the batch, and are fair to within one."""
     wanted = data.draw(st.integers(0, len(homes)))
     numbers = np.array(homes, np.int16)
     parts = parts_of(("a", "b", "c", "d", "e"), numbers, wanted)
@@ -154,7 +154,7 @@ def test_one_node_is_asked_as_ever(nodes):
 
 
 def test_splitting_can_be_switched_off(nodes):
-    """Rule: with ``split=False`` nobody asks who is in the fleet."""
+    """Rule: ``split=False`` does not ask for the fleet's nodes."""
     retry = larder.Retry(attempts=1)
     reader = larder.BatchReader(nodes[0].endpoint, DATASET, credentials=KEY, retry=retry, split=False)
     check(reader.fetch(EVERYTHING), EVERYTHING)
@@ -176,7 +176,7 @@ def test_the_first_batch_does_not_wait_for_the_fleet(nodes):
 
 
 def test_behind_a_load_balancer(nodes):
-    """Rule: if one node cannot be reached from here, or somebody else has its address, the one address is used."""
+    """Rule: if a node cannot be reached from here, or its address is another server's, the one address is used."""
     stranger = FakeBatchGateway(Store(dict(ITEMS)))
     with serving(stranger):
         for elsewhere in ("http://127.0.0.1:9", stranger.endpoint):
@@ -197,7 +197,7 @@ def test_another_ring_is_left_to_the_gateways(nodes):
 
 
 def test_who_came_by_tls_stays_with_tls(nodes, monkeypatch):
-    """Rule: a fleet whose addresses are plain HTTP is not asked by a reader that was given https."""
+    """Rule: a reader with an https address does not use a fleet's plain HTTP addresses."""
     fleet = Fleet(Api("https://gateway.example", credentials=KEY), DATASET)
     listed = [
         {"id": name, "address": server.endpoint, "capacity": 1, "state": "READY"}
@@ -212,7 +212,7 @@ def test_who_came_by_tls_stays_with_tls(nodes, monkeypatch):
 @pytest.mark.parametrize("dead", [0, 1, 2])
 @pytest.mark.parametrize("mode", ["exact", "substitute"])
 def test_a_dead_node(nodes, dead, mode):
-    """Rule: what a dead node owes comes from the others in the same batch, and it is not asked again until it is well."""
+    """Rule: a dead node's items come from the others in the same batch, and it is not asked again until it is well."""
     stats = larder.Stats()
     reader = reader_at(nodes[0], attempts=1, stats=stats)
     nodes[dead].dead = True
@@ -243,7 +243,7 @@ def test_a_node_that_comes_back(nodes):
 
 
 def test_a_node_that_leaves_and_one_that_joins(nodes):
-    """Rule: the next look finds who is there now; homes are computed among these."""
+    """Rule: the next look finds the present nodes; homes are computed among these."""
     reader = reader_at(nodes[0])
     for server in nodes:
         del server.fleet["gw-2"]
@@ -260,7 +260,7 @@ def test_a_node_that_leaves_and_one_that_joins(nodes):
 
 
 def test_the_gateway_that_was_given_dies(nodes):
-    """Rule: the other nodes go on, and tell who is in the fleet."""
+    """Rule: the other nodes go on, and list the fleet's nodes."""
     reader = reader_at(nodes[0], attempts=1)
     nodes[0].dead = True
     for server in nodes[1:]:
@@ -273,7 +273,7 @@ def test_the_gateway_that_was_given_dies(nodes):
 
 
 def test_everybody_is_dead(nodes):
-    """Rule: when nobody answers, patience is what it is with one gateway, and then an error comes."""
+    """Rule: when no node answers, the error comes after the same patience as with one gateway."""
     reader = reader_at(nodes[0], attempts=2)
     for server in nodes:
         server.dead = True
@@ -286,7 +286,7 @@ def test_everybody_is_dead(nodes):
 
 @pytest.mark.parametrize("fault", ["cut", "reset", "busy"])
 def test_a_fault_at_one_node(nodes, fault):
-    """Rule: what came whole counts, the rest is asked for again; at no place in the answer does an item come twice."""
+    """Rule: complete items count, the rest is requested again; a fault anywhere in the answer repeats no item."""
     for place in range(0, 400, 37):
         reader = reader_at(nodes[0])
         made = {"cut": cut(place), "reset": reset_after(place), "busy": problem(503, "SlowDown")}
@@ -295,7 +295,7 @@ def test_a_fault_at_one_node(nodes, fault):
 
 
 def test_a_node_that_hangs(nodes):
-    """Rule: a node that falls silent is given up after the timeout, and the others deliver what it owes."""
+    """Rule: a node that falls silent is given up after the timeout, and the others deliver its items."""
     release = threading.Event()
     reader = reader_at(nodes[0], timeout=0.5)
     nodes[1].faults = [hang(release)]
@@ -317,7 +317,7 @@ FAULTS = st.sampled_from(["none", "dead", "cut", "reset", "busy"])
     st.integers(0, 2),
 )
 def test_every_item_once_whatever_happens(faults, mode, take, alive):
-    """Rule: as long as one node lives, a batch is complete and has no item twice, whatever the nodes do meanwhile."""
+    """Rule: while one node lives, a batch is complete and has no item twice, whatever the nodes do."""
     with ExitStack() as stack:
         servers = [stack.enter_context(serving(FakeBatchGateway(Store(dict(ITEMS))))) for _ in NAMES]
         for server in servers:
@@ -354,7 +354,7 @@ def test_a_node_that_does_not_know_the_dataset(nodes):
 
 
 def test_a_dataset_that_died_with_the_gateway_that_was_given(nodes, tmp_path):
-    """Rule: what no living node knows is registered again, at one that lives."""
+    """Rule: a dataset that no living node knows is registered again, at one that lives."""
     file = tmp_path / "digits.parquet"
     file.write_bytes(b"PAR1 and so on")
     reader = reader_at(nodes[0], attempts=1, digest_file=file)
@@ -381,7 +381,7 @@ def test_a_dataset_that_nobody_knows(nodes):
 
 
 def test_keys_that_are_not_told(nodes):
-    """Rule: who may not know where all items are home asks the one address."""
+    """Rule: a reader that may not see all items' homes uses the one address."""
     reader = larder.BatchReader(nodes[0].endpoint, DATASET, credentials=KEY, retry=larder.Retry(attempts=1))
     nodes[0].keys = problem(403, "AccessDenied")
     look(reader)
@@ -418,7 +418,7 @@ def test_threads_share_a_reader(nodes):
 
 
 def test_pickling(nodes):
-    """Rule: a copy has looked at nothing yet, and finds the fleet by itself."""
+    """Rule: a copy starts without the fleet's nodes, and finds them by itself."""
     reader = reader_at(nodes[0])
     reader.fetch(EVERYTHING)
     copy = pickle.loads(pickle.dumps(reader))

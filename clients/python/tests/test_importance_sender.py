@@ -124,7 +124,7 @@ def test_what_was_not_received_is_in_the_next_report(jobs, sender):
 
 @pytest.mark.parametrize(("status", "code"), [(400, "InvalidPart"), (413, "TooLarge"), (404, "UnknownAddress")])
 def test_a_refused_report_is_dropped(jobs, sender, status, code):
-    """Rule: what a gateway refuses, such as one of an older version, is not sent again; the next epoch tries anew."""
+    """Rule: a refused report, as by an older gateway, is not sent again; the next epoch tries again."""
     jobs.importance.refusals.append((status, code))
     sender.offer(report())
     with pytest.raises(larder.RequestRefused, match=code):
@@ -226,7 +226,7 @@ def test_each_home_gets_its_own_items(nodes):
 
 
 def test_one_home_is_away(nodes):
-    """Rule: the others get their parts; what the one missed, it gets later."""
+    """Rule: the other homes get their parts; the absent one gets its part later."""
     sender = sender_at(nodes[0])
     nodes[1].importance.refusals.append((503, "SlowDown"))
     sender.offer(report())

@@ -51,7 +51,7 @@ def report(items, batch, unseen):
 
 @pytest.mark.parametrize("batch", [8, 256, 1000])
 def test_coarse_scores_keep_the_order(batch):
-    """Rule: what is sent is off by half a step at most, orders ranks that differ by more than 2 %, and leaves NaN."""
+    """Rule: sent scores are off by half a step at most, order ranks that differ by more than 2 %, and keep NaN."""
     exact = rank_scores(np.arange(batch, dtype=np.float32))
     sent = coarse(exact)
     assert np.abs(sent.astype(np.float64) - exact).max() <= 0.5 / STEPS

@@ -24,7 +24,7 @@ NO_PATIENCE = larder.Retry(attempts=1, base=0)
 
 
 def test_a_job_is_registered_when_it_is_used(jobs):
-    """Rule: nothing is asked before the first use; then the job says all that it was given."""
+    """Rule: the first use registers the job with all its options; nothing is sent before."""
     job = job_at(jobs, gpus=8, ranks=2, rank=1, caching="on")
     assert (jobs.registrations, job.directives) == ([], None)
     assert job.agree(0, (1, 0)) == ((1, 0), "chunked", True)
@@ -75,7 +75,7 @@ def test_what_a_job_cannot_be(jobs, name, value):
 
 
 def test_the_order_of_an_epoch_is_the_fleets(jobs):
-    """Rule: the epoch's chunks come in the order that the gateway answers, whatever the job proposed."""
+    """Rule: the epoch's chunks come in the gateway's order, whatever the job proposed."""
     given = [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     jobs.orders[3] = given
     with job_at(jobs) as job:
@@ -100,7 +100,7 @@ def test_all_ranks_and_workers_take_the_same_order(jobs):
 
 
 def test_a_resumed_epoch_keeps_its_order(jobs):
-    """Rule: of what was delivered in part the order is in the state, and the fleet is not asked again."""
+    """Rule: the state of a partly delivered epoch has its order, and the fleet is not asked again."""
     jobs.orders[0] = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7]
     with job_at(jobs) as job:
         run = loader_of(job).epoch(0)
@@ -115,7 +115,7 @@ def test_a_resumed_epoch_keeps_its_order(jobs):
 
 
 def test_an_epoch_that_was_saved_before_its_first_batch_is_asked_for_again(jobs):
-    """Rule: nothing was delivered, so the order is open: another rank may have been saved before it had one."""
+    """Rule: before the first delivery the order is open: another rank may have been saved before it had one."""
     with job_at(jobs) as job:
         state = loader_of(job).epoch(0).state_dict()
         jobs.orders[0] = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7]
@@ -124,7 +124,7 @@ def test_an_epoch_that_was_saved_before_its_first_batch_is_asked_for_again(jobs)
 
 
 def test_the_order_is_waited_for(jobs):
-    """Rule: while the gateway cannot say, it is asked again; nothing is guessed."""
+    """Rule: while the gateway cannot answer, the job asks again and guesses nothing."""
     jobs.away = 4
     jobs.orders[0] = [1, 0]
     with job_at(jobs) as job:
@@ -147,7 +147,7 @@ def test_an_order_that_is_none(jobs, order):
 
 
 def test_a_forgotten_job_is_registered_again(jobs):
-    """Rule: whoever is told UnknownJob registers: with a heartbeat, and before an epoch."""
+    """Rule: a job that gets UnknownJob registers: with a heartbeat, and before an epoch."""
     with job_at(jobs) as job:
         job.agree(0, (0, 1))
         jobs.wait(lambda: jobs.beats)
@@ -162,7 +162,7 @@ def test_a_forgotten_job_is_registered_again(jobs):
 
 
 def test_heartbeats_that_fail_are_counted(jobs):
-    """Rule: the gateway is gone, and training notices nothing but a count; when it is back, heartbeats go on."""
+    """Rule: while the gateway is gone, training goes on and failures are counted; when it is back, so do heartbeats."""
     with job_at(jobs) as job:
         job.agree(0, (0, 1))
         jobs.gone = True
@@ -228,7 +228,7 @@ def test_upcoming():
 
 
 def test_directives_change(jobs):
-    """Rule: what a heartbeat's answer says is in force from then on."""
+    """Rule: the directives of a heartbeat's answer are in force from then on."""
     with job_at(jobs) as job:
         job.agree(0, (0, 1))
         jobs.directives |= {"phase": "measure", "caching": "full", "preload": False, "plan": 2}
@@ -300,7 +300,7 @@ def test_timing_from_the_first_phase():
 
 
 def test_a_watched_loop_is_the_loop(jobs):
-    """Rule: the batches, their number and the loader's own attributes are those of what is watched."""
+    """Rule: a watched loop has the loader's batches, length and attributes."""
     with job_at(jobs) as job:
         loader = loader_of(job)
         plain = [batch.indices.tolist() for batch in loader.epoch(0)]
@@ -312,7 +312,7 @@ def test_a_watched_loop_is_the_loop(jobs):
 
 
 def test_an_error_of_the_loop_is_the_loops(jobs):
-    """Rule: what is raised inside goes through, and the epoch goes on where it was."""
+    """Rule: an exception of the loop passes through, and the epoch goes on where it was."""
     fail = [True]
 
     def before(indices):
@@ -330,7 +330,7 @@ def test_an_error_of_the_loop_is_the_loops(jobs):
 
 
 def test_loops_of_ones_own(jobs):
-    """Rule: ``step`` counts from call to call, ``timing`` what is inside it, with the waiting that ``loaded`` ends."""
+    """Rule: ``step`` counts from call to call, ``timing`` its block, with the waiting that ``loaded`` ends."""
     with job_at(jobs) as job:
         job.agree(0, (0, 1))
         for _ in range(4):
@@ -343,7 +343,7 @@ def test_loops_of_ones_own(jobs):
 
 
 def test_leaving(jobs):
-    """Rule: a job that is left is deleted, once, and its thread has ended; a second ``close`` is nothing."""
+    """Rule: leaving deletes the job once and ends its thread; a second ``close`` does nothing."""
     with job_at(jobs) as job:
         job.agree(0, (0, 1))
         job.close()
@@ -390,7 +390,7 @@ def _hold(jobs, release):
 
 
 def test_a_job_that_was_never_used_is_left_without_a_request(jobs):
-    """Rule: nobody was told of it, so nobody is told that it is over."""
+    """Rule: a job that was never used sends no request when it is left."""
     with job_at(jobs):
         pass
     assert (jobs.registrations, jobs.removed) == ([], [])
@@ -420,7 +420,7 @@ def test_a_copy_is_inert(jobs, method):
 
 
 def test_pickling(jobs):
-    """Rule: a pickled job keeps what it is, and is a copy in every process."""
+    """Rule: a pickled job keeps its options, and is a copy in every process."""
     job = job_at(jobs)
     copy = pickle.loads(pickle.dumps(job))
     assert (copy.name, copy.agree(0, (0, 1)).chunks) == ("run", (0, 1))
@@ -456,14 +456,14 @@ def test_a_job_that_nobody_has_any_more_ends_its_thread(jobs):
 
 
 def test_a_name_only_is_as_it_was(jobs):
-    """Rule: a loader whose job is only a name asks nobody for anything."""
+    """Rule: a loader whose job is only a name sends no request about it."""
     loader = loader_of("run")
     assert loader.epoch(0).state_dict()["chunks"] is None
     assert jobs.registrations == []
 
 
 def test_time_passes(jobs):
-    """Rule: seconds are those of a clock that only grows, from asking to asking; waiting is what happens inside."""
+    """Rule: seconds are those of a monotonic clock, from request to request; waiting is the time inside."""
     waits = iter([0.0, 0.02, 0.02])
 
     def slow():
@@ -482,7 +482,7 @@ def test_time_passes(jobs):
 
 
 def test_a_plan_that_is_made_in_the_middle_of_an_epoch(jobs):
-    """Rule: from the moment that the fleet loads chunks by itself, nothing more is announced."""
+    """Rule: once the fleet loads chunks by itself, the loader stops announcing."""
     jobs.directives["preload"] = False
     with job_at(jobs) as job:
         loader = loader_of(job, substitute=1, ahead=0)

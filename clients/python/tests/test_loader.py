@@ -9,6 +9,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from announced import AnnouncedSource
 
 import larder
 from larder.background import BackgroundThread
@@ -196,16 +197,15 @@ def test_a_chunked_dataset_is_prefetched_chunk_by_chunk():
     assert len(now) > 900
 
 
-def test_what_the_gateway_has_no_room_for_yet_is_announced_again(monkeypatch):
+def test_what_the_gateway_has_no_room_for_yet_is_announced_again():
     """A gateway gets half of its cache ready at a time. What it refused is named again, without what has come meanwhile."""
-    loader = loader_of(source=MemorySource(1000, caching="chunked"))
     announced = []
 
     def refuse_half(indices):
         announced.append(indices.tolist())
         return {"resident": 0, "fetching": len(indices) // 2, "refused": len(indices) - len(indices) // 2}
 
-    monkeypatch.setattr(loader.reader, "prefetch", refuse_half)
+    loader = loader_of(source=AnnouncedSource(1000, caching="chunked", announced=refuse_half))
     came = []
     for batch in loader.epoch(0):
         came += batch.indices.tolist()
@@ -216,14 +216,13 @@ def test_what_the_gateway_has_no_room_for_yet_is_announced_again(monkeypatch):
     assert len(again) > 10
 
 
-def test_a_failing_announcement_costs_nothing_but_a_count(monkeypatch):
+def test_a_failing_announcement_costs_nothing_but_a_count():
     """Prefetching is best effort: errors are counted, never raised."""
-    loader = loader_of(source=MemorySource(100, caching="chunked"))
 
     def fail(indices):
         raise larder.GatewayUnavailable("no prefetch today")
 
-    monkeypatch.setattr(loader.reader, "prefetch", fail)
+    loader = loader_of(source=AnnouncedSource(100, caching="chunked", announced=fail))
     assert Counter(indices_of(loader.epoch(0))) == Counter(range(100))
     assert loader.stats.prefetch_errors == 11
 

@@ -36,7 +36,7 @@ class TestIteration:
 
     @pytest.mark.parametrize("tail", ["short", "drop", "pad"])
     def test_the_length_is_that_of_an_epoch(self, tail):
-        """Rule: schedules count on whole epochs, so a resume does not change the length; what is left has another name."""
+        """Rule: ``len`` is that of a whole epoch, on which schedules count; the rest of a resumed one has another name."""
         loader = loader_of(tail=tail)
         assert len(loader) == len(list(loader)) == loader.batches_left()
         next(iter(loader))

@@ -51,7 +51,7 @@ def test_another_socket_is_not_used(path, other):
 
 @pytest.mark.parametrize("named", [None, "", "/s", [], {}])
 def test_a_gateway_without_a_socket(named):
-    """Rule: a gateway that has none, or is older than sockets, is used over TCP."""
+    """Rule: a gateway without a socket, or an older one, is used over TCP."""
     assert LocalSocket.named(named) is None
 
 

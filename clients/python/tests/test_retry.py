@@ -27,7 +27,7 @@ def test_pauses_stay_under_bounds_that_double_up_to_the_longest():
 
 
 def test_attempts_are_counted_by_cause():
-    """Rule: what one trouble has used is there for the next one; the failures of all are told."""
+    """Rule: each cause has its own attempts; the error lists the failures of all."""
     patience = Patience(larder.Retry(attempts=2))
     assert [patience.pause(cause) is None for cause in ("connection", "cut", "busy", "cut")] == [
         False,
@@ -39,7 +39,7 @@ def test_attempts_are_counted_by_cause():
 
 
 def test_patience_holds_for_every_cause():
-    """Rule: until the outage is over there is a next attempt, whatever fails; then there is none."""
+    """Rule: until the outage is over every cause has a next attempt; then none has."""
     now = 0.0
     patience = Patience(larder.Retry(attempts=1, outage=120), lambda: now)
     for cause in ("connection", "cut", "origin") * 3:

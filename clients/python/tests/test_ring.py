@@ -51,6 +51,6 @@ def test_a_node_that_is_left_out_gives_its_keys_to_the_next() -> None:
 
 
 def test_a_node_has_a_capacity() -> None:
-    """Rule: a node that can hold nothing cannot be home of anything."""
+    """Rule: a node without capacity is home of no key."""
     with pytest.raises(ValueError, match="capacity"):
         Ring({"a": 0})

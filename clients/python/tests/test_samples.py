@@ -77,7 +77,7 @@ def test_a_sample_fails_with_any_of_its_members():
     ("flags", "sample"), [((HIT, HIT), HIT), ((HIT, 0), 0), ((HIT, JOINED), JOINED), ((JOINED, 0), 0)]
 )
 def test_a_sample_is_as_cached_as_all_of_its_members(flags, sample):
-    """Rule: a sample is a hit only if nothing of it was read from the origin."""
+    """Rule: a sample is a hit only if none of its members was read from the origin."""
     fetched, _ = read(Items(dict(enumerate(flags))), [0])
     assert fetched.flags.tolist() == [sample]
 
@@ -89,7 +89,7 @@ def test_announcements_count_samples():
 
 
 def test_members_have_the_importance_of_their_sample():
-    """Rule: what gateways keep by score they keep as a whole."""
+    """Rule: gateways keep a sample whole, so its members have one score."""
     report = ImportanceReport(1, np.array([1, 2], np.float16), np.array([3, 0])).of_members(2)
     assert (report.scores.tolist(), report.counts.tolist()) == ([1, 1, 2, 2], [3, 3, 0, 0])
 

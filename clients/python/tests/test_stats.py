@@ -83,7 +83,7 @@ def test_counts_of_workers_add_up():
 
 
 def test_items_by_node():
-    """Rule: what each node sent is added up by its id, goes from worker to training process as other counts do, and is told."""
+    """Rule: each node's items are counted by its id, and workers' counts are added in the training process."""
     one, other = Stats(), Stats()
     one.add("node/gw-1", 3)
     one.add("node/gw-1", 2)

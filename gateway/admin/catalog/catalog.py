@@ -29,8 +29,6 @@ from gateway.store.threads import closer, within
 
 log = logging.getLogger("larder.admin")
 
-_LONGEST_READ = 10.0
-"""Seconds for a poll; each statement in it has a shorter limit."""
 _CHECK = select(meta.c.value).where(meta.c.name == "key")
 
 
@@ -43,6 +41,9 @@ class Catalog:
         now: seconds since the epoch.
         home: as for ``CatalogDatabase``.
     """
+
+    longest_read = 10.0
+    """Seconds for a poll; each statement in it has a shorter limit."""
 
     def __init__(self, url: str, key: str, now: Callable[[], float], home: Path | None = None) -> None:
         self.database = CatalogDatabase(url, home)
@@ -170,9 +171,9 @@ class Catalog:
         """
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._read())
-        await asyncio.wait([self._reading], timeout=_LONGEST_READ)
+        await asyncio.wait([self._reading], timeout=self.longest_read)
         if not self._reading.done():
-            raise CatalogUnavailable(f"it did not answer within {_LONGEST_READ:g} s")
+            raise CatalogUnavailable(f"it did not answer within {self.longest_read:g} s")
         ended, self._reading = self._reading, None
         try:
             return ended.result()

@@ -38,9 +38,7 @@ FileState = tuple[int, int, int, int, int]
 SQLITE = "gateway.admin.catalog.sqlite"
 """The module of SQLite's engine."""
 PATIENCE = 3.0
-"""Seconds that a statement, a lock or a connection may take."""
-_SETTLED = 1_000_000_000
-"""Nanoseconds after a write from which the next one gives the file another time: the clocks of file systems tick slowly."""
+"""Seconds that the disk of the catalog's files may take."""
 _WRITES = "larder_writes"
 _OURS = (IntegrityError, ProgrammingError, DataError)
 _OTHER_TABLES = frozenset({"42P01", "42703", "42704", "42804", "42883", "42501", "3F000"})
@@ -58,6 +56,11 @@ class CatalogDatabase:
         home: local directory for the marker that a database on a server has been written to.
     """
 
+    patience = 3.0
+    """Seconds that a statement, a lock or a connection may take."""
+    settled = 1.0
+    """Seconds after a write from which the next one gives the file another time: the clocks of file systems tick slowly."""
+
     def __init__(self, url: str, home: Path | None = None) -> None:
         self._url = make_url(url)
         self.path = Path(self._url.database or "") if self._url.get_backend_name() == "sqlite" else None
@@ -73,9 +76,9 @@ class CatalogDatabase:
             if self.path is None:
                 server = imported("gateway.admin.catalog.postgres")
                 self._lost += server.LOST
-                self._made = server.engine(self._url, PATIENCE)
+                self._made = server.engine(self._url, self.patience)
             else:
-                self._made = imported(SQLITE).engine(self.path, PATIENCE, _WRITES)
+                self._made = imported(SQLITE).engine(self.path, self.patience, _WRITES)
         return self._made
 
     @property
@@ -92,7 +95,7 @@ class CatalogDatabase:
         if self.path is None:
             return None
         try:
-            return await within(PATIENCE, partial(_state_of, self.path))
+            return await within(PATIENCE, partial(_state_of, self.path, self.settled))
         except OSError as error:  # a timeout is one
             raise CatalogUnavailable("the disk of the catalog's files did not answer") from error
 
@@ -152,12 +155,12 @@ def _unavailable(lost: tuple[type[Exception], ...]) -> Iterator[None]:
         raise CatalogUnavailable(_reason(error)) from error
 
 
-def _state_of(path: Path) -> FileState | None:
+def _state_of(path: Path, settled: float) -> FileState | None:
     try:
         status = path.stat()
     except FileNotFoundError:
         return None
-    if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) < _SETTLED:
+    if time.time() - max(status.st_mtime, status.st_ctime) < settled:
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 

@@ -27,14 +27,16 @@ KEPT = 1000
 _NEWEST = meta.c.name == "purge"
 
 
-async def remember(change: CatalogChange, bucket: str, prefix: str, now: Callable[[], float]) -> Purge:
-    """Record a purge; returns it with its name."""
+async def remember(
+    change: CatalogChange, bucket: str, prefix: str, now: Callable[[], float], kept: int = KEPT
+) -> Purge:
+    """Record a purge, and forget all but the newest ``kept``; returns it with its name."""
     connection, name = change.connection, uuid.uuid4().hex
     number = int(await connection.scalar(select(func.max(purges.c.id))) or 0) + 1
     # ASCII JSON: keys may contain U+0000, which PostgreSQL refuses, and lone surrogates, which pydantic refuses.
     row = {"id": number, "name": name, "place": json.dumps([bucket, prefix]), "at": now()}
     await connection.execute(insert(purges).values(**row))
-    await connection.execute(delete(purges).where(purges.c.id <= number - KEPT))
+    await connection.execute(delete(purges).where(purges.c.id <= number - kept))
     if not (await connection.execute(update(meta).where(_NEWEST).values(value=name))).rowcount:
         await connection.execute(insert(meta).values(name="purge", value=name))
     return Purge(bucket, prefix, id=name)

@@ -28,42 +28,30 @@ class RuleMatch:
     example: str = ""
 
 
-class RuleProbe:
-    """Looks for objects that rules match.
-
-    Args:
-        listings: of the origins.
-    """
-
-    def __init__(self, listings: Listings) -> None:
-        self._listings = listings
-
-    async def of(self, glob: str, origin: Origin) -> RuleMatch:
-        """Whether an origin has objects that a rule's glob matches."""
-        fixed = fixed_part(glob)
-        bucket, slash, prefix = fixed.partition("/")
-        if not slash and fixed == glob:
-            return RuleMatch("nothing", f"it has no key part; to match a whole bucket write {f'{glob}/**'!r}")
-        if not slash:
-            return RuleMatch("unknown", "its bucket is a pattern; only globs with a fixed bucket can be checked")
-        if not is_bucket_name(bucket):
-            return RuleMatch("nothing", f"{bucket!r} is not a valid bucket name")
-        identity = OriginIdentity(origin.name, origin.access_key_id or CHAIN_KEY)
-        try:
-            page = await self._listings.list_page(identity, bucket, prefix)
-        except IdentityGone:
-            return RuleMatch("unknown", f"the origin {origin.name!r} was changed during the check; check again")
-        except OriginUnavailable:
-            return RuleMatch("unknown", f"the origin {origin.name!r} cannot be reached")
-        except ListingUnreadable:
-            return RuleMatch("unknown", f"the listing of the origin {origin.name!r} cannot be read")
-        except ListingRefused as refusal:
-            if refusal.status == 404:
-                return RuleMatch("nothing", f"the origin {origin.name!r} has no bucket {bucket!r}")
-            return RuleMatch(
-                "unknown", f"the origin {origin.name!r} answered {refusal.status} to a listing of {bucket!r}"
-            )
-        return _judged(glob, bucket, prefix, page)
+async def probe_rule(listings: Listings, glob: str, origin: Origin) -> RuleMatch:
+    """Whether an origin has objects that a rule's glob matches."""
+    fixed = fixed_part(glob)
+    bucket, slash, prefix = fixed.partition("/")
+    if not slash and fixed == glob:
+        return RuleMatch("nothing", f"it has no key part; to match a whole bucket write {f'{glob}/**'!r}")
+    if not slash:
+        return RuleMatch("unknown", "its bucket is a pattern; only globs with a fixed bucket can be checked")
+    if not is_bucket_name(bucket):
+        return RuleMatch("nothing", f"{bucket!r} is not a valid bucket name")
+    identity = OriginIdentity(origin.name, origin.access_key_id or CHAIN_KEY)
+    try:
+        page = await listings.list_page(identity, bucket, prefix)
+    except IdentityGone:
+        return RuleMatch("unknown", f"the origin {origin.name!r} was changed during the check; check again")
+    except OriginUnavailable:
+        return RuleMatch("unknown", f"the origin {origin.name!r} cannot be reached")
+    except ListingUnreadable:
+        return RuleMatch("unknown", f"the listing of the origin {origin.name!r} cannot be read")
+    except ListingRefused as refusal:
+        if refusal.status == 404:
+            return RuleMatch("nothing", f"the origin {origin.name!r} has no bucket {bucket!r}")
+        return RuleMatch("unknown", f"the origin {origin.name!r} answered {refusal.status} to a listing of {bucket!r}")
+    return _judged(glob, bucket, prefix, page)
 
 
 def _judged(glob: str, bucket: str, prefix: str, page: ListingPage) -> RuleMatch:

@@ -6,16 +6,18 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends
 from pydantic import Field, model_validator
 
-from gateway.admin.configuration.rule_probe import RuleMatch, RuleProbe
+from gateway.admin.configuration.rule_probe import RuleMatch, probe_rule
 from gateway.admin.configuration.rules import MOST_RULES, NewRule
 from gateway.admin.http.documents import RequestModel, ResponseModel, Source, Text
 from gateway.admin.http.requests import Parts, Reader
 from gateway.config import Origin
 from gateway.config import Rule as Configured
+from gateway.edge.endpoints import of_state
 from gateway.model.keys import glob_matches
+from gateway.origin.listing import Listings
 from gateway.policies.covering import hidden_by
 
 router = APIRouter(tags=["rules"])
@@ -65,14 +67,9 @@ class CheckResult(ResponseModel):
     items: list[Checked]
 
 
-async def _rule_probe(request: Request) -> RuleProbe:
-    probe: RuleProbe = request.app.state.rule_probe
-    return probe
-
-
 @router.post("/rules/check", summary="Check rules")
 async def check_rules(
-    _caller: Reader, parts: Parts, asked: Check, probe: Annotated[RuleProbe, Depends(_rule_probe)]
+    _caller: Reader, parts: Parts, asked: Check, listings: Annotated[Listings, Depends(of_state("listings"))]
 ) -> CheckResult:
     """Find the rule that applies to an object, and rules that match no object. Nothing is changed."""
     catalog = (await parts.catalog.latest()).rules if asked.items is None else tuple(asked.items)
@@ -80,7 +77,7 @@ async def check_rules(
     rules = [*catalog, *file]
     path = f"{asked.bucket}/{asked.key}"
     counts = next((place for place, rule in enumerate(rules) if asked.bucket and glob_matches(rule.match, path)), None)
-    found = await _found(rules, parts.effective().origins, probe if asked.reach else None)
+    found = await _found(rules, parts.effective().origins, listings if asked.reach else None)
     items = [
         Checked(
             position=place,
@@ -98,19 +95,19 @@ async def check_rules(
 _Verdict = tuple[Literal["matches", "nothing", "hidden", "unknown"], str, str]
 
 
-async def _found(rules: Sequence[Configured], origins: Sequence[Origin], probe: RuleProbe | None) -> list[_Verdict]:
+async def _found(rules: Sequence[Configured], origins: Sequence[Origin], listings: Listings | None) -> list[_Verdict]:
     hidden = hidden_by([rule.match for rule in rules])
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def one(place: int, glob: str) -> _Verdict:
         if place in hidden:
             return "hidden", f"rule {hidden[place]} covers it and comes first", ""
-        if probe is None:
+        if listings is None:
             return "unknown", "the origins were not checked", ""
         answers = []
         for origin in origins:
             async with turn:
-                answers.append(await probe.of(glob, origin))
+                answers.append(await probe_rule(listings, glob, origin))
             if answers[-1].verdict == "matches":
                 break
         return _together(answers)

@@ -49,7 +49,7 @@ async def drain_node(
         # Changes are serialized, so two concurrent drains cannot each rely on the other's node.
         if not (asked is not None and asked.force):
             await _check_others(operations, node)
-        change.before, change.after = {"state": wanted.state.value}, {"drained": True}
+        change.before, change.after = await _drained(operations, node), {"drained": True}
         await through_redis(operations.fleet.sources.membership.drain(wanted, True))
     return _document(operations, wanted, NodeState.LEAVING)
 
@@ -59,7 +59,7 @@ async def undrain_node(node: str, caller: Changer, operations: Ops, parts: Parts
     """The node owns its share again within a heartbeat, and uses what it has cached; the rest comes from the other nodes."""
     wanted = _found(operations, node)
     async with parts.catalog.changes.change(caller, "nodes.undrain", node) as change:
-        change.before, change.after = {"state": wanted.state.value}, {"drained": False}
+        change.before, change.after = await _drained(operations, node), {"drained": False}
         await through_redis(operations.fleet.sources.membership.drain(wanted, False))
     return _document(operations, wanted, NodeState.READY)
 
@@ -76,6 +76,15 @@ async def dismiss_node(node: str, caller: Changer, operations: Ops, parts: Parts
         change.before = {"state": "GONE"}
         await through_redis(operations.fleet.sources.samples.gone(node))
     operations.fleet.stale()
+
+
+async def _drained(operations: Operations, node: str) -> dict[str, bool]:
+    """For the audit log: the fields before a change are those after it.
+
+    Raises:
+        ApiError: ServiceUnavailable, Redis is unreachable.
+    """
+    return {"drained": node in await through_redis(operations.fleet.sources.membership.drained())}
 
 
 async def _check_others(operations: Operations, node: str) -> None:

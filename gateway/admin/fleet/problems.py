@@ -11,7 +11,7 @@ from gateway.admin.fleet.view import SHORT, names_of, shortfalls
 from gateway.admin.http.documents import moment
 from gateway.model.units import format_size
 from gateway.policies.datasets import USABLE, CachingMode
-from gateway.policies.space.plan import Phase, WhyCaching
+from gateway.policies.space.orders import Phase, WhyCaching
 from gateway.policies.space.probing import LEAST_BENEFIT
 from gateway.policies.troubles import KINDS, Trouble
 
@@ -97,10 +97,8 @@ def _jobs(reading: FleetReading) -> Iterator[ProblemSeen]:
 
 def _judged(reading: FleetReading, job: str, otherwise: float) -> float:
     """When the manager last measured a job; ``otherwise`` if it has not."""
-    try:
-        return float(reading.plan.memory["jobs"][job]["probe"]["measured_at"]) or otherwise
-    except (KeyError, TypeError, ValueError):
-        return otherwise
+    known = reading.plan.memory.probe(job)
+    return otherwise if known is None else known.measured_at or otherwise
 
 
 def _datasets(reading: FleetReading) -> Iterator[ProblemSeen]:

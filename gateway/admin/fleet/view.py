@@ -30,7 +30,7 @@ from gateway.policies.answers import Answers, Buckets, percentile, together
 from gateway.policies.datasets import USABLE, CachingMode, decide
 from gateway.policies.pools import OF_KEYS
 from gateway.policies.rates import Point, rates, ratio
-from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, PoolOrder
+from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, PoolOrder
 from gateway.policies.space.probing import times
 
 SHORT = 12
@@ -140,7 +140,7 @@ def job_document(reading: FleetReading, known: KnownJob) -> JobDocument:
     """One job."""
     record = known.record
     order = reading.plan.jobs.get(record.key) or JobOrder(record.caching != "off", Phase.STEADY)
-    miss, hit = times(reading.plan.memory, record.key, known.totals)
+    miss, hit = times(reading.plan.memory.probe(record.key), known.totals)
     return JobDocument(
         tenant=record.tenant,
         job=record.job,

@@ -50,7 +50,7 @@ Text = Annotated[str, AfterValidator(_printable), Field(max_length=1000)]
 """Free text of up to a thousand characters, without control characters."""
 
 Source = Literal["file", "catalog"]
-"""Where a record is kept: in the configuration file, or in the catalog, where this API edits it."""
+"""The home of a record: the configuration file, or the catalog, which this API edits."""
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)]
 """A name that needs no escaping in a URL."""

@@ -32,6 +32,7 @@ from gateway.admin.catalog.schema import idempotency
 from gateway.admin.http.parts import AdminParts
 from gateway.admin.http.tokens import ACTOR, check_role
 from gateway.admin.operations.parts import Operations
+from gateway.edge.endpoints import of_state
 from gateway.model.datasets import ApiError
 
 KEPT = 24 * 3600.0
@@ -76,20 +77,8 @@ Changer = Annotated[Actor, Depends(_changer)]
 """The caller of an endpoint that changes something; ``http/roles.py`` says which role that needs."""
 
 
-async def _parts(request: Request) -> AdminParts:
-    parts: AdminParts = request.app.state.parts
-    return parts
-
-
-Parts = Annotated[AdminParts, Depends(_parts)]
-
-
-def _operations(request: Request) -> Operations:
-    operations: Operations = request.app.state.operations
-    return operations
-
-
-Ops = Annotated[Operations, Depends(_operations)]
+Parts = Annotated[AdminParts, Depends(of_state("parts"))]
+Ops = Annotated[Operations, Depends(of_state("operations"))]
 
 
 class Page(BaseModel, Generic[T]):

@@ -109,7 +109,7 @@ class WarmupRunner:
     async def _work(self, warmup: Warmup, progress: WarmupProgress) -> None:
         state, message = "done", ""
         try:
-            await self._warmups.factory.make(warmup.request).run(progress)
+            await self._warmups.make(warmup.request).run(progress)
         except WarmupRefused as refusal:
             state, message = "refused", str(refusal)
         except WarmupFailed as failure:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, model_validator
@@ -127,8 +128,19 @@ def _noted(progress: WarmupProgress, message: str) -> str:
     return to_json({"progress": progress.to_json(), "message": message}).decode()
 
 
-class WarmupFactory:
-    """Makes the work of a warm-up.
+MakeWarmup = Callable[[WarmupRequest], WarmPrefix | WarmDataset | WarmProfile]
+"""Makes the work of a request."""
+
+
+def warmup_factory(
+    find: Callable[[str], Principal | None],
+    listings: Listings,
+    loads: PermittedLoads,
+    datasets: DatasetAccess,
+    profiles: FindProfile,
+    capacity: Callable[[], int],
+) -> MakeWarmup:
+    """Makes the work of warm-ups.
 
     Args:
         find: the principal of an access key that is valid now.
@@ -139,34 +151,16 @@ class WarmupFactory:
         capacity: bytes that the caches of the fleet can hold.
     """
 
-    def __init__(
-        self,
-        find: Callable[[str], Principal | None],
-        listings: Listings,
-        loads: PermittedLoads,
-        datasets: DatasetAccess,
-        profiles: FindProfile,
-        capacity: Callable[[], int],
-    ) -> None:
-        self._find = find
-        self._listings = listings
-        self._loads = loads
-        self._datasets = datasets
-        self._profiles = profiles
-        self._capacity = capacity
-
-    def make(self, request: WarmupRequest) -> WarmPrefix | WarmDataset | WarmProfile:
-        """The work of a request."""
-
-        def principal() -> Principal | None:
-            return self._find(request.access_key_id)
-
+    def make(request: WarmupRequest) -> WarmPrefix | WarmDataset | WarmProfile:
+        principal = partial(find, request.access_key_id)
         if request.dataset:
-            return WarmDataset(request.dataset, principal, self._datasets, self._capacity)
+            return WarmDataset(request.dataset, principal, datasets, capacity)
         if request.profile:
-            return WarmProfile(request.profile, principal, self._profiles, self._loads, self._capacity)
+            return WarmProfile(request.profile, principal, profiles, loads, capacity)
         wanted = WarmedPrefix(request.bucket or "", request.prefix)
-        return WarmPrefix(wanted, principal, self._listings, self._loads, self._capacity)
+        return WarmPrefix(wanted, principal, listings, loads, capacity)
+
+    return make
 
 
 class Warmups:
@@ -174,11 +168,11 @@ class Warmups:
 
     Args:
         catalog: where the rows are.
-        factory: makes the work.
+        make: makes the work.
     """
 
-    def __init__(self, catalog: Catalog, factory: WarmupFactory) -> None:
-        self.factory = factory
+    def __init__(self, catalog: Catalog, make: MakeWarmup) -> None:
+        self.make = make
         self._catalog = catalog
         self._idle: FileState | None = None
         """Of the catalog's file when no warm-up was to be run."""
@@ -189,7 +183,7 @@ class Warmups:
         Raises:
             ApiError: Conflict if it cannot be warmed up; ServiceUnavailable if that cannot be decided now.
         """
-        work = self.factory.make(request)
+        work = self.make(request)
         if isinstance(work, WarmDataset | WarmProfile):
             try:
                 await work.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
 from gateway.api.s3.answer import Answer, complete
@@ -14,32 +14,19 @@ from gateway.model.peer_announcements import ANNOUNCED, LONGEST, read_written
 Announce = Callable[[Sequence[ObjectKey] | None], Awaitable[bool]]
 
 
-class PeerAnnouncements:
-    """Answers ``/-/peer/v1/announce``; see ``model.peer_announcements``.
+def announcements(announce: Announce) -> Address:
+    """The endpoint ``/-/peer/v1/announce``; see ``model.peer_announcements``.
 
     Args:
         announce: forgets objects here and announces them over Redis; returns whether Redis accepted the announcement.
     """
 
-    def __init__(self, announce: Announce) -> None:
-        self._announce = announce
-
-    @property
-    def addresses(self) -> Mapping[str, Address]:
-        """Addresses by the kind they are counted as."""
-        return {
-            "announce": Address(re.compile("announce"), ("POST",), self.announce, LONGEST, on_behalf_of=OnBehalfOf.NODE)
-        }
-
-    async def announce(self, request: PeerRequest) -> None:
-        """``POST /-/peer/v1/announce``.
-
-        Raises:
-            ApiError: InvalidRequest.
-        """
+    async def answer(request: PeerRequest) -> None:
         try:
             keys = read_written(request.body)
         except ValueError as mistake:
             raise ApiError("InvalidRequest", str(mistake)) from None
-        status = ANNOUNCED if await self._announce(keys) else 503
+        status = ANNOUNCED if await announce(keys) else 503
         await complete(request.scope, request.send, Answer(status, [(b"content-length", b"0")], b""))
+
+    return Address(re.compile("announce"), ("POST",), answer, LONGEST, on_behalf_of=OnBehalfOf.NODE)

@@ -69,12 +69,17 @@ class OnBehalfOf(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PeerRequest:
-    """An admitted request; ``principal`` is on whose behalf the node asks, an empty one when it asks for itself."""
+    """An admitted request.
+
+    ``principal`` is on whose behalf the node asks, an empty one when it asks for itself; ``names`` are the groups of the
+    address's pattern.
+    """
 
     scope: Scope
     send: Send
     body: bytes
     principal: Principal
+    names: tuple[str, ...]
 
 
 Handler = Callable[[PeerRequest], Awaitable[None]]
@@ -104,6 +109,7 @@ class _Admitted:
     caller: NodeCaller
     request: WireRequest
     principal: Principal
+    names: tuple[str, ...]
 
 
 @cache  # one for each endpoint
@@ -174,7 +180,7 @@ class PeerApp(Edge):
         body = await whole_body(receive, admitted.address.longest)
         admitted.caller.confirm(body)
         _served(admitted.kind).inc()
-        await admitted.address.handler(PeerRequest(scope, send, body, admitted.principal))
+        await admitted.address.handler(PeerRequest(scope, send, body, admitted.principal, admitted.names))
 
     def _admit(self, scope: Scope) -> _Admitted:
         """Verify the head of a request.
@@ -184,16 +190,20 @@ class PeerApp(Edge):
         """
         # Match the raw path: a decoded slash in a name would begin another segment.
         path = scope["raw_path"].decode("ascii", "replace").removeprefix("/-" + PEER)
-        found = next((each for each in self._addresses.items() if each[1].pattern.fullmatch(path)), None)
-        if found is None:
-            raise ApiError("NotFound")
-        kind, address = found
+        kind, address, names = self._find(path)
         if scope["method"] not in address.methods:
             raise ApiError("MethodNotAllowed", headers={"Allow": ", ".join(address.methods)})
         caller = self._gate.admit(scope)
         authenticated(scope)
         request = WireRequest(scope["method"], scope["raw_path"], b"", scope["headers"], scope["scheme"])
-        return _Admitted(kind, address, caller, request, self._principal(request, address.on_behalf_of))
+        principal = self._principal(request, address.on_behalf_of)
+        return _Admitted(kind, address, caller, request, principal, names)
+
+    def _find(self, path: str) -> tuple[str, Address, tuple[str, ...]]:
+        for kind, address in self._addresses.items():
+            if found := address.pattern.fullmatch(path):
+                return kind, address, found.groups()
+        raise ApiError("NotFound")
 
     def _principal(self, request: WireRequest, on_behalf_of: OnBehalfOf) -> Principal:
         if on_behalf_of is OnBehalfOf.NODE:

@@ -36,7 +36,6 @@ from gateway.store.store import Store
 MOST_DIGESTS = 16_384
 _DIGEST = 32
 _TALLY = ItemTally(metrics.PEER_ITEMS)
-_DATASET = re.compile(r"datasets/([0-9a-f]{64})/(batch|lookup)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +57,13 @@ class PeerItemsEdge:
     def addresses(self) -> Mapping[str, Address]:
         """Addresses by the kind they are counted as."""
         return {
-            "batch": Address(re.compile(r"datasets/[0-9a-f]{64}/batch"), ("POST",), self.batch, 4 * MOST_INDICES),
-            "lookup": Address(re.compile(r"datasets/[0-9a-f]{64}/lookup"), ("POST",), self.lookup, 4 * MOST_INDICES),
+            "batch": Address(re.compile(r"datasets/([0-9a-f]{64})/batch"), ("POST",), self.batch, 4 * MOST_INDICES),
+            "lookup": Address(re.compile(r"datasets/([0-9a-f]{64})/lookup"), ("POST",), self.lookup, 4 * MOST_INDICES),
             "dataset": Address(
-                re.compile(r"datasets/[0-9a-f]{64}"), ("GET",), self.dataset, on_behalf_of=OnBehalfOf.TENANT
+                re.compile(r"datasets/([0-9a-f]{64})"), ("GET",), self.dataset, on_behalf_of=OnBehalfOf.TENANT
             ),
             "blob": Address(
-                re.compile(r"blobs/[0-9a-f]{64}"), ("GET", "HEAD"), self.blob, on_behalf_of=OnBehalfOf.NODE
+                re.compile(r"blobs/([0-9a-f]{64})"), ("GET", "HEAD"), self.blob, on_behalf_of=OnBehalfOf.NODE
             ),
             "blobs": Address(
                 re.compile(r"blobs/lookup"), ("POST",), self.blobs, _DIGEST * MOST_DIGESTS, on_behalf_of=OnBehalfOf.NODE
@@ -111,7 +110,7 @@ class PeerItemsEdge:
             ApiError: UnknownDataset, or the request is refused.
             BrokenBody: the answer that has begun cannot be completed.
         """
-        name, wanted = _read(request, "name").name, request.scope["raw_path"].rpartition(b"/")[2].decode()
+        name, wanted = _read(request, "name").name, request.names[0]
         tenant = request.principal.tenant
         registry = self._registrations.registry
         registration = await registry.get(tenant, name, now=True)
@@ -134,8 +133,7 @@ class PeerItemsEdge:
             ApiError: NotResident, InvalidRange.
             BrokenBody: the answer that has begun cannot be completed.
         """
-        digest = request.scope["raw_path"].rpartition(b"/")[2].decode()
-        await send_blob(request.scope, request.send, self._store, digest)
+        await send_blob(request.scope, request.send, self._store, request.names[0])
 
     async def blobs(self, request: PeerRequest) -> None:
         """``POST /-/peer/v1/blobs/lookup``: a bitmap of the digests in the body that are resident here.
@@ -152,12 +150,10 @@ class PeerItemsEdge:
         await _send_bytes(request.send, bits.tobytes())
 
     async def _ask(self, request: PeerRequest, query: _Query) -> BatchAsk:
-        found = _DATASET.search(request.scope["raw_path"].decode("ascii"))
-        assert found is not None
-        principal = request.principal
+        principal, wanted = request.principal, request.names[0]
         registration = await self._registrations.find(principal.tenant, query.name)
-        if registration is None or registration.content.id != found[1]:
-            registration = await self._registrations.find(principal.tenant, found[1])
+        if registration is None or registration.content.id != wanted:
+            registration = await self._registrations.find(principal.tenant, wanted)
         if registration is None:
             raise UnknownDataset(query.name)
         indices = parse_indices(request.body, registration.content.items, distinct=False)

@@ -6,7 +6,6 @@ The asking node has verified the client and its rights; claims are its affair.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
 from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
@@ -21,44 +20,32 @@ from gateway.model.results import LONGEST_BODY, MOST_BYTES
 _PATH = re.compile(r"datasets/([0-9a-f]{64})/results/([0-9a-f]{64})")
 
 
-class PeerResults:
-    """Answers ``/-/peer/v1/datasets/{id}/results/{fingerprint}``.
+def peer_results(registrations: Registrations, results: Results) -> Address:
+    """The endpoint ``/-/peer/v1/datasets/{id}/results/{fingerprint}``.
+
+    ``POST ...?name=N&room=BYTES`` reads, ``PUT ...?name=N&replace=1`` stores; bodies and answers are those of ``/-/v1``.
 
     Args:
         registrations: of the node.
         results: as this worker reaches them.
     """
 
-    def __init__(self, registrations: Registrations, results: Results) -> None:
-        self._registrations = registrations
-        self._results = results
-
-    @property
-    def addresses(self) -> Mapping[str, Address]:
-        """Addresses by the kind they are counted as."""
-        return {"results": Address(_PATH, ("POST", "PUT"), self.results, LONGEST_BODY, on_behalf_of=OnBehalfOf.TENANT)}
-
-    async def results(self, request: PeerRequest) -> None:
-        """``POST ...?name=N&room=BYTES`` reads, ``PUT ...?name=N&replace=1`` stores; bodies and answers as under ``/-/v1``.
-
-        Raises:
-            ApiError: the request is refused.
-            BrokenBody: the answer that has begun cannot be completed.
-        """
-        found = _PATH.fullmatch(request.scope["raw_path"].decode("ascii").partition("/peer/v1/")[2])
-        assert found is not None
+    async def answer(request: PeerRequest) -> None:
+        dataset, fingerprint = request.names
         query = dict(parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        registration = await self._registrations.find(request.principal.tenant, query.get("name", ""))
-        if registration is None or registration.content.id != found[1]:
-            raise UnknownDataset(found[1])
+        registration = await registrations.find(request.principal.tenant, query.get("name", ""))
+        if registration is None or registration.content.id != dataset:
+            raise UnknownDataset(dataset)
         room = query.get("room", str(MOST_BYTES))
         if not room.isdecimal():
             raise ApiError("InvalidRequest", f"room must be a number of bytes, not {room[:40]!r}")
         replace = query.get("replace") == "1"
-        asked = ResultRequest(registration, found[2], forwarded=True, room=int(room), replace=replace)
+        asked = ResultRequest(registration, fingerprint, forwarded=True, room=int(room), replace=replace)
         if request.scope["method"] == "PUT":
             entries = entries_of(request.body, registration.content.items)
-            await send_json(request.send, 200, {"results": await self._results.put(asked, entries)})
+            await send_json(request.send, 200, {"results": await results.put(asked, entries)})
             return
         indices = parse_indices(request.body, registration.content.items, distinct=True)
-        await send_results(request.scope, request.send, await self._results.get(asked, indices), indices.tolist())
+        await send_results(request.scope, request.send, await results.get(asked, indices), indices.tolist())
+
+    return Address(_PATH, ("POST", "PUT"), answer, LONGEST_BODY, on_behalf_of=OnBehalfOf.TENANT)

@@ -18,7 +18,6 @@ from urllib.parse import quote
 from gateway.model.errors import ConfigError
 from gateway.model.redaction import redact_address, redact_path
 
-_LOOK_EVERY = 1.0
 _UNSAFE = re.compile(r"[^\x20\x21\x23-\x7e]")
 
 
@@ -78,6 +77,9 @@ class AccessLog:
         ConfigError: the file cannot be opened.
     """
 
+    look_every = 1.0
+    """Seconds between two looks at the name of the file."""
+
     def __init__(self, target: str) -> None:
         self._path = Path(target) if target not in ("", "-") else None
         self._stream: TextIO | None = sys.stdout if target == "-" else None
@@ -94,7 +96,7 @@ class AccessLog:
     def write(self, line: AccessLine) -> None:
         """Append one line."""
         try:
-            if self._path is not None and time.monotonic() - self._looked >= _LOOK_EVERY:
+            if self._path is not None and time.monotonic() - self._looked >= self.look_every:
                 self._looked = time.monotonic()
                 self._follow(self._path)
             if self._stream is not None:

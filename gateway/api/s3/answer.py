@@ -42,7 +42,7 @@ class Answer:
 
     status: int
     headers: RawHeaders
-    content: bytes | Body | AsyncGenerator[bytes]
+    content: bytes | memoryview | Body | AsyncGenerator[bytes]
     outcome: Outcome = Outcome.BYPASS
     reason: Reason | None = None
     code: str = ""
@@ -77,7 +77,7 @@ async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
     """
     await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
     content = answer.content
-    if isinstance(content, bytes):
+    if isinstance(content, bytes | memoryview):
         await send({"type": "http.response.body", "body": content})
     elif isinstance(content, Body):
         await _send_body(scope, send, content)

@@ -63,8 +63,8 @@ def refuse_unknown_write(exchange: Exchange) -> None:
     Raises:
         S3Error: NotImplemented.
     """
-    unknown = {name for name in exchange.names - _WRITE_PARAMETERS if not name.lower().startswith("x-amz-")}
-    if unknown:
+    unknown = exchange.names - _WRITE_PARAMETERS
+    if unknown and (unknown := frozenset(name for name in unknown if not name.lower().startswith("x-amz-"))):
         raise S3Error("NotImplemented", explain=f"Writes with the query parameter {min(unknown)!r} are not supported.")
 
 
@@ -74,11 +74,10 @@ def refuse_large_metadata(exchange: Exchange) -> None:
     Raises:
         S3Error: MetadataTooLarge.
     """
-    size = sum(
-        len(name) - len(METADATA) + len(value)
-        for name, value in exchange.request.fields.items()
-        if name.startswith(METADATA)
-    )
+    size = 0
+    for name, value in exchange.request.fields.items():
+        if name.startswith(METADATA):
+            size += len(name) - len(METADATA) + len(value)
     if size > MAX_METADATA:
         raise S3Error("MetadataTooLarge", extra={"Size": str(size), "MaxSizeAllowed": str(MAX_METADATA)})
 
@@ -88,7 +87,7 @@ def changes_object(exchange: Exchange) -> bool:
     method, names = exchange.request.method, exchange.names
     if exchange.key is None or method in ("GET", "HEAD", "OPTIONS"):
         return False
-    if method in ("PUT", "DELETE") and parameter(exchange.query, "uploadId"):
+    if names and method in ("PUT", "DELETE") and parameter(exchange.query, "uploadId"):
         # Parts and aborts change nothing readable. Some stores treat a part without its number as a plain PUT.
         return method == "PUT" and not parameter(exchange.query, "partNumber")
     return not (method == "POST" and names & {"uploads", "select"} and "uploadId" not in names)

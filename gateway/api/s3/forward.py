@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 
@@ -39,7 +39,7 @@ _OF_HEAD = frozenset({"versionId", "partNumber", "x-id"})
 
 @dataclass(frozen=True, slots=True)
 class Spooling:
-    """Where uploads wait if their checksum or length comes at the end, and the largest of them, in bytes."""
+    """The folder of uploads whose checksum or length comes at the end, and the size of the largest, in bytes."""
 
     place: Callable[[], SpoolPlace]
     limit: int
@@ -97,20 +97,16 @@ class Forwarder:
     async def _write(
         self, exchange: Exchange, keys: Sequence[ObjectKey], prepared: PreparedBody, outcome: Outcome, reason: Reason
     ) -> Answer:
-        headers = _with_prepared(_headers(exchange), prepared)
-
-        async def send() -> StreamedResponse:
-            return await self._send(exchange, headers, prepared)
-
+        send = partial(self._send, exchange, _headers(exchange, prepared), prepared)
         if changes_rights(exchange):
             bucket = ObjectKey(exchange.auth.principal.identity.origin, exchange.bucket, "")
-            return await relay_write(exchange, await self._engine.change_rights(bucket, send), outcome, reason)
+            return await relay_write(await self._engine.change_rights(bucket, send), outcome, reason)
         if not keys:
             return relay(exchange, await send(), outcome, reason)
         written = await self._engine.write(keys, send)
         if written.response.status == 200 and exchange.request.method != "DELETE":
             written.then = partial(self._warm_if_wanted, exchange)
-        return await relay_write(exchange, written, outcome, reason)
+        return await relay_write(written, outcome, reason)
 
     async def _delete_many(
         self, exchange: Exchange, prepared: PreparedBody, outcome: Outcome, reason: Reason
@@ -126,26 +122,26 @@ class Forwarder:
         keys = [ObjectKey(principal.identity.origin, exchange.bucket, name) for name in names]
         for key in keys:
             require(principal, key.path)
-        headers = _with_prepared(_headers(exchange), prepared)
+        headers = _headers(exchange, prepared)
         if not any(name.lower() == "content-md5" for name, _ in headers):
             # Older stores require it; newer clients no longer send it.
             headers.append(("Content-MD5", base64.b64encode(hashlib.md5(document).digest()).decode()))
+        send = partial(
+            self._engine.services.origin.send,
+            principal.identity, "POST", exchange.origin_path, exchange.query, headers,
+            body=bytes(document), payload_hash=hashlib.sha256(document).hexdigest(),
+        )  # fmt: skip
+        return await relay_write(await self._engine.write(keys, send), outcome, reason)
 
-        async def send() -> StreamedResponse:
-            return await self._engine.services.origin.send(
-                principal.identity, "POST", exchange.origin_path, exchange.query, headers,
-                body=bytes(document), payload_hash=hashlib.sha256(document).hexdigest(),
-            )  # fmt: skip
-
-        return await relay_write(exchange, await self._engine.write(keys, send), outcome, reason)
-
-    async def _send(self, exchange: Exchange, headers: list[Header], prepared: PreparedBody | None) -> StreamedResponse:
+    def _send(
+        self, exchange: Exchange, headers: list[Header], prepared: PreparedBody | None
+    ) -> Awaitable[StreamedResponse]:
         send = self._engine.services.origin.send
         identity = exchange.auth.principal.identity
         method, path, query = exchange.request.method, exchange.origin_path, exchange.query
         if prepared is None:
-            return await send(identity, method, path, query, headers)
-        return await send(
+            return send(identity, method, path, query, headers)
+        return send(
             identity, method, path, query, headers,
             body=prepared.chunks() if prepared.whole is None else prepared.whole,
             content_length=prepared.length,
@@ -155,22 +151,24 @@ class Forwarder:
     def _warm_if_wanted(self, exchange: Exchange) -> None:
         key = exchange.key
         assert key is not None
-        rule = self._engine.services.rules.for_path(key.path)
+        rules = self._engine.services.rules
+        rule = rules.only or rules.for_path(key.path)
         if rule.warm_on_write and rule.cache and not exchange.names - {"x-id", "uploadId"}:
             self._warm(exchange)
 
 
-def _headers(exchange: Exchange) -> list[Header]:
-    return [
-        (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in exchange.request.fields.items()
-        if is_forwarded(name)
-    ]
-
-
-def _with_prepared(headers: list[Header], prepared: PreparedBody) -> list[Header]:
-    replaced = {name.lower() for name, _ in prepared.headers} | prepared.dropped
-    return [pair for pair in headers if pair[0].lower() not in replaced] + list(prepared.headers)
+def _headers(exchange: Exchange, prepared: PreparedBody | None = None) -> list[Header]:
+    """The client's headers for the origin, with those of the body in place of the client's own."""
+    replaced: Set[str] = frozenset() if prepared is None else prepared.dropped
+    if prepared is not None and prepared.headers:
+        replaced = replaced | {name.lower() for name, _ in prepared.headers}
+    pairs: list[Header] = []
+    for raw_name, value in exchange.request.fields.items():
+        if is_forwarded(raw_name) and (name := raw_name.decode("latin-1")) not in replaced:
+            pairs.append((name, value.decode("latin-1")))
+    if prepared is not None:
+        pairs += prepared.headers
+    return pairs
 
 
 def _raw(headers: Sequence[Header]) -> RawHeaders:
@@ -192,7 +190,7 @@ def relay(exchange: Exchange, response: StreamedResponse, outcome: Outcome, reas
     return Answer(response.status, _raw(response.headers), content, outcome, reason, length=size, cleanup=let_go)
 
 
-async def relay_write(exchange: Exchange, written: WriteAnswer, outcome: Outcome, reason: Reason) -> Answer:
+async def relay_write(written: WriteAnswer, outcome: Outcome, reason: Reason) -> Answer:
     """The origin's answer to a write: read whole, after the caches forgot the key; streamed if its length is unknown."""
     response = written.response
     headers = _raw(response.headers)

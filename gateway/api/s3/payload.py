@@ -9,7 +9,8 @@ The form announced in x-amz-content-sha256 decides between three ways:
   read whole, verified, and sent as a plain one with an x-amz-checksum-* header. Old origins refuse trailers too.
 
 An empty body has no last piece to hold back, so it is verified before anything is sent. So is a small one, which is gathered
-first: however slow the client is, the origin gets it in one message with its head, and never sees one that is wrong.
+first: however slow the client is, the origin gets it in one message with its head, and never sees one that is wrong. A plain
+one, which is most uploads, is then hashed in one piece.
 
 Sources: "Signature Calculations ... Transferring Payload in Multiple Chunks", "... Including Trailing Headers" and
 "Checking object integrity" in the Amazon S3 documentation; RFC 9112, section 6 for the length of a body.
@@ -44,6 +45,13 @@ REPLACED_HEADERS = frozenset(
 SMALL = 256 * 1024
 """Bytes of the largest body that ``PreparedBody.gather`` is meant for: as many as the server buffers of a request."""
 _MOST_LENGTH_DIGITS = 18
+_ABOUT_BODIES = frozenset(
+    {
+        b"content-encoding", b"content-length", b"content-md5", b"transfer-encoding", b"x-amz-decoded-content-length",
+        b"x-amz-trailer",
+    }
+)  # fmt: skip
+_CHECKSUM = checksums.PREFIX.encode()
 
 
 class PreparedBody:
@@ -54,7 +62,7 @@ class PreparedBody:
     """
 
     def __init__(
-        self, length: int, payload_hash: str, headers: Sequence[Header], source: AsyncIterator[bytes] | Spool
+        self, length: int, payload_hash: str, headers: Sequence[Header], source: AsyncIterator[bytes] | _Plain | Spool
     ) -> None:
         self.length = length
         self.payload_hash = payload_hash
@@ -70,11 +78,15 @@ class PreparedBody:
             S3Error: while iterating, before the last piece: the body does not match its signature or hash. The
                 connection to the origin must then be broken off, and the client gets this error.
         """
-        return self._source.pieces() if isinstance(self._source, Spool) else self._source
+        source = self._source
+        return source.pieces() if isinstance(source, (_Plain, Spool)) else source
 
     async def gather(self) -> None:
         """Read the body into memory, before anything is sent. Raises what ``chunks`` raises."""
-        self.whole = b"".join([piece async for piece in self.chunks()])
+        source = self._source
+        self.whole = (
+            await source.whole() if isinstance(source, _Plain) else b"".join([piece async for piece in self.chunks()])
+        )
 
     def close(self) -> None:
         """Free the spool; may be called again."""
@@ -117,17 +129,23 @@ async def prepare(
         return await _whole(auth, fields, length, receive, spool_place)
     kept = _content_encoding(fields, form)
     if form.chunked:
-        decoder = ChunkDecoder(length, auth.chunk_signer)
-        return await _streamed(length, UNSIGNED_PAYLOAD, kept, _unchunked(decoder, receive))
-    if form is PayloadForm.HASHED:
-        claimed = auth.payload_hash.lower()
-        return await _streamed(length, claimed, kept, _hashed(claimed, length, receive))
-    return await _streamed(length, UNSIGNED_PAYLOAD, kept, _plain(length, receive))
+        pieces = _unchunked(ChunkDecoder(length, auth.chunk_signer), receive)
+        if not length:
+            pieces = _again([piece async for piece in pieces])
+        return PreparedBody(length, UNSIGNED_PAYLOAD, kept, pieces)
+    claimed = auth.payload_hash.lower() if form is PayloadForm.HASHED else ""
+    prepared = PreparedBody(length, claimed or UNSIGNED_PAYLOAD, kept, _Plain(receive, length, claimed))
+    if not length:
+        await prepared.gather()
+    return prepared
 
 
 def _fields(headers: Sequence[RawHeader]) -> dict[str, str]:
+    """The headers that say what the body is."""
     fields: dict[str, str] = {}
     for raw_name, raw_value in headers:
+        if raw_name not in _ABOUT_BODIES and not raw_name.startswith(_CHECKSUM):
+            continue
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1").strip()
         fields[name] = f"{fields[name]},{value}" if name in fields else value
     return fields
@@ -146,18 +164,12 @@ def _length(fields: Mapping[str, str], form: PayloadForm, uploads: bool) -> int:
 
 
 def _content_encoding(fields: Mapping[str, str], form: PayloadForm) -> list[Header]:
-    codings = [coding.strip() for coding in fields.get("content-encoding", "").split(",")]
+    if "content-encoding" not in fields:
+        return []
+    codings = [coding.strip() for coding in fields["content-encoding"].split(",")]
     # Without chunks, "aws-chunked" is part of the object's own encoding.
     kept = [coding for coding in codings if coding and not (form.chunked and coding.lower() == "aws-chunked")]
     return [("Content-Encoding", ",".join(kept))] if kept else []
-
-
-async def _streamed(
-    length: int, payload_hash: str, headers: Sequence[Header], source: AsyncIterator[bytes]
-) -> PreparedBody:
-    if not length:
-        source = _again([piece async for piece in source])
-    return PreparedBody(length, payload_hash, headers, source)
 
 
 async def _again(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
@@ -165,32 +177,66 @@ async def _again(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _plain(length: int, receive: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    left = length
-    async for piece in receive:
-        left -= len(piece)
-        if left < 0:
-            break
-        if piece:
-            yield piece
-    if left:
-        raise S3Error("IncompleteBody")
+class _Plain:
+    """A body that is sent as it came.
 
+    Args:
+        receive: its pieces.
+        length: of all of them, in bytes.
+        claimed: their SHA-256 in lower-case hex, or empty if it is not known.
+    """
 
-async def _hashed(claimed: str, length: int, receive: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    seen, held = sha256(), b""
-    async for piece in _plain(length, receive):
-        seen.update(piece)
+    def __init__(self, receive: AsyncIterator[bytes], length: int, claimed: str) -> None:
+        self._receive = receive
+        self._length = length
+        self._claimed = claimed
+
+    async def whole(self) -> bytes:
+        """All bytes. Raises what ``pieces`` raises."""
+        pieces, left = [], self._length
+        async for piece in self._receive:
+            pieces.append(piece)
+            left -= len(piece)
+            if left < 0:
+                break
+        if left:
+            raise S3Error("IncompleteBody")
+        whole = b"".join(pieces)
+        if self._claimed:
+            self._require(sha256(whole).hexdigest())
+        return whole
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The bytes as they arrive; with a hash, the last piece once it is verified.
+
+        Raises:
+            S3Error: IncompleteBody, XAmzContentSHA256Mismatch.
+        """
+        seen, held, left = sha256(), b"", self._length
+        async for piece in self._receive:
+            left -= len(piece)
+            if left < 0:
+                break
+            if not self._claimed:
+                yield piece
+                continue
+            seen.update(piece)
+            if held:
+                yield held
+            held = piece
+        if left:
+            raise S3Error("IncompleteBody")
+        if self._claimed:
+            self._require(seen.hexdigest())
         if held:
             yield held
-        held = piece
-    if seen.hexdigest() != claimed:
-        raise S3Error(
-            "XAmzContentSHA256Mismatch",
-            extra={"ClientComputedContentSHA256": claimed, "S3ComputedContentSHA256": seen.hexdigest()},
-        )
-    if held:
-        yield held
+
+    def _require(self, found: str) -> None:
+        if found != self._claimed:
+            raise S3Error(
+                "XAmzContentSHA256Mismatch",
+                extra={"ClientComputedContentSHA256": self._claimed, "S3ComputedContentSHA256": found},
+            )
 
 
 async def _unchunked(decoder: ChunkDecoder, receive: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Sequence
+from functools import cache, lru_cache
 
 from gateway.api.s3.answer import Answer, RawHeaders
 from gateway.api.s3.errors import AboutCached
@@ -28,7 +29,7 @@ from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, Version,
 from gateway.engine.objects.reads import Forward, Relay
 from gateway.fleet.membership import Membership
 from gateway.fleet.peers import Peers, PeerUnavailable
-from gateway.metrics import RELAYED
+from gateway.metrics import RELAYED, LoopSum
 from gateway.model import peer_objects as wire
 from gateway.model.errors import S3_CODES, LarderError, OriginUnavailable
 from gateway.model.fleet import Node
@@ -43,6 +44,8 @@ from gateway.policies.ring import Ring, path_key
 
 _ASKED = 2
 """Nodes that are asked for one object: its home and one successor."""
+_NAMES_KEPT = 2048
+"""Names of headers whose form for clients is kept; there are few."""
 _RESUMES = 3
 """Times that the rest of a body is requested from the origin after a node broke off."""
 log = logging.getLogger("larder.s3")
@@ -181,7 +184,7 @@ class RelayedReads:
         except BaseException:
             response.abort()
             raise
-        RELAYED.labels("forwarded" if isinstance(answer, Forward) else "answered").inc()
+        _relays("forwarded" if isinstance(answer, Forward) else "answered").inc()
         if isinstance(answer, AboutCached):
             raise answer
         return answer
@@ -213,11 +216,15 @@ class RelayedReads:
         key = exchange.key
         assert key is not None
         found = _version(response)
-        rest = None
         if found is not None:
             (_, whole), (start, stop) = found
             answer.span = (start, stop, whole)
-            rest = self._rest(key, exchange.auth.principal, *found)
+        body = None if size is None else response.at_once(size)
+        if body is not None:
+            response.release()
+            answer.content, answer.length = body, len(body)
+            return answer
+        rest = None if found is None else self._rest(key, exchange.auth.principal, *found)
         stream = ByteStream(response, size, rest)
         stream.resumes = _RESUMES
         answer.content, answer.length = _relayed(stream), size or 0
@@ -298,10 +305,22 @@ def _version(response: StreamedResponse) -> tuple[Version, tuple[int, int]] | No
 
 def _raw(response: StreamedResponse) -> RawHeaders:
     return [
-        (name.lower().encode("latin-1"), value.encode("latin-1"))
-        for name, value in relayable(response.headers)
-        if not name.lower().startswith("x-larder-")
+        (name, value.encode("latin-1"))
+        for told, value in relayable(response.headers)
+        if (name := _raw_name(told)) is not None
     ]
+
+
+@lru_cache(maxsize=_NAMES_KEPT)
+def _raw_name(name: str) -> bytes | None:
+    """The name of a header for the client; ``None`` if it is between nodes."""
+    lowered = name.lower()
+    return None if lowered.startswith("x-larder-") else lowered.encode("latin-1")
+
+
+@cache  # one for each event
+def _relays(event: str) -> LoopSum:
+    return LoopSum(RELAYED.labels(event))
 
 
 async def _error(response: StreamedResponse, code: str, told: wire.CacheStatus) -> AboutCached:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
@@ -37,7 +37,6 @@ from gateway.model.keys import Principal
 from gateway.policies.batch import BatchMode
 from gateway.policies.datasets import CachingMode
 from gateway.server.refusals import Scope, Send
-from gateway.server.send import SendTimer
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
 
@@ -166,20 +165,12 @@ class BatchEndpoint:
     Args:
         batches: of this worker.
         planned: the plan.
-        note_read: told of each answer that came from this node's cache alone: items, bytes and seconds.
         accounting: of all answers.
     """
 
-    def __init__(
-        self,
-        batches: Batches,
-        planned: Planned,
-        note_read: Callable[[int, int, float], None],
-        accounting: BatchAccounting,
-    ) -> None:
+    def __init__(self, batches: Batches, planned: Planned, accounting: BatchAccounting) -> None:
         self._batches = batches
         self._planned = planned
-        self._note_read = note_read
         self._accounting = accounting
 
     @staticmethod
@@ -229,7 +220,7 @@ class BatchEndpoint:
             return
         fields = dict(scope["headers"])
         as_tar = batch_tar.MEDIA_TYPE in fields.get(b"accept", b"").decode("latin-1")
-        timer, options = SendTimer(scope), SendOptions(counted)
+        options = SendOptions(counted)
         headers = headers_of([("content-type", batch_tar.MEDIA_TYPE if as_tar else MEDIA_TYPE)])
         headers += self._directives(content, plan)
         answer: Answer
@@ -245,8 +236,7 @@ class BatchEndpoint:
         elif as_tar:
             await batch_tar.send_tar(scope, send, ask, answer, Framing(self._batches.fetches, options), headers)
         elif isinstance(answer, Resident):
-            size = await send_resident(scope, send, ask, answer, headers, options)
-            self._note_read(len(answer.positions), size, timer.seconds)
+            await send_resident(scope, send, ask, answer, headers, options)
         else:
             await send_frames(scope, send, ask, answer, Framing(self._batches.fetches, options), headers)
 

@@ -76,8 +76,8 @@ TOO_LARGE = "too large for a batch; request its blob"
 
 async def send_resident(
     scope: Scope, send: Send, ask: BatchAsk, opened: Resident, headers: RawHeaders, options: SendOptions = TO_CLIENTS
-) -> int:
-    """Send the index form and close the files; returns the bytes of the items.
+) -> None:
+    """Send the index form and close the files.
 
     Raises:
         BrokenBody: a file was truncated after it was opened; the connection must be broken.
@@ -91,7 +91,6 @@ async def send_resident(
         pieces: list[Piece] = [head, *[(file.fd, 0, file.size) for file in opened.files], end]
         await send_pieces(scope, send, pieces)
         options.tally.delivered("hit", len(opened.files), size)
-        return size
     except LarderError as failure:
         raise BrokenBody(str(failure)) from failure
     finally:

@@ -6,16 +6,13 @@ A registration belongs to a tenant. Other tenants cannot find out that it exists
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import ValidationError
+from fastapi import Depends, Query, Request, Response
 from pydantic_core import to_json
-from starlette.requests import ClientDisconnect
 
 from gateway import metrics
 from gateway.api.v1.documents import (
@@ -27,33 +24,32 @@ from gateway.api.v1.documents import (
     Items,
     SourceRequest,
 )
-from gateway.api.v1.identity import Caller, Identities
+from gateway.api.v1.identity import Caller
 from gateway.api.v1.openapi import REGISTER_BODY
+from gateway.api.v1.requests import WITHOUT_BODY, Asking, parsed, v1_router
 from gateway.config import Settings
-from gateway.edge.problems import invalid_request, refusals
+from gateway.edge.endpoints import of_state
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.space.planned import Planned
 from gateway.model.datasets import ApiError, UnknownDataset, check_name
-from gateway.model.errors import ClientGone, LarderError
+from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, Principal, is_bucket_name
 from gateway.origin.client import OriginClient
+from gateway.server.received import request_body
 from gateway.store.datasets.incoming import Incoming, incoming
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import DigestSource
 
-_LARGEST_JSON = 64 * 1024
 _PIECE = 250
 _BY_CONTENT = "register it as {name}-{first 16 digits of its id}, which is unique, and expires when unused"
-PROBLEMS = refusals(
-    {
-        400: "InvalidRequest, InvalidDigestFile, IndexOutOfRange, or S3's codes for a malformed signature",
-        403: "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed",
-        404: "UnknownDataset",
-        409: "Conflict: the name is that of another dataset's content",
-        413: "TooLarge",
-        503: "SlowDown, ServiceUnavailable; try again after Retry-After seconds",
-    }
-)
+MEANINGS = {
+    400: "InvalidRequest, InvalidDigestFile, IndexOutOfRange, or S3's codes for a malformed signature",
+    404: "UnknownDataset",
+    409: "Conflict: the name is that of another dataset's content",
+    413: "TooLarge",
+    503: "SlowDown, ServiceUnavailable; try again after Retry-After seconds",
+}
+"""Codes of refusals by status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +70,15 @@ class DatasetService:
 
     def __init__(
         self,
-        identities: Identities,
         registrations: Registrations,
         origin: OriginClient,
         bounds: Bounds,
         planned: Planned,
     ) -> None:
-        self._identities = identities
         self._planned = planned
         self._registrations = registrations
         self._origin = origin
         self._bounds = bounds
-
-    def admit(self, request: Request) -> Caller:
-        """The verified caller of a request."""
-        return self._identities.admit(request.scope)
 
     async def found(self, principal: Principal, name_or_id: str) -> Registration:
         """One of the caller's datasets.
@@ -181,7 +171,7 @@ class DatasetService:
         announced = request.headers.get("content-length", "")
         if announced.isdigit():
             file.expect(int(announced))
-        async for piece in _body(request):
+        async for piece in request_body(request.receive):
             await file.write(piece)
         await file.complete()
         caller.confirm(file.fingerprint)
@@ -217,73 +207,17 @@ def _refused(status: int, where: str) -> ApiError:
     )
 
 
-async def _body(request: Request) -> AsyncIterator[bytes]:
-    try:
-        async for piece in request.stream():
-            if piece:
-                yield piece
-    except ClientDisconnect:
-        raise ClientGone("the client left before its request was complete") from None
-
-
 async def _source(caller: Caller, request: Request) -> ObjectKey:
     """The object named by a JSON body."""
-    text = b""
-    async for piece in _body(request):
-        text += piece
-        if len(text) > _LARGEST_JSON:
-            raise ApiError("TooLarge", f"A JSON body may have at most {_LARGEST_JSON} bytes.")
-    caller.confirm_body(text)
-    try:
-        address = SourceRequest.model_validate_json(text).source
-    except ValidationError as error:
-        raise invalid_request(error.errors()) from None
+    address = (await parsed(request, caller, SourceRequest)).source
     bucket, _, key = address.removeprefix("s3://").partition("/")
     if not is_bucket_name(bucket) or len(key.encode()) > 1024:
         raise ApiError("InvalidRequest", f"source: {quote(address, safe=':/')[:200]} is not the address of an object.")
     return ObjectKey(caller.principal.identity.origin, bucket, key)
 
 
-def _service(request: Request) -> DatasetService:
-    service: DatasetService = request.app.state.datasets
-    return service
-
-
-Service = Annotated[DatasetService, Depends(_service)]
-
-
-async def _caller(request: Request, service: Service) -> Caller:
-    return service.admit(request)
-
-
-Asking = Annotated[Caller, Depends(_caller)]
-
-
-async def _without_body(request: Request, caller: Asking) -> None:
-    async for _ in _body(request):
-        raise ApiError("InvalidRequest", f"A {request.method} of this address takes no body.")
-    caller.confirm_body(b"")
-
-
-def _parameters(*known: str) -> Callable[[Request], Awaitable[None]]:
-    async def check(request: Request) -> None:
-        given = [name for name, _ in request.query_params.multi_items()]
-        for name in given:
-            if name not in known:
-                there = f"known: {', '.join(known)}" if known else "none is allowed"
-                raise ApiError("InvalidRequest", f"Unknown parameter {name[:64]!r}; {there}.")
-            if given.count(name) > 1:
-                raise ApiError("InvalidRequest", f"The parameter {name} appears more than once.")
-
-    return check
-
-
-def checks(*parameters: str, body: bool = False) -> list[Any]:
-    """Dependencies of an endpoint: the caller is verified before the parameters and the body are checked."""
-    return [Depends(_caller), Depends(_parameters(*parameters)), *([] if body else [Depends(_without_body)])]
-
-
-router = APIRouter(prefix="/v1", tags=["datasets"], responses=PROBLEMS)
+Service = Annotated[DatasetService, Depends(of_state("datasets"))]
+router = v1_router("datasets", MEANINGS)
 
 
 @router.put(
@@ -291,7 +225,6 @@ router = APIRouter(prefix="/v1", tags=["datasets"], responses=PROBLEMS)
     summary="Register a dataset",
     responses={201: {"model": Dataset, "description": "The name is new"}},
     openapi_extra={"requestBody": REGISTER_BODY},
-    dependencies=checks("caching", "by_content", body=True),
 )
 async def register_dataset(
     name: str,
@@ -317,30 +250,25 @@ async def register_dataset(
     return service.describe(registration)
 
 
-@router.get("/datasets", summary="List datasets", dependencies=checks())
+@router.get("/datasets", summary="List datasets", dependencies=WITHOUT_BODY)
 async def list_datasets(caller: Asking, service: Service) -> Datasets:
     """The datasets of the caller's tenant."""
     return await service.list(caller.principal)
 
 
-@router.get("/datasets/{name}", summary="Show a dataset", dependencies=checks())
+@router.get("/datasets/{name}", summary="Show a dataset", dependencies=WITHOUT_BODY)
 async def show_dataset(name: str, caller: Asking, service: Service) -> Dataset:
     """One dataset by its name or its id."""
     return service.describe(await service.found(caller.principal, name))
 
 
-@router.delete("/datasets/{name}", summary="Remove a dataset", status_code=204, dependencies=checks())
+@router.delete("/datasets/{name}", summary="Remove a dataset", status_code=204, dependencies=WITHOUT_BODY)
 async def remove_dataset(name: str, caller: Asking, service: Service) -> None:
     """Forget a name. Nothing changes at the origin, and cached items stay until their space is needed."""
     await service.remove(caller.principal, name)
 
 
-@router.get(
-    "/datasets/{name}/items",
-    summary="List items",
-    response_model=Items,
-    dependencies=checks("start", "count"),
-)
+@router.get("/datasets/{name}/items", summary="List items", response_model=Items, dependencies=WITHOUT_BODY)
 async def list_items(
     name: str,
     caller: Asking,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends
 from pydantic import BaseModel, Field
 
-from gateway.api.v1.identity import Identities
-from gateway.edge.problems import refusals
+from gateway.api.v1.requests import WITHOUT_BODY, v1_router
+from gateway.edge.endpoints import of_state
 from gateway.fleet.membership import Membership
-from gateway.model.datasets import ApiError
 from gateway.model.fleet import NodeState
 from gateway.policies.ring import RING
 from gateway.server.local import LocalAddress
@@ -43,70 +42,15 @@ class Fleet(BaseModel):
     unix_socket: UnixSocket | None = Field(description="where the node that answers listens for clients on its machine")
 
 
-class FleetService:
-    """Implements the endpoint.
-
-    Args:
-        identities: verifies callers.
-        membership: of this node.
-        local: this node's unix socket, if it has one.
-    """
-
-    def __init__(self, identities: Identities, membership: Membership, local: LocalAddress | None) -> None:
-        self._identities = identities
-        self._membership = membership
-        self._local = None if local is None else UnixSocket(**local._asdict())
-
-    async def admit(self, request: Request) -> None:
-        """Admit any verified caller.
-
-        Raises:
-            S3Error: the caller is not verified.
-            ApiError: InvalidRequest if there is a body or a parameter.
-        """
-        caller = self._identities.admit(request.scope)
-        if request.query_params:
-            raise ApiError("InvalidRequest", "This address takes no parameters.")
-        async for piece in request.stream():
-            if piece:
-                raise ApiError("InvalidRequest", "A GET of this address takes no body.")
-        caller.confirm_body(b"")
-
-    def show(self) -> Fleet:
-        """The document."""
-        fleet = self._membership
-        nodes = [
-            FleetNode(id=node.id, address=node.address, capacity=node.capacity, state=node.state)
-            for node in fleet.nodes.values()
-        ]
-        return Fleet(zone=fleet.zone, ring=RING, version=fleet.version, nodes=nodes, unix_socket=self._local)
+router = v1_router("fleet", {400: "InvalidRequest, or S3's codes for a malformed signature"})
 
 
-def _service(request: Request) -> FleetService:
-    service: FleetService = request.app.state.fleet
-    return service
-
-
-Service = Annotated[FleetService, Depends(_service)]
-
-
-async def _admitted(request: Request, service: Service) -> None:
-    await service.admit(request)
-
-
-router = APIRouter(
-    prefix="/v1",
-    tags=["fleet"],
-    responses=refusals(
-        {
-            400: "InvalidRequest, or S3's codes for a malformed signature",
-            403: "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed",
-        }
-    ),
-)
-
-
-@router.get("/fleet", summary="Show the fleet", dependencies=[Depends(_admitted)])
-async def show_fleet(service: Service) -> Fleet:
+@router.get("/fleet", summary="Show the fleet", dependencies=WITHOUT_BODY)
+async def show_fleet(
+    fleet: Annotated[Membership, Depends(of_state("membership"))],
+    local: Annotated[LocalAddress | None, Depends(of_state("local"))],
+) -> Fleet:
     """The nodes of this zone: the input of the client's ring."""
-    return service.show()
+    nodes = [FleetNode.model_validate(node, from_attributes=True) for node in fleet.nodes.values()]
+    socket = None if local is None else UnixSocket(**local._asdict())
+    return Fleet(zone=fleet.zone, ring=RING, version=fleet.version, nodes=nodes, unix_socket=socket)

@@ -12,16 +12,17 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from gateway.api.v1.batch import check_rights
-from gateway.api.v1.datasets import PROBLEMS, Asking, Service, checks
+from gateway.api.v1.datasets import MEANINGS, Service
+from gateway.api.v1.requests import WITHOUT_BODY, Asking, v1_router
 from gateway.model.datasets import ApiError
 
 MOST_KEYS = 1 << 20
 _KEY = 8
 
-router = APIRouter(prefix="/v1", tags=["datasets"], responses=PROBLEMS)
+router = v1_router("datasets", MEANINGS)
 
 
 @router.get(
@@ -34,7 +35,7 @@ router = APIRouter(prefix="/v1", tags=["datasets"], responses=PROBLEMS)
             "description": "an eight-byte key per item, unsigned, little-endian",
         }
     },
-    dependencies=checks("start", "count"),
+    dependencies=WITHOUT_BODY,
 )
 async def show_homes(
     name: str,

@@ -7,14 +7,16 @@ sequence, and the client sends everything; so nothing has to survive a restart.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from pydantic import BaseModel, Field
 
-from gateway.api.v1.identity import Caller, Identities
+from gateway.api.v1.identity import Caller
+from gateway.api.v1.requests import Asking, body_of, v1_router
+from gateway.edge.endpoints import of_state
 from gateway.edge.importance import Find, taken
-from gateway.edge.problems import RETRY, refusals
+from gateway.edge.problems import RETRY
 from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import Jobs
@@ -25,9 +27,9 @@ from gateway.server.received import Receive, whole_body
 from gateway.store.datasets.content import Content
 
 MEDIA_TYPE = "application/octet-stream"
+_BINARY = {"type": "string", "format": "binary"}
 _MEANINGS = {
     400: "InvalidRequest, naming the field, or S3's codes for a malformed signature",
-    403: "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed",
     404: "UnknownJob, UnknownDataset: register it again",
     409: "UnknownBase: `sequence` is that of the part which is here, 0 for none; send a whole part",
     413: "TooLarge",
@@ -46,21 +48,15 @@ class ImportanceService:
     """Implements the endpoint.
 
     Args:
-        identities: verifies callers.
         jobs: of the zone.
         find: returns a tenant's dataset by name or id.
         exchange: applies parts.
     """
 
-    def __init__(self, identities: Identities, jobs: Jobs, find: Find, exchange: ScoreExchange) -> None:
-        self._identities = identities
+    def __init__(self, jobs: Jobs, find: Find, exchange: ScoreExchange) -> None:
         self._jobs = jobs
         self._find = find
         self._exchange = exchange
-
-    def admit(self, request: Request) -> Caller:
-        """The verified caller of a request."""
-        return self._identities.admit(request.scope)
 
     async def take(self, caller: Caller, job: str, dataset: str, receive: Receive) -> ImportanceTaken:
         """Apply a part.
@@ -97,29 +93,19 @@ class ImportanceService:
         return registration.content
 
 
-def _service(request: Request) -> ImportanceService:
-    service: ImportanceService = request.app.state.importance
-    return service
+Service = Annotated[ImportanceService, Depends(of_state("importance"))]
+router = v1_router("jobs", _MEANINGS)
 
 
-Service = Annotated[ImportanceService, Depends(_service)]
-_BODY: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
-}
-
-router = APIRouter(prefix="/v1", tags=["jobs"], responses=refusals(_MEANINGS))
-
-
-@router.put("/jobs/{job}/importance", summary="Send the importance of items", openapi_extra=_BODY)
+@router.put(
+    "/jobs/{job}/importance", summary="Send the importance of items", openapi_extra=body_of(MEDIA_TYPE, _BINARY)
+)
 async def send_importance(
     job: str,
     dataset: Annotated[str, Query(description="the dataset's id", examples=["9f86d081884c7d659a2feaa0c55ad015..."])],
     request: Request,
+    caller: Asking,
     service: Service,
 ) -> ImportanceTaken:
     """Scores that changed since an earlier part, and the items of the next epoch's list. Repeating a part changes nothing."""
-    caller = service.admit(request)
-    unknown = [name for name in request.query_params if name != "dataset"]
-    if unknown:
-        raise ApiError("InvalidRequest", f"Unknown parameter {unknown[0][:64]!r}.")
     return await service.take(caller, job, dataset, request.receive)

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from gateway.edge.pipelines import PipelineDocument
 from gateway.policies.datasets import MOST_UNITS
-from gateway.policies.space.plan import Phase
+from gateway.policies.space.orders import Phase
 
 _NAME = r"^[A-Za-z0-9._-]{1,128}$"
 _COUNT = Annotated[int, Field(ge=0, le=2**53)]
@@ -91,6 +91,15 @@ class MarkMetrics(StageMetrics):
     )
 
 
+class ReadMetrics(_StrictModel):
+    """Results that a rank's workers read from the cache, and what they spent on it."""
+
+    num_elements: int = Field(ge=1, le=2**53, description="elements whose reading was timed", examples=[1000])
+    bytes: _COUNT = Field(description="size of these elements, as stored", examples=[27_648_000])
+    seconds: _TIME = Field(description="from the request to the decoded element, of all together", examples=[0.41])
+    busy: _TIME = Field(description="of these, seconds in which a processor worked for it", examples=[0.17])
+
+
 class ProfileReport(_StrictModel):
     """The costs of a rank's pipeline, over its latest elements."""
 
@@ -99,6 +108,7 @@ class ProfileReport(_StrictModel):
     cache: _STAGE | None = Field(None, description="the mark that was stored or read; null: everything was computed")
     end: StageMetrics = Field(description="the last stage before shuffle and batch")
     marks: list[MarkMetrics] = Field(default_factory=list, max_length=MOST_MARKS, description="in their order")
+    read: ReadMetrics | None = Field(None, description="the results that were read; null: none was timed")
 
     @field_validator("marks")
     @classmethod

@@ -12,13 +12,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Request, Response
-from pydantic import BaseModel, ValidationError
+from fastapi import Depends, Path, Request, Response
+from pydantic import BaseModel
 
 from gateway import metrics
-from gateway.api.v1.identity import Caller, Identities
 from gateway.api.v1.job_documents import (
     Directives,
     EpochOrder,
@@ -34,8 +33,10 @@ from gateway.api.v1.job_documents import (
 )
 from gateway.api.v1.pipeline_advice import PipelineAdvice
 from gateway.api.v1.plan_document import plan_document
+from gateway.api.v1.requests import WITHOUT_BODY, Asking, body_of, parsed, v1_router
+from gateway.edge.endpoints import of_state
 from gateway.edge.importance import Find
-from gateway.edge.problems import RETRY, invalid_request, refusals
+from gateway.edge.problems import RETRY
 from gateway.engine.space.planned import Planned
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
@@ -45,24 +46,19 @@ from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
 from gateway.policies.datasets import CachingMode
 from gateway.policies.space.chunk_order import Opening
-from gateway.policies.space.plan import JobOrder, Phase
+from gateway.policies.space.orders import JobOrder, Phase
 from gateway.policies.space.probing import PhaseTotals, times
-from gateway.server.received import request_body
 from gateway.store.datasets.opened import Registration
 
-LARGEST_BODY = 64 * 1024
 _AT_HAND = 0.5
 """Seconds that an answer waits for a registration, which may have to be copied from another node; the copy continues."""
 _MEANINGS = {
     400: "InvalidRequest, naming the field, or S3's codes for a malformed signature",
-    403: "AccessDenied, SignatureDoesNotMatch, InvalidAccessKeyId, RequestTimeTooSkewed",
     404: "UnknownJob: register it again; UnknownDataset",
     409: "JobConflict: the name is taken by a job with another dataset",
     413: "TooLarge",
     503: "ServiceUnavailable: Redis cannot be reached; continue, and try again after Retry-After seconds",
 }
-
-T = TypeVar("T", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +79,13 @@ class JobParts:
 class JobService:
     """Implements the endpoints."""
 
-    def __init__(self, identities: Identities, parts: JobParts) -> None:
-        self._identities = identities
+    def __init__(self, parts: JobParts) -> None:
         self._jobs = parts.jobs
         self._planned = parts.planned
         self._find = parts.find
         self._heartbeat = parts.heartbeat
         self._plans = parts.plans
         self._advice = parts.advice
-
-    def admit(self, request: Request) -> Caller:
-        """The verified caller of a request."""
-        return self._identities.admit(request.scope)
 
     async def register(self, principal: Principal, asked: JobRequest) -> tuple[JobJoined, bool]:
         """Register a job, or join an existing one. Returns its document, and whether the job is new."""
@@ -214,7 +205,7 @@ class JobService:
         order = self._plans.job(record.tenant, record.job)
         if order is None:
             order = JobOrder(record.caching != "off", Phase.STEADY)
-        miss, hit = times(self._plans.plan.memory, record.key, known.totals)
+        miss, hit = times(self._plans.plan.memory.probe(record.key), known.totals)
         joined = datetime.fromtimestamp(known.joined_at, UTC).isoformat(timespec="milliseconds")
         return Job(
             job=record.job,
@@ -289,45 +280,7 @@ async def _counted(kind: str) -> AsyncIterator[None]:
     metrics.JOB_REQUESTS.labels(kind, "done").inc()
 
 
-async def _said(request: Request, caller: Caller, kind: type[T]) -> T:
-    """Parse and validate the body."""
-    text = b""
-    async for piece in request_body(request.receive):
-        text += piece
-        if len(text) > LARGEST_BODY:
-            raise ApiError("TooLarge", f"The body may have at most {LARGEST_BODY} bytes.")
-    caller.confirm_body(text)
-    try:
-        return kind.model_validate_json(text)
-    except ValidationError as error:
-        raise invalid_request(error.errors()) from None
-
-
-def _service(request: Request) -> JobService:
-    service: JobService = request.app.state.jobs
-    return service
-
-
-Service = Annotated[JobService, Depends(_service)]
-
-
-async def _caller(request: Request, service: Service) -> Caller:
-    caller = service.admit(request)
-    if request.query_params:
-        raise ApiError(
-            "InvalidRequest", f"Unknown parameter {next(iter(request.query_params))[:64]!r}; none is allowed."
-        )
-    return caller
-
-
-Asking = Annotated[Caller, Depends(_caller)]
-
-
-async def _without_body(request: Request, caller: Asking) -> None:
-    async for piece in request_body(request.receive):
-        if piece:
-            raise ApiError("InvalidRequest", f"A {request.method} of this address takes no body.")
-    caller.confirm_body(b"")
+Service = Annotated[JobService, Depends(of_state("jobs"))]
 
 
 def _takes(model: type[BaseModel]) -> dict[str, Any]:
@@ -341,10 +294,10 @@ def _takes(model: type[BaseModel]) -> dict[str, Any]:
             return inlined(parts[name]) if name else {key: inlined(value) for key, value in node.items()}
         return [inlined(each) for each in node] if isinstance(node, list) else node
 
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": inlined(schema)}}}}
+    return body_of("application/json", inlined(schema))
 
 
-router = APIRouter(prefix="/v1", tags=["jobs"], responses=refusals(_MEANINGS))
+router = v1_router("jobs", _MEANINGS)
 
 
 @router.post(
@@ -356,26 +309,26 @@ router = APIRouter(prefix="/v1", tags=["jobs"], responses=refusals(_MEANINGS))
 async def register_job(request: Request, response: Response, caller: Asking, service: Service) -> JobJoined:
     """Every rank registers the same name: the first is answered 201, the others 200."""
     async with _counted("register"):
-        joined, new = await service.register(caller.principal, await _said(request, caller, JobRequest))
+        joined, new = await service.register(caller.principal, await parsed(request, caller, JobRequest))
     response.status_code = 201 if new else 200
     return joined
 
 
-@router.get("/jobs", summary="List jobs", dependencies=[Depends(_without_body)])
+@router.get("/jobs", summary="List jobs", dependencies=WITHOUT_BODY)
 async def list_jobs(caller: Asking, service: Service) -> JobList:
     """List the jobs of the caller's tenant."""
     async with _counted("show"):
         return await service.list(caller.principal)
 
 
-@router.get("/jobs/{job}", summary="Show a job", dependencies=[Depends(_without_body)])
+@router.get("/jobs/{job}", summary="Show a job", dependencies=WITHOUT_BODY)
 async def show_job(job: str, caller: Asking, service: Service) -> Job:
     """Show the state of a job."""
     async with _counted("show"):
         return await service.show(caller.principal, job)
 
 
-@router.delete("/jobs/{job}", summary="Remove a job", status_code=204, dependencies=[Depends(_without_body)])
+@router.delete("/jobs/{job}", summary="Remove a job", status_code=204, dependencies=WITHOUT_BODY)
 async def remove_job(job: str, caller: Asking, service: Service) -> None:
     """Report that a job has ended. Jobs that send no heartbeats expire."""
     async with _counted("remove"):
@@ -386,7 +339,7 @@ async def remove_job(job: str, caller: Asking, service: Service) -> None:
 async def report_progress(job: str, request: Request, caller: Asking, service: Service) -> HeartbeatTaken:
     """Report one rank's position and times; the answer has its directives."""
     async with _counted("heartbeat"):
-        return await service.beat(caller.principal, job, await _said(request, caller, Heartbeat))
+        return await service.beat(caller.principal, job, await parsed(request, caller, Heartbeat))
 
 
 @router.post("/jobs/{job}/epochs/{epoch}", summary="Agree on the order of an epoch", openapi_extra=_takes(EpochRequest))
@@ -399,18 +352,18 @@ async def agree_on_order(
 ) -> EpochOrder:
     """The order of chunks that all ranks of the job follow in this epoch. The first proposal decides it."""
     async with _counted("order"):
-        said = await _said(request, caller, EpochRequest)
+        said = await parsed(request, caller, EpochRequest)
         return await service.order(caller.principal, job, epoch, said.order)
 
 
-@router.get("/pipelines", summary="List pipelines", dependencies=[Depends(_without_body)])
+@router.get("/pipelines", summary="List pipelines", dependencies=WITHOUT_BODY)
 async def list_pipelines(caller: Asking, service: Service) -> PipelineList:
     """The pipelines of the caller's jobs: what stages cost, where they cache and why, and workers over time."""
     async with _counted("show"):
         return await service.pipelines(caller.principal)
 
 
-@router.get("/plan", summary="Show the plan", dependencies=[Depends(_without_body)])
+@router.get("/plan", summary="Show the plan", dependencies=WITHOUT_BODY)
 async def show_plan(caller: Asking, service: Service) -> PlanDocument:
     """The plan for the caller's datasets and jobs, the inputs of its decisions, and recent changes."""
     async with _counted("plan"):

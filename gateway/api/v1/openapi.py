@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
-
-from fastapi import FastAPI
 
 from gateway.edge.problems import CONTENT
 
@@ -165,13 +164,6 @@ DATA_PATHS: dict[str, Any] = {
 }
 
 
-def describe_data_paths(app: FastAPI) -> None:
-    """Add the data paths to the application's OpenAPI document."""
-    generate = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = generate()
-        document["paths"].update(DATA_PATHS)
-        return document
-
-    app.openapi = openapi  # type: ignore[method-assign]
+def with_data_paths(document: Mapping[str, Any]) -> dict[str, Any]:
+    """An OpenAPI document with the data paths."""
+    return {**document, "paths": {**document["paths"], **DATA_PATHS}}

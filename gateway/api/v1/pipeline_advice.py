@@ -22,6 +22,7 @@ from gateway.policies.pools import results_pool
 from gateway.policies.space.autocache import COMPUTE, CacheReason, StageProfile
 from gateway.policies.space.autoscale import TrainerReport
 from gateway.policies.space.cache_mode import CacheDecision, PipelineProfile
+from gateway.policies.space.read_model import ReadSums
 from gateway.policies.space.results_space import results_room
 
 
@@ -103,7 +104,7 @@ def profile_of(said: ProfileReport, epoch: int, items: int, pool: Callable[[str]
         items: of the dataset.
         pool: the name of the pool of a fingerprint's results.
     """
-    per_item = items / said.items
+    per_item, read = items / said.items, said.read
 
     def point(metrics: StageMetrics) -> StageProfile:
         count = metrics.num_elements
@@ -118,4 +119,5 @@ def profile_of(said: ProfileReport, epoch: int, items: int, pool: Callable[[str]
         marks=tuple(map(point, said.marks)),
         pools={mark.stage: pool(mark.fingerprint) for mark in said.marks if mark.fingerprint},
         workers=said.workers,
+        read=None if read is None else ReadSums(read.num_elements, read.bytes, read.seconds, read.busy),
     )

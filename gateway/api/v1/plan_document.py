@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gateway.api.v1.job_documents import ChunksInForce, ImportanceInForce, PlanDocument, PlannedDataset, PlannedJob
-from gateway.policies.space.plan import ImportanceOrder, Plan
+from gateway.policies.space.orders import ImportanceOrder
+from gateway.policies.space.plan import Plan
 
 
 def plan_document(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl
@@ -35,7 +35,7 @@ from gateway.model.results import (
 )
 from gateway.server.cycle import Piece
 from gateway.server.refusals import Scope, Send
-from gateway.server.send import SendTimer, send_pieces
+from gateway.server.send import send_pieces
 from gateway.store.datasets.opened import Registration
 from gateway.store.items import ItemFile
 
@@ -81,12 +81,10 @@ class ResultsEndpoint:
 
     Args:
         results: as this worker reaches them.
-        note_read: told of each answer that came from the cache at once: elements, bytes and seconds.
     """
 
-    def __init__(self, results: Results, note_read: Callable[[int, int, float], None]) -> None:
+    def __init__(self, results: Results) -> None:
         self._results = results
-        self._note_read = note_read
         self._puts = asyncio.Semaphore(_PUTS)
 
     @staticmethod
@@ -114,12 +112,8 @@ class ResultsEndpoint:
         indices = parse_indices(call.body, call.registration.content.items, distinct=True)
         await check_rights(call.principal, call.registration, indices)
         claim = None if call.principal.read_only else _claim(query)
-        timer = SendTimer(call.scope)
         found = await self._results.get(request, indices, claim)
-        count = len(found.elements)
-        size = await send_results(call.scope, call.send, found, indices.tolist())
-        if claim is None:  # with one, it may have waited for what another job computes
-            self._note_read(count, size, timer.seconds)
+        await send_results(call.scope, call.send, found, indices.tolist())
 
     async def put(self, call: ResultCall) -> None:
         """Store results; the answer says what became of each, in the order of the entries.
@@ -161,8 +155,8 @@ def entries_of(body: bytes, items: int) -> list[ReceivedResult]:
     return entries
 
 
-async def send_results(scope: Scope, send: Send, found: FoundResults, indices: list[int]) -> int:
-    """Send the index form: an entry for each index, in order, and the elements that there are; returns their bytes.
+async def send_results(scope: Scope, send: Send, found: FoundResults, indices: list[int]) -> None:
+    """Send the index form: an entry for each index, in order, and the elements that there are.
 
     Closes ``found``.
 
@@ -186,7 +180,6 @@ async def send_results(scope: Scope, send: Send, found: FoundResults, indices: l
         headers = headers_of([("content-type", MEDIA_TYPE), ("content-length", str(length))])
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send_pieces(scope, send, [head, *pieces, end])
-        return size
     except LarderError as failure:
         raise BrokenBody(str(failure)) from failure
     finally:

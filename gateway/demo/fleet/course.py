@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from gateway.demo.fleet import tables
 from gateway.demo.fleet.job import JobProgress, JobTask, go_file
 from gateway.demo.fleet.parts import DemoFleet, NodeProcess, build, describe, ended
 from gateway.demo.interrupts import Interrupts
+from gateway.demo.plan import read_results
 from gateway.demo.processes import Child, DemoFailed
 from gateway.demo.reads import each
 from gateway.demo.table import console
@@ -54,22 +54,19 @@ class Running:
     results: Path
 
     def progress(self) -> list[JobProgress]:
-        """Its reports so far; an incomplete line is left for later.
+        """Its reports so far.
 
         Raises:
             DemoFailed: it has failed.
         """
         if self.process.process.poll():
             raise DemoFailed(f"{self.name} failed: {self.process.log.read_text(errors='replace')[-2000:]}")
-        if not self.results.exists():
-            return []
-        lines = self.results.read_text().splitlines(keepends=True)
-        return [JobProgress(**json.loads(line)) for line in lines if line.endswith("\n")]
+        return read_results(JobProgress, self.results)
 
     def at(self, epoch: int) -> JobProgress:
         """Its progress in an epoch."""
         said = [each for each in self.progress() if each.epoch == epoch]
-        return said[-1] if said else JobProgress(epoch, 0, 0, 0, 0.0, 0.0)
+        return said[-1] if said else JobProgress(epoch=epoch)
 
 
 def take(keep: bool, port: int, nginx: Path | None, stack: ExitStack, interrupts: Interrupts) -> None:
@@ -120,10 +117,17 @@ def _start_job(fleet: DemoFleet, number: int, digest_file: Path, images: Mapping
     name, folder = JOBS[number], fleet.ground.folder
     digests = {key: hashlib.sha256(body).hexdigest() for key, body in images.items()}
     order = JobTask(
-        name, fleet.endpoint(number), str(digest_file), digests, BATCH_SIZE, STEP, epochs=EPOCHS, seed=number
+        job=name,
+        endpoint=fleet.endpoint(number),
+        digest_file=str(digest_file),
+        digests=digests,
+        batch_size=BATCH_SIZE,
+        step=STEP,
+        epochs=EPOCHS,
+        seed=number,
     )
     file, results = folder / f"{name}.json", folder / f"{name}.jsonl"
-    order.write(file)
+    file.write_text(order.model_dump_json())
     command = (sys.executable, "-m", "gateway.demo.fleet.job", str(file), str(results))
     return Running(name, fleet.ground.start(name, command), results)
 

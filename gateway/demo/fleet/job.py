@@ -1,28 +1,26 @@
 """One training job of the fleet: loads epochs on command, checks that each item came exactly once, and reports.
 
-A separate process, as jobs are. Run as ``python -m gateway.demo.fleet.job ORDER RESULTS``: ORDER is the file written by
-``JobTask.write``, RESULTS gets a line of JSON after each batch. It begins epoch N when the file ``go-N`` exists, so that the
-origin's requests can be counted between two epochs.
+A separate process, as jobs are. Run as ``python -m gateway.demo.fleet.job TASK RESULTS``: TASK is a file with a ``JobTask``,
+RESULTS gets a line with a ``JobProgress`` after each batch. It begins epoch N when the file ``go-N`` exists, so that the origin's
+requests can be counted between two epochs.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gateway.demo.clients import VISION
+from gateway.demo.plan import Message, check_once, read_task
 from gateway.demo.processes import DemoFailed
 from larder import Access, Credentials, Job, Loader
 
 
-@dataclass(frozen=True, slots=True)
-class JobTask:
+class JobTask(Message):
     """The task of a job.
 
     Args:
@@ -45,18 +43,8 @@ class JobTask:
     epochs: int
     seed: int
 
-    def write(self, file: Path) -> None:
-        """Write the task for `read`."""
-        file.write_text(json.dumps(asdict(self)))
 
-    @classmethod
-    def read(cls, file: Path) -> JobTask:
-        """Parse the result of `write`."""
-        return cls(**json.loads(file.read_text()))
-
-
-@dataclass(frozen=True, slots=True)
-class JobProgress:
+class JobProgress(Message):
     """A job's progress in an epoch.
 
     Args:
@@ -70,11 +58,11 @@ class JobProgress:
     """
 
     epoch: int
-    items: int
-    hits: int
-    joined: int
-    seconds: float
-    waited: float
+    items: int = 0
+    hits: int = 0
+    joined: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
     over: bool = False
 
 
@@ -115,8 +103,16 @@ def _load(order: JobTask, job: Job, loader: Loader, epoch: int, say: Callable[[s
     def tell(over: bool) -> None:
         now = loader.stats.as_dict()
         hits, joined = (int(now[name] - before[name]) for name in ("hits", "joined"))
-        progress = JobProgress(epoch, seen.total(), hits, joined, time.perf_counter() - begun, waited, over)
-        say(json.dumps(asdict(progress)) + "\n")
+        progress = JobProgress(
+            epoch=epoch,
+            items=seen.total(),
+            hits=hits,
+            joined=joined,
+            seconds=time.perf_counter() - begun,
+            waited=waited,
+            over=over,
+        )
+        say(progress.model_dump_json() + "\n")
 
     asked = time.perf_counter()
     for batch in job.watch(loader.epoch(epoch)):
@@ -129,23 +125,12 @@ def _load(order: JobTask, job: Job, loader: Loader, epoch: int, say: Callable[[s
         time.sleep(order.step)
         tell(over=False)
         asked = time.perf_counter()
-    check_once(order.job, epoch, seen, Counter(list(order.digests)))
+    check_once(order.job, epoch, seen, order.digests)
     tell(over=True)
-
-
-def check_once(job: str, epoch: int, seen: Counter[str], wanted: Counter[str]) -> None:
-    """Check that every key came exactly once.
-
-    Raises:
-        DemoFailed: one did not.
-    """
-    if seen != wanted:
-        lost, twice = (wanted - seen).total(), (seen - wanted).total()
-        raise DemoFailed(f"epoch {epoch} of {job}: {lost} items did not come, {twice} came more than once")
 
 
 if __name__ == "__main__":
     try:
-        work(JobTask.read(Path(sys.argv[1])), Path(sys.argv[1]).parent, Path(sys.argv[2]))
+        work(read_task(JobTask, Path(sys.argv[1])), Path(sys.argv[1]).parent, Path(sys.argv[2]))
     except DemoFailed as failure:
         sys.exit(str(failure))

@@ -28,7 +28,7 @@ from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.homes import HolderLookup, Split, split_of
 from gateway.engine.items.prefetch import Prefetcher
 from gateway.engine.items.underway import FETCHES_PER_BATCH, AskWindow, BatchProgress, Candidates
-from gateway.engine.items.wanted import FailedItem, HolderSource, Outcome, PrefetchCounts, Wanted
+from gateway.engine.items.wanted import FailedItem, Outcome, PrefetchCounts, Wanted
 from gateway.engine.lane import Lane
 from gateway.engine.services import Services
 from gateway.model.access import Access
@@ -55,7 +55,7 @@ class _Routes:
     origin is asked; and the number of other nodes that are homes of some."""
 
     far: NDArray[np.bool_]
-    source: HolderSource | None
+    source: HolderLookup | None
     nodes: int
 
 
@@ -101,9 +101,7 @@ class Batches:
         """By position, whether the item is known to be in the cache."""
         if ask.caching is CachingMode.NONE:
             return np.zeros(len(ask.indices), dtype=bool)
-        flags = ask.registration.content.states.flags[ask.indices]
-        resident: NDArray[np.bool_] = (flags == RESIDENT) | (flags == VERIFIED)
-        return resident
+        return ask.registration.content.states.believed(ask.indices)
 
     async def lookup(self, ask: BatchAsk) -> NDArray[np.bool_]:
         """``resident``, in the whole fleet; waits for the survey of a small dataset first."""
@@ -121,8 +119,7 @@ class Batches:
         """The chunk with most resident items, at most ``_COUNTED_FOR`` seconds old; -1 if none has any."""
         chunk = self._fullest.get(content.tag)
         if chunk is None:
-            flags = content.states.flags
-            chunk = fullest_chunk(np.flatnonzero((flags == RESIDENT) | (flags == VERIFIED)), cut)
+            chunk = fullest_chunk(np.flatnonzero(content.states.believed()), cut)
             self._fullest[content.tag] = chunk
         return chunk
 
@@ -404,7 +401,7 @@ class Batches:
         progress.needed -= 1
         return progress.needed >= 0
 
-    def _wanted(self, ask: BatchAsk, index: int, source: HolderSource | None = None) -> Wanted:
+    def _wanted(self, ask: BatchAsk, index: int, source: HolderLookup | None = None) -> Wanted:
         return Wanted(ask.registration, index, ask.identity, ask.caching, here=ask.here, source=source)
 
     def _start(self, ask: BatchAsk, position: int, routes: _Routes) -> asyncio.Task[Outcome]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gateway import metrics
 from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.homes import HolderLookup
-from gateway.engine.items.wanted import FailedItem, HolderSource, PrefetchCounts, StoredItem, Wanted
+from gateway.engine.items.wanted import FailedItem, PrefetchCounts, StoredItem, Wanted
 from gateway.engine.lane import Lane
 from gateway.engine.services import Services
 from gateway.model.frames import ItemStatus
@@ -42,11 +42,11 @@ class _Errand:
     identity: OriginIdentity
     mode: CachingMode
     queued: NDArray[np.bool_]
-    parts: deque[tuple[Indices, HolderSource | None]] = field(default_factory=deque)
+    parts: deque[tuple[Indices, HolderLookup | None]] = field(default_factory=deque)
     count: int = 0
     loading: bool = False
 
-    def units(self) -> Iterator[tuple[int, HolderSource | None]]:
+    def units(self) -> Iterator[tuple[int, HolderLookup | None]]:
         """Items in the order of announcement of their parts."""
         while self.parts:
             indices, source = self.parts.popleft()
@@ -106,7 +106,7 @@ class Prefetcher:
         fetching = int(np.count_nonzero(errand.queued[missing]))
         return PrefetchCounts(len(indices) - len(missing), fetching, len(missing) - fetching)
 
-    def _source(self, registration: Registration, indices: Indices) -> HolderSource | None:
+    def _source(self, registration: Registration, indices: Indices) -> HolderLookup | None:
         neighbours, fleet = self._fetches.neighbours, self._services.fleet
         if neighbours is None or fleet is None or fleet.members.alone:
             return None
@@ -117,7 +117,7 @@ class Prefetcher:
         lengths = registration.content.lengths[indices]
         return np.where(lengths == UNKNOWN_LENGTH, self._services.block_size, lengths).astype(np.float64)
 
-    async def _load(self, errand: _Errand, index: int, source: HolderSource | None) -> int:
+    async def _load(self, errand: _Errand, index: int, source: HolderLookup | None) -> int:
         try:
             # Another job may have loaded it.
             if errand.registration.content.states.flags[index] not in (RESIDENT, VERIFIED):
@@ -130,7 +130,7 @@ class Prefetcher:
             self.queued_bytes -= float(self._sizes(errand.registration, np.array([index]))[0])
         return 0
 
-    async def _fetch(self, errand: _Errand, index: int, source: HolderSource | None) -> None:
+    async def _fetch(self, errand: _Errand, index: int, source: HolderLookup | None) -> None:
         wanted = Wanted(
             errand.registration, index, errand.identity, errand.mode, store_only=True, here=True, source=source
         )

@@ -37,7 +37,7 @@ from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer_principal import principal_header
 from gateway.store.datasets import parcel
-from gateway.store.datasets.announced import AnnouncedRegistration, Mark, inventory, read_marks, write_marks
+from gateway.store.datasets.announced import AnnouncedRegistration, Mark, inventory, known_of, read_marks, write_marks
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import Registry
 from gateway.store.failures import disk_faults
@@ -279,8 +279,7 @@ class Registrations:
                 with disk_faults():
                     await self.registry.work.chore(partial(parcel.check, draft, listed.tag))
                     # Mark it first; otherwise the copy would be taken for a new registration made here.
-                    stamp = f"{document['locations']}/{document['caching']}"
-                    marks = {name: Mark(self._state.epoch, stamp)}
+                    marks = {name: Mark(self._state.epoch, known_of(document).stamp)}
                     await self.registry.work.chore(
                         partial(write_marks, self.registry.folders, marks, self._state.epoch)
                     )

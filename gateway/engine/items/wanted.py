@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from zlib import crc32
 
 from gateway.engine.fetching import ByteStream
-from gateway.engine.items.homes import Node
+from gateway.engine.items.homes import HolderLookup
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.policies.datasets import CachingMode
@@ -18,13 +18,6 @@ from gateway.store.datasets.locations import Location
 from gateway.store.datasets.opened import Registration
 
 Who = tuple[OriginIdentity, str, str, int, bool]
-
-
-class HolderSource(Protocol):
-    """Knows which other nodes have items cached whose home is this node."""
-
-    async def of(self, index: int) -> Node | None:
-        """The node, or ``None`` if none is known to have the item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +35,7 @@ class Wanted:
     mode: CachingMode
     store_only: bool = False
     here: bool = False
-    source: HolderSource | None = field(default=None, compare=False)
+    source: HolderLookup | None = field(default=None, compare=False)
 
     @property
     def digest(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Where bodies get their blocks: blobs on disk, fills under way, and new fills."""
+"""The blocks of bodies: from blobs on disk, fills in progress, and new fills."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ MAX_SPAN = 8 * 1024**2
 
 
 class BlockSource(Protocol):
-    """Where a body gets its blocks; the engine implements it."""
+    """The source of a body's blocks; the engine implements it."""
 
     async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlob]:
         """A resident block, held for the caller, or a growing one, joined, with its fill.

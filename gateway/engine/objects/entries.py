@@ -107,7 +107,7 @@ class Grants:
         return shared.granted_at if granted is None else max(granted, shared.granted_at)
 
     def standing(self, entry: ObjectEntry, identity: str, rule: Caching) -> EntryState:
-        """The state of an object and a reader: freshness, grant, and since when writes were heard of."""
+        """The state of an object and a reader: freshness, grant, and the time since which writes are announced without a gap."""
         granted = self.widest(entry.key, identity, rule, entry.grants.get(identity))
         return EntryState(entry.record.confirmed_at, granted, self._services.trusted_since())
 

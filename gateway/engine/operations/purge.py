@@ -24,8 +24,8 @@ from gateway.engine.items.homes import PREFIX, Node, PeerNodes
 from gateway.engine.objects.recently_invalidated import RecentlyInvalidated
 from gateway.metrics import FORGOTTEN
 from gateway.model.errors import LarderError
+from gateway.store.index.objects import PrefixTotals
 from gateway.store.index.purged import Applied
-from gateway.store.prefixes import PrefixTotals
 from gateway.store.store import Store
 
 FORGET = f"{PREFIX}/forget"
@@ -153,14 +153,14 @@ class Forgetting:
     async def _held(self, purge: Purge) -> PrefixTotals:
         there = PrefixTotals()
         for origin in self._origins():
-            there = there.plus(await self._store.prefixes.held(origin, purge.bucket, purge.prefix))
+            there = there.plus(await self._store.held(origin, purge.bucket, purge.prefix))
         return there
 
     async def _forget(self, purge: Purge) -> PrefixTotals:
         self._forgotten.note_prefix(purge.bucket, purge.prefix)
         there = PrefixTotals()
         for origin in self._origins():
-            held = await self._store.prefixes.held(origin, purge.bucket, purge.prefix)
+            held = await self._store.held(origin, purge.bucket, purge.prefix)
             forgotten = await self._store.forget_prefix(origin, purge.bucket, purge.prefix)
             FORGOTTEN.labels("purge").inc(forgotten)
             there = there.plus(PrefixTotals(max(forgotten, held.objects), held.bytes))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.policies.space.plan import JobOrder, Plan, PoolOrder
+from gateway.policies.space.orders import JobOrder, PoolOrder
+from gateway.policies.space.plan import Plan
 
 
 def changes(before: Plan, after: Plan, now: float) -> list[dict[str, Any]]:

@@ -12,25 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.policies.space.chunk_cut import ChunkCut
-from gateway.store.datasets.content import RESIDENT, VERIFIED, Content
+from gateway.store.datasets.content import Content
 
 _BATCH = 512
 
 Keeps = Callable[[Content, int], bool]
 
 
-def resident_of(content: Content) -> NDArray[np.uint32]:
-    """The items that are known to be in this node's cache."""
-    flags = content.states.flags
-    found: NDArray[np.uint32] = np.flatnonzero((flags == RESIDENT) | (flags == VERIFIED)).astype(np.uint32)
-    return found
-
-
 def outside(content: Content, cut: ChunkCut, held: Collection[int]) -> NDArray[np.uint32]:
     """The items that are in this node's cache and in no held chunk."""
-    resident = resident_of(content)
-    found: NDArray[np.uint32] = resident[~np.isin(cut.chunks_of(resident), list(held))]
-    return found
+    resident = np.flatnonzero(content.states.believed()).astype(np.uint32)
+    return resident[~np.isin(cut.chunks_of(resident), list(held))]
 
 
 def placeless(

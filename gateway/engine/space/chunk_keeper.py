@@ -33,7 +33,7 @@ from gateway.fleet.reports import NodeReport, NodeReports
 from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.pools import dataset_pool
-from gateway.policies.space.plan import PoolOrder
+from gateway.policies.space.orders import PoolOrder
 from gateway.store.datasets.opened import Registration
 from gateway.store.store import Store
 from gateway.tasks import stop

@@ -35,10 +35,11 @@ class HeldReporter:
 
 def held_of(pools: Iterable[PoolRow]) -> dict[str, PoolReport]:
     """The pools of results among some."""
-    return {
-        row.pool.name: PoolReport(
-            row.ledger.size, row.blobs, row.pool.target, row.hits, row.misses, row.evicted_bytes, row.ghost_hits
-        )
-        for row in pools
-        if row.pool.name.startswith(RESULTS) and not row.retired
-    }
+    return {row.pool.name: report_of(row) for row in pools if row.pool.name.startswith(RESULTS) and not row.retired}
+
+
+def report_of(row: PoolRow) -> PoolReport:
+    """A pool as other nodes hear of it."""
+    return PoolReport(
+        row.ledger.size, row.blobs, row.pool.target, row.hits, row.misses, row.evicted_bytes, row.ghost_hits
+    )

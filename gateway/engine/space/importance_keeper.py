@@ -34,8 +34,9 @@ from gateway.fleet.membership import Membership
 from gateway.policies.importance import Scores, ScoreStep, ahead, freshness, steps_of
 from gateway.policies.pools import dataset_pool
 from gateway.policies.space.importance import JobReport, ScoreReport
-from gateway.policies.space.plan import ImportanceOrder, Plan
-from gateway.store.datasets.content import RESIDENT, UNKNOWN_LENGTH, VERIFIED, Content
+from gateway.policies.space.orders import ImportanceOrder
+from gateway.policies.space.plan import Plan
+from gateway.store.datasets.content import UNKNOWN_LENGTH, Content
 from gateway.store.importance import JobTable
 from gateway.store.store import Store
 from gateway.tasks import stop
@@ -184,8 +185,7 @@ class ImportanceKeeper:
         known.steps = steps_of(np.where(known.home, known.scores, np.float32(np.nan)), _lengths(content))
 
     async def _rank(self, content: Content, known: _Ranked) -> None:
-        flags = content.states.flags
-        resident = (flags == RESIDENT) | (flags == VERIFIED)
+        resident = content.states.believed()
         known.ranks[~resident] = np.nan
         stale = np.flatnonzero(resident & ~np.isnan(known.scores) & (known.ranks != known.scores))
         for start in range(0, min(len(stale), _PAGES * _PAGE), _PAGE):

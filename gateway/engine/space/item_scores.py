@@ -18,7 +18,8 @@ from gateway import metrics
 from gateway.policies.eviction.importance import Importance
 from gateway.policies.importance import Scores, combined, may_enter
 from gateway.policies.pools import dataset_pool
-from gateway.policies.space.plan import ImportanceOrder, Plan
+from gateway.policies.space.orders import ImportanceOrder
+from gateway.policies.space.plan import Plan
 from gateway.store.datasets.content import UNKNOWN_LENGTH, Content
 from gateway.store.importance import JobTable, ScoreTables
 from gateway.store.pools import Pools

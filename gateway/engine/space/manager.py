@@ -51,7 +51,8 @@ from gateway.policies.pools import RESULTS, STREAM
 from gateway.policies.space.autocache import COMPUTE, CacheReason
 from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
-from gateway.policies.space.plan import Phase, Plan, PoolOrder
+from gateway.policies.space.orders import Phase, PoolOrder
+from gateway.policies.space.plan import Plan
 from gateway.policies.space.results_needs import ResultsNeed
 from gateway.policies.space.results_space import ResultsUse
 from gateway.policies.streams.zone import NodeStreams, PoolReport, ZoneStream, zone_streams
@@ -80,7 +81,6 @@ class Coordination:
     reports: NodeReports[dict[str, NodeReport]]
     streams: NodeReports[NodeStreams]
     scores: NodeReports[dict[str, ScoreReport]]
-    reads: ReadTimes
     pipelines: PipelineDecisions
     scaling: WorkerScaling
     results: ResultUses
@@ -93,15 +93,13 @@ class Coordination:
     @classmethod
     def of(cls, redis: Redis, prefix: str, me: str, silences: Silences) -> Coordination:
         """The documents of a zone, whose keys begin with ``prefix``; ``me`` is unique to this worker."""
-        reads = ReadTimes(redis, prefix)
         return cls(
             Jobs(redis, prefix, silences.jobs),
             Plans(redis, prefix),
             NodeReports(redis, prefix, CHUNKS, silences.nodes),
             NodeReports(redis, prefix, STREAMS, silences.nodes),
             NodeReports(redis, prefix, SCORES, silences.nodes),
-            reads,
-            PipelineDecisions(redis, prefix, silences.jobs, reads),
+            PipelineDecisions(redis, prefix, silences.jobs, ReadTimes(redis, prefix)),
             WorkerScaling(redis, prefix, silences.jobs),
             ResultUses(redis, prefix, silences.results),
             NodeReports(redis, prefix, HELD, silences.nodes),
@@ -252,7 +250,7 @@ class Manager:
             for dataset, (size, items, requested) in known.items()
         }
         capacity = int(USABLE * sum(node.capacity for node in ready))
-        if self._turns % _STREAMS_EVERY == 1:
+        if (self._turns - 1) % _STREAMS_EVERY == 0:
             self._streams = zone_streams(await parts.streams.all())
             self._scores = _by_dataset(await parts.scores.all())
             pipelines = await parts.pipelines.of([job.record.key for job in jobs])

@@ -16,7 +16,8 @@ from functools import lru_cache
 from gateway.model.datasets import is_job_name
 from gateway.policies.datasets import PLAN, CachingMode, decide
 from gateway.policies.space.chunk_cut import ChunkCut
-from gateway.policies.space.plan import Phase, Plan
+from gateway.policies.space.orders import Phase
+from gateway.policies.space.plan import Plan
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
 

@@ -26,7 +26,7 @@ from gateway.engine.space.item_scores import ItemScores
 from gateway.policies.pools import OF_KEYS, STREAM, Pool, dataset_pool, place_of, with_default
 from gateway.policies.space.plan import Plan, node_pools
 from gateway.policies.watermarks import Watermarks
-from gateway.store.datasets.content import RESIDENT, VERIFIED, Content
+from gateway.store.datasets.content import Content
 from gateway.store.store import Store
 
 _EVERY = 10
@@ -154,7 +154,7 @@ class PoolAssignments:
             charged = self._charged[content.tag] = _Charged(
                 np.zeros(content.items, dtype=np.bool_), np.zeros(content.items, dtype=np.uint32)
             )
-        resident = (states.flags == RESIDENT) | (states.flags == VERIFIED)
+        resident = states.believed()
         charged.items &= resident & (charged.stamps == states.stamp)
         pending = np.flatnonzero(resident & ~charged.items)
         self._more = self._more or len(pending) > _AT_ONCE

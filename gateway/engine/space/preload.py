@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gateway import metrics
 from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.homes import HolderLookup
-from gateway.engine.items.wanted import FailedItem, HolderSource, StoredItem, Wanted
+from gateway.engine.items.wanted import FailedItem, StoredItem, Wanted
 from gateway.engine.lane import Lane
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
@@ -55,9 +55,7 @@ class Reader:
 
 def missing_of(content: Content, indices: Indices) -> Indices:
     """The items that are not known to be in this node's cache."""
-    flags = content.states.flags[indices]
-    missing: Indices = indices[(flags != RESIDENT) & (flags != VERIFIED)]
-    return missing
+    return indices[~content.states.believed(indices)]
 
 
 class Preloader:
@@ -114,7 +112,7 @@ class Preloader:
         await self._lane.add(LoadClass.CHUNK, indices.tolist(), fetch).ended()
         return np.array(failed, dtype=np.uint32)
 
-    async def _fetch(self, reader: Reader, index: int, source: HolderSource | None, purpose: Purpose) -> ItemStatus:
+    async def _fetch(self, reader: Reader, index: int, source: HolderLookup | None, purpose: Purpose) -> ItemStatus:
         wanted = Wanted(
             reader.registration, index, reader.identity, CachingMode.CHUNKED, store_only=True, here=True, source=source
         )

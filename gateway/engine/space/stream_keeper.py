@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 
 from gateway import metrics
+from gateway.engine.space.held_results import report_of
 from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher, pattern_of
 from gateway.engine.space.whole_prefetch import WholeStreams
 from gateway.fleet.announcer import DOWN
@@ -24,7 +25,7 @@ from gateway.policies.streams.pattern import WINDOW, Pattern
 from gateway.policies.streams.prefetch import PoolRoom
 from gateway.policies.streams.stream import Stream
 from gateway.policies.streams.tree import AccessStreamTree
-from gateway.policies.streams.zone import MOST_STREAMS, NodeStreams, PoolReport, StreamReport, stream_report
+from gateway.policies.streams.zone import MOST_STREAMS, NodeStreams, StreamReport, stream_report
 from gateway.store.accesses import ObservedReads
 from gateway.store.index.pool_rows import PoolRow
 from gateway.store.observation import ReadChannel
@@ -185,9 +186,7 @@ class StreamKeeper:
     def report(self, pools: list[PoolRow], unpooled: Mapping[str, int]) -> NodeStreams:
         """This node's report on streams and their pools; ``unpooled``: bytes of streams without a pool."""
         held = {
-            row.pool.name.removeprefix(STREAM): PoolReport(
-                row.ledger.size, row.blobs, row.pool.target, row.hits, row.misses, row.evicted_bytes, row.ghost_hits
-            )
+            row.pool.name.removeprefix(STREAM): report_of(row)
             for row in pools
             if row.pool.name.startswith(STREAM) and not row.retired
         }

@@ -38,7 +38,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.policies.datasets import CachingMode
-from gateway.policies.space.plan import WhyCaching
+from gateway.policies.space.orders import WhyCaching
 
 MOST_EXCHANGES = 64
 """Moves that did not fit and for which room is sought: those that would bring most."""
@@ -125,7 +125,7 @@ def allocate(candidates: Sequence[Candidate], budget: int, bids: Sequence[Bid] =
 
 
 def _slices(bid: Bid) -> tuple[_Option, ...]:
-    """Nothing, and each number of slices of a bid."""
+    """No slices, and each number of slices of a bid."""
     parts = range(1, SLICES + 1)
     wanted = [_Option(CachingMode.FULL, bid.size * part // SLICES, bid.gain * part / SLICES) for part in parts]
     return (_NOTHING, *(option for option in wanted if option.cost and option.gain))

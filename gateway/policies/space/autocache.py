@@ -10,8 +10,8 @@ element that all work up to there takes, and the bytes per element. With N eleme
 where g is the time that reading an element from the cache takes. The smallest wins. A mark early in the pipeline is the paper's
 *source cache*, one at its end its *full cache*.
 
-The read model g is a line, latency plus time per byte, fitted to reads that the gateway has served; without reads there is no
-projection, and the pipeline computes.
+The read model g is a line, latency plus time per byte, fitted to what the readers of results report (``read_model.py``). Our
+workers read ahead, so the sum holds only for the part of g in which a processor works; but an epoch takes at least M x g.
 
 Where the paper is silent:
 
@@ -24,10 +24,11 @@ Where the paper is silent:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+
+from gateway.policies.space.read_model import ReadModel
 
 COMPUTE = 0
 """In the place of a mark's number: nothing is stored."""
@@ -40,14 +41,17 @@ class CacheReason(StrEnum):
     NOTHING_TO_GAIN = "nothing-to-gain"
     NO_MARKS = "no-marks"
     NO_ROOM = "no-room"
-    NOT_MEASURED = "not-measured"
-    """No reads from the cache are known yet."""
     PROFILING = "profiling"
     """Too few elements were computed yet."""
     SHARED = "shared"
     """Another job has stored these results."""
     OVERRIDE = "override"
     """An operator decided."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> CacheReason | None:
+        """A reason of an earlier version, before any read was known; such a decision is made again."""
+        return cls.PROFILING if value == "not-measured" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +72,6 @@ class StageProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadModel:
-    """Seconds that reading one element from the cache takes: ``latency + bytes x per_byte``."""
-
-    latency: float
-    per_byte: float
-
-    def seconds(self, size: float) -> float:
-        """For an element of ``size`` bytes."""
-        return self.latency + size * self.per_byte
-
-
-@dataclass(frozen=True, slots=True)
 class Projection:
     """Worker seconds per epoch if results are stored at ``stage``; ``share`` of them fits the pool."""
 
@@ -97,45 +89,8 @@ class CacheChoice:
     projections: tuple[Projection, ...] = ()
 
 
-class ReadSums(NamedTuple):
-    """Elements of similar size that were read from the cache: their number, bytes, and seconds."""
-
-    elements: float
-    bytes: float
-    seconds: float
-
-
-def fit_reads(reads: Iterable[ReadSums]) -> ReadModel | None:
-    """The read model that fits these reads best, by least squares over their means, weighted by elements.
-
-    Args:
-        reads: sums over reads of similar sizes, or single reads.
-
-    Returns:
-        ``None`` without reads. Neither latency nor time per byte is negative: where the best line has such a one, it is zero.
-    """
-    samples = [
-        (one.elements, one.bytes / one.elements, one.seconds / one.elements)
-        for one in reads
-        if one.elements > 0 and one.bytes >= 0 and one.seconds >= 0
-    ]
-    if not samples:
-        return None
-    count = sum(weight for weight, _, _ in samples)
-    mean_size = sum(weight * size for weight, size, _ in samples) / count
-    mean_seconds = sum(weight * seconds for weight, _, seconds in samples) / count
-    spread = sum(weight * (size - mean_size) ** 2 for weight, size, _ in samples)
-    common = sum(weight * (size - mean_size) * (seconds - mean_seconds) for weight, size, seconds in samples)
-    per_byte = max(0.0, common / spread) if spread else 0.0
-    latency = mean_seconds - per_byte * mean_size
-    if latency < 0:
-        squares = sum(weight * size * size for weight, size, _ in samples)
-        return ReadModel(0.0, sum(weight * size * seconds for weight, size, seconds in samples) / squares)
-    return ReadModel(latency, per_byte)
-
-
 def choose_mark(
-    end: StageProfile, marks: Sequence[StageProfile], reads: ReadModel | None, room: float, margin: float = 0.02
+    end: StageProfile, marks: Sequence[StageProfile], reads: ReadModel, room: float, margin: float = 0.02
 ) -> CacheChoice:
     """The mark at which results are stored.
 
@@ -149,8 +104,8 @@ def choose_mark(
     compute = Projection(COMPUTE, end.elements * end.seconds)
     if not marks:
         return CacheChoice(COMPUTE, CacheReason.NO_MARKS, (compute,))
-    if reads is None or not end.elements:
-        return CacheChoice(COMPUTE, CacheReason.NOT_MEASURED, (compute,))
+    if not end.elements:
+        return CacheChoice(COMPUTE, CacheReason.PROFILING, (compute,))
     projections = [compute, *(_projected(compute.seconds, mark, reads, room) for mark in marks)]
     best = min(projections, key=lambda each: (each.seconds, each.stage))
     if all(not each.share for each in projections[1:]):
@@ -165,5 +120,6 @@ def _projected(total: float, mark: StageProfile, reads: ReadModel, room: float) 
     share = 1.0 if size <= room else max(0.0, room) / size
     # Times are measured apart, so that a mark may seem to take longer than the whole pipeline.
     after = max(0.0, total - mark.elements * mark.seconds)
-    cached = mark.elements * reads.seconds(mark.bytes) + after
+    reading = mark.elements * reads.seconds(mark.bytes)
+    cached = max(reading, reads.busy * reading + after)
     return Projection(mark.stage, share * cached + (1 - share) * total, share)

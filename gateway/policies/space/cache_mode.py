@@ -10,10 +10,12 @@ and shrinks, and each change of mode costs an epoch of writes and a search for w
 - *Shared results* need no profile: a job whose mark another job has stored begins by reading it (section 4.4: the dispatcher
   looks the fingerprint up first). Of several, the last mark saves most.
 - *Another fingerprint* is another pipeline, and is decided on from the beginning. It names the pool of the results.
-- *The second decision* needs a reason: the room has changed by more than ``moved``, or the measured costs have. In a mode that
-  computes, every point is compared with the profile. In a mode that reads, the time at the end is compared with what was
-  projected, and replaces it while the room stays; the epoch that writes does not count. The reason must be there in ``doubts``
-  profiles in a row, and another mode must save ``clearly``. If none does, the new costs become what later ones are compared with.
+- *The second decision* needs another mode that saves ``clearly``, by the latest costs, in ``doubts`` profiles in a row. In a
+  mode that computes, all costs are those of the profile. In a mode that reads, the time at the end replaces what was projected
+  while the room stays; the epoch that writes does not count. Reads by any pipeline of the tenant count: a mark that was taken
+  for expensive may turn out to be cheap. A mark that was left keeps the time that reading it took, until its projection has
+  changed by more than ``moved``: else a projection that is too low would bring it back again and again. If no mode saves
+  enough, but the room or the costs have changed by more than ``moved``, they become what later ones are compared with.
 - *More workers* are slower each, as they compete for cores. The decision is made from the times of one (the paper measures no
   others), so the first profile of another number of workers is only a reference: later ones of as many workers are compared with
   it, and times change in the decision by the same factor.
@@ -31,10 +33,10 @@ from gateway.policies.space.autocache import (
     CacheChoice,
     CacheReason,
     Projection,
-    ReadModel,
     StageProfile,
     choose_mark,
 )
+from gateway.policies.space.read_model import ReadModel, ReadSums
 
 NEVER = "never"
 """An operator forbids that results are stored."""
@@ -68,6 +70,7 @@ class PipelineProfile:
         marks: in order; those whose results cannot be shared included.
         pools: names of the pools of results that can be shared, by the stage of their mark.
         workers: input workers at that time.
+        read: results that they read meanwhile; ``None`` if they timed none.
     """
 
     cache: int
@@ -77,6 +80,7 @@ class PipelineProfile:
     marks: tuple[StageProfile, ...] = ()
     pools: Mapping[int, str] = field(default_factory=dict)
     workers: int = 1
+    read: ReadSums | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ class CacheFacts:
         override: of an operator: ``never``, ``pin``, ``pin:`` and a stage, or empty.
     """
 
-    reads: ReadModel | None
+    reads: ReadModel
     room: float
     stored: Mapping[str, CacheDecision] = field(default_factory=dict)
     override: str = ""
@@ -113,7 +117,7 @@ class ProfileReference:
 
 @dataclass(frozen=True, slots=True)
 class CacheDecision:
-    """Where a pipeline caches, from the epoch after ``epoch`` on, with what it was decided from.
+    """The mark at which a pipeline caches from the epoch after ``epoch`` on, with the figures that decided it.
 
     Args:
         stage: the mark; ``COMPUTE`` for none.
@@ -126,6 +130,7 @@ class CacheDecision:
         doubts: profiles in a row that differ from this decision's.
         workers: input workers when ``costs`` were measured.
         reference: of the number of workers that the job has since then.
+        left: marks that were read and left, by stage: worker seconds per epoch as projected and as measured.
     """
 
     stage: int = COMPUTE
@@ -138,11 +143,12 @@ class CacheDecision:
     doubts: int = 0
     workers: int = 1
     reference: ProfileReference | None = None
+    left: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def final(self) -> bool:
         """Whether it stays until something changes."""
-        return self.reason not in (CacheReason.PROFILING, CacheReason.NOT_MEASURED)
+        return self.reason is not CacheReason.PROFILING
 
     def mode(self, cache: int, epoch: int) -> str:
         """A rank's mode in ``epoch`` with the mark ``cache`` in force: ``compute``, ``put`` or ``get``."""
@@ -168,12 +174,10 @@ def decided(
     if now is None or not same or not now.final:
         return _first(now, profile, facts, settings)
     now = _with_reference(now, profile, settings)
-    moved = _room_moved(now, facts, settings) or _costs_moved(now, profile, settings)
-    if not moved:
+    again = _again(now, profile, facts, settings)
+    if again.stage == now.stage and not _room_moved(now, facts, settings) and not _costs_moved(now, profile, settings):
         return replace(now, doubts=0) if now.doubts else now
-    if now.doubts + 1 < settings.doubts:
-        return replace(now, doubts=now.doubts + 1)
-    return _again(now, profile, facts, settings)
+    return again if now.doubts + 1 >= settings.doubts else replace(now, doubts=now.doubts + 1)
 
 
 def _shareable(profile: PipelineProfile) -> list[StageProfile]:
@@ -207,8 +211,7 @@ def _first(
         waiting = CacheDecision(pools=profile.pools)
         return now if now == waiting else waiting
     choice = _choice((profile.end, *marks), facts)
-    made = _made(choice.stage, choice.reason, profile, facts, choice)
-    return now if now is not None and not made.final and now.reason is made.reason else made
+    return _made(choice.stage, choice.reason, profile, facts, choice)
 
 
 def _shared(stage: int, profile: PipelineProfile, facts: CacheFacts) -> CacheDecision:
@@ -231,9 +234,16 @@ def _again(now: CacheDecision, profile: PipelineProfile, facts: CacheFacts, sett
     if not costs:
         return replace(now, doubts=0, room=facts.room)
     choice = _choice(costs, facts)
-    seconds = {one.stage: one.seconds for one in choice.projections}
+    projected = {one.stage: one.seconds for one in choice.projections}
+    left = {
+        stage: (expected, measured)
+        for stage, (expected, measured) in now.left.items()
+        if stage in projected and not _differ(projected[stage], expected, settings.moved)
+    }
+    seconds = projected | {stage: measured for stage, (_, measured) in left.items()}
     if _reads(now, profile) and not _room_moved(now, facts, settings):
-        seconds[now.stage] = _reading_seconds(now, profile, seconds[now.stage])
+        seconds[now.stage] = _reading_seconds(now, profile, projected[now.stage])
+        left[now.stage] = projected[now.stage], seconds[now.stage]
     measured = tuple(replace(one, seconds=seconds[one.stage]) for one in choice.projections)
     best = min(measured, key=lambda one: (one.seconds, one.stage), default=None)
     present = seconds.get(now.stage)
@@ -254,6 +264,7 @@ def _again(now: CacheDecision, profile: PipelineProfile, facts: CacheFacts, sett
         projections=measured,
         doubts=0,
         reference=None,
+        left=left,
     )
 
 

@@ -145,7 +145,7 @@ class ChunkCut:
 
 
 def unit_starts(items: int, partitions: int, units: int) -> NDArray[np.int64]:
-    """Where each stripe unit begins, partition by partition: ``partitions * units`` slots, in ascending order.
+    """The first slot of each stripe unit, partition by partition: ``partitions * units`` slots, in ascending order.
 
     The client cuts in the same way (``larder.planner.Layout.cell``): sizes differ by at most one at each level, and which
     units of a partition are the larger ones goes round, so that chunks are of equal size too.

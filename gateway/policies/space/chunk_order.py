@@ -22,7 +22,7 @@ from enum import Enum, auto
 
 from gateway.policies.datasets import CachingMode
 from gateway.policies.space.chunks import ENDING
-from gateway.policies.space.plan import PoolOrder
+from gateway.policies.space.orders import PoolOrder
 
 KEPT_ORDERS = 4
 """Epochs of a job whose orders are kept: ranks are never further apart."""
@@ -34,7 +34,7 @@ ChunkNumbers = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a job is: its epoch, the chunks left of it, the one in use included, and the chunks of a whole epoch."""
+    """A job's position: its epoch, the chunks left of it, the one in use included, and the chunks of a whole epoch."""
 
     epoch: int
     left: int

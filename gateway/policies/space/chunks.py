@@ -40,9 +40,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
-from gateway.policies.space.plan import ChunkRotation
+from gateway.policies.space.orders import ChunkRotation
 
 ENDING = 2
 """A job that has at most so many chunks left is at the end of its epoch."""
@@ -111,35 +110,6 @@ class RotationMemory:
     lost: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     since: Mapping[str, float] = field(default_factory=dict)
     begun: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON types only."""
-        return {
-            "using": dict(self.using),
-            "finished": {str(chunk): dict(by) for chunk, by in self.finished.items()},
-            "lost": {job: list(chunks) for job, chunks in self.lost.items()},
-            "since": dict(self.since),
-            "begun": {str(chunk): list(times) for chunk, times in self.begun.items()},
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> RotationMemory:
-        """Read what ``to_json`` wrote.
-
-        Raises:
-            ValueError, KeyError, TypeError, AttributeError: it is none.
-        """
-        return cls(
-            {str(job): int(chunk) for job, chunk in document["using"].items()},
-            {int(chunk): _times(by) for chunk, by in document["finished"].items()},
-            {str(job): tuple(map(int, chunks)) for job, chunks in document["lost"].items()},
-            _times(document["since"]),
-            {int(chunk): (float(at), float(took)) for chunk, (at, took) in document["begun"].items()},
-        )
-
-
-def _times(document: Mapping[str, Any]) -> dict[str, float]:
-    return {str(job): float(at) for job, at in document.items()}
 
 
 def rotate(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.importance import Importance
 from gateway.policies.importance import JobWeight, ScoreStep, freshness
-from gateway.policies.space.plan import ImportanceOrder, PoolOrder, WhyCaching
+from gateway.policies.space.orders import ImportanceOrder, PoolOrder, WhyCaching
 
 STEP = 0.1
 """Share of all reads by which a job's weight must be wrong to be changed."""

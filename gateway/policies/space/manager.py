@@ -35,10 +35,11 @@ from gateway.policies.pools import STREAM
 from gateway.policies.space.allocation import Allocation, Bid, Candidate, allocate
 from gateway.policies.space.chunks import ChunkEvent, JobView, RotationMemory, rotate
 from gateway.policies.space.importance import ScoredDataset, ScoreReport, important, unscored
+from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, PoolOrder, WhyCaching
 from gateway.policies.space.pinned import is_pinned, pinned_orders, unpinned
-from gateway.policies.space.plan import ChunkRotation, JobOrder, Phase, Plan, PoolOrder, WhyCaching, dataset_pools
+from gateway.policies.space.plan import Plan, dataset_pools
 from gateway.policies.space.probing import LEAST_BENEFIT, PhaseTotals, ProbeSettings, Stage, due, step
-from gateway.policies.space.remembered import ManagerMemory, RememberedJob
+from gateway.policies.space.remembered import RememberedJob
 from gateway.policies.space.results_needs import ResultsNeed, ResultsRoom, shared_orders
 from gateway.policies.space.results_space import ResultsUse, results_bids, results_orders
 from gateway.policies.space.stream_space import stream_bids, stream_orders
@@ -137,7 +138,7 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
         now: seconds of a clock that all leaders share.
         settings: how to decide.
     """
-    memory = ManagerMemory.from_json(before.memory).believing(facts.capacity, now, settings.patience)
+    memory = before.memory.believing(facts.capacity, now, settings.patience)
     pinned = pinned_orders(facts.pins, memory.capacity)
     free = memory.capacity - sum(order.target for order in pinned.values())
     facts = replace(facts, streams=unpinned(facts.streams, facts.pins))
@@ -162,7 +163,7 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
         version=before.version + seen,
         pools=pools,
         jobs=told,
-        memory=replace(memory, jobs=jobs, rotations=rotations, streams=remembered).to_json(),
+        memory=replace(memory, jobs=jobs, rotations=rotations, streams=remembered),
         inputs={"capacity": memory.capacity, "datasets": spaces.inputs(), "events": events},
     )
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.lru import LeastRecentlyUsed
 from gateway.policies.pools import STREAM
-from gateway.policies.space.plan import PoolOrder, WhyCaching
+from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.streams.zone import ZoneStream
 
 MOST = 0.9

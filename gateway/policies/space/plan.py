@@ -8,123 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from gateway.policies.datasets import CachingMode
-from gateway.policies.eviction.chunk import ChunkOrder
-from gateway.policies.eviction.uniform import Uniform
-from gateway.policies.importance import JobWeight
 from gateway.policies.pools import Pool, dataset_pool, share_of
+from gateway.policies.space.orders import JobOrder, PoolOrder, WhyCaching
+from gateway.policies.space.remembered import ManagerMemory
 from gateway.policies.watermarks import Watermarks
-
-
-class Phase(StrEnum):
-    """The phase of a job's measurement (Quiver, section 4.5 and 5.3)."""
-
-    PROBE_MISS = "probe-miss"
-    """It is refused hits, so that its time per mini-batch without the cache is known."""
-    MEASURE = "measure"
-    """It reads as usual, until enough mini-batches tell its time with the cache."""
-    STEADY = "steady"
-    """Both are known, as of the last probe."""
-
-
-class WhyCaching(StrEnum):
-    """Why a dataset has the space that it has."""
-
-    OVERRIDE = "override"
-    """An operator pinned it, forbade it, or set a quota that it does not fit."""
-    REQUESTED = "requested"
-    """Its registration asks for this mode."""
-    BENEFIT = "benefit"
-    """Its benefit per byte is high enough."""
-    NO_BENEFIT = "no-benefit"
-    """None of its jobs gains anything."""
-    NO_ROOM = "no-room"
-    """Others gain more from the space."""
-    NO_JOBS = "no-jobs"
-    """No job uses it now."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkRotation:
-    """The chunks of a rotated dataset: at most two take space at any time.
-
-    ``complete`` are loaded, oldest first; ``loading`` is being loaded, -1 for none; ``active`` is where a new job begins, -1 for
-    none; ``marked`` are complete ones older than another, which leave when no job needs them.
-    """
-
-    complete: tuple[int, ...] = ()
-    loading: int = -1
-    active: int = -1
-    marked: tuple[int, ...] = ()
-
-    @property
-    def held(self) -> tuple[int, ...]:
-        """All that take space."""
-        return self.complete if self.loading < 0 else (*self.complete, self.loading)
-
-    @property
-    def first(self) -> int:
-        """The chunk that an epoch opened now begins with: the active one, or the one being loaded; -1 for any."""
-        return self.active if self.active >= 0 else self.loading
-
-
-@dataclass(frozen=True, slots=True)
-class ImportanceOrder:
-    """Contents of a pool of the order ``importance`` in the fleet (policies/space/importance.py).
-
-    ``jobs`` are those whose scores count, by ``tenant/job``. ``threshold`` is the score from which on items fit the pool,
-    ``None`` while all that is scored fits; ``shares`` the bytes that each node has of it; ``partial``: not the whole dataset
-    fits.
-    """
-
-    jobs: Mapping[str, JobWeight]
-    threshold: float | None = None
-    shares: Mapping[str, int] = field(default_factory=dict)
-    partial: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PoolOrder:
-    """The plan for one pool. ``target`` and ``minimum`` are bytes of all nodes together.
-
-    ``caching`` to ``chunks`` say how the dataset is held that is in the pool; ``minimum`` is the target if an operator pinned it.
-    ``order`` is the eviction order of a stream's pool; that of a dataset follows from ``caching`` unless jobs say how important
-    its items are (``importance``).
-    """
-
-    caching: CachingMode
-    partitions: int
-    units: int
-    why: WhyCaching
-    target: int = 0
-    chunks: ChunkRotation = ChunkRotation()
-    minimum: int = 0
-    order: str = ""
-    importance: ImportanceOrder | None = None
-
-    @property
-    def held(self) -> CachingMode:
-        """As what the times of its jobs are measured: a part of a dataset, chosen by importance, is no whole one."""
-        return CachingMode.CHUNKED if self.importance is not None and self.importance.partial else self.caching
-
-    @property
-    def eviction(self) -> str:
-        """The eviction order of the pool."""
-        if self.order:
-            return self.order
-        return ChunkOrder.name if self.caching is CachingMode.CHUNKED else Uniform.name
-
-
-@dataclass(frozen=True, slots=True)
-class JobOrder:
-    """The plan for one job: whether it uses the cache, and what is being measured. ``benefit``: t_miss / t_hit, 0 unknown."""
-
-    cache: bool
-    phase: Phase
-    benefit: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +22,14 @@ class Plan:
     """One version of everything. ``fence`` is the leader's token: a plan with a lower one is refused.
 
     ``jobs`` is keyed by ``tenant/job``, ``pools`` by name (policies/pools.py). ``memory`` is what the manager needs to go on from
-    here, ``inputs`` what it saw: both are JSON, and only the manager and those who want an explanation read them.
+    here, ``inputs`` what it saw, as JSON: only the manager and those who want an explanation read them.
     """
 
     version: int = 0
     fence: int = 0
     pools: Mapping[str, PoolOrder] = field(default_factory=dict)
     jobs: Mapping[str, JobOrder] = field(default_factory=dict)
-    memory: Mapping[str, Any] = field(default_factory=dict)
+    memory: ManagerMemory = field(default_factory=ManagerMemory)
     inputs: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, dataset: str) -> PoolOrder | None:

@@ -28,12 +28,11 @@ one report to the next. Where the paper is silent:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from gateway.policies.datasets import CachingMode
-from gateway.policies.space.plan import JobOrder, Phase
+from gateway.policies.space.orders import JobOrder, Phase
 
 LEAST_BENEFIT = 1.05
 """t_miss / t_hit below which a job gains nothing worth its space."""
@@ -77,7 +76,7 @@ class ProbeSettings:
 
 
 class Stage(StrEnum):
-    """Where the probing of a job stands."""
+    """The state of a job's probing."""
 
     WAITING = "waiting"
     """It is new, and another job of its dataset has the turn."""
@@ -159,64 +158,24 @@ class ProbeState:
             case Stage.RESTING:
                 return JobOrder(self.cache, Phase.STEADY, self.benefit)
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON types only."""
-        window = {**_written(self.window), "last": _written(self.window.last)}
-        return {**_written(self), "stage": self.stage.value, "held": self.held.value, "window": window}
 
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> ProbeState:
-        """Read what ``to_json`` wrote.
-
-        Raises:
-            ValueError, KeyError, TypeError: it is none.
-        """
-        window = document["window"]
-        last = PhaseTotals(**_typed(PhaseTotals, window["last"]))
-        read = ReportWindow(**_typed(ReportWindow, window), last=last)
-        stage, held = Stage(document["stage"]), CachingMode(document["held"])
-        return cls(**_typed(cls, document), stage=stage, held=held, window=read)
-
-
-def times(memory: Mapping[str, Any], job: str, totals: Mapping[Phase, PhaseTotals]) -> tuple[float, float]:
+def times(known: ProbeState | None, totals: Mapping[Phase, PhaseTotals]) -> tuple[float, float]:
     """Seconds of a mini-batch of a job, without the cache and with it; 0: not known.
 
     Those of its last verdict, whose quotient is its benefit. Until there is one, the means of all that it reported of either
     phase, the mini-batches included that will not count.
 
     Args:
-        memory: of the plan.
-        job: ``tenant/job``.
+        known: of the job; ``None`` if it was never probed.
         totals: what the job has done so far, per phase.
     """
-    try:
-        probe = memory["jobs"][job]["probe"]
-        miss, hit = float(probe["miss"]), float(probe["hit"])
-    except (KeyError, TypeError, ValueError):
-        miss = hit = 0.0
+    miss, hit = (0.0, 0.0) if known is None else (known.miss, known.hit)
     return miss or _mean(totals, Phase.PROBE_MISS), hit or _mean(totals, Phase.MEASURE)
 
 
 def _mean(totals: Mapping[Phase, PhaseTotals], phase: Phase) -> float:
     found = totals.get(phase, PhaseTotals())
     return found.seconds / found.steps if found.steps else 0.0
-
-
-def _numbers(kind: type[PhaseTotals | ReportWindow | ProbeState]) -> dict[str, type[int | float]]:
-    """The fields of a value that are numbers, each with its type."""
-    defaults: dict[str, Any] = {one.name: one.default for one in fields(kind)}
-    return {name: type(default) for name, default in defaults.items() if isinstance(default, (int, float))}
-
-
-_NUMBERS = {kind.__name__: _numbers(kind) for kind in (PhaseTotals, ReportWindow, ProbeState)}
-
-
-def _written(value: PhaseTotals | ReportWindow | ProbeState) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in _NUMBERS[type(value).__name__]}
-
-
-def _typed(kind: type[PhaseTotals | ReportWindow | ProbeState], document: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: number(document[name]) for name, number in _NUMBERS[kind.__name__].items()}
 
 
 def due(state: ProbeState, now: float, settings: ProbeSettings) -> bool:

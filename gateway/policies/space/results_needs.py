@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.uniform import Uniform
-from gateway.policies.space.plan import PoolOrder, WhyCaching
+from gateway.policies.space.orders import PoolOrder, WhyCaching
 
 SHARE = 0.5
 """Part of what datasets and bids leave that pools of results may have without a bid."""

@@ -23,7 +23,8 @@ from gateway.policies.eviction.uniform import Uniform
 from gateway.policies.space.allocation import Bid
 from gateway.policies.space.autocache import COMPUTE
 from gateway.policies.space.cache_mode import CacheDecision
-from gateway.policies.space.plan import Plan, PoolOrder, WhyCaching
+from gateway.policies.space.orders import PoolOrder, WhyCaching
+from gateway.policies.space.plan import Plan
 
 GAIN_MARGIN = 1.1
 """A pool that has space counts so many times its gain, as its loss costs an epoch of computing."""

@@ -91,7 +91,7 @@ class _Branch:
         self.holds_streams = False
         self.stream: Stream | None = None
         self.trail: _Place | None = None
-        """Where ``AccessStreamTree`` remembers the way to it."""
+        """The key under which ``AccessStreamTree`` remembers its path."""
 
     def note(self, name: Segment, time: float, client: int) -> None:
         """Remember a read of a child by a client that did not read it last."""

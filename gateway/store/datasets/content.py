@@ -58,7 +58,13 @@ class ItemStates:
     @property
     def resident(self) -> int:
         """The number of items believed to be in the cache."""
-        return int(np.count_nonzero((self.flags == RESIDENT) | (self.flags == VERIFIED)))
+        return int(np.count_nonzero(self.believed()))
+
+    def believed(self, indices: NDArray[np.integer] | slice = slice(None)) -> NDArray[np.bool_]:
+        """Whether these items, or all of them, are believed to be in the cache."""
+        flags = self.flags[indices]
+        found: NDArray[np.bool_] = (flags == RESIDENT) | (flags == VERIFIED)
+        return found
 
     @property
     def surveyed(self) -> bool:

@@ -24,6 +24,7 @@ There is one file per purpose instead of one per array, because each mapped file
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,6 +65,10 @@ NONE = 2**64 - 1
 ROW_COST = 48
 """Most bytes of a row beside its digest and its key: 9 of states, 8 of the index's lengths, 8 that find items by their
 digest, in locations 4 + 2 + 8 + 8 of the four columns, and its share of the pages' headers."""
+
+
+_PIECE = 8 * 1024**2
+"""Bytes that are written at a time."""
 
 
 class Damaged(LarderError):
@@ -156,6 +161,16 @@ def index_size_1(items: int) -> int:
 def padded(size: int) -> int:
     """``size`` rounded up to a multiple of eight."""
     return -(-size // 8) * 8
+
+
+def empty_states(items: int) -> Iterator[bytes]:
+    """A ``states`` file of a content that no node has opened, piece by piece.
+
+    Every byte is written: touching a hole of a mapped file on a full disk would kill the process.
+    """
+    yield STATES_HEADER.pack(STATES_MAGIC, items, 0)
+    for start in range(HEADER, states_size(items), _PIECE):
+        yield bytes(min(_PIECE, states_size(items) - start))
 
 
 def states_size(items: int) -> int:

@@ -27,14 +27,11 @@ from gateway.store.datasets.folders import REGISTRATION
 from gateway.store.datasets.incoming import incoming
 from gateway.store.datasets.index import Index, Repeated, total_of
 from gateway.store.datasets.layout import (
-    HEADER,
     INDEX,
     LOCATIONS,
     STATES,
-    STATES_HEADER,
-    STATES_MAGIC,
     Damaged,
-    states_size,
+    empty_states,
     tag_of,
 )
 from gateway.store.datasets.locations import open_locations
@@ -206,10 +203,8 @@ def check(draft: Path, tag: str) -> None:
     check_locations(draft / LOCATIONS, items)
     with (content / STATES).open("xb") as states:
         os.fchmod(states.fileno(), 0o600)
-        states.write(STATES_HEADER.pack(STATES_MAGIC, items, 0))
-        # Write every byte: touching a hole of a mapped file on a full disk would kill the process.
-        for start in range(HEADER, states_size(items), _BLOCK):
-            states.write(bytes(min(_BLOCK, states_size(items) - start)))
+        for piece in empty_states(items):
+            states.write(piece)
         os.fsync(states.fileno())
     for path in (content / INDEX, draft / LOCATIONS):
         with path.open("rb") as file:

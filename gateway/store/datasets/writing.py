@@ -26,7 +26,6 @@ from gateway.store.datasets.layout import NONE, IndexForm, width_of
 
 KNOWN_KEYS = 2**19
 """Keys that are remembered, so that they are stored once; beyond that, remembering starts over."""
-_PIECE = 8 * 1024**2
 _BLOCK = 2**20
 _SHORT = 16
 
@@ -182,12 +181,9 @@ class IndexWriter:
         file.put(used, bytes(form.size - used))
 
     def _write_states(self) -> None:
-        # Write every byte: touching a hole of a mapped file on a full disk would kill the process.
         states = Output(self._folder / layout.STATES, self._budget)
-        end = layout.states_size(self._items)
-        for position in range(0, end, _PIECE):
-            states.put(position, bytes(min(_PIECE, end - position)))
-        states.put(0, layout.STATES_HEADER.pack(layout.STATES_MAGIC, self._items, 0))
+        for piece in layout.empty_states(self._items):
+            states.add(piece)
         states.finish()
 
 

@@ -30,6 +30,11 @@ class BlobRow:
     mtime_ns: int
     boot: int
 
+    @property
+    def ref(self) -> BlobRef:
+        """The blob itself."""
+        return BlobRef(self.digest, self.size, self.crc32)
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:

@@ -266,34 +266,12 @@ class Database:
         self._writer = _Lane(_Session(path, check), "larder-index-writer", watch, hear, writes=True)
         self._reader = _Lane(_Session(path, check), "larder-index-reader", watch, hear, long=True)
         self._looker = _Lane(_Session(path, check), "larder-index-looker", watch, hear)
-        self.write_each = self._writer.submit
-        """``write`` of a shared operation with one argument, together with those that wait for the same operation."""
-        self.look_each = self._looker.submit
-        """``look``, likewise."""
-
-    def write(self, operation: Operation[T]) -> asyncio.Future[T]:
-        """Run ``operation`` in a transaction; returns when it is committed.
-
-        Raises:
-            DiskFault: the index cannot take it.
-        """
-        return self._writer.submit(operation)
-
-    def read(self, operation: Operation[T]) -> asyncio.Future[T]:
-        """Run ``operation``, which only reads and may take long, outside of a transaction.
-
-        Raises:
-            DiskFault: the index cannot answer.
-        """
-        return self._reader.submit(operation)
-
-    def look(self, operation: Operation[T]) -> asyncio.Future[T]:
-        """Run a small, read-only ``operation`` before the long ones.
-
-        Raises:
-            DiskFault: the index cannot answer.
-        """
-        return self._looker.submit(operation)
+        self.write = self._writer.submit
+        """Runs an operation in a transaction; one with an argument, together with those that wait for the same operation."""
+        self.read = self._reader.submit
+        """Runs an operation that only reads, outside of a transaction; it may take long."""
+        self.look = self._looker.submit
+        """Runs a small operation that only reads, before the long ones, and together with others as ``write``."""
 
     def post(self, operation: Operation[object], undone: Callable[[], object]) -> None:
         """``write`` without waiting, after everything submitted before it; ``undone`` is called if the disk fails."""

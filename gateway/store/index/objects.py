@@ -26,8 +26,8 @@ _DROP_UNTIED = (
     "AND NOT EXISTS (SELECT 1 FROM object_blocks b WHERE b.digest = blobs.digest)"
 )
 _PAGE = 500
-_LAST = "\U0010ffff"
-"""Sorts after every other character."""
+_LAST = 0x10FFFF
+_SURROGATES = range(0xD800, 0xE000)
 
 
 class Recorded(NamedTuple):
@@ -43,6 +43,17 @@ class CachedObject(NamedTuple):
     record: ObjectRecord
     grants: dict[str, float]
     blobs: dict[int, BlobRef]
+
+
+class PrefixTotals(NamedTuple):
+    """The number of objects, and their bytes in the cache; shared blobs count once per object."""
+
+    objects: int = 0
+    bytes: int = 0
+
+    def plus(self, other: PrefixTotals) -> PrefixTotals:
+        """Both together."""
+        return PrefixTotals(self.objects + other.objects, self.bytes + other.bytes)
 
 
 encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -138,12 +149,12 @@ def forget(connection: Connection, keys: Sequence[ObjectKey]) -> list[bytes]:
 
 def forget_page(connection: Connection, origin: str, bucket: str, prefix: str) -> tuple[int, list[bytes]]:
     """Delete up to 500 objects of a prefix; returns their number, and the digests of blobs deleted with them."""
+    within, bounds = _below(prefix)
     rows = connection.execute(
-        "SELECT id, key FROM objects WHERE origin = ? AND bucket = ? AND key >= ? ORDER BY key LIMIT ?",
-        (origin, bucket, prefix, _PAGE),
+        f"SELECT id FROM objects WHERE origin = ? AND bucket = ? AND {within} ORDER BY key LIMIT ?",  # noqa: S608
+        (origin, bucket, *bounds, _PAGE),
     ).fetchall()
-    row_ids = [row[0] for row in rows if row[1].startswith(prefix)]
-    return len(row_ids), delete_rows(connection, row_ids)
+    return len(rows), delete_rows(connection, [row[0] for row in rows])
 
 
 def forget_origin_page(connection: Connection, origin: str) -> tuple[int, list[bytes]]:
@@ -235,15 +246,44 @@ def disbelieve(connection: Connection, now: float) -> int:
     return confirmed + connection.execute("DELETE FROM grants WHERE granted_at > ?", (now,)).rowcount
 
 
+def held(connection: Connection, origin: str, bucket: str, prefix: str) -> PrefixTotals:
+    """The totals of a bucket's objects below a prefix."""
+    within, bounds = _below(prefix)
+    row = connection.execute(
+        "SELECT count(DISTINCT o.id), coalesce(sum(blobs.size), 0) FROM objects o "  # noqa: S608
+        "JOIN object_blocks b ON b.object_id = o.id JOIN blobs ON blobs.digest = b.digest "
+        f"WHERE o.origin = ? AND o.bucket = ? AND {within}",
+        (origin, bucket, *bounds),
+    ).fetchone()
+    return PrefixTotals(int(row[0]), int(row[1]))
+
+
 def held_below(connection: Connection, place: ObjectKey, limit: int) -> int:
     """Bytes in ``default`` of the first ``limit`` objects below a prefix that ends in ``/``, or of the object of that key."""
     if place.key and not place.key.endswith("/"):
         within, bounds = "key = ?", [place.key]
     else:
-        within, bounds = "key >= ? AND key < ?", [place.key, f"{place.key}{_LAST}"]
+        within, bounds = _below(place.key)
     (size,) = connection.execute(
         f"SELECT coalesce(sum(size), 0) FROM (SELECT id FROM objects WHERE origin = ? AND bucket = ? AND {within} "  # noqa: S608
         "ORDER BY key LIMIT ?) JOIN object_blocks ON object_id = id JOIN blobs USING (digest) WHERE pool = ?",
         (place.origin, place.bucket, *bounds, limit, DEFAULT_POOL),
     ).fetchone()
     return int(size)
+
+
+def _below(prefix: str) -> tuple[str, list[str]]:
+    """The condition that a key begins with a prefix, and its arguments."""
+    end = after(prefix)
+    return ("key >= ?", [prefix]) if end is None else ("key >= ? AND key < ?", [prefix, end])
+
+
+def after(prefix: str) -> str | None:
+    """The smallest text greater than every text with this prefix, in UTF-8 order; ``None`` if there is none."""
+    for place in range(len(prefix) - 1, -1, -1):
+        following = ord(prefix[place]) + 1
+        if following in _SURROGATES:
+            following = _SURROGATES.stop
+        if following <= _LAST:
+            return prefix[:place] + chr(following)
+    return None

@@ -21,7 +21,7 @@ from sqlite3 import Connection
 from typing import NamedTuple
 
 from gateway.store.disk import Disk
-from gateway.store.failures import DiskFault
+from gateway.store.failures import DiskFault, attempt, succeeds
 
 _NAME = "purges"
 _AGAIN = 0.02
@@ -43,26 +43,16 @@ class AppliedPurges:
 
     async def read(self) -> Applied | None:
         """The applied purges; ``None`` while the disk is down."""
-        try:
-            return await self._disk.read(_read)
-        except DiskFault:
-            return None
+        return await attempt(self._disk.read, _read, None)
 
     async def nothing_to_forget(self) -> bool:
         """Whether the index has no objects; false while the disk is down."""
-        try:
-            return await self._disk.read(_is_empty)
-        except DiskFault:
-            return False
+        return await attempt(self._disk.read, _is_empty, False)
 
     async def note(self, applied: Applied) -> bool:
         """Record applied purges; returns whether the disk accepted it."""
         text = json.dumps([applied.last, *applied.ahead[-_MOST_AHEAD:]])
-        try:
-            await self._disk.write(partial(_write, text=text))
-        except DiskFault:
-            return False
-        return True
+        return await succeeds(self._disk.write, partial(_write, text=text))
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:

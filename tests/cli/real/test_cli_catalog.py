@@ -43,7 +43,7 @@ def test_a_rotation_with_grace(operator, running):
 
 
 def test_a_tenant_that_is_disabled(operator, running):
-    """Rule: a disabled tenant's keys are refused until it is enabled; one that has keys is not removed."""
+    """Rule: a disabled tenant's keys are refused until it is enabled; a tenant with keys cannot be removed."""
     operator("tenants", "create", "sound")
     secret = operator("credentials", "create", "--tenant", "sound", "--access-key", "SOUND", "--json").json[
         "secret_access_key"
@@ -84,7 +84,7 @@ def test_a_named_token_from_its_creation_to_its_revocation(operator):
 
 
 def test_names_that_are_none(operator):
-    """Rule: a name that the gateway does not take is refused by the field, and nothing is made."""
+    """Rule: an invalid name is refused, naming the field, and nothing is created."""
     refused = operator("tenants", "create", "<script>", status=1)
     assert "name: " in refused.err
     assert "script" not in operator("tenants", "list").out
@@ -131,14 +131,14 @@ def test_rules(operator, tmp_path):
 
 @pytest.mark.parametrize("content", ["[[rules]\n", '[cache]\ndir = "x"\n', "rules = 3\n"])
 def test_a_file_of_no_rules(operator, tmp_path, content):
-    """Rule: a file with anything but rules is wrong usage, and nothing is asked for."""
+    """Rule: a file with anything but rules is wrong usage, and no request is sent."""
     file = tmp_path / "rules.toml"
     file.write_text(content)
     assert str(file) in operator("rules", "replace", str(file), status=2).err
 
 
 def test_migrate(tmp_path):
-    """Rule: migrate makes the tables where there are none, and says so; again, nothing is to be done."""
+    """Rule: migrate creates missing tables and says so; the second time there is nothing to do."""
     config = tmp_path / "larder.toml"
     config.write_text(f'[cache]\ndir = "{tmp_path}/cache"\n[[origins]]\nendpoint = "http://127.0.0.1:5000"\n')
     first = run_here("migrate", "--config", str(config), "--json")

@@ -20,7 +20,7 @@ from tests.v1 import GWA, ask
 
 
 def test_status_and_nodes(operator, running):
-    """Rule: status has the node with what it holds; the only node is not drained unforced, and comes back by undrain."""
+    """Rule: status shows the node and its contents; the only node is drained by force alone, and returns by undrain."""
     served(running, *GWA)
     (node,) = operator("nodes", "--json").json["items"]
     out = operator("status").out
@@ -33,7 +33,7 @@ def test_status_and_nodes(operator, running):
 
 
 def test_purge(operator, running):
-    """Rule: a dry run forgets nothing; --yes does, on every node, and the next read is a miss; nobody to ask is wrong usage."""
+    """Rule: a dry run drops nothing; --yes drops it on every node, and the next read misses; no terminal is wrong usage."""
     cached(running)
     assert operator("purge", "photos/train/", "--dry-run", "--json").json["objects"] >= 1
     assert served(running, *GWA).startswith("HIT")
@@ -45,7 +45,7 @@ def test_purge(operator, running):
 
 @pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1), ("", 1)])
 def test_purge_asks(operator, running, variables, answer, status):
-    """Rule: at a terminal it shows what there is and asks; only a yes is one."""
+    """Rule: at a terminal the command shows the matches and asks; only "yes" confirms."""
     cached(running)
     ran = at_terminal("purge", "photos/", typed=f"{answer}\n", variables={**variables, "NO_COLOR": "1"})
     assert ran.status == status, ran
@@ -55,7 +55,7 @@ def test_purge_asks(operator, running, variables, answer, status):
 
 
 def test_explain(operator, running):
-    """Rule: it says what the next read will be, and what a rule, a grant and the cache have to do with it."""
+    """Rule: the answer predicts the next read, with the rule, the grant and the cache state behind it."""
     operator("purge", "photos/", "--yes")
     cold = operator("explain", "s3://photos/train/00.jpg", "--as", GWA[0])
     assert "MISS cold" in cold.out
@@ -68,14 +68,14 @@ def test_explain(operator, running):
 
 
 def test_explain_of_all_misses(operator, running):
-    """Rule: without an object it lists what was no hit by reason, with what would make fewer of them."""
+    """Rule: without an object the command lists misses by reason, each with a remedy."""
     served(running, *GWA)
     wait_until(lambda: "MISS" in operator("explain").out, SOON, "the node's word on its misses")
     assert {one["reason"] for one in operator("explain", "--json").json["items"]} >= {"cold"}
 
 
 def test_verify_remote(operator, running):
-    """Rule: the nodes read through their caches; what is damaged ends it with 1, and is named."""
+    """Rule: the nodes verify their caches; damage is named, and the status is 1."""
     cached(running)
     sound = operator("verify", "--remote")
     assert " done " in sound.out
@@ -143,7 +143,7 @@ def test_bench(user, origin, running, tmp_path):
 
 
 def test_warm(operator, running):
-    """Rule: warm waits for the end and says what was read; then reads are hits."""
+    """Rule: warm waits for the end and shows the bytes read; then reads are hits."""
     operator("purge", "photos/", "--yes")
     done = operator("warm", "photos/train/", "--as", GWA[0])
     first, second = done.out.splitlines()
@@ -165,7 +165,7 @@ def test_a_warm_up_of_a_dataset(operator, origin, running, tmp_path):
 
 
 def test_profiles(operator, running):
-    """Rule: what a key reads is recorded, shown, and read into the cache again."""
+    """Rule: a key's reads are recorded, shown, and loaded into the cache again."""
     said = operator("profiles", "record", "eval", "photos/train/", "--as", GWA[0], "--for", "5m")
     assert said.out.startswith("eval is recorded until ")
     assert "profiles stop eval" in said.err
@@ -192,7 +192,7 @@ def test_profiles(operator, running):
 
 
 def test_ctrl_c_leaves_a_warm_up_running(operator, variables, origin):
-    """Rule: Ctrl-C ends the watching with 130 and says how to come back; what is printed can be typed, and ends or resumes it."""
+    """Rule: Ctrl-C stops watching with 130 and prints commands that cancel or resume the warm-up."""
     operator("purge", "photos/", "--yes")
     gate = Gate()
     origin.inject(Hang(method="GET", path="/photos/train/05.jpg", gate=gate, times=99))
@@ -231,5 +231,5 @@ def test_a_warm_up_that_is_not_waited_for(operator):
     ],
 )
 def test_warm_ups_that_make_no_sense(operator, words, status, said):
-    """Rule: what is missing is named as wrong usage; what the gateway refuses is told in its words."""
+    """Rule: a missing argument is named as wrong usage; a refusal is shown in the gateway's words."""
     assert said in operator("warm", *words, status=status).err

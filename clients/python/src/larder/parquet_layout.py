@@ -1,4 +1,4 @@
-"""Where a row group lies in its Parquet file (Apache Parquet, "File Format": column chunks and their pages)."""
+"""The place of a row group in its Parquet file (Apache Parquet, "File Format": column chunks and their pages)."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter, thread_time
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,12 +52,16 @@ class Lookup:
         claimed: the caller's to compute.
         busy: another job computes them.
         damaged: number of those that arrived with a wrong checksum; they count as missing.
+        seconds: that the answers took, from the request to the verified elements.
+        cpu_seconds: processor seconds in these.
     """
 
     elements: dict[int, memoryview] = field(default_factory=dict)
     claimed: set[int] = field(default_factory=set)
     busy: set[int] = field(default_factory=set)
     damaged: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
 
 @dataclass
@@ -68,7 +73,7 @@ class Stored:
 
 
 class ResultStore(Protocol):
-    """Where the results of one mark are."""
+    """The results of one mark."""
 
     unread: str
     """Why nothing is read now; empty while it is."""
@@ -141,6 +146,7 @@ class GatewayResults:
         left = list(indices)
         while left and not self.waiting:
             page, left = left[:MOST], left[MOST:]
+            began = perf_counter()
             try:
                 outcome = self._round(page, partial(self._read, sent))
             except RequestRefused as error:
@@ -148,6 +154,8 @@ class GatewayResults:
                 break
             if outcome is None:
                 break
+            found.seconds += perf_counter() - began
+            found.cpu_seconds += outcome.cpu_seconds
             left += self._merge(page, outcome.received, found)
         return found
 
@@ -227,7 +235,7 @@ class GatewayResults:
         return outcome
 
     def _read(self, sent: Mapping[str, str], api: Api, indices: NDArray[np.uint32], _wanted: int) -> RequestOutcome:
-        outcome = RequestOutcome()
+        outcome, began = RequestOutcome(), thread_time()
         headers = {"Accept": MEDIA_TYPE, "Content-Type": "application/octet-stream"}
         query, body = encode_query(sent.items()), indices.astype("<u4").tobytes()
         try:
@@ -238,6 +246,7 @@ class GatewayResults:
                 decoder.decode(response)
         except (TruncatedBatch, UnexpectedAnswer, Busy, *TRANSIENT) as error:
             outcome.error = error
+        outcome.cpu_seconds = thread_time() - began
         return outcome
 
     def _write(

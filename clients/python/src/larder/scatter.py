@@ -38,6 +38,7 @@ class RequestOutcome:
         requests: number of requests.
         broken: number of answers that broke off.
         moved: requests whose node did not answer; their items go to other nodes.
+        cpu_seconds: of the threads that received, if the caller measures them.
         by_node: received items by sending node.
         by_way: received items of a gateway on this machine by the way that they came, as in ``Stats.by_way``.
     """
@@ -48,6 +49,7 @@ class RequestOutcome:
     requests: int = 1
     broken: int = 0
     moved: int = 0
+    cpu_seconds: float = 0.0
     by_node: dict[str, int] = field(default_factory=dict)
     by_way: dict[str, int] = field(default_factory=dict)
 
@@ -173,6 +175,7 @@ class Scatter:
         into.corrupt += received.corrupt
         into.status = received.status if received.status != OK else into.status
         whole.broken += result.broken
+        whole.cpu_seconds += result.cpu_seconds
         for way, items in result.by_way.items():
             whole.by_way[way] = whole.by_way.get(way, 0) + items
         whole.by_node[part.node] = len(received.positions)

@@ -258,7 +258,7 @@ class Item:
 
 
 class ItemPlace(NamedTuple):
-    """Where an item is; without ``offset`` it is a whole object."""
+    """The location of an item; without ``offset`` it is a whole object."""
 
     bucket: str
     key: str

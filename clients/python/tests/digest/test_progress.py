@@ -96,7 +96,7 @@ def test_a_log_gets_a_line_now_and_then():
     ],
 )
 def test_a_build_shows_a_bar_where_somebody_watches(monkeypatch, progress, terminal, term, written):
-    """Rule: a bar in a terminal without asking, nothing in a log unless asked for, and nothing if refused."""
+    """Rule: a terminal gets a bar by default, a log only on request, and neither if it is refused."""
     stream, clock = Terminal() if terminal else io.StringIO(), Clock()
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr("sys.stderr", stream)

@@ -82,6 +82,19 @@ def test_a_gateway_without_results_is_asked_again(server, answer):
     results.close()
 
 
+def test_answers_with_results_are_timed(server):
+    """Rule: from the request to the verified elements; a gateway that does not answer takes no time of a read."""
+    results = GatewayResults(server.endpoint, NUMBERS, "cd" * 32, "me", credentials=ACCESS.credentials)
+    server.results = lambda handler, asked: handler.send(200, index_form([(1, OK, [b"one"])]), Content_Type=MEDIA_TYPE)
+    found = results.get([1])
+    assert found.cpu_seconds > 0
+    assert found.seconds > 0
+    server.results = problem(404, "NotFound")
+    lost = results.get([1])
+    assert (lost.seconds, lost.cpu_seconds) == (0, 0)
+    results.close()
+
+
 def test_an_element_that_no_request_can_carry_is_refused_alone(server):
     """Rule: it counts as too large, and its claim is ended; others are stored as before."""
     asked = []
@@ -102,7 +115,7 @@ def test_an_element_that_no_request_can_carry_is_refused_alone(server):
 
 
 def test_a_broken_gateway_is_no_older_one(server):
-    """Rule: another error costs this epoch's results, and nothing is said of the epochs to come."""
+    """Rule: another error costs this epoch's results only."""
     server.results = plain(403, b"a proxy")
     pipeline = pipeline_at(server, 0, cache=2)
     with pytest.warns(LarderWarning, match="some results of stage 2, autocache.* the gateway did not take them"):

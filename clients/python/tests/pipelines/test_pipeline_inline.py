@@ -139,7 +139,7 @@ def test_after_a_break_the_epoch_is_repeated():
 
 
 @pytest.mark.parametrize(
-    ("meanwhile", "why"),
+    ("interrupt", "why"),
     [
         (iter, "another iteration over this pipeline has begun"),
         (lambda pipeline: pipeline.load_state_dict(pipeline.state_dict()), "a state was loaded"),
@@ -147,18 +147,18 @@ def test_after_a_break_the_epoch_is_repeated():
         (lambda pipeline: pipeline.close(), "the pipeline was closed"),
     ],
 )
-def test_an_iteration_that_another_one_replaces_says_so(meanwhile, why):
+def test_a_replaced_iteration_raises_state_error(interrupt, why):
     """A loop never gets a short epoch silently; one that has had its whole epoch ends as always."""
     pipeline = pipeline_of(20).map(number).batch(8)
     iterator = iter(pipeline)
     next(iterator)
-    meanwhile(pipeline)
+    interrupt(pipeline)
     with pytest.raises(StateError, match=why):
         next(iterator)
     pipeline.set_epoch(0)
     complete = iter(pipeline)
     list(islice(complete, 3))
-    meanwhile(pipeline)
+    interrupt(pipeline)
     assert next(complete, None) is None
 
 

@@ -300,7 +300,7 @@ def interrupting(function):
 
 
 def test_ctrl_c_while_workers_are_read_loses_nothing(monkeypatch):
-    """Rule: what a worker sent comes with the next poll, each event once; a torn message would end the next epoch."""
+    """Rule: a worker's events come with the next poll, each once; a torn message would end the next epoch."""
     host = ProcessHost(b"no task")
     host.start(0)
     with monkeypatch.context() as patched:

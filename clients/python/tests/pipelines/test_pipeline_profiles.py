@@ -78,6 +78,18 @@ def test_short_epochs_are_profiled_together():
     assert [meter.profile(counted(3000 + each), 2) for each in (0, short)] == [None, None]
 
 
+def test_a_profile_has_what_reading_results_took():
+    """Only results of the mark in force whose reading was timed; their bytes are those of the mark's elements."""
+    meter = ProfileMeter(STAGES)
+    meter.begin(2)
+    seen = [counted(0), counted(ELEMENTS), counted(2 * ELEMENTS), counted(3 * ELEMENTS)]
+    seen[2][2].timed, seen[2][2].reading, seen[2][2].busy = 50, 0.75, 0.25
+    seen[3][2].timed, seen[3][2].reading, seen[3][2].busy = 50, 0.75, 0.25
+    profiles = [meter.profile(each, 1) for each in seen]
+    times = {"num_elements": 50, "bytes": 200 * 50, "seconds": 0.75, "busy": 0.25}
+    assert [each and each.get("read") for each in profiles] == [None, None, times, None]
+
+
 def test_a_pipeline_without_stages_has_no_profile():
     """Items that are only read need no decision."""
     meter = ProfileMeter(ProfiledStages(0, {}))

@@ -1,5 +1,6 @@
 """Splits read through a mark, over stores that fail, refuse, lose and damage: every element once, in order, and right."""
 
+import itertools
 import json
 import random
 import threading
@@ -10,10 +11,13 @@ from hypothesis import strategies as st
 from pipeline_steps import number, pipeline_of, whole
 
 import larder
-from larder.pipelines.elements import decode
+from larder.pipelines.elements import decode, encode
+from larder.pipelines.fingerprint import fingerprints, result_name
 from larder.pipelines.results import ReadThrough
-from larder.pipelines.splits import Split
+from larder.pipelines.splits import CacheMark, Split
 from larder.pipelines.stages import AUTOCACHE, MAP, ElementFailure, ElementStages, Stage, StageCounts
+from larder.pipelines.worker import FLUSH_BYTES, SentPart, SplitWorker, pickled
+from larder.pipelines.workers import SplitComputation, WorkerTask
 from larder.results import Lookup, Stored
 from larder.source import Item
 from larder.testing import MemorySource
@@ -28,12 +32,14 @@ class FakeStore:
         owner: of claims.
         shared: elements and claims of all owners.
         trouble: share of calls that do nothing, and of elements that are damaged.
+        seconds: of an answer, half of them by the processor.
     """
 
-    def __init__(self, owner, shared, trouble=0.0, chance=None, room=10**9):
+    def __init__(self, owner, shared, trouble=0.0, chance=None, room=10**9, seconds=0.0):
         self.owner, self.trouble, self.chance, self.room = owner, trouble, chance or random.Random(1), room
         self.elements, self.claims = shared
         self.unread = self.unstored = ""
+        self.seconds = seconds
         self.waits = self.replaced = 0
 
     def close(self):
@@ -41,7 +47,7 @@ class FakeStore:
 
     def get(self, indices, *, claim=0.0, wait=0.0):
         """See `larder.results.GatewayResults`."""
-        found = Lookup()
+        found = Lookup(seconds=self.seconds, cpu_seconds=self.seconds / 2)
         if self.chance.random() < self.trouble:
             return found
         for index in indices:
@@ -95,7 +101,7 @@ class Reading:
             return self.stages.until(2, Item(index, memoryview(b"%d" % index)), 0)
 
         def finish(index, element, spent):
-            return self.stages.beyond(2, element, index, 0, spent)
+            return self.stages.beyond(2, decode(element), index, 0, spent)
 
         return self.through.elements(indices, self.through.look(indices), compute, finish, each=each)
 
@@ -186,7 +192,7 @@ def test_an_element_that_cannot_be_decoded_is_replaced():
 
 
 def test_an_element_is_replaced_once():
-    """Rule: a worker that cannot decode what another version stores, again and again, does not overwrite it in every epoch."""
+    """Rule: a worker that cannot decode another version's results does not overwrite them in every epoch."""
     shared = ({}, {})
     job = Reading(store := FakeStore("a", shared))
     for epoch in range(3):
@@ -197,7 +203,7 @@ def test_an_element_is_replaced_once():
 
 
 def test_counts_say_what_came_of_the_results():
-    """Rule: read, stored, refused and damaged elements are counted, and what the user should know is said once."""
+    """Rule: read, stored, refused and damaged elements are counted, and each warning is given once."""
     shared = ({1: b"nonsense"}, {})
     job = Reading(FakeStore("a", shared, room=2))
     job.values([1, 2, 3])
@@ -209,16 +215,85 @@ def test_counts_say_what_came_of_the_results():
     }
 
 
+@pytest.mark.parametrize(
+    ("stored", "others"), [({0, 1, 2, 3}, {}), ({1, 2}, {}), ({1, 2}, {3: "b"}), (set(), {3: "b"})]
+)
+def test_the_reading_of_results_is_timed(monkeypatch, stored, others):
+    """Rule: a stored element counts from the request to the decoded value; one that was computed or waited for does not."""
+    ticks = itertools.count(step=0.25)
+    monkeypatch.setattr(larder.pipelines.workers, "perf_counter", lambda: next(ticks))
+    elements = {index: encode(index) for index in stored}
+    store = FakeStore("a", (elements, dict(others)), seconds=0.5)
+    source = MemorySource(4)
+    source.results = lambda *_: store
+    computation = SplitComputation(WorkerTask(source, source.describe(), STAGES, 1))
+    split = Split(1, 0, (0, 1, 2, 3), cache=CacheMark(2, "name", "a"))
+    assert [decode(one.to_bytes()) for one in computation.elements(computation.read(split))] == [0, -1, -2, -3]
+    counts = computation.stages.counts[2]
+    assert (counts.timed, counts.measured, counts.elements) == (len(stored), 4, 4)
+    assert counts.reading == len(stored) * (0.5 / 4 + 0.25)
+    assert counts.busy == len(stored) * (0.25 / 4 + 0.25)
+
+
+class StoredSource(MemorySource):
+    """Items whose results are stored."""
+
+    def results(self, *_):
+        """See `larder.source.Source`."""
+        return FakeStore("a", ({index: encode(index) for index in range(self.describe().items)}, {}))
+
+
+class FullMemory:
+    """Memory for a part that is full after one element."""
+
+    size = FLUSH_BYTES
+
+    def append(self, _):
+        """See `larder.pipelines.worker.PartMemory`."""
+        return 0, 1
+
+    def close(self):
+        """See `larder.pipelines.worker.PartMemory`."""
+
+
+class FakeLink:
+    """A link to the trainer that keeps what is sent."""
+
+    cannot_load = ""
+    memory = FullMemory
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, message, _memory=None):
+        """See `larder.pipelines.worker.WorkerLink`."""
+        self.sent.append(message)
+
+
+def test_the_last_part_of_a_split_has_all_counts():
+    """Rule: however parts are cut, the counts of results are there when the last element of an epoch is."""
+    source, stages, link = StoredSource(4), (Stage(MAP, 1, number), Stage(AUTOCACHE, 2)), FakeLink()
+    worker = SplitWorker(link, heartbeat=3600)
+    worker.prepare(pickled(WorkerTask(source, source.describe(), stages, 1)))
+    name = result_name(fingerprints(stages)[2], keys=False)
+    worker.give(Split(1, 0, (0, 1, 2, 3), cache=CacheMark(2, name, "a")))
+    worker.give(None)
+    worker.work()
+    parts = [one for one in link.sent if isinstance(one, SentPart)]
+    assert len(parts) == 4
+    assert sum(part.counts[2].read for part in parts) == 4
+
+
 @pytest.mark.parametrize("cache", [2, "compute", "auto"])
 def test_a_source_without_results_computes(cache):
-    """Rule: a source that has no results, as in tests, is read as always, whatever the mode."""
+    """Rule: a source without results, as in tests, computes in every mode."""
     pipeline = pipeline_of(cache=cache).map(number).autocache()
     assert sorted(pipeline) == sorted(whole())
     assert pipeline.stats()["results"]["stage 2, autocache()"]["computed"] == 103
 
 
 def test_a_split_keeps_its_mark_when_it_is_cut():
-    """Rule: what is handed out again after a death is read through the same mark."""
+    """Rule: elements handed out again after a death are read through the same mark."""
     split = Split(1, 0, (1, 2, 3), cache=None)
     assert split.part(1, 3).cache is split.cache
     assert MemorySource(3).item(1) == b"1"
@@ -251,7 +326,7 @@ def begun(source, **options):
 
 @pytest.mark.parametrize("merged", [False, True])
 def test_a_resumed_trainer_has_its_predecessors_claims(merged):
-    """Rule: the state names the owner of claims, so nobody waits for a trainer that is gone; the epoch is whole."""
+    """Rule: the state names the owner of claims, so no element waits for the former trainer; the epoch is whole."""
     source = ResultsInMemory(40)
     gone, came = begun(source)
     state = json.loads(json.dumps(gone.state_dict()))
@@ -263,7 +338,7 @@ def test_a_resumed_trainer_has_its_predecessors_claims(merged):
 
 
 def test_another_trainer_has_claims_of_its_own():
-    """Rule: who begins anew waits for what somebody computes."""
+    """Rule: a new trainer waits for the claims of another."""
     source = ResultsInMemory(40)
     begun(source)
     other = pipeline_of(40, source=source, cache=2).map(number).autocache()
@@ -282,6 +357,6 @@ def test_a_job_keeps_its_claims_without_a_state():
 
 @pytest.mark.parametrize("cache", ["always", True, 1.5])
 def test_an_unknown_mode_is_refused(cache):
-    """Rule: the error says what `cache` may be."""
+    """Rule: the error lists the values of `cache`."""
     with pytest.raises(ValueError, match='cache must be "auto", "compute" or the stage number of a mark'):
         pipeline_of(cache=cache)

@@ -246,7 +246,7 @@ def test_another_version(version):
 
 
 def test_version_1():
-    """Rule: a state that was saved with "first": null is read as one whose chunks have the order's own order."""
+    """Rule: a state with "first": null is read as one whose chunks have the order's own order."""
     state = states_after(3)[0]
     saved = {**state.to_json(), "version": 1, "first": None}
     del saved["chunks"]
@@ -259,7 +259,7 @@ def old(state):
 
 
 def test_a_state_of_version_2_finishes_its_epoch_in_the_order_it_had():
-    """Rule: what was delivered stays delivered, the rest comes once, and the next epoch has its items permuted."""
+    """Rule: delivered items stay delivered, the rest comes once, and the next epoch has its items permuted."""
     state = states_after(3, world=1)[0]
     loaded = Progress.from_json({**state.to_json(), "version": 2})
     assert loaded == old(state)
@@ -298,7 +298,7 @@ def test_version_2_with_a_layout_of_another(kind):
 
 @pytest.mark.parametrize("first", [7, "null", True])
 def test_version_1_with_another_order(first):
-    """Rule: a state of version 1 with anything else in "first" is refused, and the message says what can be done."""
+    """Rule: a state of version 1 with anything else in "first" is refused with a remedy."""
     saved = {**states_after(3)[0].to_json(), "version": 1, "first": first}
     del saved["chunks"]
     with pytest.raises(StateError, match=r'"first".*set it to null'):
@@ -316,7 +316,7 @@ def test_version_1_with_fields_of_another(more):
 
 
 def test_the_order_of_chunks_ends_with_its_epoch():
-    """Rule: the chunks that the fleet gave are of one epoch; the next one knows nothing of them."""
+    """Rule: the fleet's order of chunks is for one epoch; the next one starts without it."""
     order = EpochOrder(ORDER.layout, seed=5, epoch=2, chunks=(3, 1, 2, 0, *range(4, 10)))
     state = Progress.start("d" * 64, order, 0, 1)
     assert state.order().chunks == order.chunks
@@ -324,7 +324,7 @@ def test_the_order_of_chunks_ends_with_its_epoch():
 
 
 def test_merging_with_a_rank_that_has_not_begun():
-    """Rule: which order of chunks a rank would have had says nothing, if nothing of it was delivered."""
+    """Rule: a rank that has delivered nothing may have any order of chunks."""
     order = EpochOrder(ORDER.layout, seed=5, epoch=2, chunks=(3, 1, 2, 0, *range(4, 10)))
     begun = Session(fresh(order), 2, 1, 16, answer=contrary).run(2)
     waiting = Progress.start("d" * 64, ORDER, 1, 2)

@@ -1,4 +1,4 @@
-// Requests to the gateway: the only module that has the token, and sends with it. A failure is one of four errors, which the page
+// Requests to the gateway: the only module that has the token, and sends with it. A failure is one of five errors, which the page
 // handles differently.
 //
 // Every change can be sent again: what creates something has an Idempotency-Key, everything else has the same effect twice.
@@ -26,6 +26,9 @@ export class Unavailable extends Error {}
 // The gateway answers that this cannot be done; the message is the detail of its problem document.
 export class Refused extends Unavailable {}
 
+// The change was for a document that has changed since it was read.
+export class Outdated extends Refused {}
+
 export function useToken(token) {
   session.token = token;
   session.role = null;
@@ -33,6 +36,11 @@ export function useToken(token) {
 
 export function hasToken() {
   return session.token !== "";
+}
+
+// The token's role; empty while no answer has named it.
+export function tokenRole() {
+  return session.role ?? "";
 }
 
 // Whether the token has a role. While no answer has named the token's role, the gateway decides.
@@ -59,7 +67,7 @@ async function request(path, options, patience) {
   if (response.status === 401) throw new Unauthorized(detail);
   if (response.status >= 500) throw new Unavailable(detail);
   if (options.method === "GET" && response.status === 403) throw new Closed(document?.code ?? "", detail);
-  throw new Refused(detail);
+  throw response.status === 412 ? new Outdated(detail) : new Refused(detail);
 }
 
 export function read(path) {

@@ -35,7 +35,7 @@ export const audit = new ListView({
     { label: "Time", fixed: true, show: (entry) => moment(entry.at) },
     { label: "Action", fixed: true, show: (entry) => entry.action },
     { label: "Target", show: (entry) => entry.target || "–" },
-    { label: "By", fixed: true, show: (entry) => `${entry.actor}, ${entry.address}` },
+    { label: "By", show: (entry) => `${entry.actor}, ${entry.address}` },
     { label: "Change", wide: true, show: changes },
   ],
 });

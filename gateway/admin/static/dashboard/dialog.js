@@ -4,13 +4,17 @@
 // An action has a title, `affects` (sentences), fields, a button, and `send(values, once, changed)`, which sends; `changed` are the values
 // that the user changed. `preview(values)` returns sentences on what would be affected, which the user confirms before anything is sent.
 // `said(answer, values)` is announced; `done(answer, values)` returns what to show at the end, null: nothing.
+//
+// Where a button gets another meaning in its place, it cannot be pressed for as long as a double click takes: the second click would
+// confirm a preview, or close a secret, that nobody has read. What is shown once needs two Escapes, unless it was copied.
 
-import { Closed, Refused, Unauthorized, newKey } from "./api.js";
+import { Closed, Outdated, Refused, Unauthorized, newKey } from "./api.js";
 import { byId, element, setText } from "./dom.js";
 import { Mistake, makeField } from "./fields.js";
 import { announce } from "./problems.js";
 
 const page = { changed: () => {}, failed: () => {} };
+const SETTLED = 500; // milliseconds: the longest double click
 let current = null;
 
 // `changed` is called after each change, `failed` with a failure that the dialog cannot show.
@@ -22,7 +26,7 @@ export function connectDialog(changed, failed) {
 export function openAction(action) {
   const fields = (action.fields ?? []).map(makeField);
   const before = Object.fromEntries(fields.map((field) => [field.name, JSON.stringify(field.take())]));
-  current = { action, fields, before, confirmed: !action.preview, busy: false, once: "", sent: "" };
+  current = { action, fields, before, confirmed: !action.preview, busy: false, settling: false, untaken: false, once: "", sent: "" };
   setText(byId("action-title"), action.title);
   byId("action-affects").replaceChildren(...(action.affects ?? []).map((text) => element("p", {}, text)));
   byId("action-fields").replaceChildren(...fields.map((field) => field.node));
@@ -31,7 +35,26 @@ export function openAction(action) {
   setText(byId("action-error"), "");
   showButtons();
   byId("action").showModal();
-  (fields[0]?.input ?? byId("action-cancel")).focus();
+  settle(fields[0]?.input ?? byId("action-cancel"));
+}
+
+// Buttons cannot be pressed for a moment; then, or at once where that is a field, `focused` has the focus.
+function settle(focused) {
+  const shown = current;
+  shown.settling = true;
+  enableButtons();
+  focused.focus();
+  setTimeout(() => {
+    if (current !== shown) return;
+    shown.settling = false;
+    enableButtons();
+    if (!byId("action").contains(document.activeElement) || document.activeElement === byId("action")) focused.focus();
+  }, SETTLED);
+}
+
+// Closes the dialog when the page behind it changes. A secret stays, and so does what is on its way.
+export function leaveAction() {
+  if (current !== null && !current.busy && !current.untaken) byId("action").close();
 }
 
 // Runs what a button is for; a failure before there is a dialog is shown in one.
@@ -89,7 +112,7 @@ function keyFor(values) {
 
 async function submit() {
   const shown = current;
-  const values = taken();
+  const values = byId("action-send").hidden ? null : taken();
   if (values === null || shown.busy) return;
   setText(byId("action-error"), "");
   setBusy(true);
@@ -110,8 +133,12 @@ async function submit() {
 
 function setBusy(busy) {
   current.busy = busy;
-  for (const name of ["action-send", "action-cancel"]) byId(name).disabled = busy;
+  enableButtons();
   byId("action-form").setAttribute("aria-busy", String(busy));
+}
+
+function enableButtons() {
+  for (const name of ["action-send", "action-cancel"]) byId(name).disabled = current.busy || current.settling;
 }
 
 function showPreview(sentences) {
@@ -119,7 +146,7 @@ function showPreview(sentences) {
   for (const field of current.fields) field.node.hidden = true;
   current.confirmed = true;
   showButtons();
-  byId("action-send").focus();
+  settle(byId("action-send"));
 }
 
 function finish(answer, values) {
@@ -137,12 +164,19 @@ function finish(answer, values) {
 function showResult(result) {
   for (const name of ["action-affects", "action-fields", "action-preview"]) byId(name).replaceChildren();
   byId("action-result").replaceChildren(...result.sentences.map((text) => element("p", {}, text)), ...(result.values ?? []).map(copyable));
+  current.untaken = Boolean(result.values);
   showButtons(true);
-  byId("action-cancel").focus();
+  settle(byId("action-result").querySelector("button") ?? byId("action-cancel"));
 }
 
 // A refusal is shown beside the fields that it names, as in "allow: ...; items.0.match: ..."; anything else below them.
 function complain(failure) {
+  if (failure instanceof Outdated) {
+    setText(byId("action-error"), "Somebody changed it after this dialog was opened, so nothing was sent. Cancel, and open it again: it then shows what is there now.");
+    byId("action-send").hidden = true;
+    page.changed();
+    return;
+  }
   const general = [];
   let last = null;
   for (const part of failure.message.split("; ")) {
@@ -161,14 +195,16 @@ function complain(failure) {
 
 let copies = 0;
 
-// A value to take away, such as a secret: it is in the page until the dialog is closed.
-function copyable([label, value]) {
+// A value to take away: it is in the page until the dialog is closed. The last of several is the secret.
+function copyable([label, value], place, { length }) {
+  const last = place === length - 1;
   const id = `copy-${++copies}`;
   const input = element("input", { id, type: "text", readonly: "", autocomplete: "off", spellcheck: "false" });
   input.value = value;
   const button = element("button", { type: "button", "aria-label": `Copy ${label}` }, "Copy");
   button.addEventListener("click", async () => {
     const copied = await copy(input);
+    if (copied && last) current.untaken = false;
     setText(button, copied ? "Copied" : "Select and copy it");
     announce(copied ? `${label} is copied.` : `${label} could not be copied.`);
   });
@@ -195,7 +231,15 @@ byId("action-form").addEventListener("submit", (event) => {
 byId("action-cancel").addEventListener("click", () => byId("action").close());
 
 byId("action").addEventListener("cancel", (event) => {
-  if (current.busy) event.preventDefault();
+  if (current.busy || current.untaken) event.preventDefault();
+  if (!current.untaken) return;
+  current.untaken = false;
+  setText(byId("action-error"), "It is not shown again. Copy it, or press Escape once more.");
+});
+
+// A key that is held down presses what had another meaning when it was pressed.
+byId("action").addEventListener("keydown", (event) => {
+  if (event.repeat && event.key === "Enter" && event.target.tagName !== "TEXTAREA") event.preventDefault();
 });
 
 byId("action").addEventListener("close", () => {

@@ -17,7 +17,7 @@ function open(title, text, { form = false, example = "" } = {}) {
 
 export function askForToken(complaint = "") {
   const alreadyThere = !byId("door").hidden && !byId("token-form").hidden;
-  open("Larder", "Enter the admin token to see this gateway's figures.", { form: true });
+  open("Larder", "Enter a token to see and manage this fleet.", { form: true });
   setText(byId("token-error"), complaint);
   const field = byId("token");
   field.setAttribute("aria-invalid", String(complaint !== ""));

@@ -62,13 +62,18 @@ function createCell({ label, number, part, wide, fixed }) {
   return node;
 }
 
+function needs(role = "operator") {
+  return `Changes here need a token with the role ${role === "admin" ? "admin" : "operator or admin"}.`;
+}
+
 export class ListView {
   constructor(declared) {
     this.declared = declared;
     this.limit = FIRST;
     this.parts = {
       tools: element("div", { class: "actions" }),
-      empty: element("p", { class: "empty", hidden: "" }, declared.empty),
+      about: element("p", { class: "under" }, declared.about),
+      empty: element("p", { class: "empty" }, "Not read yet."),
       body: element("tbody", { role: "rowgroup" }),
       more: element("button", { type: "button", hidden: "" }, "Show more"),
       rest: element("p", { class: "more", hidden: "" }),
@@ -76,15 +81,17 @@ export class ListView {
     const title = `title-${declared.name}`;
     const heading = element("div", { class: "heading" }, element("h1", { id: title }, declared.label), this.parts.tools);
     this.parts.table = element("table", { role: "table", class: "cards", "aria-labelledby": title }, this.head(), this.parts.body);
-    const { empty, table, more, rest } = this.parts;
+    const { about, empty, table, more, rest } = this.parts;
+    table.hidden = true;
     this.filters = (declared.filters ?? []).map((filter) => this.createFilter(filter));
     this.finder = finder(() => {
       if (this.shown) this.show(this.shown);
       if (this.shown?.next && this.limit < MOST) this.more();
     });
     const filters = element("div", { class: "filters" }, ...this.filters.map((filter) => filter.node), this.finder.node);
-    this.node = element("section", { class: "listed", "aria-labelledby": title }, heading, element("p", { class: "under" }, declared.about), filters, empty, table, more, rest);
+    this.node = element("section", { class: "listed", "aria-labelledby": title }, heading, about, filters, empty, table, more, rest);
     this.shown = null;
+    this.at = null; // when that was read
     this.more = () => {};
     more.addEventListener("click", () => {
       this.limit = Math.min(MOST, this.limit * 3);
@@ -126,6 +133,8 @@ export class ListView {
     const text = this.finder.text();
     const items = text === "" ? document.items : document.items.filter((item) => this.has(item, text));
     this.shown = document;
+    this.at = new Date();
+    setText(parts.about, (declared.actions || declared.rowActions) && !may(declared.role ?? "operator") ? `${declared.about} ${needs(declared.role)}` : declared.about);
     this.finder.node.hidden = text === "" && document.items.length < LONG;
     setText(parts.empty, text === "" ? declared.empty : "Nothing of this list has that text.");
     showActions(parts.tools, declared.actions?.(document) ?? [], "", declared.role);

@@ -5,7 +5,7 @@
 // token tries once without: only the gateway knows whether it needs one.
 
 import { showAnswers } from "./answers.js";
-import { Closed, Unauthorized, Unavailable, address, canBeToken, hasToken, read, useToken } from "./api.js";
+import { Closed, Unauthorized, Unavailable, address, canBeToken, hasToken, read, tokenRole, useToken } from "./api.js";
 import { showDatasets } from "./datasets.js";
 import { connectDialog } from "./dialog.js";
 import { askForToken, close, sayClosed, sayUnreachable } from "./door.js";
@@ -21,7 +21,7 @@ import { showResults } from "./results.js";
 import { showStreams } from "./streams.js";
 import { showSummary } from "./summary.js";
 import { showTraffic } from "./traffic.js";
-import { connectViews, currentList } from "./views.js";
+import { connectViews, currentList, revealView } from "./views.js";
 
 const EVERY = 2_000;
 const HISTORY_EVERY = 30_000;
@@ -33,6 +33,7 @@ const page = {
   failure: "",
   historyDue: 0,
   shown: null, // the last overview
+  shownAt: null, // the clock's time of it
   turn: 0, // answers to an older turn are ignored
   timer: 0,
 };
@@ -69,6 +70,7 @@ function show(shown) {
   showSummary(shown);
   showProblems(shown.problems);
   showAnswers(shown.answers);
+  page.shownAt = new Date();
   showLists(shown);
   noteSeen();
 }
@@ -102,6 +104,7 @@ function noteSeen() {
   page.failure = "";
   page.seen = { since: performance.now(), at: new Date() };
   byId("sign-out").hidden = !hasToken();
+  setText(byId("role"), hasToken() ? tokenRole() : "");
   showAge();
   close();
 }
@@ -129,7 +132,8 @@ async function refreshHistory(turn, at, up) {
 // Shows what a failure means. Returns the delay before the next request; null to wait for the user.
 function explain(failure) {
   if (failure instanceof Unauthorized) {
-    const complaint = !hasToken() ? "" : "Wrong token. It may have been changed.";
+    const wrong = page.seen === null ? "Wrong token." : "The token is no longer valid.";
+    const complaint = hasToken() ? `${wrong} It may have expired, or been revoked or changed.` : "";
     forget();
     askForToken(complaint);
     return null;
@@ -164,7 +168,10 @@ function showAge() {
   } else if (gone) {
     const age = duration((performance.now() - page.seen.since) / 1000);
     setText(pulse, `last seen ${age} ago`);
-    setText(stale, `${page.failure} These figures are from ${clockSeconds(page.seen.at)}. This page tries again every two seconds.`);
+    const list = currentList();
+    const at = list === null ? page.shownAt : list.at;
+    const from = at ? ` These figures are from ${clockSeconds(at)}.` : " This page was not read before.";
+    setText(stale, `${page.failure}${from} This page tries again every two seconds.`);
   } else {
     setText(pulse, `live, ${clockSeconds(page.seen.at)}`);
   }
@@ -177,6 +184,7 @@ function forget() {
   page.historyDue = 0;
   sessionStorage.removeItem(TOKEN);
   byId("sign-out").hidden = true;
+  setText(byId("role"), "");
   setText(byId("zone"), "");
   document.title = "Larder";
   showAge();
@@ -223,5 +231,12 @@ connectDialog(tick, (failure) => {
   clearTimeout(page.timer);
   explain(failure);
 });
-connectViews(tick);
+connectViews(() => {
+  if (page.seen !== null) {
+    revealView();
+    if (page.shown === null) byId("board").hidden = true;
+    showAge();
+  }
+  tick();
+});
 tick();

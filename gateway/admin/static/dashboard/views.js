@@ -2,6 +2,7 @@
 
 import { audit } from "./audit.js";
 import { credentials } from "./credentials.js";
+import { leaveAction } from "./dialog.js";
 import { byId, element } from "./dom.js";
 import { explain } from "./explain.js";
 import { origins } from "./origins.js";
@@ -59,6 +60,7 @@ export function connectViews(changed) {
     if (name === chosen) return;
     chosen = name;
     mark();
+    leaveAction();
     changed();
   });
 }

@@ -34,7 +34,6 @@ const ORDERS = {
 
 const CACHING_WHY = {
   profiling: "one worker is measured",
-  "not-measured": "no read from the cache was measured yet",
   fastest: "it takes the least worker time",
   "nothing-to-gain": "storing results saves nothing",
   "no-room": "there is no room for results",

@@ -40,7 +40,7 @@ def printable(key: str) -> str:
 
 
 def place(bucket: str, key: str, offset: int | None = None, length: int | None = None) -> str:
-    """Where an item is: ``s3://bucket/key`` and, for a part, ``[offset:end]``."""
+    """The location of an item: ``s3://bucket/key`` and, for a part, ``[offset:end]``."""
     address = f"s3://{bucket}/{printable(key)}"
     if not offset:
         return address

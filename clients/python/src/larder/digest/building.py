@@ -182,7 +182,7 @@ def parse_source(source: str) -> tuple[str, str]:
 
 
 def partial(path: Path) -> Path:
-    """Where the journal of a digest file is."""
+    """The path of a digest file's journal."""
     return path.with_name(path.name + ".partial")
 
 

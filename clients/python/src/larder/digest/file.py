@@ -43,7 +43,7 @@ _LARGEST = np.iinfo(np.int64).max
 
 
 class Location(NamedTuple):
-    """Where an item's bytes are; ``offset`` and ``length`` as in the file, ``None`` for none."""
+    """The location of an item's bytes; ``offset`` and ``length`` as in the file, ``None`` for none."""
 
     bucket: str
     key: str
@@ -92,7 +92,7 @@ class DigestFile:
         return row.tobytes()
 
     def location(self, index: int) -> Location:
-        """Where an item is. Raises IndexError."""
+        """The location of an item. Raises IndexError."""
         index = self._checked(index)
         return Location(
             self.buckets[index].as_py(),

@@ -51,17 +51,17 @@ class BuildProgress(Protocol):
         """Something was done."""
 
     def finish(self, counts: Counts) -> None:
-        """Nothing more comes, for better or worse."""
+        """End the bar, after success or failure."""
 
 
 class Silent:
     """Shows nothing."""
 
     def update(self, counts: Counts) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def finish(self, counts: Counts) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Written:

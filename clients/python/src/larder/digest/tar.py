@@ -133,7 +133,7 @@ class _Stream:
             left -= len(self._some(left))
 
     def expect_zeros(self) -> None:
-        """Nothing but padding may follow, up to the end. Raises TarError."""
+        """Require that only padding follows. Raises TarError."""
         while piece := self._read(_PIECE):
             if bytes(piece).strip(b"\0"):
                 raise TarError(

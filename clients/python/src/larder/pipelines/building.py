@@ -115,7 +115,7 @@ def pipeline(dataset: DatasetName, **options: Unpack[PipelineOptions]) -> Pipeli
 
 @dataclass
 class _Place:
-    """Where the iterations of a pipeline are."""
+    """The iterations of a pipeline."""
 
     epoch: int = 0
     state: Mapping[str, Any] | None = None

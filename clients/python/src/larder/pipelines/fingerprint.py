@@ -375,7 +375,7 @@ def _origin(module: str, path: str) -> bytes:
     """Describe the code of a module by the version of its package.
 
     Raises:
-        _NotCovered: it is the user's own module, of which nobody knows here what is used.
+        _NotCovered: it is the user's own module, and the names used of it are unknown.
     """
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:

@@ -1,4 +1,4 @@
-"""Where the input workers of a pipeline run, and how many there are at first: the option ``workers=``."""
+"""The place of a pipeline's input workers, and their first number: the option ``workers=``."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from larder.pipelines.stages import Counts, StageCounts
@@ -169,7 +169,7 @@ class ProfileMeter:
         self._before: Counts | None = None
         self._latest: Counts = {}
         self._earlier: Counts = {}
-        """What the epochs before have added to the profile that is being measured."""
+        """The figures that earlier epochs have added to the profile that is being measured."""
         self._workers = 0
         self._cache: int | None = None
 
@@ -217,7 +217,9 @@ class ProfileMeter:
 
     def _profile(self, points: Counts, workers: int) -> dict[str, object]:
         end = self._stages.end
+        read = None if self._cache is None else _reading(points.get(self._cache, StageCounts()))
         return {
+            **({} if read is None else {"read": read}),
             "items": max(1, *(point.elements for point in points.values())),
             "workers": workers,
             "cache": self._cache,
@@ -231,11 +233,9 @@ class ProfileMeter:
     def _passed(self, counts: Counts, stage: int) -> StageCounts:
         """The counts of a stage since the last profile."""
         now, before, earlier = (each.get(stage, StageCounts()) for each in (counts, self._before or {}, self._earlier))
+        names = (each.name for each in fields(StageCounts))
         return StageCounts(
-            now.elements - before.elements + earlier.elements,
-            now.seconds - before.seconds + earlier.seconds,
-            now.bytes - before.bytes + earlier.bytes,
-            now.measured - before.measured + earlier.measured,
+            **{name: getattr(now, name) - getattr(before, name) + getattr(earlier, name) for name in names}
         )
 
 
@@ -247,6 +247,15 @@ def _metrics(stage: int, counts: StageCounts) -> dict[str, object]:
         "bytes_produced": round(size * counts.elements),
         "num_elements": counts.elements,
     }
+
+
+def _reading(counts: StageCounts) -> dict[str, object] | None:
+    """What reading the results of a mark took; ``None`` if it was not timed."""
+    if not counts.timed:
+        return None
+    size = counts.bytes / max(1, counts.measured)
+    times = {"seconds": counts.reading, "busy": counts.busy}
+    return {"num_elements": counts.timed, "bytes": round(size * counts.timed), **times}
 
 
 def described_results(counts: StageCounts) -> dict[str, int]:

@@ -329,7 +329,7 @@ class PipelineRuntime:
 
 
 class EpochStart(NamedTuple):
-    """Where an iteration begins: ranks, number of the epoch, and a saved state of it, if any."""
+    """The start of an iteration: ranks, number of the epoch, and a saved state of it, if any."""
 
     ranks: Ranks
     epoch: int

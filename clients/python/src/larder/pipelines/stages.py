@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from larder.errors import ElementUnstorable
-from larder.pipelines.elements import DROPPED, Encoded, decode
+from larder.pipelines.elements import DROPPED, Encoded
 from larder.seeds import seed_generators
 from larder.source import Item
 
@@ -73,6 +73,9 @@ class StageCounts:
         refused: of a mark, elements that could not be put.
         damaged: of a mark, elements that were stored and could not be used.
         hits: of reading, items that were in the cache.
+        timed: of a mark, elements whose reading was timed.
+        reading: seconds of that, from the request to the decoded element.
+        busy: processor seconds in these.
     """
 
     elements: int = 0
@@ -84,6 +87,9 @@ class StageCounts:
     refused: int = 0
     damaged: int = 0
     hits: int = 0
+    timed: int = 0
+    reading: float = 0.0
+    busy: float = 0.0
 
     def add(self, other: StageCounts) -> None:
         """Add the counts of another worker, or of a later time."""
@@ -106,7 +112,7 @@ def summed(*parts: Counts) -> Counts:
 
 @dataclass
 class Position:
-    """Where a worker is: read by the thread that sends heartbeats."""
+    """A worker's position: read by the thread that sends heartbeats."""
 
     split: int = -1
     place: int = -1
@@ -155,15 +161,8 @@ class ElementStages:
         """``run`` up to a mark."""
         return self._through([stage for stage in self.stages if stage.number <= mark], item, item.index, epoch, spent)
 
-    def beyond(
-        self, mark: int, element: bytearray | memoryview, index: int, epoch: int, spent: float = 0.0
-    ) -> Encoded | ElementFailure:
-        """An element of a mark through the stages after it; its arrays are parts of ``element``.
-
-        Raises:
-            ElementDamaged: it is none.
-        """
-        value = decode(element, copy=False)
+    def beyond(self, mark: int, value: Any, index: int, epoch: int, spent: float = 0.0) -> Encoded | ElementFailure:
+        """``run`` from a mark on, with the value that the element has there."""
         return self._through([stage for stage in self.stages if stage.number > mark], value, index, epoch, spent)
 
     def _through(
@@ -209,7 +208,7 @@ class ElementStages:
 
 
 def _message_of(error: Exception) -> str:
-    """What an exception of the user's says; its own code may raise, too."""
+    """The text of a user's exception; its own code may raise, too."""
     try:
         return str(error)
     except Exception as failed:

@@ -159,11 +159,13 @@ class SplitWorker:
         split = loaded.split
         values: list[tuple[int, int] | ElementFailure] = []
         memory, first, began = self._link.memory(), split.first, perf_counter()
+        end = first + len(split.indices)
         try:
             for element in self._computation.elements(loaded, waited):
                 values.append(element if isinstance(element, ElementFailure) else memory.append(element))
                 late = perf_counter() - began > FLUSH_SECONDS
-                if late or split.careful or memory.size >= FLUSH_BYTES:
+                # The last part waits for what a split does after its elements: its counts belong to this epoch.
+                if first + len(values) < end and (late or split.careful or memory.size >= FLUSH_BYTES):
                     self._send_part(split, first, values, memory)
                     first += len(values)
                     memory, values, began = self._link.memory(), [], perf_counter()

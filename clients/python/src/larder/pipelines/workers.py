@@ -18,7 +18,7 @@ import numpy as np
 from larder.dataset import DatasetInfo
 from larder.errors import LarderError
 from larder.frames import HIT, ItemFailure
-from larder.pipelines.elements import Encoded
+from larder.pipelines.elements import Encoded, decode
 from larder.pipelines.fingerprint import Fingerprint, result_name
 from larder.pipelines.results import ReadThrough
 from larder.pipelines.splits import CacheMark, Split, Value
@@ -64,7 +64,7 @@ class SplitPart(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """Where a worker is: the split and place of the element, the stage, and for how many seconds it has been there."""
+    """A worker's position: the split and place of the element, the stage, and for how many seconds it has been there."""
 
     split: int
     place: int
@@ -188,7 +188,8 @@ class SplitComputation:
     ) -> Iterator[Encoded | ElementFailure]:
         split, position, stages = loaded.split, self.stages.position, self.stages
         assert split.cache is not None
-        mark = split.cache.stage
+        mark, found = split.cache.stage, loaded.found
+        asked = max(1, len(split.indices))
 
         def compute(index: int) -> Encoded | ElementFailure:
             outcome = self._element(loaded, index, each, mark)
@@ -197,10 +198,15 @@ class SplitComputation:
 
         def finish(index: int, element: bytearray | memoryview, spent: float) -> Encoded | ElementFailure:
             position.split, position.place = split.number, loaded.places[index]
-            outcome = stages.beyond(mark, element, index, split.epoch, each + spent)
+            began = perf_counter()
+            value = decode(element, copy=False)  # its arrays are parts of the element
+            decoding = perf_counter() - began
             if not spent:  # it was read, and not computed
-                stages.count(mark, StageCounts(1, each, len(element), 1))
-            return outcome
+                stages.count(mark, StageCounts(1, each + decoding, len(element), 1))
+                if index in found.elements:  # what another job computed was waited for
+                    asking, busy = found.seconds / asked + decoding, found.cpu_seconds / asked + decoding
+                    stages.count(mark, StageCounts(timed=1, reading=asking, busy=busy))
+            return stages.beyond(mark, value, index, split.epoch, each + spent + decoding)
 
         yield from through.elements(split.indices, loaded.found, compute, finish, each=split.careful)
         counts, through.counts = through.counts, StageCounts()

@@ -123,11 +123,9 @@ class Progress:
 
     def batches(self, batch_size: int, tail: str) -> int:
         """Number of batches left for this rank in the epoch."""
-        rank, world = self._owner()
         return batches_left(
             self.layout.items - len(self.base),
-            rank,
-            world,
+            self._owner()[1],
             left=self.share().left,
             delivered=len(self.done) - self.skipped + self.padded,
             batch_size=batch_size,

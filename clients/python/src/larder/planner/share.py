@@ -22,12 +22,11 @@ def share_size(items: int, rank: int, world: int) -> int:
     return max(0, (items - rank + world - 1) // world)
 
 
-def batches_left(items: int, rank: int, world: int, *, left: int, delivered: int, batch_size: int, tail: str) -> int:
+def batches_left(items: int, world: int, *, left: int, delivered: int, batch_size: int, tail: str) -> int:
     """Number of batches left for this rank; equal for all ranks that delivered equally many items, for every tail.
 
     Args:
         items: items of the epoch without its base.
-        rank: this rank.
         world: number of ranks.
         left: pending items of the rank's share.
         delivered: items that the rank has delivered, repetitions included.

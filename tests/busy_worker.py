@@ -15,7 +15,7 @@ from collections.abc import Coroutine
 from gateway.config import CacheSettings
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.store.store import Store
-from gateway.testing.stores import BLOCK, get, key_of, meta_of
+from tests.stores import BLOCK, get, key_of, meta_of
 
 NAMES = 60
 
