@@ -51,5 +51,6 @@ def row(page: Page, name: str) -> Locator:
 
 
 def closed(page: Page) -> None:
-    """Wait until the dialog is closed."""
+    """Wait until the dialog is closed, and empty: browsers report the end of a dialog after it."""
     expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(page.locator("#action-result")).to_be_empty()

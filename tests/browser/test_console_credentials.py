@@ -35,6 +35,7 @@ def test_a_secret_is_shown_once(window: Any, running: Running) -> None:
     assert len(secret) >= 32
     assert works(running, "made-here", secret)
     page.get_by_role("button", name="Close").click()
+    closed(page)
     expect(row(page, "made-here")).to_contain_text("in force")
     kept = page.evaluate("() => [...document.querySelectorAll('input')].map((each) => each.value).join()")
     assert secret not in page.content() + kept
