@@ -70,7 +70,7 @@ class Log:
 
 
 Run = Callable[[threading.Event], Log]
-"""A job, until it ends or is told to stop."""
+"""A job, until it ends or is stopped."""
 
 
 def together(runs: Sequence[Run], seconds: float = 0.0) -> list[Log]:

@@ -1,4 +1,4 @@
-"""A worker process that fills, reads, forgets and evicts: arguments are directory, seed, capacity and rounds (0: for ever).
+"""A worker process that fills, reads, forgets and evicts: arguments are directory, seed, capacity and rounds (0: endless).
 
 Prints a line for every ten rounds. Every object's bytes follow from its key, so that any reader can check them.
 """

@@ -22,7 +22,7 @@ BLOCK = 4096
 
 
 class FakeClock:
-    """A clock that stands still until it is told to go on."""
+    """A clock that stands still until it is advanced."""
 
     def __init__(self) -> None:
         self.time = 1_000_000.0

@@ -1,7 +1,7 @@
 """Claims on results that nobody has computed yet, in Redis: two jobs that want the same element compute it once.
 
 A claim has an owner, a training run, and a time limit, because its owner may be killed. It ends by the result's arrival,
-by its owner giving it up, or by its time. It promises nothing: whoever stores a result first has stored it, and without Redis
+by its owner giving it up, or by its time. It promises nothing: the first to store a result wins, and without Redis
 every caller gets every claim and computes.
 
 Who gets a claim is decided by ``policies/results.py``, and applied by compare-and-set. The claims of a collection are one hash,

@@ -82,7 +82,7 @@ class Peers:
     """Sends requests to other nodes for one worker. Create it inside a running event loop.
 
     Args:
-        membership: is told of nodes that do not answer.
+        membership: suspects nodes that do not answer.
         secret: of the fleet.
     """
 

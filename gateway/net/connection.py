@@ -105,7 +105,7 @@ class ClientConnection(asyncio.Protocol):
     """See above.
 
     Args:
-        owner: is told of ends.
+        owner: notified when the connection ends.
         address: of the peer.
         silence: seconds without a byte of the peer after which an exchange fails.
         buffer: bytes of a body that are read ahead of its reader.
@@ -353,7 +353,7 @@ class ClientConnection(asyncio.Protocol):
         self._message_over = True
 
     def _advance(self, incoming: IncomingAnswer, left: float) -> None:
-        """Bytes have arrived; ``left`` are yet to come, infinitely many if nobody knows."""
+        """Bytes have arrived; ``left`` are yet to come, infinity if unknown."""
         waiter = incoming.waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

@@ -5,7 +5,7 @@ reports how many requests it was asked, admitted or not, and takes the part that
 flows (Cloud Control with Distributed Rate Limiting, SIGCOMM 2007, section 3.3).
 
 A worker that hears of no others has the whole limit. So a tenant that begins at several workers at once may get the limit from
-each of them for about two seconds, until they have heard of each other. The alternative, a reserve for workers without requests,
+each of them for about two seconds, until they have each other's reports. The alternative, a reserve for workers without requests,
 would refuse clients that stay below their limit.
 
 Bytes are paid after the answer, as they are not known before: one that exceeds the limit makes the next requests wait.

@@ -64,7 +64,7 @@ class ScoreScenario(SpecTable):
                 raise ValueError(f"runs: {run.name}: only lists of the sampler shade can have unseen")
             if run.cache == "min" and run.sampler != "uniform":
                 raise ValueError(
-                    f"runs: {run.name}: of lists that follow scores nobody knows the future; min needs uniform"
+                    f"runs: {run.name}: the future of lists that follow scores is unknown; min needs uniform"
                 )
             if run.sampler == "uniform" and run.cache in ("pq", "pq-lfu", "app", "importance"):
                 raise ValueError(f"runs: {run.name}: the sampler uniform has no scores")

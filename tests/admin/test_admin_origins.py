@@ -1,4 +1,4 @@
-"""Origins and tenants that operators set: what is told of them, and what of the file they cannot touch."""
+"""Origins and tenants that operators set: their documents, and the settings of the file that they cannot change."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ async def test_another_worker_sees_a_change_when_it_looks(
     await other.close()
 
 
-async def test_whoever_follows_looks_twice_a_second(admin: AdminWorld) -> None:
+async def test_followers_poll_twice_a_second(admin: AdminWorld) -> None:
     """Rule: half a second is the longest that a revocation waits to be seen, whether or not Redis is there."""
     waited: list[float] = []
 

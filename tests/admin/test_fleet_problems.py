@@ -178,7 +178,7 @@ def test_totals_are_of_every_node_that_there_was() -> None:
     assert total_of(reading(counted=last, retired=retired, samples=restarted)).requests == 121
 
 
-def test_a_dataset_is_known_by_whoever_speaks_of_it() -> None:
+def test_a_dataset_is_known_from_any_report() -> None:
     """Rule: a dataset that is registered, used, planned or decided about is listed once, with all of its facts."""
     found = datasets_of(reading(datasets={("t", "one"): DATASET, ("u", "two"): DATASET}, overrides={"cd" * 32: "pin"}))
     assert [(each.id, each.names, each.items) for each in found] == [

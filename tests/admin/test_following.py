@@ -123,7 +123,7 @@ async def test_what_was_taken_away_comes_back_by_the_catalog_only(tmp_path: Path
 
 
 async def test_a_key_is_revoked_also_when_the_catalog_is_lost_at_that_moment(tmp_path: Path) -> None:
-    """Rule: an acknowledged revocation is in force here although the catalog cannot be read again, and others are told."""
+    """Rule: an acknowledged revocation is in force here although the catalog cannot be read again, and is announced."""
     told: list[Withdrawal] = []
 
     async def tell(withdrawn: Iterable[Withdrawal]) -> None:

@@ -120,7 +120,7 @@ def test_garbage_signature_is_refused() -> None:
 
 
 def test_unknown_access_key_is_refused() -> None:
-    """An access key that nobody knows is InvalidAccessKeyId; who signs with one of the store reads whose key it should be."""
+    """An unknown access key is InvalidAccessKeyId; the message for a key of the store says whose keys to use."""
     error = refusal(ClientSigner("nobody").header("GET", URL))
     assert (error.code, "a key of the gateway, not of the store" in str(error.message)) == ("InvalidAccessKeyId", True)
 
@@ -298,7 +298,7 @@ def test_anonymous_request() -> None:
 
 
 def test_payload_form_and_hash_are_carried() -> None:
-    """The claimed hash of the body goes on to whoever reads the body."""
+    """The claimed hash of the body is passed to the body's reader."""
     found = authenticate(ClientSigner().header("PUT", URL, body=b"hello"))
     assert found.payload_form is PayloadForm.HASHED
     assert found.payload_hash == "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"

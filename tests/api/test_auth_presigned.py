@@ -244,7 +244,7 @@ def test_signature_parameters_are_named(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["s3", "s3v4"])
 def test_unknown_access_key(version: str) -> None:
-    """An access key that nobody knows is InvalidAccessKeyId."""
+    """An unknown access key is InvalidAccessKeyId."""
     signer = ClientSigner("nobody")
     request = signer.presigned("GET", URL) if version == "s3v4" else signer.presigned_v2("GET", URL)
     assert refusal(request).code == "InvalidAccessKeyId"

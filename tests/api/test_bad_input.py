@@ -239,7 +239,7 @@ def _babbler() -> Iterator[int]:
 
 
 def test_an_origin_that_babbles_makes_nobody_tell_its_secrets(tmp_path: Path) -> None:
-    """Rule: when the origin's answer cannot be read, neither the client nor the log is told what the gateway had sent:
+    """Rule: when the origin's answer cannot be read, neither the client nor the log gets what the gateway had sent:
     its session token and signature."""
     with _babbler() as port:
         settings = Settings(f"http://127.0.0.1:{port}", tmp_path / "cache")

@@ -66,7 +66,7 @@ def test_plain_reads_are_for_the_cache(query: str) -> None:
     ],
 )
 def test_a_parameter_that_changes_the_meaning_goes_to_the_origin(query: str) -> None:
-    """The plain cached object must never answer for a version, a part, an ACL or what nobody knows."""
+    """The plain cached object never answers for a version, a part, an ACL or an unknown sub-resource."""
     assert not_cacheable(exchange(query=query)) is Reason.SUBRESOURCE
 
 

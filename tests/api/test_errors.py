@@ -57,7 +57,7 @@ def test_a_failed_precondition_of_a_cached_object_counts_as_what_it_was() -> Non
 
 
 def test_overload_is_named() -> None:
-    """A shed request is told apart from a failing origin."""
+    """A shed request differs from a failing origin."""
     assert outcome_of(as_s3_error(DiskUnavailable("overload"))) == (Outcome.BYPASS, Reason.OVERLOAD)
 
 

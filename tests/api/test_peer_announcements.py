@@ -1,4 +1,4 @@
-"""What a node is told to announce for another: read as it was written, and nothing else."""
+"""Requests to announce writes for another node: they round-trip, and nothing else is accepted."""
 
 from __future__ import annotations
 

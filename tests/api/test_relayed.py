@@ -83,7 +83,7 @@ class Said:
 
 
 class Others:
-    """The other nodes: the home, and who comes after it; they answer what they were told to, in order."""
+    """The other nodes: the home and its successors, with prepared answers, in order."""
 
     def __init__(self) -> None:
         self.alone = False
@@ -170,7 +170,7 @@ async def test_what_is_asked(asking: Asking) -> None:
 @pytest.mark.parametrize("name", ["k", ""], ids=["written", "rights"])
 async def test_what_the_fleet_has_not_heard_of_is_checked_by_the_home(asking: Asking, name: str) -> None:
     """Rule: while this node owes an announcement of the object, or of the rights in its bucket, its home may have what was before
-    and is told to check."""
+    and has to check."""
     asking.bench.store.generations.owe([ObjectKey("default", "b", name)])
     asking.others.answers = [good()]
     await content(await asking.read())

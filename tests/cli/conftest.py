@@ -12,7 +12,7 @@ from tests.cli.fake_admin import OVERVIEW, TOKEN, FakeAdmin, serving
 
 @pytest.fixture
 def admin() -> Iterator[FakeAdmin]:
-    """Admin endpoints that answer what they are told to."""
+    """Admin endpoints with prepared answers."""
     with serving(FakeAdmin()) as server:
         server.answers["GET overview"] = OVERVIEW
         yield server

@@ -1,4 +1,4 @@
-"""A gateway's ``/-/admin`` in memory, for what a real one does only when it is ill: it answers what it is told to."""
+"""A gateway's ``/-/admin`` in memory with prepared answers, for what a real one does only when it is ill."""
 
 from __future__ import annotations
 

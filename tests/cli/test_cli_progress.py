@@ -1,4 +1,4 @@
-"""How far long work is, as who waits for it is told: at a terminal, elsewhere, and while the gateway restarts."""
+"""Progress of long work: at a terminal, elsewhere, and while the gateway restarts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def clock() -> Clock:
 
 
 def answers(*given: Any) -> Callable[[], Any]:
-    """Gives one after the other, and the last for ever; raises those that are errors."""
+    """Gives one after the other, then the last repeatedly; raises those that are errors."""
     left: Iterator[Any] = chain(given, repeat(given[-1]))
 
     def ask() -> Any:

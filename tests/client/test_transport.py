@@ -88,7 +88,7 @@ def test_a_dataset_from_registration_to_removal(running, dataset, reader):
 
 
 def test_items_that_the_origin_lost_or_changed(running, origin, tmp_path):
-    """Each is told with its index, bucket, key and status; the others are delivered."""
+    """Each is reported with its index, bucket, key and status; the others are delivered."""
     bodies = [b"mortal %d" % number for number in range(4)]
     rows = [Row(hashlib.sha256(body).digest(), "mortal", f"key {number}") for number, body in enumerate(bodies)]
     for number in (0, 1, 3):
@@ -153,7 +153,7 @@ def test_a_clock_that_is_wrong(running, dataset, monkeypatch):
 
 
 def test_the_store_instead_of_the_gateway(origin, dataset):
-    """An endpoint that is an S3 store is told apart from a gateway."""
+    """The error for an endpoint that is an S3 store says that it is no gateway."""
     reader = larder.BatchReader(origin.endpoint, dataset, credentials=KEY, retry=AT_ONCE)
     with pytest.raises(larder.UnexpectedAnswer, match="is this the address of a Larder gateway"):
         reader.fetch([1])

@@ -58,7 +58,7 @@ OF_FAKE: tuple[Deviation, ...] = (
 _OF_BOTH = (
     Deviation('compares If-Match and If-None-Match as one string: no lists, no "*", no weak tags', _more_than_one_tag),
     Deviation("does not know If-Range", _if_range),
-    Deviation("looks at the dates although a tag is told", _both_date_and_tag),
+    Deviation("looks at the dates although there is a tag", _both_date_and_tag),
     Deviation("refuses conditional dates that it cannot read, or reads more of them than HTTP has", _strange_date),
 )
 
@@ -104,9 +104,7 @@ OF_RADOSGW: tuple[Deviation, ...] = (
     Deviation(
         'sends a body after the header of "HEAD ?acl", which the gateway takes for a broken answer', _body_of_a_head
     ),
-    Deviation(
-        "words errors in JSON for whoever accepts that; what a client accepts stays at the gateway", _json_wanted
-    ),
+    Deviation("renders errors as JSON for clients that accept it; the gateway forwards no Accept header", _json_wanted),
     Deviation("takes empty query parameters for unsigned ones", _empty_parameters),
     Deviation(
         "tells nothing in a 304", _not_modified, frozenset({"etag", "last-modified", "cache-control", "expires"})

@@ -106,7 +106,7 @@ class Sides:
     def compare_in_states(self, known: Known, asks: Sequence[Ask], *, cold: int) -> None:
         """Compare reads of one object: the first ``cold`` of them cold and partially resident, all of them warm, twice.
 
-        Nothing may write to the object meanwhile, so the origin is asked once for each.
+        Nothing may write to the object between them, so the origin is asked once for each.
         """
         replies = [(ask, self.direct.send(ask)) for ask in asks]
         for ask, direct in replies[:cold]:

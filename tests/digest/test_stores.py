@@ -125,7 +125,7 @@ def test_a_name_that_is_none_exits_with_2(capsys):
 
 
 def test_keys_of_another_are_refused_with_the_reason(running, store, monkeypatch, capsys):
-    """A wrong key is told as such, not as a failure of the network."""
+    """A wrong key is reported as such, not as a failure of the network."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "GWA")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     store.put("k", b"1")

@@ -137,7 +137,7 @@ def type_page(page: Path, terminal: Terminal) -> None:
 
 
 def quiet_port() -> int:
-    """A free port below those that the system gives to whoever asks for any: it is still free when the page comes to use it."""
+    """A free port below the ephemeral ones: it is still free when the page uses it."""
     first, _ = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     for port in random.sample(range(first // 2, first), k=first // 2):
         with socket.socket() as probe:

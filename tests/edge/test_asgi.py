@@ -16,7 +16,7 @@ START: Message = {"type": "http.response.start", "status": 200, "headers": []}
 
 
 class FailingEdge(Edge):
-    """Begins an answer, or not, and fails as it was told."""
+    """Begins an answer, or not, and raises the given failure."""
 
     def __init__(self, failure: Exception, *, begins: bool = False, limit: float = 1) -> None:
         super().__init__(logging.getLogger(__name__), limit)

@@ -62,7 +62,7 @@ class Bench:
 
 
 def alone() -> Membership:
-    """A node that has heard of no other, nor asked."""
+    """A node that knows no other."""
     me = Node("me", "http://127.0.0.1:1", 1, "default", NodeState.READY)
     return Membership("redis://127.0.0.1:1", me, "larder:default:")
 

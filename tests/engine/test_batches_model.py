@@ -1,7 +1,7 @@
 """Random batches against a simple model: whatever is resident, missing, wrong or failing, the sums are right.
 
 The model knows of each item only what the origin holds (right bytes, wrong bytes, nothing, a refusal, a passing failure) and
-whether it is in the cache. From that follows what may be delivered, what must be, and what is told of the rest.
+whether it is in the cache. From that follows what may be delivered, what must be, and what is reported of the rest.
 """
 
 from __future__ import annotations

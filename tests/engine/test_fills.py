@@ -66,7 +66,7 @@ async def test_what_a_fill_held_is_freed_when_it_ends(bench: Bench) -> None:
 
 
 async def test_readers_at_different_times_share_the_read(bench: Bench) -> None:
-    """Whoever comes while the fill is under way reads what is there and follows the rest."""
+    """A reader who comes during the fill reads the bytes so far and follows the rest."""
     bench.origin.put("b", "k", LARGE)
     gate = Gate()
     bench.origin.inject(Hang(gate=gate, after=3 * BLOCK))

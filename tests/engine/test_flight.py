@@ -10,7 +10,7 @@ from gateway.flight import SingleFlight
 
 
 class Work:
-    """Calls that end when they are told to."""
+    """Calls that end on request."""
 
     def __init__(self) -> None:
         self.begun = 0

@@ -131,7 +131,7 @@ async def test_no_more_addresses_are_remembered_than_entries(bench: Bench) -> No
 
 
 async def test_a_header_that_cannot_be_sent_leaves_nothing_held(bench: Bench) -> None:
-    """What fails before the files are handed over must not keep them open for ever."""
+    """A failure before the files are handed over leaves none open."""
     bench.origin.put("b", "k", b"x" * 100)
     await bench.read("k")
     asked = exchange(bench, b"h")

@@ -15,7 +15,7 @@ LIMITS = {LoadClass.PREFETCH: LoadLimits(2), LoadClass.CHUNK: LoadLimits(2, besi
 
 
 class Origin:
-    """Units that end when they are told to."""
+    """Units that end on request."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []

@@ -37,7 +37,7 @@ UNITS = 5
 
 @dataclass
 class Desk:
-    """A node's keeper of chunks, and everything that it is told by the fleet."""
+    """A node's keeper of chunks, and what the fleet sends it."""
 
     shelf: Shelf
     plan: Plan = field(default_factory=Plan)

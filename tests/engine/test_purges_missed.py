@@ -1,4 +1,4 @@
-"""Purges that a node was not told of, and those that it was told of before it read of them."""
+"""Purges that a node missed, and those announced before it read them from the catalog."""
 
 from __future__ import annotations
 

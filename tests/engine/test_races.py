@@ -27,7 +27,7 @@ LARGE = os.urandom(20 * BLOCK + 123)
 async def test_an_answer_proves_nothing_about_the_time_after_the_question(
     bench: Bench, known: bool, metadata_first: bool
 ) -> None:
-    """Before an answer comes, a write may have been accepted elsewhere that was not heard of here: it is checked again."""
+    """Before an answer comes, a write may have been accepted elsewhere without an announcement here: it is checked again."""
     bench.origin.put("b", "k", b"x" * 5000)
     if known:
         await bench.read("k")

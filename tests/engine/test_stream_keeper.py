@@ -100,7 +100,7 @@ async def test_the_keeper_tells_the_zone_of_streams(bench: Bench, tmp_path: Path
 
 
 async def test_the_keeper_says_what_a_stream_without_a_pool_has(bench: Bench, tmp_path: Path) -> None:
-    """Rule: the zone is told a stream's cached bytes until the stream has a pool, whose bytes count from then on."""
+    """Rule: reports have a stream's cached bytes until the stream has a pool, whose bytes count from then on."""
     zone = Zone()
     for number in range(5):
         await put(bench.store, f"a/{number:04}", bytes([number]) * 100)

@@ -50,7 +50,7 @@ async def test_an_object_is_loaded_whole_and_once(bench: Bench) -> None:
 
 async def test_what_cannot_be_loaded_is_said_with_its_reason(bench: Bench) -> None:
     """Rule: each failure has words: no such object, refused by a rule, by the object, an origin that was
-    removed meanwhile, one that is away."""
+    removed since, one that is away."""
     bench.origin.put("b", "private", b"x", [("Cache-Control", "private")])
     bench.origin.put("b", "ruled", b"x")
     bench.engine.services.rules = Rules([Caching(match="b/ruled", cache=False)])

@@ -169,7 +169,7 @@ async def test_who_is_nearer_to_the_second_chunk_begins_there(jobs: Jobs) -> Non
 
 async def test_the_sequence_changes_when_all_open_a_new_epoch(jobs: Jobs) -> None:
     """Rule: who opens an epoch while the others have at most two chunks left sets a new sequence, which the others take from its
-    beginning; also if nothing was heard of the first one in the meantime, and though it proposes something else."""
+    beginning; also if the first one has been silent since, and though it proposes something else."""
     await three(jobs)
     for name in "abc":
         assert await order(jobs, f"t/{name}", 0, [4, 2, 0, 3, 1], -1) == [4, 2, 0, 3, 1]

@@ -34,7 +34,7 @@ SHORT_ANSWER = Timing(publish=60, connect=60)
 
 
 class Worker:
-    """One worker's channel and what it was told; ``may_forget`` holds back ``on_forget``."""
+    """One worker's channel and what it received; ``may_forget`` holds back ``on_forget``."""
 
     def __init__(self, url: str, timing: Timing = PATIENT) -> None:
         self.forgotten: list[ObjectKey] = []
@@ -139,7 +139,7 @@ class Unanswering:
         self.asked = asyncio.Event()
 
     async def publish(self, *_: object) -> int:
-        """Wait for ever."""
+        """Wait forever."""
         self.asked.set()
         await asyncio.Event().wait()
         return 0
@@ -357,7 +357,7 @@ async def test_a_worker_announces_for_another_node_over_redis_alone(redis_server
 
 
 async def test_more_than_can_be_owed_makes_the_others_distrust_everything(redis_server: EmbeddedRedis) -> None:
-    """A long outage under writes costs bounded memory: the others are told that there was a gap."""
+    """A long outage under writes costs bounded memory: it is announced as a gap."""
     async with workers(redis_server.url, timing=SHORT_TRUST) as (writer, other):
         async with taking_nothing(redis_server.url):
             await writer.channel.announce([ObjectKey("default", "b", str(number)) for number in range(10_001)])

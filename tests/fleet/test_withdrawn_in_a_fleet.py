@@ -41,7 +41,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 )
 def test_rights_withdrawn_through_one_node_end_at_all(fleet: Nodes, method: str, what: str) -> None:
     """Rule: once a change of a bucket's rights is answered, no worker of any node gives an object of it to a reader who has lost
-    the right; whoever has it still hits the same bytes, checked once."""
+    the right; those who still have it hit the same bytes, checked once."""
     name = f"{method}{what.strip('?')}"
     paths = [fleet.path(home, f"{kind}/{name}") for home in range(COUNT) for kind in ("shared", "each")]
     for path in paths:

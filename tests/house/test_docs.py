@@ -32,7 +32,7 @@ def docs(root) -> dict[str, str]:
 
 
 def test_generated_pages_are_up_to_date(generate_docs):
-    """`make docs` would change nothing: whoever changes a setting, a metric or a reason runs it."""
+    """`make docs` would change nothing: run it after a change of a setting, a metric or a reason."""
     stale = [path.name for path, text in generate_docs.pages().items() if path.read_text(encoding="utf-8") != text]
     assert stale == []
 

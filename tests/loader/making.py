@@ -39,7 +39,7 @@ def map_of(items: int = N, **options: Any) -> CachedMapDataset:
 
 
 def loader_of(dataset: CachedDataset, workers: int = 0, **options: Any) -> DataLoader[Any]:
-    """The loader that users are told to make."""
+    """The loader of the documentation."""
     return DataLoader(dataset, batch_size=None, num_workers=workers, **options)
 
 
@@ -154,7 +154,7 @@ class Doubling:
 
 
 class ListeningJob(larder.Job):
-    """A job that only keeps the epochs of which it was told."""
+    """A job that only keeps the epochs that were reported to it."""
 
     def __init__(self) -> None:
         super().__init__(ENDPOINT, "listening", "train", batch_size=BATCH)

@@ -1,4 +1,4 @@
-"""Two training runs of two ranks each over three gateways, with real processes: every item once, whoever dies."""
+"""Two training runs of two ranks each over three gateways, in processes that are killed: every item comes once."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_shard_of_an_iterable_dataset_is_refused(accelerate: types.ModuleType,
 
 
 def test_frameworks_that_divide_nothing_are_served(accelerate: types.ModuleType) -> None:
-    """Rule: one rank alone, a loader that is only moved to a device, and a dataset that was told to give all of it."""
+    """Rule: one rank alone, a loader that is only moved to a device, and a dataset that is to give all of it."""
     alone = accelerate.DataLoaderDispatcher(dataset_of(), batch_size=None)
     assert len(list(alone)) == -(-N // BATCH) // 2 + 1
     moved = accelerate.DataLoaderShard(dataset_of(rank=0, world=2), batch_size=None)

@@ -114,7 +114,7 @@ def _interleavings(length):
 
 
 def test_seeking_decides_and_outruns_stragglers():
-    """After ``seek`` the next iteration is what was said, whoever still finishes the last one."""
+    """After ``seek`` the next iteration is the requested one, even while the last one still finishes."""
     rounds = Rounds()
     old = [rounds.join(worker, 2, tag(0)) for worker in TWO]
     rounds.seek(7, {"some": "state"})

@@ -91,7 +91,7 @@ def test_an_amz_parameter_that_is_no_header_of_s3_is_refused(query: bytes) -> No
 
 
 def test_s3s_own_parameters_are_known() -> None:
-    """A sub-resource that SigV2 would not sign is one that whoever holds an address could add."""
+    """A sub-resource that SigV2 does not sign could be added by any holder of an address, so it is refused."""
     model = botocore.session.get_session().get_service_model("s3")
     found = set()
     for name in model.operation_names:

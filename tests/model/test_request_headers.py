@@ -54,7 +54,7 @@ def test_what_s3_defines_is_forwarded() -> None:
     ],
 )  # fmt: skip
 def test_nothing_else_is_forwarded(name: str) -> None:
-    """What was said to the gateway, what proxies add, other vendors' headers and what nobody knows."""
+    """Headers for the gateway, of proxies, of other vendors, and unknown ones."""
     assert not is_forwarded(name.encode())
 
 

@@ -1,4 +1,4 @@
-"""The request with which a start without a configuration tries its origin, and what a person is told of the answer."""
+"""The request with which a start without a configuration tries its origin, and the message that follows."""
 
 from __future__ import annotations
 

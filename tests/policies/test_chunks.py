@@ -290,7 +290,7 @@ def test_force_needs_somebody_who_waits():
     assert rotation.step([job("slow", 3), job("fast", 5)], seconds=10 * FORCE) == []
 
 
-def test_whoever_comes_round_to_a_chunk_again_has_not_finished_it():
+def test_a_job_that_comes_round_to_a_chunk_again_has_not_finished_it():
     """Rule: with three chunks a job soon returns to one; the time limit does not take its next chunk."""
     rotation = Rotation(units=3, chunks=ChunkRotation((0, 1), active=1, marked=(0,)))
     for position in range(30):

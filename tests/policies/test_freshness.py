@@ -49,7 +49,7 @@ def test_immutable_objects_need_the_grant_only() -> None:
 
 
 def test_what_was_confirmed_before_the_channel_was_whole_is_checked() -> None:
-    """A write that was not heard of may lie between the confirmation and the time since when all writes are heard."""
+    """A write without an announcement may lie between the confirmation and the time since when all writes are announced."""
     assert decide(EntryState(1000, 1000, trusted_since=1001), RULE, 1002) is Verdict.CHECK
     assert decide(EntryState(1000, 1000, trusted_since=math.inf), RULE, 1002) is Verdict.CHECK
     assert decide(EntryState(1001, 1001, trusted_since=1001), RULE, 1002) is Verdict.SERVE
@@ -69,7 +69,7 @@ def test_stale_bytes_end_with_the_time_of_the_rule() -> None:
 
 
 def test_a_forced_check_never_gets_stale_bytes() -> None:
-    """The client asked for something that cannot be had, and is told so."""
+    """A forced check that fails is an error, never stale bytes."""
     assert not may_serve_stale(EntryState(1000, 1000), RULE, 1700, forced=True)
 
 

@@ -25,7 +25,7 @@ ITEMS = 32
 
 @dataclass
 class Job:
-    """A job that does as it is told: ``step_time`` with hits and without, some of it waiting for data."""
+    """A job that follows its directives: ``step_time`` with hits and without, some of it waiting for data."""
 
     miss: float = 0.4
     hit: float = 0.1

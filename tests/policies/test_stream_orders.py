@@ -37,7 +37,7 @@ def stream(
 
 
 class Leader:
-    """Decides again and again on what it is told."""
+    """Decides repeatedly on the given reports."""
 
     def __init__(self, room: int = ROOM) -> None:
         self.room = room

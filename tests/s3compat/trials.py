@@ -99,7 +99,7 @@ def _must_be_refused(act: Callable[[], None], world: World, mark: int) -> None:
     try:
         act()
     except Exception:
-        pass  # each client has errors of its own; what they were told is checked below
+        pass  # each client has errors of its own; the answers are checked below
     else:
         raise AssertionError("the client takes it for a success")
     lines = world.wait_for(mark, lambda line: line.status >= 400, "a refusal in the access log")

@@ -48,7 +48,7 @@ class Proxy:
 
     @contextmanager
     def cut(self) -> Iterator[None]:
-        """Disconnect everybody, and whoever comes."""
+        """Disconnect all connections, present and future."""
         self._refusing = True
         self._listener.drop()
         try:

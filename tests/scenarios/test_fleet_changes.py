@@ -70,7 +70,7 @@ def test_a_gateway_joins_under_load(origin, redis, tmp_path):
 
 @pytest.mark.parametrize("how", ["drained", "killed"])
 def test_a_gateway_goes_under_load(origin, redis, tmp_path, how):
-    """Rule: when a gateway is told to stop, or is killed, no client of another one sees an error, nor does boto3 behind a load
+    """Rule: when a gateway is stopped or killed, no client of another one sees an error, nor does boto3 behind a load
     balancer; and nothing is read again but, at most once, what it was home of."""
     table = {**QUICK, "zone": how}
     with fleet(origin.endpoint, redis.url, 3, tmp_path, fleet=table) as three, Proxy(three[2].port) as balancer:

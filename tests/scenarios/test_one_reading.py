@@ -102,7 +102,7 @@ def put(signer: ClientSigner, target: Target, header: bytes, value: str) -> tupl
 def presigned(
     method: str, rest: str, added: str, *headers: tuple[bytes, bytes]
 ) -> Callable[[Target], tuple[int, bytes]]:
-    """What whoever holds A's SigV2 address of ``rest`` may try."""
+    """Requests that a holder of A's SigV2 address of ``rest`` may try."""
 
     def attack(target: Target) -> tuple[int, bytes]:
         request = A.presigned_v2(method, target.url(rest))

@@ -1,4 +1,4 @@
-"""What one worker was told to write, every worker gives to the next reader."""
+"""A write through one worker is what every worker gives to the next reader."""
 
 from __future__ import annotations
 

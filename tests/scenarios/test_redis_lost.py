@@ -102,7 +102,7 @@ def test_a_write_through_one_gateway_is_seen_by_the_other_at_once(whole, origin)
 
 
 def test_with_redis_whole_nothing_is_checked(whole, origin):
-    """While every write is heard of, hits cost the origin nothing."""
+    """While every write is announced, hits cost the origin nothing."""
     running, _ = whole
     cached(running, origin, "/whole/object")
     heads = origin.count("HEAD", "/whole")

@@ -1,4 +1,4 @@
-"""The configuration changes under a running gateway; a gateway is told to stop; a gateway has more to do than it will."""
+"""The configuration changes under a running gateway; a gateway drains; a gateway is overloaded."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def refuses(running: Running) -> bool:
 
 
 def test_overload(tmp_path, origin):
-    """More requests at once than ``server.max_in_flight`` are told to slow down, while health is still answered."""
+    """Requests above ``server.max_in_flight`` get SlowDown, while health is still answered."""
     settings = Settings(origin.endpoint, tmp_path / "cache", server={"max_in_flight": 3})
     origin.put("/busy/ready", b"ready")
     with gateway(settings, tmp_path / "home") as running:

@@ -21,7 +21,7 @@ _ROLE = {"origin_access_key_id": "origin-key-a", "origin_secret_access_key": "or
 
 @pytest.fixture(scope="module")
 def settings(radosgw: Radosgw, tmp_path_factory) -> Settings:
-    """Two tenants with origin keys of their own, and two that share A's and are told apart by the gateway alone."""
+    """Two tenants with origin keys of their own, and two that share A's, which only the gateway distinguishes."""
     shared = (
         {"access_key_id": "GWP", "secret_access_key": "gateway-secret-p", "allow": ["*/p/**"], **_ROLE},
         {"access_key_id": "GWQ", "secret_access_key": "gateway-secret-q", "allow": ["*/q/**"], **_ROLE},
@@ -193,7 +193,7 @@ def test_teams_behind_one_origin_role_are_kept_apart_by_their_allow_lists(tenant
 
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_a_missing_object_is_missing_for_its_owner_and_forbidden_for_others(tenants, order):
-    """404 with the right to list, 403 without, whoever asks first; created, it is there at once."""
+    """404 with the right to list, 403 without, in any order; once created, it is visible at once."""
     path = f"/{tenants.bucket}/missing"
     answers = {who: tenants.read(who, path).status for who in order}
     assert answers == {"a": 404, "b": 403}

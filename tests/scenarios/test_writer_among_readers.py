@@ -66,7 +66,7 @@ def read(endpoint: str, path: str, log: Log) -> int:
 def test_every_body_is_one_version_and_none_is_older_than_what_was_acknowledged(tmp_path, origin, workers):
     """Body, ETag and length belong together, and a read that begins after a write was acknowledged never gives older bytes.
 
-    Empty versions are told apart by their place only: the newest of equal ones counts.
+    Empty versions differ by their place only: the newest of equal ones counts.
     """
     path = f"/bucket/loop-{workers}"
     log = Log(versions())

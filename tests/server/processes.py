@@ -15,7 +15,7 @@ from tests.server.applications import body, head, with_lifespan
 
 
 def stuck():
-    """The event loop of a worker that takes for ever to start."""
+    """The event loop of a worker that never finishes its start."""
     Path(os.environ["STARTING"], str(os.getpid())).touch()
     while True:
         signal.pause()

@@ -1,4 +1,4 @@
-"""What is wrong in a configuration is told by its field, with status 2, without a traceback and without a secret."""
+"""An error in a configuration names its field, with status 2, without a traceback and without a secret."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_workers_share_what_the_supervisor_has_imported(launch):
 
 
 class Spawning:
-    """A worker process that is alive, and says nothing until it is told to."""
+    """A worker process that is alive, and silent until it is released."""
 
     def __init__(self):
         self.pid = id(self)

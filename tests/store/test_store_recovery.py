@@ -205,7 +205,7 @@ async def test_a_fill_that_is_still_written_is_no_leftover_however_old(open_stor
 
 
 async def test_an_audit_takes_orphans_by_age(open_store, root):
-    """While the node runs, a blob without a row goes when it is older than what the audit was told, and not before."""
+    """While the node runs, a blob without a row goes when it is older than the audit's limit, and not before."""
     store = await open_store()
     ref = await write_blob(store, b"young")
     changed = next((root / "blobs").glob("*/*")).stat().st_ctime_ns

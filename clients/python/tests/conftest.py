@@ -33,7 +33,7 @@ def pytest_configure() -> None:
 
 
 class FakeGateway(ThreadingHTTPServer):
-    """Answers what it was told to; counts requests and the connections it still has to break."""
+    """Gives prepared answers; counts requests and the connections it still has to break."""
 
     daemon_threads = True
 

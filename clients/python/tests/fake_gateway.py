@@ -1,4 +1,4 @@
-"""A gateway that keeps the batch contract, and breaks it where it is told to."""
+"""A gateway that keeps the batch contract, and breaks it on request."""
 
 import json
 import socket

@@ -25,7 +25,7 @@ DATASET = larder.DatasetInfo("digits", ID, len(ITEMS), caching="full")
 
 
 class Counts(Counter):
-    """A counter that is told what happened."""
+    """Counts events."""
 
     def add(self, name, value):
         """Add."""
@@ -118,7 +118,7 @@ def test_substitute_asks_again_for_what_fell_short(gateway):
 
 @pytest.mark.parametrize("status", [MISSING, CHANGED, NOT_RESIDENT, REFUSED])
 def test_items_that_cannot_be_had(gateway, status):
-    """A failed item is told with place and reason; the others come, and nothing is asked for twice."""
+    """A failed item is reported with place and reason; the others are delivered, and nothing is requested twice."""
     gateway.store.lost = {5: status}
     fetched = _reader(gateway).fetch([4, 5, 6])
     assert _content(fetched) == _expected([4, 6])
@@ -141,7 +141,7 @@ def test_an_origin_error_may_pass(gateway):
 
 
 def test_an_origin_error_that_stays(gateway):
-    """After as many requests as ``retry`` allows, an item that the origin keeps failing is told as failed."""
+    """After as many requests as ``retry`` allows, an item that the origin keeps failing is reported as failed."""
     gateway.store.lost = {5: ORIGIN_ERROR}
     fetched = _reader(gateway).fetch([4, 5, 6])
     assert (_content(fetched), fetched.failed[5].status) == (_expected([4, 6]), ORIGIN_ERROR)
@@ -185,7 +185,7 @@ def test_streamed_items(gateway):
     ],
 )
 def test_wrong_arguments(gateway, indices, options, error, words):
-    """Mistakes of the caller are told before anything is sent."""
+    """Invalid arguments raise before anything is sent."""
     with pytest.raises(error, match=words):
         _reader(gateway).fetch(indices, **options)
     assert gateway.asked == []

@@ -28,7 +28,7 @@ def gateway(request):
 
 
 class Counts(Counter):
-    """A counter that is told what happened."""
+    """Counts events."""
 
     def add(self, name, value):
         """Add."""
@@ -199,7 +199,7 @@ def test_an_answer_after_an_error(gateway):
 
 
 def test_nonsense_that_stays(gateway):
-    """A server that keeps answering something else than a batch is told by what it answers."""
+    """The error for a server that returns no batch quotes its answer."""
 
     def nonsense(handler, asked):
         handler.head_of_batch(64)

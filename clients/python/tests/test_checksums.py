@@ -1,4 +1,4 @@
-"""The CRC of batches is zlib's, whoever computes it."""
+"""The CRC of batches equals zlib's in every implementation."""
 
 import subprocess
 import sys

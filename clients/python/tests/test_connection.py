@@ -71,7 +71,7 @@ def test_a_stale_connection_is_replaced_once(server):
 
 
 def test_a_new_connection_that_breaks_off_is_an_error(server):
-    """Only what was idle may be stale; a server that never answers is told at once."""
+    """Only what was idle may be stale; a server that never answers fails at once."""
     server.faults = [lambda handler, asked: handler.reset()] * 2
     connection = Connection(server.endpoint, credentials=KEY)
     with pytest.raises(ConnectionResetError):

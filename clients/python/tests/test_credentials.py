@@ -133,7 +133,7 @@ def test_a_source_that_was_used_can_be_pickled(monkeypatch):
 
 
 def test_a_forked_child_looks_for_itself(home):
-    """Locks of what the parent found may be held for ever in a child, so the child uses nothing of it."""
+    """A child uses no credentials of its parent: their locks may be held forever in it."""
     _write(home, "credentials", "[default]\naws_access_key_id = old\naws_secret_access_key = b\n")
     source = CredentialSource()
     source.current()

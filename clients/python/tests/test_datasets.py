@@ -81,7 +81,7 @@ def test_a_refused_file(client, server, file, code):
 
 @pytest.mark.parametrize("name", ["", "a/b", "ü", "x" * 129, "ab" * 32, "..", "."])
 def test_names_that_are_not_allowed(client, file, name):
-    """A name that no gateway takes is told before anything is sent."""
+    """An invalid name raises before anything is sent."""
     with pytest.raises(ValueError, match="name"):
         client.register(name, file)
 

@@ -21,7 +21,7 @@ PACKED = b"".join(ITEMS.values())
 
 
 class Counts(Counter):
-    """A counter that is told what happened."""
+    """Counts events."""
 
     def add(self, name, value):
         """Add."""
@@ -162,7 +162,7 @@ def test_bytes_that_are_not_the_digest_files(reader, origin):
 
 @pytest.mark.parametrize(("answer", "status"), [(404, 1), (403, 5), (500, 3)])
 def test_failures_of_the_origin(reader, origin, answer, status):
-    """Missing, refused and failing objects are told apart as a gateway tells them."""
+    """Missing, refused and failing objects get the statuses that a gateway gives them."""
     origin.missing = answer
     del origin.objects["key 3"]
     fetched = reader.fetch([2, 3])
@@ -221,7 +221,7 @@ def test_pauses_end_at_a_minute():
 
 
 def test_a_refusal_is_not_gone_around(reader, gateway):
-    """Who may not read through the gateway is told so; the fallback is for gateways that are gone."""
+    """A refusal by the gateway is raised; the fallback is for gateways that are gone."""
     gateway.faults = [problem(403, "AccessDenied")]
     with pytest.raises(larder.RequestRefused):
         reader.fetch([1])
@@ -245,13 +245,13 @@ def test_pickling(reader):
 
 
 def test_a_fallback_needs_a_digest_file(gateway, dataset):
-    """The mistake is told where it is made."""
+    """An invalid option raises where it is given."""
     with pytest.raises(ValueError, match="needs digest_file"):
         larder.BatchReader(gateway.endpoint, dataset, fallback="origin")
 
 
 def test_a_fallback_needs_pyarrow(gateway, dataset, digest_file, monkeypatch):
-    """A missing package is told with the command that installs it, before it is needed."""
+    """The error for a missing package names the command that installs it, before the package is needed."""
     monkeypatch.setattr(fallback.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(larder.LarderError, match=r'pip install "larder\[digest\]"'):
         larder.BatchReader(gateway.endpoint, dataset, fallback="origin", digest_file=digest_file)

@@ -1,4 +1,4 @@
-"""A batch that is asked of several nodes: each item once, from wherever it comes, whoever dies."""
+"""A batch requested from several nodes: each item comes once, also when nodes die."""
 
 import pickle
 import threading
@@ -28,7 +28,7 @@ EVERYTHING = list(ITEMS)
 
 
 class Counts(Counter):
-    """A counter that is told what happened."""
+    """Counts events."""
 
     def add(self, name, value):
         """Add."""

@@ -73,7 +73,7 @@ def _content(received: Received) -> dict[int, bytes]:
 
 @pytest.mark.parametrize("path", VECTORS, ids=lambda path: path.stem)
 def test_golden_vectors(path):
-    """What the gateway's encoder wrote once is read as it was meant, for ever."""
+    """Frames of earlier versions of the gateway's encoder are still read."""
     vector = json.loads(path.read_text(encoding="utf-8"))
     body = bytes.fromhex("".join(vector["body"]))
     length = len(body) if body.startswith(b"LRDI") else None

@@ -1,4 +1,4 @@
-"""A job: registered, timed, heard of, and given the order of its epochs; what the fleet does not answer never stops training."""
+"""A job: registration, timing, heartbeats and the order of its epochs; a silent fleet never stops training."""
 
 import multiprocessing
 import os

@@ -1,4 +1,4 @@
-"""What a job may not be used for, and what is heard of it when the fleet does not take it."""
+"""Misuse of a job, and its messages when the fleet refuses it."""
 
 import time
 

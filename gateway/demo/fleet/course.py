@@ -70,7 +70,7 @@ class Running:
 
 
 def take(keep: bool, port: int, nginx: Path | None, stack: ExitStack, interrupts: Interrupts) -> None:
-    """Start the parts, run two jobs, kill a gateway meanwhile, and print how to continue; arguments as of the entry point.
+    """Start the parts, run two jobs, kill a gateway during these, and print how to continue; arguments as of the entry point.
 
     Raises:
         DemoFailed: a claim of the demo did not hold.

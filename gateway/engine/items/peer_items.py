@@ -207,7 +207,7 @@ class PeerItems:
             group.patience -= _PAUSE
         return True
 
-    # --- what is there
+    # --- resident items
 
     async def resident(
         self, home: Node, wanted: Wanted, indices: NDArray[np.uint32]

@@ -138,7 +138,7 @@ class Results:
         store: of the node.
         fleet: the other nodes; ``None`` where there can be none.
         claims: of the zone.
-        uses: are told which results are in use.
+        uses: record which results are in use.
         settings: limits of what is stored.
         now: seconds since the epoch.
     """

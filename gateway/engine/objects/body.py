@@ -1,6 +1,6 @@
 """The bytes of one answer, block by block: from blobs on disk, from blocks that are still growing, or from the origin.
 
-Each step looks again at what is there now: a block that was resident when the read began may have been evicted, and a fill
+Each step looks at the present state: a block that was resident when the read began may have been evicted, and a fill
 that was promised may have failed. Only what the disk cannot give is read from the origin directly, without keeping it.
 """
 
@@ -107,7 +107,7 @@ class Body:
         return Span(file.fd, self.first, self.stop - self.start)
 
     def close(self) -> None:
-        """Let go of what is held; the fill is told that one reader less follows it."""
+        """Release what is held; the fill has one reader less."""
         self._release_ready()
         if self._fill is not None:
             self._fill.readers -= 1

@@ -71,7 +71,7 @@ class _Ranked:
     """A dataset as its items are ranked now.
 
     ``stamp`` is of the parts, weights and homes from which the scores were combined, ``loaded`` the one for which items were
-    loaded ahead, with the space that there was; ``ranks`` is what the index was told, NaN for nothing; ``home`` says which items
+    loaded ahead, with the space that there was; ``ranks`` are those in the index, NaN for none; ``home`` says which items
     are at home here.
     """
 

@@ -4,7 +4,7 @@ The plan knows datasets that jobs have registered for. For all others each gatew
 and the capacity of the whole fleet (policies/datasets.py), which comes out the same everywhere.
 
 Of a dataset whose chunks are rotated only the items of the held chunks are kept; the others are delivered all the same. So at
-most two chunks take space, whoever reads what.
+most two chunks take space, whatever jobs read.
 """
 
 from __future__ import annotations

@@ -321,7 +321,7 @@ class WholeStreams:
         page = await self._links.listings.list_page(
             principal.identity, reader.key.bucket, stream.prefix, start_after=walk.after, token=walk.token
         )
-        # Without a token the next page is asked for by name: a name that does not go on would be listed for ever.
+        # Without a token the next page is asked for by name: a name that does not advance would be listed forever.
         by_name = not (walk.token or page.token)
         objects = [each for each in page.objects if not by_name or each.key > walk.after]
         last = not page.truncated or not objects

@@ -13,7 +13,7 @@ load may start. So at most two chunks, complete or not, take space at any time. 
 - Either chunk may leave, the older first. If jobs jump, it can be the newer one that nobody wants any more.
 - Nothing leaves unless something else is wanted: an unused chunk in an otherwise empty space harms nobody. So with no jobs
   everything stays, but a load that nobody waits for is given up.
-- *Force*: ``force_after`` seconds after the first job has finished a chunk, whoever still refers to it loses it, if others wait.
+- *Force*: ``force_after`` seconds after the first job has finished a chunk, jobs that still refer to it lose it, if others wait.
   Only jobs that are there now count as having finished it: who begins on a chunk is no laggard of those who are gone.
   Such a job is much slower than its peers, so it waits for its GPU and not for its data (section 5.1). It has no say in what is
   held until it is past what it lost, or it would hold the others up at every single chunk; and what it lost is not loaded again

@@ -2,7 +2,7 @@
 
 Quiver, sections 4.5 and 5, put together: ``probing`` measures what each job gains, ``allocation`` shares the space out by that,
 ``chunks`` rotates what is held in part. ``decide`` is a function of the last plan, of what is known now, and of the time. What it
-must remember (``remembered``) is in the plan, so whoever leads next goes on from the plan in Redis. Where the paper leaves a
+must remember (``remembered``) is in the plan, so the next leader continues from the plan in Redis. Where the paper leaves a
 choice:
 
 - *Before anything is measured* a job counts as one that gains as much as ``assumed_benefit`` says: a new dataset deserves a try.

@@ -8,7 +8,7 @@ changes, this is repeated from time to time.
                               ▲                     ▲                              │
                               └──── due, its turn ──┴── due, without the cache ────┘
 
-Jobs report totals that only grow, one set for each phase that they were told (``Phase``); what counts is how much they grew from
+Jobs report totals that only grow, one set for each phase of the directives (``Phase``); what counts is how much they grew from
 one report to the next. Where the paper is silent:
 
 - *The first mini-batches of a phase do not count*: the job's pipeline still holds data that was read under the other rule. Nor

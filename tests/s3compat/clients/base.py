@@ -38,7 +38,7 @@ class Access:
 
 
 class Client:
-    """A client of S3. It is told not to retry, so that a refusal shows at once; ``retries`` says that it cannot be told.
+    """A client of S3, with retries switched off, so that a refusal shows at once; ``retries``: it cannot.
 
     ``name`` is what people call it, ``package`` what its version is the version of.
     """

@@ -28,7 +28,7 @@ class Command(Client):
         self._environment = {**inherited, "HOME": str(scratch), **self.environment()}
 
     def environment(self) -> Mapping[str, str]:
-        """What the program is told by environment variables."""
+        """The program's environment variables."""
         return {}
 
     def version(self) -> str:
@@ -123,7 +123,7 @@ class AwsCli(Command):
 
 
 class S3cmd(Command):
-    """s3cmd. It repeats what was refused for 45 seconds, whatever it is told, and is ended earlier."""
+    """s3cmd. It repeats what was refused for 45 seconds, whatever its settings, and is ended earlier."""
 
     name = "s3cmd"
     package = "s3cmd"

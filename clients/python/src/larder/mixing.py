@@ -218,7 +218,7 @@ class MixedReader:
         return _merged(indices, list(answers.values()), failed)
 
     def prefetch(self, indices: NDArray[np.uint32]) -> dict[str, int]:
-        """As `BatchReader.prefetch`; datasets that store nothing are told nothing."""
+        """As `BatchReader.prefetch`; datasets that store nothing get no announcement."""
         parts, items = self._numbering.parts(indices)
         sums: dict[str, int] = {}
         for part in np.unique(parts).tolist():

@@ -1,4 +1,4 @@
-"""Reading digest files, whoever wrote them, and refusing what is none."""
+"""Reading digest files of any writer, and refusing other files."""
 
 import hashlib
 import pickle

@@ -95,7 +95,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_two_builds_of_one_file_are_refused(tmp_path):
-    """The second is told that the first is running; when it has ended the journal is free."""
+    """The second gets an error that names the first; the journal is free when the first has ended."""
     with Journal(tmp_path / "j", PURPOSE), pytest.raises(errors.DigestFileError, match="running"):
         Journal(tmp_path / "j", PURPOSE)
     Journal(tmp_path / "j", PURPOSE).close()
