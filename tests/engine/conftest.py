@@ -52,7 +52,7 @@ class Bench:
         return await self.engine.open(ask, found, start, found.entry.record.meta.size if stop is None else stop)
 
     async def settle(self) -> None:
-        """Wait until what the background loads and the fills brought is in the index."""
+        """Wait until all background loads and fills are recorded in the index."""
         await self.engine.lane._tasks.join()
         await self.engine.blocks.tasks.join()
 

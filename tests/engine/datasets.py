@@ -1,4 +1,4 @@
-"""Datasets over the bench of the engine: registered from rows, asked for in batches, and what came of them."""
+"""Datasets over the engine's bench: registered from rows, read in batches, with the outcome of every position."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BUCKET = "b"
 
 
 class Came(NamedTuple):
-    """What became of one position; ``data`` is ``None`` unless it was delivered, or when it is to be streamed."""
+    """The outcome of one position; ``data`` is ``None`` if it was not delivered, or is to be streamed."""
 
     position: int
     index: int
@@ -54,7 +54,7 @@ class Data:
 
     @property
     def flags(self) -> np.ndarray:
-        """What is known of the items."""
+        """The flags of all items' states."""
         return self.registration.content.states.flags
 
     @property
@@ -63,7 +63,7 @@ class Data:
         return set(np.flatnonzero((self.flags == RESIDENT) | (self.flags == VERIFIED)).tolist())
 
     def key(self, index: int) -> str:
-        """The key of an item that is an object of its own."""
+        """The key of an item that is a whole object."""
         return self.registration.locations.of(index).key
 
     def path(self, index: int) -> str:
@@ -71,7 +71,7 @@ class Data:
         return f"/{BUCKET}/{self.key(index)}"
 
     def blob(self, index: int) -> Path:
-        """Where the item's blob is, or would be."""
+        """The path of the item's blob; it need not exist."""
         return Path(self.shelf.bench.store.directory.blob_path(self.registration.content.digest(index)))
 
     def ask(
@@ -102,7 +102,7 @@ class Data:
         assert not batch.failed
 
     def reads(self, index: int | None = None) -> int:
-        """How often the origin was asked, for one item or for any."""
+        """The number of reads of the origin, for one item or for all."""
         return self.shelf.bench.origin.count("GET", f"/{BUCKET}/" if index is None else self.path(index))
 
 
@@ -121,11 +121,11 @@ class Batch:
 
     @property
     def failed(self) -> dict[int, ItemStatus]:
-        """Status by position of what was not delivered."""
+        """Status by position, for positions that were not delivered."""
         return {one.position: one.status for one in self.came if one.status is not ItemStatus.OK}
 
     def count(self, flag: ItemFlag) -> int:
-        """How many were delivered with exactly this flag."""
+        """The number of positions delivered with exactly this flag."""
         return sum(one.flags == flag for one in self.came if one.data is not None)
 
 
@@ -211,7 +211,7 @@ def equal_bodies(count: int, size: int, seed: object = 0) -> list[bytes]:
 
 
 def blobs_open(shelf: Shelf) -> int:
-    """How many descriptors of this process lead to blob files of a bench."""
+    """The number of this process's descriptors that are open on blob files of a bench."""
     return len(open_files(shelf.home / "cache" / "blobs"))
 
 

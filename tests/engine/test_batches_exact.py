@@ -1,4 +1,4 @@
-"""Exact batches: every position, its bytes, its status; and what is held while a batch is open."""
+"""Exact batches: bytes and status of every position, and resources held while a batch is open."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def shelf(tmp_path: Path) -> AsyncIterator[Shelf]:
 
 @pytest.fixture
 async def data(shelf: Shelf) -> Data:
-    """Fifty items, none of them cached."""
+    """Returns a dataset of fifty items, none of them cached."""
     return await shelf.dataset(bodies_of(50))
 
 
@@ -108,7 +108,7 @@ async def test_equal_bytes_at_two_places_have_each_their_own_fate(shelf: Shelf) 
 
 
 async def test_a_gateway_that_stops_ends_every_read(tmp_path: Path) -> None:
-    """Rule: also reads of one digest that are no one's to join, because each reads a copy of its own after a third failed."""
+    """Rule: this includes reads of one digest that nobody can join, because each reads its own copy after a third one failed."""
     async with shelved(tmp_path) as shelf:
         data = await shelf.dataset([b"the same bytes"] * 3)
         shelf.bench.origin.delete(BUCKET, data.key(0))
@@ -130,7 +130,7 @@ async def test_a_gateway_that_stops_ends_every_read(tmp_path: Path) -> None:
 
 
 async def test_an_empty_item_costs_no_read_and_does_not_keep_a_batch_from_the_index_form(shelf: Shelf) -> None:
-    """Rule: no bytes are delivered as no bytes; an item of none is as resident as any other after the first time."""
+    """Rule: an empty item is delivered without reading the origin; after the first batch it counts as resident."""
     data = await shelf.dataset([b"", b"x", b""])
     for form in ("frames", "index"):
         batch = await data.exact([0, 1, 2])
@@ -240,7 +240,7 @@ async def test_wrong_bytes_are_stored_under_no_name(data: Data) -> None:
 
 
 async def test_a_dead_origin_ends_an_exact_batch_soon(shelf: Shelf) -> None:
-    """Rule: after so many failures in a row the rest is not tried; resident items are delivered all the same."""
+    """Rule: after a number of consecutive failures the rest is not tried; resident items are still delivered."""
     data = await shelf.dataset(bodies_of(300, 20))
     await data.warm(range(0, 300, 10))
     shelf.bench.origin.inject(Refuse(times=10**6))
@@ -330,7 +330,7 @@ async def test_a_refusal_of_one_tenant_is_not_anothers(shelf: Shelf) -> None:
 
 
 async def test_a_reader_that_leaves_neither_ends_the_read_nor_keeps_anything(data: Data) -> None:
-    """Rule: the fetch belongs to the node: it goes on, and readers that joined it get the item."""
+    """Rule: the fetch belongs to the node: it continues, and readers that joined it get the item."""
     hang = data.shelf.bench.origin.inject(Hang(path=data.path(0)))
     leader = asyncio.create_task(data.exact([0]))
     await hang.gate.reached()
@@ -419,7 +419,7 @@ def batches_read(file: object) -> bytes:
 
 
 async def test_each_item_that_is_read_is_recorded_once(data: Data) -> None:
-    """Rule: a batch records one read per item: a miss while it is fetched, a hit with its digest when it was there."""
+    """Rule: a batch records one read per item: a miss if the item is fetched, a hit with its digest if it was cached."""
     store, content = data.shelf.bench.store, data.registration.content
     seen: list[Access] = []
     store.accesses.subscribe(seen.extend)

@@ -1,7 +1,7 @@
-"""Random batches against a simple model: whatever is resident, missing, wrong or failing, the sums are right.
+"""Random batches against a simple model, with any mix of resident, missing, wrong and failing items.
 
-The model knows of each item only what the origin holds (right bytes, wrong bytes, nothing, a refusal, a passing failure) and
-whether it is in the cache. From that follows what may be delivered, what must be, and what is reported of the rest.
+The model knows two facts about each item: the origin's answer (right bytes, wrong bytes, nothing, a refusal, a passing failure)
+and whether the item is cached. They determine the items that may and must be delivered and the status of the rest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ modes = st.sampled_from(list(CachingMode))
 
 
 class World:
-    """A bench that lives for all examples, in a loop of its own."""
+    """A bench for all examples, in its own event loop."""
 
     def __init__(self, home: Path) -> None:
         self.loop = asyncio.new_event_loop()
@@ -88,8 +88,8 @@ class World:
         return batch
 
     def _all_given_back(self) -> bool:
-        """Whether no memory for items is in use; a task that has just ended is referred to by the loop for some turns more, and
-        then perhaps by a cycle with the error that it ended with."""
+        """True if no memory for items is in use. The loop refers to a finished task for some more turns; afterwards a reference
+        cycle with the task's error may keep it alive."""
         if self.shelf.batches.fetches._memory.used:
             gc.collect()
         return not self.shelf.batches.fetches._memory.used
@@ -111,7 +111,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One world for the module's examples; what the tests before have left need not be looked at with each of them."""
+    """Returns one world for all examples; objects of earlier tests are frozen, so that no example's collection scans them."""
     made = World(tmp_path_factory.mktemp("model"))
     gc.collect()
     gc.freeze()
@@ -130,7 +130,7 @@ def impatient() -> Iterator[None]:
 
 
 def may_come(data: Data, index: int, fate: str, here: bool, caching: CachingMode) -> bool:
-    """Whether the item can be delivered; an empty one always can, as nobody need be asked for it."""
+    """True if the item can be delivered; an empty one always can, since it needs no read."""
     return (here and caching is not CachingMode.NONE) or fate == "good" or not data.bodies[index]
 
 

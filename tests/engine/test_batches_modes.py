@@ -1,4 +1,4 @@
-"""Caching modes under batches: what is stored, what is evicted, what passes through; and what a restart leaves."""
+"""Caching modes under batches: storing, eviction, pass-through, restarts."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_full_cache_evicts_what_was_not_used_for_longest(small: Shelf) -
 
 
 async def test_a_dataset_that_is_not_cached_is_neither_stored_nor_served(small: Shelf) -> None:
-    """Rule: mode none: no hit even of bytes that are here for another reason, no blob, each read passes through."""
+    """Rule: in mode none every read passes through: no hit, even of bytes cached for another reason, and no blob."""
     bodies = equal_bodies(5, SIZE)
     cached = await small.dataset(bodies, "full")
     await cached.warm(range(5))
@@ -255,7 +255,7 @@ async def test_after_a_restart_an_item_is_verified_before_it_is_served(tmp_path:
 
 
 async def test_a_substitutable_batch_verifies_after_a_restart_too(tmp_path: Path) -> None:
-    """Rule: candidates that are in the cache but not verified since the start are verified one by one as they are sent."""
+    """Rule: cached candidates that were not verified since the start are verified one by one as they are sent."""
     bodies = equal_bodies(10, SIZE)
     async with shelved(tmp_path) as shelf:
         data = await shelf.dataset(bodies)
@@ -378,7 +378,7 @@ async def test_a_reader_joins_a_prefetch(small: Shelf) -> None:
 
 
 async def test_prefetch_of_what_is_not_cached_is_refused_and_reads_nothing(small: Shelf) -> None:
-    """Rule: mode none refuses all; a full static cache is not asked in vain."""
+    """Rule: mode none refuses every item; prefetching into a full static cache reads nothing."""
     data = await small.dataset(equal_bodies(10, SIZE), "none")
     assert await data.prefetch(range(10)) == {"resident": 0, "fetching": 0, "refused": 10}
     static = await small.dataset(equal_bodies(120, SIZE, "static"), "static")
@@ -487,7 +487,7 @@ async def test_a_gateway_that_stops_forgets_its_prefetches(tmp_path: Path) -> No
 
 
 async def test_lookup_says_what_is_resident(small: Shelf) -> None:
-    """Rule: by position, duplicates included; in mode none no item is resident."""
+    """Rule: lookup answers by position, duplicates included; in mode none no item is resident."""
     data = await small.dataset(equal_bodies(6, SIZE))
     await data.warm([1, 4])
     found = await small.batches.lookup(data.ask(BatchMode.EXACT, [4, 0, 1, 4]))

@@ -27,7 +27,7 @@ async def shelf(tmp_path: Path) -> AsyncIterator[Shelf]:
 
 @pytest.fixture
 async def data(shelf: Shelf) -> Data:
-    """Fifty items, none of them cached."""
+    """Returns a dataset of fifty items, none of them cached."""
     return await shelf.dataset(bodies_of(50))
 
 
@@ -96,7 +96,7 @@ async def test_a_quick_origin_is_not_asked_for_replacements(data: Data) -> None:
 
 
 async def test_missing_and_changed_items_are_told_and_replaced(data: Data) -> None:
-    """Rule: each item that is lost for good is reported, and the reader still gets as many as it wants."""
+    """Rule: each missing or changed item is reported and replaced, so the reader gets the number it requested."""
     origin = data.shelf.bench.origin
     for index in range(10):
         origin.delete("b", data.key(index))
@@ -122,7 +122,7 @@ async def test_refused_items_are_told_and_replaced(data: Data) -> None:
 
 
 async def test_items_that_only_failed_for_now_are_replaced_without_a_word(data: Data) -> None:
-    """Rule: a passing failure of the origin is no verdict on an item: it stays the reader's to ask for again."""
+    """Rule: an item that failed temporarily is replaced but not reported, so the reader may request it again."""
     for index in range(3):
         data.shelf.bench.origin.inject(Refuse(path=data.path(index), times=100))
     batch = await data.substitute(range(20), 17)
@@ -164,7 +164,7 @@ async def test_an_origin_that_dies_without_a_word_is_a_failure_like_others(data:
 
 
 async def test_an_evicted_candidate_is_replaced_even_if_its_state_says_resident(data: Data) -> None:
-    """Rule: the states are hints; a file that is gone costs another candidate, never the batch."""
+    """Rule: states are hints; a deleted file costs one candidate, never the batch."""
     await data.warm(range(10))
     for index in range(5):
         data.blob(index).unlink()
@@ -175,7 +175,7 @@ async def test_an_evicted_candidate_is_replaced_even_if_its_state_says_resident(
 
 
 async def test_evicted_candidates_are_fetched_when_there_are_no_others(data: Data) -> None:
-    """Rule: a candidate whose file is gone is fetched like a missing one."""
+    """Rule: a candidate whose file was deleted is fetched like one that was never cached."""
     await data.warm(range(6))
     for index in range(3):
         data.blob(index).unlink()
@@ -211,7 +211,7 @@ async def test_every_candidate_is_delivered_in_the_end(data: Data) -> None:
 
 
 async def test_a_batch_left_before_it_began_closes_its_files(data: Data) -> None:
-    """Rule: the files that were opened for an answer are closed even if none of it was ever asked for."""
+    """Rule: the files opened for an answer are closed even if the reader requested none of it."""
     await data.warm(range(10))
     await closer.done()
     before = blobs_open(data.shelf)

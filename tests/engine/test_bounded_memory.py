@@ -1,4 +1,4 @@
-"""What a worker remembers of names that clients choose has a bound, and the bound is of what is of use."""
+"""A worker's memory for names that clients choose is bounded, and only useful names are remembered."""
 
 from __future__ import annotations
 

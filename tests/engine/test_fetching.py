@@ -37,7 +37,7 @@ class Answer:
         return b""
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the fake holds nothing."""
 
     def abort(self) -> None:
         """Remember it."""
@@ -58,13 +58,13 @@ class Source:
 
 
 def answer(fake: Answer) -> StreamedResponse:
-    """As its reader sees it."""
+    """Cast the fake to the type that readers expect."""
     return cast(StreamedResponse, fake)
 
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The pauses before the origin was asked again; none is made."""
+    """Records the pauses between attempts at the origin, without waiting."""
     made: list[Any] = []
 
     async def pause(turn: int = 1) -> None:

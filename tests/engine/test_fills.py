@@ -81,7 +81,7 @@ async def test_readers_at_different_times_share_the_read(bench: Bench) -> None:
 
 
 async def test_the_leader_may_leave_before_the_origin_answers(bench: Bench) -> None:
-    """The fill belongs to the node: a cancelled client neither cancels it nor spoils it."""
+    """The fill belongs to the node: cancelling the client that began it neither cancels nor damages it."""
     bench.origin.put("b", "k", LARGE)
     gate = Gate()
     bench.origin.inject(Hang(gate=gate))
@@ -133,7 +133,7 @@ async def test_an_object_that_changes_under_a_resumed_read_breaks_it(bench: Benc
 
 
 async def test_an_origin_that_stays_down_ends_the_read_and_keeps_whole_blocks_only(bench: Bench) -> None:
-    """What was complete is kept; the block that was not is asked for again by the next reader."""
+    """Complete blocks are kept; the next reader requests the incomplete one again."""
     bench.origin.put("b", "k", LARGE)
     gate = Gate()
     bench.origin.inject(Hang(gate=gate, after=2 * BLOCK + 100))
@@ -150,7 +150,7 @@ async def test_an_origin_that_stays_down_ends_the_read_and_keeps_whole_blocks_on
 
 
 async def test_a_fill_that_a_write_overtook_is_kept_for_nobody(bench: Bench) -> None:
-    """Those who follow it already get the bytes they were promised; the next reader asks the origin."""
+    """Readers that already follow the fill get the old bytes; the next reader asks the origin."""
     bench.origin.put("b", "k", b"old" * 1000)
     gate = Gate()
     bench.origin.inject(Hang(gate=gate, after=10))
@@ -164,14 +164,14 @@ async def test_a_fill_that_a_write_overtook_is_kept_for_nobody(bench: Bench) -> 
 
 
 def ended(event: str) -> float:
-    """How many fills ended so."""
+    """The number of fills that ended with this event."""
     return FILLS.labels(event)._value.get()
 
 
 async def test_a_fill_that_the_index_does_not_take_ends_and_is_no_race(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would only run ahead and be thrown away; its reader reads the rest from the origin, once."""
+    """A fill that the index rejects ends at once without counting as a race; its reader reads the rest from the origin, once."""
 
     async def refuse(*_: object, **__: object) -> None:
         return None
@@ -225,7 +225,7 @@ async def test_fills_that_wait_for_the_index_are_bounded(bench: Bench) -> None:
 
 
 async def test_a_changed_object_is_noticed_before_the_first_byte(bench: Bench) -> None:
-    """A block that is missing from a known object is asked for with If-Match; then what was known is forgotten."""
+    """A missing block of a known object is requested with If-Match; if the object has changed, it is forgotten."""
     bench.origin.put("b", "k", LARGE)
     await bench.read("k", 0, 10)
     bench.origin.put("b", "k", os.urandom(len(LARGE)))

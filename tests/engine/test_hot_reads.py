@@ -1,4 +1,4 @@
-"""The short path holds and remembers no more than it must."""
+"""The hot path: files it holds, names it remembers, requests it leaves to the full path."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_no_more_addresses_are_remembered_than_entries(bench: Bench) -> No
 
 
 async def test_a_header_that_cannot_be_sent_leaves_nothing_held(bench: Bench) -> None:
-    """A failure before the files are handed over leaves none open."""
+    """A failure before the files are handed to the server leaves no file open."""
     bench.origin.put("b", "k", b"x" * 100)
     await bench.read("k")
     asked = exchange(bench, b"h")
@@ -167,7 +167,7 @@ async def test_a_ring_that_changes_is_looked_at_before_the_next_hit(bench: Bench
 
 @pytest.mark.parametrize("name", sorted(_HARMLESS))
 async def test_what_passes_for_plain_is_plain_to_the_long_path_too(bench: Bench, name: bytes) -> None:
-    """Rule: a header that the short path lets pass is no range, no condition, and keeps no read from the cache."""
+    """Rule: a header that the hot path accepts is neither a range nor a condition, and prevents no cached read."""
     asked = exchange(bench, b"h")
     request = asked.request = WireRequest("GET", b"/b/k", b"", [(name, b"no-cache, no-store, ENABLED")])
     assert HotReads(bench.engine, alone()).find(request, asked.auth, bench.now[0]) is Unresolved.PLAIN

@@ -1,4 +1,4 @@
-"""Which scores a node still counts: a job that stops sending loses them, and the node says so to the fleet."""
+"""Importance scores of a node expire when their job stops sending, and the node reports that to the fleet."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JOB = "t/train"
 
 
 class NoReaders:
-    """Nobody whose items could be loaded ahead."""
+    """A prefetcher without readers."""
 
     def look_again(self) -> None:
         """A turn begins."""
@@ -39,7 +39,7 @@ class NoReaders:
 
 @dataclass
 class Node:
-    """A node's keeper, its clock, and what it last said to the fleet."""
+    """A node's keeper, its clock, and its last report to the fleet."""
 
     shelf: Shelf
     data: Data
@@ -65,7 +65,7 @@ class Node:
         return Plan(version=1, jobs=self.jobs)
 
     async def hear(self, report: Mapping[str, ScoreReport]) -> None:
-        """The fleet hears this node."""
+        """Send the node's report to the fleet."""
         self.said = report
 
     def send(self, epoch: int) -> None:
@@ -92,7 +92,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 async def test_scores_of_a_job_that_stops_updating_are_forgotten(node: Node) -> None:
-    """Rule: after three times the usual time of an epoch the node has no scores of the job, and tells the fleet of none."""
+    """Rule: after three times the usual epoch time without updates, the node drops the job's scores and reports none."""
     node.send(1)
     assert await node.after(FIRST_INTERVAL) == {JOB}
     node.send(2)

@@ -1,4 +1,4 @@
-"""What the keeper says in the log of a file system that has no room for the cache."""
+"""The keeper's log messages about a file system without room for the cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.faults import FaultyDirectory
 
 
 async def test_a_shortage_is_told_of_once(bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Rule: one warning when the file system is too full, one line when it is not any more, and none in between."""
+    """Rule: a shortage logs one warning when it begins, one line when it ends, and nothing in between."""
     caplog.set_level("INFO", "larder.keeper")
     directory = FaultyDirectory(tmp_path / "other")
     directory.free_bytes = 100_000_000

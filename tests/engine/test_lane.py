@@ -1,4 +1,4 @@
-"""The background lane: every unit once, within limits, and an end that its producer hears of."""
+"""The background lane loads every unit once, within limits, and reports the end to the producer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_every_unit_is_loaded_once_within_the_limit() -> None:
 
 
 async def test_units_are_taken_when_their_turn_comes() -> None:
-    """Rule: a producer may name units without end; none is taken from it before it can begin."""
+    """Rule: units may be an endless iterator; the lane takes a unit only when its load can begin."""
     taken: list[int] = []
 
     def units() -> Iterator[int]:
@@ -89,7 +89,7 @@ async def test_a_cancelled_caller_cancels_its_load() -> None:
 
 
 async def test_an_error_of_a_unit_is_its_producers() -> None:
-    """Rule: the other units are loaded all the same, then the producer gets the first error."""
+    """Rule: a failed unit does not stop the others; the producer then gets the first error."""
     loaded: list[int] = []
 
     async def load(unit: int) -> int:

@@ -53,7 +53,7 @@ class Fleet:
 
 
 async def test_workers_share_a_limit_by_demand() -> None:
-    """Rule: once workers know of each other, together they admit the limit, shared by demand."""
+    """Rule: once workers see each other, they admit the limit together, shared by demand."""
     fleet = Fleet()
     for _ in range(4):
         await fleet.second(300, 100)

@@ -1,4 +1,4 @@
-"""Items that other nodes are asked for, with nodes that do whatever a test wants: they break off, lie, refuse, or say nothing."""
+"""Items read from other nodes. The fake nodes break off, send wrong bytes, refuse, or never answer."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Asked:
 
     @property
     def indices(self) -> list[int]:
-        """What a batch or look-up is about."""
+        """Item numbers of a batch or look-up request."""
         return np.frombuffer(self.body, "<u4").tolist()
 
 
 @dataclass
 class Answer:
-    """What a node says; with ``broken`` it ends too early, with ``hangs`` never."""
+    """A node's answer; ``broken`` ends it too early, ``hangs`` never ends it."""
 
     body: bytes = b""
     status: int = 200
@@ -88,7 +88,7 @@ class Answer:
 
 @dataclass
 class Others:
-    """The membership and the calls of a fleet in which ``order`` says who is home of everything, until suspected."""
+    """Membership and calls of a fleet in which the first node of ``order`` owns every key until it is suspected."""
 
     order: list[Node]
     handler: Handler = lambda asked: Answer(status=404)
@@ -108,7 +108,7 @@ class Others:
         return False
 
     def suspect(self, node_id: str, refused: str = "") -> None:
-        """Somebody else is home from now on."""
+        """Record the suspicion and make the next node the owner."""
         self.suspected.append(node_id)
         self.order = [node for node in self.order if node.id != node_id]
 
@@ -121,7 +121,7 @@ class Others:
         return np.full(len(keys), 0 if self.order else -1, np.int16), tuple(self.order)
 
     def previous_owners(self, key: int) -> list[Node]:
-        """As the test says."""
+        """The previous owner that the test has set, if any."""
         return [] if self.earlier is None else [self.earlier]
 
     async def request(
@@ -146,7 +146,7 @@ class Others:
 
 @dataclass
 class Place:
-    """A node with a store and an origin of its own, and others."""
+    """A node with its own store and origin, and its fake peers."""
 
     shelf: Shelf
     others: Others
@@ -171,7 +171,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 def frames(data: Data, indices: Sequence[int], flag: ItemFlag = ItemFlag.HIT, *, end: bool = True) -> bytes:
-    """A right answer in frames, for the first of what was asked for."""
+    """A correct answer in frames, for the first requested items."""
     sequence, pieces = FrameSequence(), [FrameSequence.preamble()]
     for position, index in enumerate(indices):
         body = data.bodies[index]
@@ -331,7 +331,7 @@ async def test_what_finds_no_room_in_memory_is_streamed(place: Place, monkeypatc
 
 
 class _Full(MemoryBudget):
-    """Memory that readers who have stopped reading hold for good; counts how often somebody looks."""
+    """Memory that is full for ever because its readers have stopped reading; counts the checks for room."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -379,7 +379,7 @@ class _Short(Answer):
     """Says how long it is, and breaks off after two kilobytes."""
 
     async def next_chunk(self) -> bytes:
-        """As ``Answer``, twice."""
+        """As ``Answer``, but break off after 2000 bytes."""
         if self._at >= 2000:
             raise PeerUnavailable("it broke off")
         return await super().next_chunk()

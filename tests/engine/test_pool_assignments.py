@@ -26,7 +26,7 @@ IDLE = PoolOrder(CachingMode.FULL, 10, 10, WhyCaching.NO_JOBS)
 
 @dataclass
 class Ranks:
-    """A cache for a hundred items, and what the plan says of its datasets."""
+    """A cache for a hundred items, with the plan's orders for its datasets."""
 
     shelf: Shelf
     orders: dict[str, PoolOrder] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Ranks:
         self.orders[data.registration.content.id] = order
 
     async def settle(self) -> None:
-        """Turn until everything is ranked, at least as often as items are looked at anew."""
+        """Run enough turns that every item is ranked, including the periodic full pass."""
         for _ in range(2 * pool_assignments._EVERY):
             await self.assignments.turn(list(self.shelf.registry.contents()), self.plan, CAPACITY)
 
@@ -70,7 +70,7 @@ async def ranks(tmp_path: Path) -> AsyncIterator[Ranks]:
 
 
 def test_which_pools_a_plan_makes() -> None:
-    """Rule: space that was given is a target, space that was taken is the target 0; a dataset without jobs is no pool."""
+    """Rule: granted space becomes a target, withdrawn space a target of 0; a dataset without jobs has no pool."""
     datasets = {"given": replace(GIVEN, target=500), "taken": TAKEN, "idle": IDLE}
     assert node_pools(Plan(version=1, pools=dataset_pools(datasets)), 1000, 1000) == (
         Pool("dataset:given", 500, "uniform"),
@@ -101,7 +101,7 @@ async def test_without_a_plan_the_least_recently_used_go(ranks: Ranks) -> None:
 
 
 async def test_what_was_given_space_goes_last(ranks: Ranks) -> None:
-    """Rule: items that the plan gave space to stay while anything else is there, however long ago they were used."""
+    """Rule: items of datasets with granted space are evicted after all others, even if used longest ago."""
     old, new = await ranks.hold("old"), await ranks.hold("new")
     ranks.say(old, GIVEN)
     await ranks.settle()

@@ -72,7 +72,7 @@ class Reading:
         await self.turn()
 
     def hear(self, key: str, start: int = 0, size: int = SMALL, stop: int | None = None) -> None:
-        """One read, as the keeper hears of it."""
+        """Report one read to the prefetcher, as the keeper does."""
         self.now += 1.0
         place = ObjectKey("default", "b", key)
         end = size if stop is None else stop
@@ -208,7 +208,7 @@ async def test_random_and_skewed_reads_load_nothing_ahead(reading: Reading) -> N
 
 
 async def test_listing_takes_a_page_for_many_siblings(reading: Reading) -> None:
-    """Rule: siblings are listed by pages at the reader's position, so a million of them cost no more than those read."""
+    """Rule: siblings are listed in pages at the reader's position, so the cost depends on the reads, not on the prefix's size."""
     put(reading.bench, NAMES)
     for name in NAMES[:50]:
         await reading.read(name)
@@ -272,7 +272,7 @@ async def test_an_allow_list_and_the_rules_bound_what_is_loaded(reading: Reading
 
 
 async def test_a_key_that_was_withdrawn_loads_nothing(reading: Reading) -> None:
-    """Rule: without a reader there are no rights."""
+    """Rule: without the reader's key nothing is listed or loaded."""
     put(reading.bench, NAMES)
     reading.principal = None
     for name in NAMES[:30]:

@@ -1,4 +1,4 @@
-"""One node's part in performing the plan: what is loaded, what leaves, what is reported; over a real store and origin."""
+"""One node executes the plan over a real store and origin: loads, evictions, reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNITS = 5
 
 @dataclass
 class Desk:
-    """A node's keeper of chunks, and what the fleet sends it."""
+    """A node's chunk keeper, with the plan that the fleet sends it."""
 
     shelf: Shelf
     plan: Plan = field(default_factory=Plan)
@@ -181,7 +181,7 @@ async def test_only_what_is_at_home_here_is_loaded(desk: Desk, caplog: pytest.Lo
 
 
 async def test_two_chunks_at_any_time(desk: Desk) -> None:
-    """Rule: over a whole rotation no item of a third chunk is ever in the cache, and evicted chunks are gone from the disk."""
+    """Rule: over a whole rotation the cache never holds items of three chunks, and evicted chunks are deleted from the disk."""
     data = await rotating(desk, loading=0)
     await desk.loaded(data, 0)
     for number in range(1, 2 * UNITS):
@@ -254,7 +254,7 @@ async def test_what_the_plan_gives_space_is_spared_whichever_worker_serves_it(de
 
 
 async def test_what_an_object_needs_stays(desk: Desk) -> None:
-    """Rule: bytes that a reader got as an object, too, belong to the plain reads and not to the rotation."""
+    """Rule: bytes that were also read as an object stay: they belong to plain reads, not to the rotation."""
     data = await rotating(desk, loading=0)
     index = min(desk.chunk(data, 2))
     assert await desk.shelf.bench.read(data.key(index)) == data.bodies[index]
@@ -288,7 +288,7 @@ async def test_another_jobs_reader_is_tried(desk: Desk) -> None:
 
 
 async def test_nothing_is_read_as_somebody_this_node_does_not_know(desk: Desk) -> None:
-    """Rule: a job whose origin identity is not in this node's configuration is no reader here."""
+    """Rule: a job whose origin identity is not in this node's configuration loads nothing here."""
     data = await desk.shelf.dataset(bodies_of(40), "chunked")
     desk.read_by(data, "unknown")
     desk.order(data, loading=1)
@@ -360,7 +360,7 @@ async def test_a_registration_that_is_long_in_coming_holds_no_other_dataset_up(d
 
 
 async def test_a_plan_that_changes_ends_what_it_does_not_want(desk: Desk) -> None:
-    """Rule: the load of a chunk that is no longer held is given up."""
+    """Rule: when the plan drops a chunk, its load is cancelled."""
     data = await rotating(desk, loading=1)
     for index in desk.chunk(data, 1):
         desk.shelf.bench.origin.inject(Hang(path=data.path(index)))
@@ -372,7 +372,7 @@ async def test_a_plan_that_changes_ends_what_it_does_not_want(desk: Desk) -> Non
 
 
 async def test_a_dataset_without_a_place_is_delivered_and_not_kept(desk: Desk) -> None:
-    """Rule: a dataset without space is not stored, whatever mode its reader learned a moment ago."""
+    """Rule: items of a dataset without space are delivered but not stored, even if the reader still uses an older mode."""
     data = await desk.shelf.dataset(bodies_of(10), "full")
     desk.order(data, CachingMode.NONE)
     batch = await data.exact(range(10))

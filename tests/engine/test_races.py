@@ -1,4 +1,4 @@
-"""What may happen between the awaits of a read: bursts, refusals, answers that come late, readers of metadata."""
+"""Races between the awaits of a read: bursts, refusals, late answers, readers of metadata."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_many_first_readers_of_a_range_share_what_one_of_them_fills(bench:
 
 
 async def test_a_burst_of_first_reads_fills_no_more_than_allowed(bench: Bench) -> None:
-    """Reads that find room, but none any more when the origin has answered, are answered and not kept."""
+    """Reads beyond the number of allowed fills are answered but not kept."""
     gate = Gate()
     for number in range(12):
         bench.origin.put("b", f"k{number}", LARGE)
@@ -96,7 +96,7 @@ async def test_a_resumed_read_that_fails_at_once_is_resumed_again(bench: Bench) 
 
 
 async def test_who_takes_over_from_a_fill_reads_all_that_is_wanted_at_once(bench: Bench) -> None:
-    """A fill that was cut short gives no block behind the cut, so nobody leaves those blocks to it."""
+    """A fill that was cut short delivers no block behind the cut, so the reader that takes over reads all of them at once."""
     bench.origin.put("b", "k", LARGE)
     gate = bench.origin.inject(Hang(after=BLOCK // 2)).gate
     first = asyncio.create_task(bench.read("k"))
@@ -149,7 +149,7 @@ async def test_what_a_sibling_stored_is_found_by_who_knew_only_the_header(shared
 
 
 async def test_a_fill_ends_before_a_block_that_a_sibling_has_stored(shared: Bench) -> None:
-    """A sibling loads ahead what a client of this worker is about to read: the fill that comes to it does not read it again."""
+    """A fill stops before a block that a sibling has loaded ahead, and does not read that block again."""
     body, theirs = os.urandom(3 * BLOCK), b"s" * BLOCK
     shared.origin.put("b", "k", body)
     gate = shared.origin.inject(Hang(after=10)).gate
@@ -167,7 +167,7 @@ async def test_a_fill_ends_before_a_block_that_a_sibling_has_stored(shared: Benc
 
 
 class _FormerHome:
-    """Another node, which has not heard yet that what it has was written anew."""
+    """The previous owner of an object, which has not yet learned that the object was overwritten."""
 
     def __init__(self, body: bytes) -> None:
         self.asked = 0
@@ -184,17 +184,17 @@ class _Body:
         self._left = [body]
 
     def at_once(self, length: int) -> None:
-        """Nothing: its reader waits."""
+        """Do nothing: the reader waits for the pieces."""
 
     async def next_chunk(self) -> bytes:
         """All of it at once."""
         return self._left.pop() if self._left else b""
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the fake holds nothing."""
 
     def abort(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the fake holds nothing."""
 
 
 async def test_a_written_object_is_not_taken_over_from_who_has_not_heard_yet(bench: Bench) -> None:

@@ -19,7 +19,7 @@ from tests.engine.conftest import BLOCK, Bench
 
 
 async def test_many_readers_of_a_cold_object_ask_once(bench: Bench) -> None:
-    """Whatever the order in which the index and the origin answer them."""
+    """Concurrent first readers of an object cause one request to the origin and all get the bytes."""
     bench.origin.put("b", "k", b"x" * 5000)
     bodies = await asyncio.gather(*(bench.read("k") for _ in range(50)))
     assert set(bodies) == {b"x" * 5000}
@@ -77,7 +77,7 @@ async def test_a_changed_object_is_fetched_again(bench: Bench) -> None:
 
 
 async def test_a_refusal_ends_the_grant_and_not_the_object(bench: Bench) -> None:
-    """The bytes stay for those who may read them."""
+    """The cached bytes stay for other readers."""
     bench.origin.put("b", "k", b"x")
     await bench.read("k")
     await bench.settle()
@@ -125,14 +125,14 @@ async def test_a_hot_read_needs_bytes_freshness_and_grant(bench: Bench) -> None:
 
 
 async def test_metadata_alone_answers_nothing(bench: Bench) -> None:
-    """A header that was asked for is remembered to plan ranges, yet an entry without bytes is no hit."""
+    """An entry with headers but no bytes serves to plan ranges and is not a hit."""
     bench.origin.put("b", "k", b"x" * 100)
     await bench.engine.find(bench.ask("k", metadata_first=True))
     assert bench.engine.hot(bench.ask("k").key, bench.identity, bench.now[0]) is None
 
 
 async def test_a_reader_who_insists_shares_no_check_that_began_before(bench: Bench) -> None:
-    """Rule: a reader that insists on a check joins none that began before: the object may have been written since."""
+    """Rule: a reader that forces a check does not join an earlier one: the object may have been written since."""
     bench.origin.put("b", "k", b"old")
     await bench.read("k")
     bench.now[0] += 601

@@ -1,4 +1,4 @@
-"""What a node does about datasets that others have registered, over a table and nodes that do whatever a test wants."""
+"""Registrations of other nodes, fetched through a fake table and fake nodes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def elsewhere() -> Elsewhere:
 
 @pytest.fixture
 def registrations(tmp_path: Path, elsewhere: Elsewhere) -> Registrations:
-    """Those of a node that has none of its own."""
+    """Returns the registrations of a node without any of its own."""
     fleet = PeerNodes(cast("Any", elsewhere), elsewhere)
     return Registrations(
         Registry(tmp_path / "datasets", 1), Shared(fleet, cast("DatasetTable", elsewhere)), lambda: elsewhere.now

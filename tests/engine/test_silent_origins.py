@@ -32,7 +32,7 @@ async def old(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def how(bench: Bench, key: str) -> tuple[Outcome, Reason | None]:
-    """How an object is found."""
+    """Find an object; return outcome and reason."""
     found = await bench.engine.find(bench.ask(key))
     assert isinstance(found, Found)
     return found.outcome, found.reason

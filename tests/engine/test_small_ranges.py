@@ -42,7 +42,7 @@ async def large(tmp_path: Path) -> AsyncIterator[Bench]:
 async def ask(
     bench: Bench, key: str = "k", *, who: OriginIdentity | None = None, method: str = "GET", **headers: str
 ) -> Answer:
-    """What the S3 edge answers to a read."""
+    """Send a read to the S3 edge and return its answer."""
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     request = WireRequest(method, f"/b/{key}".encode(), b"", [(b"host", b"h"), *raw])
     auth = Authenticated(Principal("AK", "t", who or bench.identity), PayloadForm.UNSIGNED, "")
@@ -54,7 +54,7 @@ async def ask(
 
 
 async def got(bench: Bench, start: int, stop: int, key: str = "k", **how: str) -> tuple[bytes, str]:
-    """The bytes of a range, and what the cache says of it."""
+    """The bytes of a range, with its cache status."""
     answer = await ask(bench, key, range=f"bytes={start}-{stop - 1}", **how)
     assert answer.status == 206
     assert isinstance(answer.content, Body)
@@ -140,7 +140,7 @@ async def test_a_scan_goes_on_at_a_border_without_a_small_range(large: Bench) ->
 
 
 async def test_a_range_over_a_border_is_read_alone(large: Bench) -> None:
-    """Rule: a small range that lies in two blocks costs neither."""
+    """Rule: a small range that crosses a block border is read alone, without filling either block."""
     assert await got(large, BLOCK - 500, BLOCK + 500) == (DATA[BLOCK - 500 : BLOCK + 500], "MISS; range")
     assert asked(large) == [("GET", f"bytes={BLOCK - 500}-{BLOCK + 499}")]
 

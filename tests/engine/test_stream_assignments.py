@@ -86,8 +86,8 @@ async def test_a_stream_over_its_target_replaces_its_own(node: Node) -> None:
 
 @pytest.mark.parametrize(("others", "released"), [(10, False), (65, True)])
 async def test_a_stream_that_has_ended_makes_room_when_it_is_needed(node: Node, others: int, released: bool) -> None:
-    """Rule: its objects go at once if the cache is nearly full, counted as released; in an emptier one they stay, while nobody
-    could use their room."""
+    """Rule: in a nearly full cache an ended stream's objects are released at once and counted as released; in an emptier cache
+    they stay, since nothing else needs their room."""
     await node.follow(80_000)
     await node.fill("a/", 20)
     await node.fill("b/", others)

@@ -29,7 +29,7 @@ Record = Callable[[Sequence[ObjectRead]], None]
 
 
 class Zone:
-    """Hears what a node says; ``lost`` stands for a Redis that is down."""
+    """Receives a node's reports; ``lost`` stands for a Redis that is down."""
 
     def __init__(self) -> None:
         self.told: list[NodeStreams] = []
@@ -163,7 +163,7 @@ async def test_reads_since_the_last_turn_are_recorded_at_the_end(bench: Bench, t
 
 
 async def test_rules_say_how_a_prefix_is_read(bench: Bench, tmp_path: Path) -> None:
-    """Rule: ``off`` is no stream; a rule's pattern is reported instead of the recognised one."""
+    """Rule: ``off`` disables the stream; any other pattern of a rule is reported instead of the recognised one."""
     zone, rules = Zone(), (Caching("lake/off/**", pattern="off"), Caching("lake/given/**", pattern="random"))
     with worker(bench, tmp_path, zone, None, *rules) as one:
         await one.scan("off/")
@@ -172,7 +172,7 @@ async def test_rules_say_how_a_prefix_is_read(bench: Bench, tmp_path: Path) -> N
 
 
 async def test_a_lost_redis_holds_nothing_up(bench: Bench, tmp_path: Path) -> None:
-    """Rule: while Redis is lost reads are folded all the same, and the next report has them."""
+    """Rule: while Redis is lost, reads are still folded, and the next report contains them."""
     zone = Zone()
     zone.lost = True
     with worker(bench, tmp_path, zone) as one:

@@ -73,7 +73,7 @@ async def test_a_loop_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_hidden_cancellation_ends_a_loop() -> None:
-    """Rule: a library that turns a cancellation into an error of its own, as redis-py does, keeps no loop alive."""
+    """Rule: a loop ends on cancellation even if a library turns the cancellation into its own error, as redis-py does."""
     begun = asyncio.Event()
 
     async def turn() -> None:
@@ -91,7 +91,7 @@ async def test_a_hidden_cancellation_ends_a_loop() -> None:
 
 
 async def test_a_task_that_was_not_cancelled_goes_on() -> None:
-    """Rule: a timeout inside a task is no cancellation of the task."""
+    """Rule: a timeout inside a task does not cancel the task."""
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
             await asyncio.Event().wait()
@@ -99,7 +99,7 @@ async def test_a_task_that_was_not_cancelled_goes_on() -> None:
 
 
 async def test_stopping_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Rule: a task that ignores its cancellation twice is named in the log, and the shutdown goes on."""
+    """Rule: a task that ignores two cancellations is named in the log, and the shutdown continues."""
     monkeypatch.setattr("gateway.tasks.STOP_WITHIN", 0.0)
     release = asyncio.Event()
 

@@ -9,7 +9,7 @@ from gateway.model.outcomes import Outcome
 
 
 def counted(tenant: str, bucket: str, name: str = "requests", outcome: str = "HIT") -> float:
-    """A sample of the metrics; 0 if there is none."""
+    """The value of a sample; 0 if the sample does not exist."""
     labels = {"tenant": tenant, "bucket": bucket, "outcome": outcome}
     return REGISTRY.get_sample_value(f"larder_bucket_{name}_total", labels) or 0.0
 
@@ -33,7 +33,7 @@ def test_requests_are_counted_by_tenant_and_bucket() -> None:
 
 
 def test_failed_requests_name_no_bucket() -> None:
-    """Rule: a made-up bucket takes none of the names; once it has a successful request, all of its requests count."""
+    """Rule: a bucket without a successful request uses up no label; once it has one, all of its requests count."""
     tally, others = TrafficTally(lambda: 0.0), counted(OTHER, OTHER)
     note(tally, "tally-a", "tally-made-up", Outcome.HIT, 404, 0)
     tally.publish()

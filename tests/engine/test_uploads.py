@@ -1,4 +1,4 @@
-"""Uploads on their way to the origin, and what is forgotten around them."""
+"""Uploads to the origin, and the cache entries forgotten before and after them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads that nobody waits for: behind readers, once, and never more than the cache takes."""
+"""Background loads of objects: after readers, each block once, never more than the cache holds."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_readers_come_first(tmp_path: Path) -> None:
 
 
 async def test_loads_take_half_of_the_places_at_most(bench: Bench) -> None:
-    """Rule: however many loads there are, readers find half of the places for fills free, and no load fails for want of one."""
+    """Rule: loads use at most half of the fill slots, so readers find the other half free; no load fails for lack of a slot."""
     for number in range(8):
         bench.origin.put("b", f"w/{number}", b"w" * 100)
     hang = bench.origin.inject(Hang(path="/b/w/", times=8, after=10))
@@ -133,7 +133,7 @@ async def test_what_is_explained_is_what_comes(bench: Bench) -> None:
 
 
 class Homes:
-    """A fleet whose nodes answer loads with a status, or not at all (0); one that does not answer is no home any more."""
+    """A fleet whose nodes answer loads with a status, or not at all (0); a node that does not answer stops being an owner."""
 
     def __init__(self, **statuses: int) -> None:
         self.members, self.peers = self, self

@@ -48,7 +48,7 @@ async def put(bench: Bench, spool: Path, body: bytes) -> None:
 async def test_a_written_object_is_read_whole_where_the_rule_says_so(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warmed: bool
 ) -> None:
-    """However large it is: warming counts as a reader, for whom a fill goes on."""
+    """Warming reads an object of any size to its end, because it counts as a reader of the fill."""
     monkeypatch.setattr(fill, "LINGER", 0)
     bench.origin.put("b", "other", b"")
     bench.engine.services.rules = Rules([Caching(match="b/**", warm_on_write=warmed)])
@@ -70,7 +70,7 @@ class Answering:
 
 
 async def test_what_follows_a_write_waits_until_the_caches_have_forgotten_again() -> None:
-    """An answer whose end is open is settled by its last piece; what was read before that would be thrown away."""
+    """A streamed answer is settled at its last piece; warming starts after that, since an earlier fill would be discarded."""
     order: list[object] = []
 
     async def settle() -> None:

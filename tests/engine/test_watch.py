@@ -1,4 +1,4 @@
-"""What the workers of a node that do not speak for it know of its problems."""
+"""Problems reported by workers that are not the speaker of their node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SpokenFor:
         return False
 
     async def said(self, _node: str) -> Mapping[str, Any]:
-        """What the sibling said."""
+        """The speaker's last report."""
         return self.document
 
 

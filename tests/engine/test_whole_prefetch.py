@@ -74,7 +74,7 @@ class Training:
         self.whole = WholeStreams(self.tree, links)
 
     async def read(self, key: str, start: int = 0, size: int = SMALL, stop: int | None = None) -> None:
-        """One read as the keeper hears of it, which is a hit if the object was loaded, and the turn after it."""
+        """Report one read, a hit if the object was loaded, and run the next turn."""
         self.now += 1.0
         end = size if stop is None else stop
         place = ObjectKey("default", "b", key)
@@ -178,8 +178,8 @@ async def test_loads_end_where_the_room_does(training: Training) -> None:
 
 
 async def test_a_stream_is_counted_though_its_pool_is_full(training: Training) -> None:
-    """Rule: the listing says how many items a stream has, those that are streams of their own among them, before there is room:
-    what a byte is worth depends on it."""
+    """Rule: the listing counts a stream's items, including those of nested streams, before the stream has room, because the value
+    of a byte depends on that number."""
     deeper = [f"train/deep/{number:03}" for number in range(30)]
     put(training.bench, [*deeper, "train/large"])
     training.bench.origin.put("b", "train/large", b"x" * (2 * BLOCK + 1))
@@ -260,7 +260,7 @@ async def test_rights_withdrawn_in_the_middle_end_the_loads(
 
 
 async def test_a_key_withdrawn_in_the_middle_loads_nothing_more(training: Training) -> None:
-    """Rule: without the reader's key there are no rights."""
+    """Rule: once the reader's key is withdrawn, nothing more is loaded."""
     await training.train(ORDER[:30])
     loaded = len(training.fetched())
     assert loaded
@@ -270,7 +270,7 @@ async def test_a_key_withdrawn_in_the_middle_loads_nothing_more(training: Traini
 
 
 async def test_a_prefix_deleted_meanwhile_ends_the_loads(training: Training) -> None:
-    """Rule: objects that were listed and are gone are asked for a few times, not all of them."""
+    """Rule: after a few requests for listed objects that no longer exist, the loads end."""
     await training.train(ORDER[:30])
     for name in NAMES:
         training.bench.origin.delete("b", name)
@@ -313,7 +313,7 @@ async def test_an_endless_listing_is_given_up(training: Training) -> None:
 
 
 async def test_loads_that_nobody_reads_end(training: Training) -> None:
-    """Rule: for readers of a few objects, the number of other objects loaded is bounded, whatever the pattern."""
+    """Rule: for readers of a few objects, the number of other objects loaded is bounded for every pattern."""
     hot = ORDER[:40]
     for _ in range(12):
         await training.train(random.Random(3).sample(hot, len(hot)))

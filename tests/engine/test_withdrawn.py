@@ -1,4 +1,4 @@
-"""What the origin takes back: rights in a bucket, the permission to keep an object, and an object in the middle of its body."""
+"""Withdrawals by the origin: rights in a bucket, permission to store an object, an object changed in mid-body."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUCKET = ObjectKey("default", "b", "")
 
 
 def outcome(found: object) -> tuple[Outcome, Reason | None]:
-    """How a read was answered."""
+    """Outcome and reason of a read."""
     assert isinstance(found, Found), found
     return found.outcome, found.reason
 
@@ -42,8 +42,8 @@ async def withdraw(bench: Bench, status: int = 204) -> None:
 @pytest.mark.parametrize("by_prefix", [False, True])
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_rights_withdrawn_in_a_bucket_end_its_grants(tmp_path, by_prefix, restarted) -> None:
-    """Rule: after a change of a bucket's rights every reader is checked, by what is in memory and by the index, whether the grant
-    was the object's or a prefix's; the bytes stay."""
+    """Rule: after a change of a bucket's rights every reader is checked again, for entries in memory and in the index, for grants
+    by object and by prefix; the bytes stay."""
     rules = Rules([Caching(by_prefix=by_prefix, freshness=IMMUTABLE)])
     async with benched(tmp_path) as bench:
         bench.engine.services.rules = rules
@@ -146,7 +146,7 @@ async def partly(bench: Bench, key: str = "k") -> None:
 
 @pytest.mark.parametrize("freshness", [600.0, IMMUTABLE])
 async def test_an_object_that_changed_in_the_middle_of_a_body_is_forgotten(bench: Bench, freshness: float) -> None:
-    """Rule: the read that meets the change breaks off, and the next one gets the new object."""
+    """Rule: the read that detects the change breaks off, and the next one gets the new object."""
     bench.engine.services.rules = Rules([Caching(freshness=freshness)])
     await partly(bench)
     newer = os.urandom(len(LARGE))
@@ -171,7 +171,7 @@ async def test_a_change_is_not_held_against_the_newer_object(bench: Bench) -> No
 
 
 async def test_a_reader_refused_in_the_middle_of_a_body_loses_its_grant(bench: Bench) -> None:
-    """Rule: rights withdrawn past the gateway are noticed by the read that meets it; the next one is refused, not broken off."""
+    """Rule: a read that the origin refuses in mid-body breaks off and ends the reader's grant; the next is refused at once."""
     await partly(bench)
     bench.origin.deny(bench.identity.access_key_id, "b/k")
     with pytest.raises(ReaderRefused):

@@ -1,4 +1,4 @@
-"""Stores in temporary directories; whatever a test leaves open is closed."""
+"""Stores in temporary directories, closed when the test ends."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 async def open_store(root: Path, clock: FakeClock):
-    """Opens stores on ``root``; what a test leaves open is closed."""
+    """Returns a function that opens stores on ``root``; stores left open are closed when the test ends."""
     opened: list[Store] = []
 
     async def open_one(**settings) -> Store:
@@ -59,7 +59,7 @@ async def store(open_store):
 
 @pytest.fixture
 def forked(tmp_path: Path) -> Iterator[Callable[..., Forked]]:
-    """Runs a module with arguments in a process that has the gateway imported; what a test leaves running is killed."""
+    """Runs a module with arguments in a process that has imported the gateway; kills it when the test ends."""
     started: list[Forked] = []
 
     def start(module: str, *arguments: object) -> Forked:

@@ -1,4 +1,4 @@
-"""How reads are recorded, handed out and folded."""
+"""Access records: order, batches, folding by blob."""
 
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity

@@ -1,7 +1,7 @@
-"""Digest files, good and bad.
+"""Conversion of digest files, valid and invalid.
 
-What harms its reader, or has a limit of time or memory, is read by the process that reads digest files in a gateway, and one file
-with each kind of answer is. The others are read here: a process takes half a second, whatever it reads.
+Files that harm their reader or test its limits of time and memory are read in the child process that gateways use, and so is
+one file for each kind of answer. All others are read in the test process, because a child process takes half a second.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _kept(out: Path, done: Converted) -> Converted:
 
 
 def opened(tmp_path: Path, done: Converted) -> tuple[Content, Locations]:
-    """What a conversion left."""
+    """Open the content and the locations that a conversion wrote."""
     return Content(tmp_path / done.tag, BOOT), open_locations(tmp_path / "out" / "locations")
 
 
@@ -254,7 +254,7 @@ async def test_wrong_columns_are_named(read: Convert, tmp_path: Path, name: str)
 
 
 async def test_a_column_that_is_there_twice(read: Convert, tmp_path: Path) -> None:
-    """Rule: of two columns of one name, none can be meant."""
+    """Rule: a file with two columns of one name is refused."""
     columns = columns_of(rows_of(2))
     table = pa.Table.from_arrays([*columns.values(), columns["key"]], [*columns, "key"])
     pa.parquet.write_table(table, tmp_path / "f")
@@ -273,7 +273,7 @@ async def test_keys_that_are_not_utf8(read: Convert, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.5, 0.9, 0.99, 0.9999])
 async def test_truncated_files(read: Convert, tmp_path: Path, share: float) -> None:
-    """Rule: a file that was cut off anywhere is refused as no Parquet, and without a word about where it lay."""
+    """Rule: a truncated file is refused as an invalid digest file; the message does not name its path."""
     whole = write(tmp_path / "whole", rows_of(5000)).read_bytes()
     (tmp_path / "f").write_bytes(whole[: int(len(whole) * share)])
     error = await refused(read, tmp_path / "f")
@@ -283,7 +283,7 @@ async def test_truncated_files(read: Convert, tmp_path: Path, share: float) -> N
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_damaged_files(read_apart: Convert, tmp_path: Path, seed: int) -> None:
-    """Rule: a damaged file gives a dataset of as many items, or a refusal, whatever happens to its reader."""
+    """Rule: a damaged file gives a dataset with the same number of items or a refusal, even if the reader process dies."""
     raw = bytearray(write(tmp_path / "whole", rows_of(3000), compression="none").read_bytes())
     random = np.random.default_rng(seed)
     for position in random.integers(len(raw) // 2 * (seed % 2), len(raw), 20):

@@ -25,7 +25,7 @@ A = "tenant a"
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Where the datasets of a cache lie."""
+    """The datasets directory of a cache; it does not exist yet."""
     (tmp_path / "cache").mkdir()
     return tmp_path / "cache" / "datasets"
 
@@ -93,7 +93,7 @@ def files(known: dict[str, list[Row]], tmp_path_factory: pytest.TempPathFactory)
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there and is no zombie."""
+    """True if the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What an open dataset costs a worker, measured on a million items and extrapolated to ten."""
+"""Memory of a worker per open dataset, measured with one million items and extrapolated to ten million."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of datasets: what holds the id of its content is displaced by nothing, and leaves when nobody uses it."""
+"""Names of datasets. A content name holds the dataset's id: no other dataset displaces it, and it expires when unused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def register(
 
 
 def unused(registry: Registry, seconds: float) -> None:
-    """Nobody uses what is registered for so long."""
+    """Age all registrations by ``seconds`` without use."""
     for path in registry.folders.tenants.glob("*/*/locations-*"):
         os.utime(path, (path.stat().st_mtime - seconds,) * 2)
 
@@ -67,7 +67,7 @@ async def test_a_content_name_is_one_datasets(registry: Registry, tmp_path: Path
 
 
 async def test_a_name_that_looks_like_a_content_name(tmp_path: Path) -> None:
-    """Rule: digits that are no dataset's id make a plain name: it moves, stays without use, and hides no other."""
+    """Rule: a name whose digits are no registered dataset's id is plain: it is reassigned, never expires, and hides no other."""
     time, source = [1000.0], DigestSource("fingerprint")
     registry = NearRegistry(tmp_path / "datasets", 1, RegistrationRules(keep_unused=86_400), clock=lambda: time[0])
     looks = f"run-{id_of(NEW)[:16]}"
@@ -98,7 +98,7 @@ async def test_a_plain_name_does_not_shadow_a_content_name(registry: Registry, t
 
 
 async def test_what_is_displaced_stays_while_it_is_used(registry: Registry, tmp_path: Path) -> None:
-    """Rule: a plain name goes to the latest registration; a job that reads the former dataset by its id goes on."""
+    """Rule: a plain name refers to the latest registration; a job that reads the previous dataset by its id continues."""
     await register(registry, tmp_path, OLD, source=DigestSource())
     await register(registry, tmp_path, NEW, source=DigestSource())
     assert registry.find(A, "train", now=True).content.id == id_of(NEW)  # type: ignore[union-attr]
@@ -139,7 +139,7 @@ async def test_a_content_name_expires(tmp_path: Path) -> None:
 
 
 async def test_a_list_is_no_use(tmp_path: Path) -> None:
-    """Rule: to look at registrations keeps none of them."""
+    """Rule: listing registrations does not count as use."""
     time = [1000.0]
     registry = NearRegistry(tmp_path / "datasets", 1, RegistrationRules(keep_unused=86_400), clock=lambda: time[0])
     await register(registry, tmp_path, OLD)

@@ -38,7 +38,7 @@ async def registry_with(home: Path, count: int = 40, alike: int = 2, members: st
 
 
 def sent(registry: Registry) -> bytes:
-    """What goes over the wire."""
+    """The bytes that a node sends for its registration ``d``."""
     made = registry.parcel("t", "d")
     assert made is not None
     pieces = [piece if isinstance(piece, bytes) else os.pread(piece[0], piece[2], piece[1]) for piece in made.pieces]
@@ -48,7 +48,7 @@ def sent(registry: Registry) -> bytes:
 
 
 async def take(registry: Registry, data: bytes, tag: str = "", output: int = OUTPUT) -> None:
-    """What the other node does with it."""
+    """Receive, check and adopt a registration, as another node does."""
     stream = io.BytesIO(data)
 
     async def next_chunk() -> bytes:

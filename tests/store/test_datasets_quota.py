@@ -1,4 +1,4 @@
-"""A tenant's registrations take a bounded part of the disk, whatever its digest files are made of."""
+"""The registrations of a tenant take a bounded part of the disk, for any digest files."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_unused_content_names_make_room(tmp_path: Path) -> None:
 
 
 async def test_a_tenants_conversions_do_not_keep_another_waiting(tmp_path: Path) -> None:
-    """Rule: a tenant has one conversion at a time, and while it takes long, another tenant's goes on."""
+    """Rule: a tenant has one conversion at a time; a slow one does not delay another tenant's."""
     hanging, begun = asyncio.Event(), asyncio.Event()
 
     class Slow(NearRegistry):

@@ -41,7 +41,7 @@ class Clock:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Where the datasets of a cache lie."""
+    """The datasets directory of a cache; it does not exist yet."""
     (tmp_path / "cache").mkdir()
     return tmp_path / "cache" / "datasets"
 
@@ -268,7 +268,7 @@ async def test_replaced_content_is_removed(registry: Registry, directory: Path, 
 
 
 def a_day_passes(directory: Path) -> None:
-    """Nobody uses a registration for a day."""
+    """Age all registrations by a day without use."""
     for path in directory.glob("tenants/*/*/locations-*"):
         os.utime(path, (path.stat().st_mtime - 86_400,) * 2)
 
@@ -385,7 +385,7 @@ async def test_tenants_of_any_name(registry: Registry, directory: Path, tmp_path
 
 
 async def test_of_several_names_for_one_id(registry: Registry, tmp_path: Path) -> None:
-    """Rule: an id finds one of its names, and goes on finding the other when one is removed."""
+    """Rule: an id finds one of its names; when that name is removed, it finds the other."""
     path, identity = write(tmp_path / "f", rows_of(3)), id_of(rows_of(3))
     await registry.register(A, "one", path, "auto")
     await registry.register(A, "two", path, "full")

@@ -1,4 +1,4 @@
-"""Registrations that an earlier version made are read as they are."""
+"""Registrations of an earlier version are read unchanged."""
 
 from __future__ import annotations
 

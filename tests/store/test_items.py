@@ -1,4 +1,4 @@
-"""Items of datasets on disk: the states that workers share are hints, and what they say is checked."""
+"""Items of datasets on disk. The states that workers share are hints; every state is checked before use."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_a_blob_that_is_damaged_is_dropped_when_it_is_looked_at(open_store
 
 @pytest.mark.parametrize("harm", ["touched", "removed"])
 async def test_a_file_that_is_not_what_was_verified_is_not_opened(store: Store, root: Path, harm: str) -> None:
-    """Rule: a file that is gone, or has another modification time, is no longer verified."""
+    """Rule: a deleted file, or one with another modification time, no longer counts as verified."""
     content = await content_of(store, root)
     store.items.adopt(content)
     await store.items.ready(content)
@@ -128,7 +128,7 @@ async def test_a_file_that_is_not_what_was_verified_is_not_opened(store: Store, 
 
 
 async def test_evicted_items_are_not_known_any_more(open_store: Open, root: Path) -> None:
-    """Rule: adopted datasets hear of evictions."""
+    """Rule: evictions update the states of adopted datasets."""
     store = await open_store(capacity=1000)
     assert await store.try_lock()
     bodies = [bytes([number]) * 100 for number in range(12)]

@@ -65,7 +65,7 @@ async def test_a_cache_of_schema_2_is_kept(open_store, root: Path) -> None:
 
 
 async def test_eviction_goes_on_in_the_order_of_before(open_store, root: Path) -> None:
-    """Rule: the time of last use becomes the rank, so eviction goes on in the earlier version's order."""
+    """Rule: the time of last use becomes the rank, so eviction continues in the earlier version's order."""
     old_cache(root, {f"{number}": b"%04d" % number * 250 for number in range(10)})
     store = await open_store(capacity=10_000)
     assert await store.try_lock()
@@ -107,7 +107,7 @@ async def test_a_killed_migration_goes_on_at_the_next_start(open_store, root: Pa
 
 
 async def test_a_newer_index_is_left_alone(open_store, root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Rule: the index of a newer version is refused with a message; it stays as it is."""
+    """Rule: the index of a newer version is refused with a message and left unchanged."""
     first = await open_store()
     await put(first, "a", b"abc")
     await first.close()

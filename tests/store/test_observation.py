@@ -1,4 +1,4 @@
-"""Reads of all workers of a node reach the one that keeps the cache, and cost nobody anything when they cannot."""
+"""Workers send their reads to the worker that keeps the cache. A failed send costs the sender nothing."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def read(number: int, client: int = 7) -> ObjectRead:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Where the socket is."""
+    """Path of the socket."""
     return tmp_path / "reads"
 
 
@@ -128,7 +128,7 @@ def test_the_next_keeper_takes_over_after_a_kill(place, channel):
 
 
 def test_what_another_version_sends_is_ignored(place, channel):
-    """Rule: a datagram that is no list of reads is no error."""
+    """Rule: a datagram that is not a list of reads is ignored without an error."""
     keeper, other = channel(place), channel(place)
     keeper.open()
     for garbage in (b"", b"{", b"[[1]]", b'[["a"]]', b"7"):
@@ -145,7 +145,7 @@ def test_only_the_gateways_user_may_send(place, channel):
 
 
 def test_the_socket_is_never_on_the_cache_disk(tmp_path, monkeypatch, channel):
-    """Rule: beside a table that has to be in the cache directory there is no socket, and a worker reaches only itself."""
+    """Rule: if shared memory is not writable there is no socket, and a worker receives only its own reads."""
     shared = CacheDirectory(tmp_path / "cache").reads
     assert shared is not None
     assert tmp_path not in shared.parents

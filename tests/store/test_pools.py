@@ -36,7 +36,7 @@ async def keep(store: Store, name: str, now: float, pool: str = DEFAULT) -> Blob
 
 
 async def have(store: Store, *pools: Pool, order: str = "lru") -> None:
-    """Define pools, beside ``default`` with what they leave of nine tenths of the capacity."""
+    """Define pools; ``default`` gets the rest of nine tenths of the capacity."""
     assert await store.try_lock()
     assert await store.pools.define(with_default(pools, int(0.9 * CAPACITY), order))
 
@@ -58,7 +58,7 @@ def leaving(root: Path) -> list[str]:
 
 @pytest.mark.parametrize("order", ORDERS)
 class TestEveryOrder:
-    """What holds for an eviction order, whatever it prefers."""
+    """Rules that every eviction order keeps."""
 
     async def filled(self, store: Store, clock: FakeClock, count: int = 10) -> list[BlobRef]:
         """Items in ``default``, entered one after the other; every third was read again."""
@@ -137,7 +137,7 @@ class TestEveryOrder:
         assert_index_equals_disk(root)
 
     async def test_the_order_takes_over_a_migrated_cache(self, order: str, open_store, root: Path) -> None:
-        """Rule: an older cache's blobs enter the pool, none is lost, and they leave like any others."""
+        """Rule: the blobs of an older cache enter the pool without loss and are evicted like all others."""
         old_cache(root, {f"{number}": f"{number:>10}".encode() * 100 for number in range(18)})
         store = await open_store(capacity=CAPACITY)
         await have(store, order=order)
@@ -149,7 +149,7 @@ class TestEveryOrder:
         assert len(files_of(root)) == 13
 
     async def test_the_order_survives_a_full_disk(self, order: str, open_store, root: Path, clock: FakeClock) -> None:
-        """Rule: when others fill the file system everything goes but pinned blobs; with room again the order goes on."""
+        """Rule: when other programs fill the file system, all blobs but the pinned ones are evicted; later the order resumes."""
         directory = FaultyDirectory(root)
         store = await open_store(directory=directory, reserve=10**6, capacity=CAPACITY)
         await have(store, Pool("dataset:pinned", 2 * SIZE, order, minimum=2 * SIZE), order=order)
@@ -280,7 +280,7 @@ async def test_ghosts_are_bounded_and_counted(open_store, root: Path) -> None:
 
 
 async def test_hits_and_misses_are_counted_by_pool(open_store) -> None:
-    """Rule: every read counts for the pool of its blob, a miss for the pool that would have had it."""
+    """Rule: a hit counts for the pool of its blob, a miss for the pool that the blob would enter."""
     store = await open_store(capacity=CAPACITY)
     await have(store, Pool("dataset:dataset", 5 * SIZE))
     ref = await keep(store, "a", 1.0, "dataset:dataset")

@@ -14,7 +14,7 @@ MANY = 3 * schema.ROWS + 5
 
 @asynccontextmanager
 async def held_up(store):
-    """While the index's writer is busy, so that what is asked of it meanwhile is done in one transaction."""
+    """Keep the index's writer busy, so that it performs all requests of the block in one transaction."""
     gate = threading.Event()
     busy = asyncio.ensure_future(store._disk.write(lambda connection: gate.wait(20)))
     try:
@@ -34,7 +34,7 @@ def recording(store, name: str, content: bytes, etag: str, ref: BlobRef):
 
 
 async def record_together(store, contents: list[tuple[str, bytes, str]]):
-    """Record objects (name, content, ETag) in one transaction; what each came to."""
+    """Record objects (name, content, ETag) in one transaction and return the record of each."""
     refs = [await write_blob(store, content) for _, content, _ in contents]
     async with held_up(store):
         tasks = [recording(store, *each, ref) for each, ref in zip(contents, refs, strict=True)]
@@ -94,7 +94,7 @@ async def test_what_was_written_meanwhile_is_left_out_of_those_recorded_together
 
 
 async def test_objects_that_are_recorded_together_keep_the_capacity(open_store, root):
-    """Those are recorded that there is room for, beside what another worker has stored; the files of the others go."""
+    """Objects are recorded while there is room beside those of another worker; the files of the rest are removed."""
     store, sibling = await open_store(capacity=3 * BLOCK), await open_store(capacity=3 * BLOCK)
     refs = [await write_blob(store, bytes([number]) * BLOCK) for number in range(2)]
     await put(sibling, "first", b"f" * BLOCK)
@@ -119,7 +119,7 @@ async def test_each_enters_the_pool_of_its_own_stream(store, root):
 
 
 async def test_recordings_wait_for_others_until_another_operation_comes(store, monkeypatch):
-    """What ends within a moment is written by one call, over turns of the event loop; the order of all operations is kept."""
+    """Recordings of several turns of the event loop are written by one call; the order of all operations is kept."""
     monkeypatch.setattr(database, "GATHER", 3600.0)
     done = []
 
@@ -138,7 +138,7 @@ async def test_recordings_wait_for_others_until_another_operation_comes(store, m
 
 
 async def test_look_ups_of_one_moment_share_a_call(store):
-    """What one turn of the event loop asks is answered by one call, at once."""
+    """All look-ups of one turn of the event loop are answered by one call, without delay."""
     done = []
 
     def together(_connection, arguments):
@@ -160,7 +160,7 @@ async def test_look_ups_together_find_what_each_finds_alone(store):
 
 
 async def test_recordings_are_written_before_the_index_is_closed(store, monkeypatch):
-    """Nothing that waits for others is lost at the end."""
+    """Closing the store writes the recordings that still wait for others."""
     monkeypatch.setattr(database, "GATHER", 3600.0)
     waiting = store._disk.write_each(lambda connection, arguments: arguments, 1)
     await store.close()

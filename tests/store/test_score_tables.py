@@ -21,7 +21,7 @@ ITEMS = 100
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """Where a table of generations would be."""
+    """Path of the generations table; it does not exist."""
     return tmp_path / "larder-0-abc"
 
 
@@ -32,7 +32,7 @@ def send(tables: ScoreTables, part: Part, job: str = JOB, way: int = DIRECT, now
 
 
 def scores(tables: ScoreTables, job: str = JOB) -> dict[int, float]:
-    """What a job said, by item."""
+    """Scores of a job, by item."""
     (found,) = [table for table in tables.of(DATASET, ITEMS) if table.job == job]
     return {index: score for index, score in enumerate(found.scores.tolist()) if not math.isnan(score)}
 
@@ -73,7 +73,7 @@ def test_a_part_that_came_before_changes_nothing(table: Path) -> None:
 
 
 def test_a_whole_part_replaces_everything(table: Path) -> None:
-    """Rule: scores that a whole part does not name are gone."""
+    """Rule: a whole part removes the scores that it does not name."""
     tables = ScoreTables(table)
     send(tables, Part(5, 0, {1: 1.0, 2: 2.0}))
     send(tables, Part(1, 0, {2: 3.0}, whole=True))
@@ -81,7 +81,7 @@ def test_a_whole_part_replaces_everything(table: Path) -> None:
 
 
 def test_what_is_forwarded_has_a_sequence_of_its_own(table: Path) -> None:
-    """Rule: scores forwarded by another node replace none that the client sends here; without those they count."""
+    """Rule: scores forwarded by another node do not replace scores that the client sends here; without those they count."""
     tables = ScoreTables(table)
     send(tables, Part(5, 0, {1: 1.0}), way=DIRECT)
     assert send(tables, Part(3, 0, {2: 2.0}, whole=True), way=FORWARDED).sequence == 3

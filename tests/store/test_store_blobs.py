@@ -1,4 +1,4 @@
-"""What the store promises about bytes: written whole, verified once per start, readable while anybody reads."""
+"""Blobs are written whole, verified once per start, and stay readable until the last reader releases them."""
 
 import asyncio
 import errno
@@ -23,7 +23,7 @@ def path_of(root, ref: BlobRef):
 
 
 def is_open(fd: int, content: bytes) -> bool:
-    """Whether a descriptor still leads to these bytes."""
+    """True if the descriptor is open and its file has exactly these bytes."""
     try:
         return os.pread(fd, len(content) + 1, 0) == content
     except OSError:
@@ -49,7 +49,7 @@ async def test_folders_are_made_for_the_blobs_there_are(store, root):
 
 
 async def test_readers_follow_a_growing_blob_beyond_its_commit(store):
-    """What is below ``written`` can be read at once; a held descriptor outlives commit and closes at its release."""
+    """Bytes below ``written`` can be read at once; a held descriptor outlives commit and closes at its release."""
     writer = store.begin(6)
     writer.hold()
     await writer.write(b"abc")
@@ -90,7 +90,7 @@ async def test_a_disk_that_takes_a_few_bytes_at_a_time_gets_them_all(open_store,
 
 
 async def test_equal_bytes_keep_the_file_that_is_known_to_be_right(store, root):
-    """Committing what is resident keeps the existing file and drops the new one."""
+    """Committing bytes that are already resident keeps the existing file and drops the new one."""
     first = await write_blob(store, b"same")
     inode = path_of(root, first).stat().st_ino
     assert await write_blob(store, b"same") == first
@@ -99,7 +99,7 @@ async def test_equal_bytes_keep_the_file_that_is_known_to_be_right(store, root):
 
 
 async def test_a_fresh_copy_replaces_a_damaged_file(store, root):
-    """When the file under the name is not what it was, the bytes just received take its place."""
+    """A commit replaces a file of the same name that changed since it was written."""
     _, (ref,) = await put(store, "a", b"good")
     path_of(root, ref).write_bytes(b"evil")
     await put(store, "b", b"good")
@@ -129,7 +129,7 @@ async def test_nothing_is_resident_before_it_was_opened(open_store):
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "lengthened", "deleted", "replaced"])
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_damaged_files_are_dropped_and_never_served(open_store, root, damage, restarted):
-    """Whatever happens to a file, during a run or between two, its rows and bytes go and nobody reads it."""
+    """A file damaged during a run or between two is never served; its rows are deleted."""
     store = await open_store()
     _, (ref,) = await put(store, "a", b"precious bytes")
     await put(store, "b", b"precious bytes")
@@ -181,7 +181,7 @@ async def test_a_blob_that_cannot_be_read_is_dropped_and_counts_against_the_disk
 
 
 async def test_running_out_of_descriptors_costs_no_blob(open_store, root):
-    """What the process lacks says nothing about the file: this reading fails, and the blob stays."""
+    """A process without free descriptors fails the read and keeps the blob."""
     directory = FaultyDirectory(root)
     store = await open_store()
     _, (ref,) = await put(store, "a", b"abc")
@@ -196,7 +196,7 @@ async def test_running_out_of_descriptors_costs_no_blob(open_store, root):
 
 
 async def test_what_was_gone_is_found_when_it_is_back(open_store, root):
-    """A failed opening is forgotten: bytes that another worker fetched anew are served."""
+    """A failed opening is not remembered: bytes that another worker fetched again are served."""
     one, two = await open_store(), await open_store()
     _, (ref,) = await put(one, "a", b"abc")
     path_of(root, ref).unlink()
@@ -207,7 +207,7 @@ async def test_what_was_gone_is_found_when_it_is_back(open_store, root):
 
 
 async def test_a_file_is_read_through_once_per_start(open_store, root):
-    """What one worker verified, another of the same start trusts; the next start does not."""
+    """Workers of one start trust each other's verification; the next start verifies again."""
     store = await open_store()
     _, (ref,) = await put(store, "a", b"precious bytes")
     path = path_of(root, ref)
@@ -272,7 +272,7 @@ async def test_a_held_blob_stays_open_when_others_push_it_out(open_store):
 
 
 async def test_the_last_release_closes_what_was_pushed_out(open_store):
-    """Two readers, then none: the descriptor is closed after the second one's release, not before."""
+    """The descriptor of a blob that left the list of open files closes when its last reader releases it."""
     store = await open_store(open_files=8)
     ref = await write_blob(store, b"first")
     blob = store.resident(ref)
@@ -300,7 +300,7 @@ async def test_no_descriptor_is_left_after_close(open_store, root):
 
 @pytest.mark.parametrize(("code", "reason"), [(errno.ENOSPC, "no-space"), (errno.EIO, "disk"), (errno.EROFS, "disk")])
 async def test_failing_writes_name_their_reason_and_leave_nothing(open_store, root, code, reason):
-    """A write or a commit that fails raises DiskUnavailable; after it there is no file and no reservation."""
+    """A failed write or commit raises DiskUnavailable and leaves neither file nor reservation."""
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory)
     writer = store.begin(3)
@@ -314,7 +314,7 @@ async def test_failing_writes_name_their_reason_and_leave_nothing(open_store, ro
 
 
 async def test_a_commit_that_fails_leaves_nothing(open_store, root):
-    """When the rename fails the temporary file is removed and the reservation ends."""
+    """A failed rename removes the temporary file and ends the reservation."""
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory)
     writer = store.begin(3)
@@ -339,7 +339,7 @@ async def test_bytes_of_an_unlinked_blob_are_let_go(store, root):
 
 
 async def test_open_blobs_leave_descriptors_to_connections(open_store, monkeypatch):
-    """Rule: open blobs take at most a quarter of the process's descriptors, whatever the setting."""
+    """Rule: open blobs take at most a quarter of the process's descriptors, even if the setting allows more."""
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (80, 80))
     store = await open_store(open_files=512)
     for number in range(30):

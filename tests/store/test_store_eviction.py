@@ -1,4 +1,4 @@
-"""Who goes when the cache is full, and who may still read."""
+"""Eviction from a full cache: the order, room on demand, and readers of evicted blobs."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from tests.stores import (
 
 
 async def present(store, count: int) -> list[int]:
-    """Which of the objects 0, 1, ... are in the cache."""
+    """The cached ones of the objects 0, 1, ..., ``count - 1``."""
     return [number for number in range(count) if await store.lookup(key_of(f"{number}")) is not None]
 
 
@@ -59,7 +59,7 @@ async def test_below_the_high_watermark_nothing_goes(open_store):
 
 
 async def test_what_was_touched_stays_longer(open_store):
-    """Recency is what touch said, although it was only in memory when the sweep began."""
+    """A sweep respects touches that were only in memory when it began."""
     store = await open_store(capacity=10_000)
     assert await store.try_lock()
     refs = await fill(store, 10)
@@ -69,7 +69,7 @@ async def test_what_was_touched_stays_longer(open_store):
 
 
 async def test_making_room_knows_what_was_just_touched(open_store):
-    """Room made between two sweeps spares what was touched since the last one."""
+    """Room made between two sweeps spares blobs touched since the last sweep."""
     store = await open_store(capacity=10_000)
     assert await store.try_lock()
     refs = await fill(store, 10)
@@ -79,7 +79,7 @@ async def test_making_room_knows_what_was_just_touched(open_store):
 
 
 async def test_recency_survives_a_restart(open_store):
-    """A close writes down what was touched."""
+    """Closing the store saves the touches."""
     store = await open_store()
     refs = await fill(store, 10)
     touch(store, refs[0].digest, 100.0)
@@ -177,7 +177,7 @@ async def test_the_keeper_makes_room_on_demand(open_store, root):
 
 
 async def test_no_room_can_be_made_for_more_than_the_capacity(open_store):
-    """What can never fit evicts nothing."""
+    """A request for more than the capacity evicts nothing."""
     store = await open_store(capacity=10_000)
     assert await store.try_lock()
     await fill(store, 5)
@@ -186,7 +186,7 @@ async def test_no_room_can_be_made_for_more_than_the_capacity(open_store):
 
 
 async def test_reservations_count_until_they_end(open_store):
-    """Fills under way are counted by what they were promised; commit and abort end the reservation."""
+    """A fill in progress reserves the size it was promised; commit and abort end the reservation."""
     store = await open_store(capacity=10_000)
     writers = [store.begin(4000), store.begin(4000)]
     with pytest.raises(DiskUnavailable) as refusal:
@@ -224,7 +224,7 @@ async def test_refusing_for_lack_of_space_is_no_failure_of_the_disk(open_store):
 
 
 async def test_workers_together_do_not_exceed_the_capacity(open_store, root):
-    """What two workers filled without knowing of each other is recorded only as far as it fits; the rest is removed."""
+    """Fills of two workers are recorded only while they fit together; the files of the rest are removed."""
     one, two = await open_store(capacity=10_000), await open_store(capacity=10_000)
     for store, letter in ((one, b"a"), (two, b"b")):
         ref = await write_blob(store, letter * 6000)
@@ -238,7 +238,7 @@ async def test_workers_together_do_not_exceed_the_capacity(open_store, root):
 
 
 async def test_the_reserve_is_kept(open_store, root):
-    """When the file system has no more than the reserve, fills are refused and the keeper gives space back."""
+    """When free space falls to the reserve, fills are refused and the keeper evicts until the reserve is free."""
     directory = FaultyDirectory(root)
     directory.free_bytes = 10**6
     store = await open_store(directory=directory, reserve=5000, capacity=100_000)
@@ -268,7 +268,7 @@ async def test_a_worker_without_the_lock_does_not_evict(open_store):
 
 
 async def test_a_worker_waits_for_the_keeper_to_make_the_room_it_needs(open_store):
-    """What a worker wants reaches the keeper's next sweep, even when it is more than the watermarks would free."""
+    """The keeper's next sweep frees the room that a worker requested, even beyond the watermarks."""
     keeper = await open_store(capacity=10_000)
     worker = await open_store(capacity=10_000)
     assert await keeper.try_lock()
@@ -281,7 +281,7 @@ async def test_a_worker_waits_for_the_keeper_to_make_the_room_it_needs(open_stor
 
 
 async def test_a_worker_without_a_keeper_gives_up(open_store):
-    """Room that nobody makes is refused after a while."""
+    """Without a keeper, a request for room is refused after a while."""
     keeper = await open_store(capacity=10_000)
     worker = await open_store(capacity=10_000)
     assert await keeper.try_lock()
@@ -345,7 +345,7 @@ async def test_a_file_system_that_others_have_filled_is_told_of(open_store, root
 
 
 async def test_of_a_disk_that_is_down_nothing_can_be_used(open_store, root):
-    """Rule: then there is no room, and that is not for want of space."""
+    """Rule: a disk that is down has no room, and reports no shortage of space."""
     store = await open_store(dir="/dev/null/cache")
     assert (store.status().room, store.status().shortage) == (0, "")
 

@@ -93,7 +93,7 @@ async def test_a_directory_that_cannot_be_made_is_bypassed(open_store, root):
 
 
 async def test_a_directory_that_can_be_made_later_is_used_then(open_store, root, clock):
-    """The probe makes what is missing, and the store works as if it had been there from the start."""
+    """The probe makes the missing directory, and the store works as if it had existed from the start."""
     root.write_text("in the way")
     store = await open_store()
     root.unlink()
@@ -106,7 +106,7 @@ async def test_a_directory_that_can_be_made_later_is_used_then(open_store, root,
 
 
 async def test_a_directory_deleted_while_running_is_made_anew(open_store, root, clock):
-    """Deleting the cache loses what was cached and nothing else."""
+    """Deleting the cache directory loses the cached objects and nothing else."""
     store = await open_store()
     _, (ref,) = await put(store, "a", b"abc")
     generation = store.generations.of(key_of("a"))
@@ -124,7 +124,7 @@ async def test_a_directory_deleted_while_running_is_made_anew(open_store, root, 
 
 
 async def test_a_probe_needs_no_keeper(open_store, root, clock):
-    """A worker that nobody asks to sweep finds the disk again when it is next used."""
+    """A worker that does not sweep probes the disk at its next use."""
     store = await open_store()
     shutil.rmtree(root)
     assert await store.lookup(key_of("a")) is None
@@ -165,7 +165,7 @@ async def test_a_worker_that_missed_the_new_directory_still_reaches_the_others(o
 
 
 async def test_a_full_disk_refuses_fills_and_keeps_reading(open_store, tmp_path):
-    """On a file system without space fills fail with no-space, while what is cached is served."""
+    """On a full file system fills fail with no-space, and cached objects are still served."""
     with mounted(tmp_path / "small", "size=3m"):
         store = await open_store(dir=str(tmp_path / "small" / "cache"))
         await put(store, "a", b"abc")
@@ -211,7 +211,7 @@ async def test_a_disk_filled_by_others_is_survived_and_used_again(open_store, tm
 
 
 async def test_a_blob_whose_row_found_no_room_is_removed(open_store, tmp_path, clock):
-    """When the disk fills up between a blob and its row, the file that nothing names goes as soon as it can."""
+    """If the disk fills up between a blob and its row, the file without a row is removed as soon as possible."""
     with mounted(tmp_path / "small", "size=3m"):
         store = await open_store(dir=str(tmp_path / "small" / "cache"))
         await put(store, "a", b"abc")
@@ -250,7 +250,7 @@ async def test_a_read_only_file_system_is_bypassed_until_it_can_be_written(open_
 
 
 async def test_a_file_system_that_turns_read_only_is_bypassed(open_store, tmp_path, clock):
-    """When another, read-only file system lies over the cache directory, the store goes down and comes back after it."""
+    """A read-only file system mounted over the cache directory takes the store down; after the unmount it comes back."""
     root = tmp_path / "cache"
     store = await open_store(dir=str(root))
     await put(store, "a", b"abc")
@@ -331,7 +331,7 @@ def damage_pages(path) -> None:
 
 
 async def test_an_index_that_is_garbage_at_the_start_begins_anew(open_store, root):
-    """A file that is no database is replaced by an empty index, and the blobs without rows are removed."""
+    """A file that is not a database is replaced by an empty index, and the blobs without rows are removed."""
     store = await open_store()
     await put(store, "a", b"abc")
     await store.close()
@@ -370,7 +370,7 @@ async def test_an_index_found_corrupt_in_use_begins_anew(open_store, root, clock
 
 
 async def test_an_index_with_one_bad_page_begins_anew(open_store, root, clock):
-    """Damage that does not show when the index is opened, only when it is used, ends with a new index all the same."""
+    """Damage that shows only when the index is used, not when it is opened, also leads to a new index."""
     store = await open_store()
     await put(store, "a", b"abc")
     await store.close()
@@ -427,7 +427,7 @@ async def test_what_was_forgotten_while_the_index_failed_stays_forgotten(open_st
 
 
 async def test_a_prefix_forgotten_during_an_outage_hides_everything(open_store, root, clock):
-    """Which rows are meant cannot be asked, so none is believed until a keeper has deleted them all."""
+    """The rows of the prefix cannot be queried during the outage, so all rows are distrusted until a keeper has deleted them."""
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory)
     await put(store, "a", b"abc")
@@ -446,7 +446,7 @@ async def test_a_prefix_forgotten_during_an_outage_hides_everything(open_store, 
 
 
 async def test_a_forget_during_an_outage_bumps(open_store, root):
-    """Entries in memory and fills under way are invalidated whatever the disk does."""
+    """A forget invalidates entries in memory and fills in progress, even while the disk is down."""
     root.write_text("in the way")
     store = await open_store()
     before = store.generations.of(key_of("a"))

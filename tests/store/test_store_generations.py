@@ -78,12 +78,12 @@ def test_a_table_survives_its_processes(table, tmp_path):
 
 
 def test_attaching_again_finds_the_same_table(table, tmp_path):
-    """Nothing is remapped while the file is the same."""
+    """Attaching the same file again remaps nothing."""
     assert not table.attach(tmp_path / "generations")
 
 
 def test_a_deleted_table_is_replaced_by_one_with_other_numbers(table, tmp_path):
-    """What was valid under a lost table is valid under no other; marks are carried over."""
+    """A generation of a lost table matches none in the new table; marks are carried over."""
     before = table.of(KEY)
     table.distrust(OTHER)
     (tmp_path / "generations").unlink()
@@ -115,7 +115,7 @@ def test_a_bucket_bumped_is_all_its_keys_bumped(table):
 
 
 def test_a_debt_is_shared_until_it_is_paid(table, tmp_path):
-    """What one worker owes the fleet all of its node know; a debt of a bucket's rights is one of all its keys."""
+    """All workers of a node see a pending announcement; one of a bucket's rights covers all of its keys."""
     second = Generations()
     second.attach(tmp_path / "generations")
     table.owe([KEY])

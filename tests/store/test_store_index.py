@@ -1,4 +1,4 @@
-"""What the index promises about objects, blocks and grants."""
+"""The index: objects, blocks and grants."""
 
 import asyncio
 import subprocess
@@ -53,7 +53,7 @@ async def test_an_empty_object_is_one_empty_blob(store):
 
 
 async def test_the_index_survives_a_restart(open_store):
-    """What was recorded is found by the next start, with its grants."""
+    """The next start finds recorded objects with their grants."""
     first = await open_store()
     record, _ = await put(first, "a", b"abc")
     await first.grant(record.row_id, "default/AK", 5.0)
@@ -65,7 +65,7 @@ async def test_the_index_survives_a_restart(open_store):
 
 
 async def test_blocks_of_the_same_object_are_merged(store, root):
-    """A second fill of the same ETag adds its blocks to the row that is there."""
+    """A second fill of the same ETag adds its blocks to the existing row."""
     content = bytes(BLOCK) + b"x" * BLOCK
     meta, key = meta_of(content), key_of("big")
     first = await write_blob(store, content[:BLOCK])
@@ -80,7 +80,7 @@ async def test_blocks_of_the_same_object_are_merged(store, root):
 
 
 async def test_merging_refreshes_headers_and_keeps_checksums_that_were_not_stated(store):
-    """Headers of the newer answer count; an answer without checksums does not say that there are none."""
+    """The newer answer's headers replace the older ones; an answer without checksums keeps the known ones."""
     key, ref = key_of("a"), await write_blob(store, b"abc")
     generation = store.generations.of(key)
     full = ObjectMeta('"e"', 3, "then", (("A", "1"),), (("x-amz-checksum-crc32", "q"),))
@@ -169,7 +169,7 @@ async def test_a_fenced_fill_leaves_bytes_that_others_use(store):
 
 
 async def test_forgetting_bumps_before_and_after(store):
-    """Whoever read the generation before, or between, finds it moved."""
+    """A generation read before or during a forget differs from the one after it."""
     key = key_of("a")
     await put(store, "a", b"abc")
     before = store.generations.of(key)
@@ -182,7 +182,7 @@ async def test_forgetting_bumps_before_and_after(store):
 
 
 async def test_forgetting_goes_through_when_its_caller_is_cancelled(store, root):
-    """A client that hangs up in the middle of its PUT does not leave the old object behind."""
+    """A forget completes when its caller is cancelled, for example by a client that hangs up during its PUT."""
     await put(store, "a", b"abc")
     forgetting = asyncio.ensure_future(store.forget([key_of("a")]))
     await asyncio.sleep(0)
@@ -224,7 +224,7 @@ async def test_forgetting_a_prefix_fences_fills_under_way(store):
 
 
 async def test_confirming_refreshes_time_and_headers(store):
-    """The origin's word for the same ETag makes the object fresh again, never older."""
+    """A confirmation of the same ETag makes the object fresher, never older."""
     await put(store, "a", b"abc", confirmed_at=10.0)
     newer = ObjectMeta('"e1"', 3, "then", (("Cache-Control", "max-age=1"),), None)
     await store.confirm(key_of("a"), newer, 20.0)
@@ -235,14 +235,14 @@ async def test_confirming_refreshes_time_and_headers(store):
 
 
 async def test_confirming_another_etag_changes_nothing(store):
-    """What the origin said of other bytes is no word for these."""
+    """A confirmation of another ETag neither refreshes nor changes the object."""
     record, _ = await put(store, "a", b"abc", confirmed_at=10.0)
     await store.confirm(key_of("a"), meta_of(b"abc", '"e2"'), 20.0)
     assert await store.lookup(key_of("a")) == record
 
 
 async def test_grants_are_kept_per_identity_and_can_be_revoked(store):
-    """A later grant replaces the time of an earlier one; a revoked one is gone, others stay."""
+    """A later grant replaces the time of an earlier one; revoking a grant leaves the others."""
     record, _ = await put(store, "a", b"abc")
     await store.grant(record.row_id, "o/A", 1.0)
     await store.grant(record.row_id, "o/A", 2.0)
@@ -331,7 +331,7 @@ async def test_a_closed_store_answers_like_one_that_is_down(store):
 
 
 async def test_nobody_else_on_the_machine_can_read_the_cache(store, root):
-    """Index, blobs and directory are the gateway's own, whatever the umask."""
+    """Index, blobs and directory are readable only by the gateway's user, under any umask."""
     await put(store, "a", b"abc")
     files = [root, *root.glob("index.db*"), *root.glob("blobs/*/*"), store.directory.generations, root / "boot"]
     assert {path.name: oct(path.stat().st_mode & 0o077) for path in files if path.stat().st_mode & 0o077} == {}

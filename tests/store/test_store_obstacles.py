@@ -1,4 +1,4 @@
-"""What the file system refuses for one path, or for want of inodes, stops nothing else."""
+"""A failure on one path, or a lack of inodes, does not stop the rest of the cache."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def start_worker(forked, root) -> Start:
 
 
 async def assert_everything_is_right(store, root) -> int:
-    """Every object in the index can be read whole, with the bytes of its key; how many there are."""
+    """Assert that every object in the index can be read whole with the bytes of its key; return their number."""
     found = 0
     for number in range(NAMES):
         content = await get(store, str(number))
@@ -65,7 +65,7 @@ async def test_a_killed_worker_leaves_nothing_wrong(open_store, root, start_work
 
 
 async def test_one_of_two_workers_is_killed(open_store, root, start_worker):
-    """The survivor goes on undisturbed, takes over the node lock, and the next start finds everything right."""
+    """The surviving worker continues and takes over the node lock; the next start finds every object intact."""
     victim, survivor = start_worker(1), start_worker(2, rounds=80)
     for _ in range(3):
         assert victim.stdout.readline()
@@ -88,7 +88,7 @@ async def test_two_workers_share_one_directory(open_store, root, start_worker):
 
 
 async def test_recovery_of_a_healthy_cache_changes_nothing(open_store, root):
-    """What is right stays, and is counted."""
+    """Recovery keeps and counts intact blobs."""
     store = await open_store()
     await put(store, "a", b"abc")
     await put(store, "big", b"x" * BLOCK + b"y" * 10)
@@ -102,7 +102,7 @@ async def test_recovery_of_a_healthy_cache_changes_nothing(open_store, root):
 
 
 async def test_recovery_removes_what_has_no_row(open_store, root):
-    """A blob that was named but not recorded, a file that is no blob, and a temporary file go."""
+    """Recovery removes blobs without a row, files that are not blobs, and temporary files."""
     store = await open_store()
     await put(store, "a", b"abc")
     await write_blob(store, b"never recorded")
@@ -166,7 +166,7 @@ async def test_recovery_drops_rows_without_their_bytes(open_store, root, damage)
 
 
 async def test_recovery_counts_again(open_store, root):
-    """A count that is wrong for whatever reason is put right."""
+    """Recovery corrects wrong counts."""
     store = await open_store()
     await put(store, "a", b"abc")
     await store._disk.write(lambda connection: connection.execute("UPDATE pools SET bytes = 1000, blobs = 7"))
@@ -194,7 +194,7 @@ async def test_recovery_leaves_fills_of_this_start_alone(open_store, root):
 
 
 async def test_a_fill_that_is_still_written_is_no_leftover_however_old(open_store, root):
-    """The lock on a temporary file says that its writer is alive, whatever the file's age."""
+    """A locked temporary file has a live writer and is kept at any age."""
     keeper, worker = await open_store(), await open_store()
     growing = worker.begin(6)
     await growing.write(b"abc")

@@ -1,4 +1,4 @@
-"""Pools of access streams over a real store: what enters them, what they remember, and how they are released."""
+"""Pools of access streams over a real store: assignment, ghosts, release."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_misses_count_for_the_stream(open_store) -> None:
 
 
 async def test_a_stream_is_released_whole(open_store, root: Path) -> None:
-    """Rule: all blobs of a released pool go, at most so many at a time, and none of another; they do not count as evicted."""
+    """Rule: a release removes all blobs of its pool, in bounded steps, and none of another; they do not count as evicted."""
     store = await open_store(capacity=CAPACITY)
     await have(store, BELOW)
     for number in range(6):
@@ -139,7 +139,7 @@ async def test_a_stream_is_released_whole(open_store, root: Path) -> None:
 async def test_a_skewed_stream_remembers_what_left_last(
     open_store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, order: str, hits: int
 ) -> None:
-    """Rule: a blob that comes back while it is among the last that left is a ghost hit of its stream, which ``lru`` only has."""
+    """Rule: under ``lru``, a blob that returns while it is among the last evicted ones is a ghost hit of its stream."""
     assert [ghost_window(blobs) for blobs in (0, 5000, 10**6)] == [LEAST_GHOSTS, 500, MOST_GHOSTS]
     monkeypatch.setattr(pool_rows, "ghost_window", lambda _: 2)
     store = await open_store(capacity=10_000)

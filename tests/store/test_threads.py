@@ -51,7 +51,7 @@ async def test_a_quick_disk_has_small_work_done_in_a_row() -> None:
 
 
 async def test_a_slow_disk_has_small_work_done_at_once() -> None:
-    """Rule: work waits for no other work of its turn unless the disk has shown that it is quick."""
+    """Rule: operations of one turn run in parallel until the disk has proved fast."""
     threads, meeting = Threads(8, "test", None, row=8), threading.Barrier(3)
     await asyncio.gather(*(threads.submit(partial(meeting.wait, 30)) for _ in range(3)))
     threads.stop()
