@@ -72,5 +72,5 @@ async def redis(redis_server: EmbeddedRedis) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 def jobs(redis: Redis) -> Jobs:
-    """The book of a zone in which nobody is silent for too long."""
+    """Returns the jobs of a zone; none of them expires during the test."""
     return Jobs(redis, "larder:z:", LONG)

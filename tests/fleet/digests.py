@@ -39,7 +39,7 @@ class World:
         return made
 
     def reads(self, made: Stock) -> list[int]:
-        """How often the origin was read, by item."""
+        """The number of origin reads of each item."""
         return [self.origin.count("GET", made.path(index)) for index in range(len(made.rows))]
 
     def homes(self, made: Stock, nodes: Sequence[str] = NODES) -> list[str]:
@@ -53,13 +53,13 @@ class World:
             made.missing(node)
 
     def kill(self, number: int, *, cache: bool = True) -> None:
-        """kill -9 of a node; without ``cache``, its disk is lost too. Its old process is stopped for good at the end."""
+        """Kill a node with SIGKILL; without ``cache``, delete its cache too. Its old process is cleaned up at the end."""
         self.nodes[number].kill()
         if not cache:
             shutil.rmtree(self.home / f"node-{number}" / "cache")
 
     def await_nodes(self, *numbers: int) -> None:
-        """Wait until these nodes see each other and nobody else."""
+        """Wait until these nodes see each other and no other node."""
         wait_for_fleet([self.nodes[number] for number in numbers], {f"node-{number}": "READY" for number in numbers})
 
     def revive(self, number: int) -> None:
@@ -72,7 +72,7 @@ class World:
 
 @contextmanager
 def fleet_of(home: Path, count: int = 3, **settings: Any) -> Iterator[World]:
-    """A fleet and what is behind it; further settings are those of ``tests.gateways.Settings``."""
+    """A fleet with its origin and Redis; further settings are those of ``tests.gateways.Settings``."""
     settings = {"fleet": {"expire": "1s"}, **settings}
     with (
         OriginThread() as origin,
@@ -89,7 +89,7 @@ def fleet_of(home: Path, count: int = 3, **settings: Any) -> Iterator[World]:
 
 
 def flags_of(running: Running, made: Stock, indices: Sequence[int], query: str = "mode=exact") -> list[ItemFlag]:
-    """How each item of a batch came to be delivered, by position; all of them were."""
+    """Read a batch, assert that every item was delivered, and return the flags by position."""
     reply = made.ask(running, indices, query)
     assert reply.status == 200, reply.body
     received = decoded(indices, reply.body)

@@ -45,7 +45,7 @@ class Nodes:
         self._revived: list[Running] = []
 
     def path(self, home: int, name: str) -> str:
-        """A path whose home is node ``home`` when all are there."""
+        """A path whose home is node ``home`` while all nodes are up."""
         return next(path for serial in itertools.count() if self.home(path := f"/bucket/{name}/{serial}") == home)
 
     def home(self, path: str, without: Sequence[int] = ()) -> int:
@@ -55,19 +55,19 @@ class Nodes:
         return int(ring.ranked(path_key(bucket, key), 1)[0].removeprefix("node-"))
 
     def get(self, number: int, path: str, **headers: str) -> Got:
-        """Read through one node, over a connection of its own."""
+        """Read through one node, over a new connection."""
         return get(self.running[number], path, **headers)
 
     def served(self, number: int) -> float:
-        """How many reads of other nodes it has answered."""
+        """The number of other nodes' reads that it has answered."""
         return self.running[number].metric("larder_peer_requests_served_total", what="object")
 
     def relayed(self, number: int, event: str) -> float:
-        """How many reads it has asked of other nodes, by event."""
+        """The number of reads that it has sent to other nodes, by event."""
         return self.running[number].metric("larder_relayed_reads_total", event=event)
 
     def await_all(self, *, gone: Sequence[int] = ()) -> None:
-        """Wait until every node that is there sees just those that are; who has left is listed as LEAVING for a while."""
+        """Wait until every running node sees exactly the running nodes as READY; those that left are LEAVING for a while."""
         there = [number for number in range(COUNT) if number not in gone]
         wanted = {f"node-{number}" for number in there}
         for number in there:
@@ -78,13 +78,13 @@ class Nodes:
             )
 
     def grow_older(self, *numbers: int) -> None:
-        """As if these nodes had been there for much longer than it takes until nothing can have moved."""
+        """Age these nodes' entries, so that their homes count as settled long ago."""
         with Redis.from_url(self.redis.url) as redis:
             for number in numbers:
                 redis.eval(_OLDER, 1, "larder:default:nodes", f"node-{number}")
 
     def await_home(self, number: int) -> None:
-        """Wait until every node is there, and the others ask this one for what it is home of: nobody suspects it any more."""
+        """Wait until all nodes are up and the others send this one requests for its keys, so no node suspects it any more."""
         self.await_all()
         path = self.path(number, "nothing")
         for other in range(COUNT):
@@ -105,17 +105,17 @@ class Nodes:
         self.await_home(number)
 
     def close(self) -> None:
-        """Stop what was started here."""
+        """Stop everything that this object started."""
         for running in self._revived:
             finish(running)
 
 
 @contextmanager
 def nodes(home: Path, **settings: Any) -> Iterator[Nodes]:
-    """A fleet with an origin and a Redis of its own.
+    """A fleet with its own origin and Redis.
 
-    Silence means nothing here for a long time, or a machine that is busy would change who is home of what. Who is killed is
-    missed when it is asked, and is let in again at once, as it comes back at the same address.
+    Entries expire late, so that a busy machine does not move homes. A killed node is noticed at the first call to it, and
+    rejoins at once, because it restarts at the same address.
     """
     settings = {"fleet": {"expire": "60s"}, **settings}
     with (

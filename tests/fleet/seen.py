@@ -1,4 +1,4 @@
-"""What nodes that are real processes say of themselves and of their fleet."""
+"""Problems and members as reported by nodes that run as real processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WITHIN = 60.0
 
 
 def problems(node: Running) -> dict[str, str]:
-    """What is wrong with a node that is ready, as it says."""
+    """The problems that a ready node reports."""
     answer = ask(node, "GET", "/readyz", key=None)
     assert answer.status == 200, answer.body
     found: dict[str, str] = answer.json["problems"]
@@ -18,10 +18,10 @@ def problems(node: Running) -> dict[str, str]:
 
 
 def await_problems(node: Running, *parts: str) -> None:
-    """Wait until a node says that just these parts are impaired."""
+    """Wait until a node reports exactly these impaired parts."""
     wait_until(lambda: sorted(problems(node)) == sorted(parts), WITHIN, f"problems with {parts}")
 
 
 def sees(node: Running, wanted: dict[str, str]) -> None:
-    """Wait until a node says that these are the nodes."""
+    """Wait until a node reports exactly these nodes."""
     wait_until(lambda: members(node) == wanted, WITHIN, f"a fleet of {wanted}")

@@ -1,4 +1,4 @@
-"""Where pipelines cache, in Redis: one decision for all ranks and gateways, and results that others may read."""
+"""Caching decisions of pipelines in Redis: one decision for all ranks and gateways, and results shared between jobs."""
 
 import asyncio
 import json
@@ -100,7 +100,7 @@ async def test_an_operators_override_is_followed(redis: Redis) -> None:
 
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"stage": "two"}', '{"reason": "whim"}'])
 async def test_what_is_in_redis_is_not_believed(redis: Redis, text: str) -> None:
-    """Rule: a document that does not fit counts as none, wherever it is."""
+    """Rule: an invalid document in Redis counts as absent, whichever document it is."""
     for name in ("decision", "past", "rank:0", "rank:one"):
         await redis.hset(f"{Z}job:t/j:pipeline", name, text)
     decisions = gateway(redis)
@@ -133,7 +133,7 @@ async def test_reads_of_a_tenants_pipelines_add_up_by_size(redis: Redis) -> None
 
 
 async def test_a_report_of_slow_reads_raises_the_projection(redis: Redis) -> None:
-    """Rule: what a rank's readers spend counts in the decisions of all jobs of its tenant, and of no other."""
+    """Rule: the read times of one rank count in the decisions of all jobs of its tenant, and of no other tenant."""
     decisions = PipelineDecisions(redis, Z, LONG, ReadTimes(redis, Z))
     slow = replace(profile(cache=2, epoch=2), read=ReadSums(100, 10_000, 5.0, 5.0))
     await decisions.decide("t/reader", 0, slow, plenty)
@@ -152,7 +152,7 @@ async def test_a_report_of_slow_reads_raises_the_projection(redis: Redis) -> Non
     "text", ["", "[1]", "[0, 1, 1, 1]", "[1, -1, 1, 1]", '[1, "x", 1, 1]', "[1e999, 1, 1, 1]", "[1, 1, NaN, 1]"]
 )
 async def test_sums_in_redis_are_not_believed(redis: Redis, text: str) -> None:
-    """Rule: sums that do not fit count as none, and are replaced by the next report of their size."""
+    """Rule: invalid sums in Redis count as absent, and the next report of their size replaces them."""
     await redis.hset(f"{Z}reads:t", "7", text)
     times = ReadTimes(redis, Z)
     assert await times.of("t") == []

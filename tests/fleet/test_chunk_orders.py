@@ -18,7 +18,7 @@ from tests.fleet.job_book import D1, D2, LONG, beat, order, record
 
 
 async def test_every_rank_gets_the_order_of_the_first(jobs: Jobs) -> None:
-    """Rule: concurrent requests for the order of an epoch get the same answer, whatever they propose."""
+    """Rule: concurrent requests for the order of an epoch get the same answer, even if they propose different orders."""
     await jobs.register(record(ranks=8))
     proposals = [[*range(place, 8), *range(place)] for place in range(8)]
     orders = await asyncio.gather(*(order(jobs, "t/j", 0, proposal, None) for proposal in proposals))
@@ -46,7 +46,7 @@ Deciding = Callable[[], Awaitable[Change[tuple[int, ...] | None]]]
 
 
 async def decided(jobs: Jobs, asked: Opening) -> Deciding:
-    """Decides now, puts that off until the first call, and decides anew for later calls."""
+    """Decide now, return this decision from the first call, and decide again in later calls."""
     made = [await jobs._open(asked.job, asked)]
 
     async def decide() -> Change[tuple[int, ...] | None]:
@@ -56,7 +56,7 @@ async def decided(jobs: Jobs, asked: Opening) -> Deciding:
 
 
 async def test_a_sequence_set_anew_is_seen_though_it_is_the_same(jobs: Jobs, redis: Redis) -> None:
-    """Rule: a job that decided while another one set the very sequence that was there decides again, and follows it."""
+    """Rule: a job that decided while another set the sequence again, unchanged, decides again and follows it."""
     await three(jobs)
     assert await order(jobs, "t/a", 0, [2, 1, 0], -1) == [2, 1, 0]
     await at(jobs, "a", 0, 1)
@@ -94,8 +94,8 @@ async def test_what_changes_at_every_attempt_is_given_up(redis: Redis) -> None:
 
 @pytest.mark.parametrize("first", ["old", "new"])
 async def test_old_and_new_nodes_give_one_order(jobs: Jobs, redis: Redis, first: str) -> None:
-    """Rule: in a fleet with a node that still decides in its own script, ranks of a job get one order from either node, and jobs
-    follow one another's sequence; what one has written the other can read."""
+    """Rule: with a node of an older version, which decides in its own script, all ranks of a job get one order from either node,
+    jobs follow one another's sequence, and each node reads the other's entries."""
     script = redis.register_script((Path(__file__).parent / "order_of_version_1.lua").read_text())
 
     async def old(key: str, epoch: int, proposal: list[int], begin: int) -> list[int] | None:
@@ -139,7 +139,7 @@ async def at(jobs: Jobs, job: str, epoch: int, left: int) -> None:
 
 
 async def test_who_joins_others_follows_their_sequence_from_the_active_chunk(jobs: Jobs) -> None:
-    """Rule: with chunks in rotation and others in the middle of theirs, a job takes their sequence, begun at the active chunk."""
+    """Rule: a job that joins others in mid-epoch takes their sequence, rotated to begin at the active chunk."""
     await three(jobs)
     assert await order(jobs, "t/a", 0, [3, 1, 0, 2], -1) == [3, 1, 0, 2]
     await at(jobs, "a", 0, 3)
@@ -148,8 +148,8 @@ async def test_who_joins_others_follows_their_sequence_from_the_active_chunk(job
 
 
 async def test_jobs_that_begin_together_begin_with_the_same_chunk(jobs: Jobs) -> None:
-    """Rule: while the others are in the first chunk of their epoch, told or not, their order is taken from its beginning,
-    whatever the plan says; a chunk that was left from before, or the one of the epoch before, is no place to begin."""
+    """Rule: while the others are in the first chunk of their epoch, reported or not, a new job takes their order from its
+    beginning, whatever chunk the plan names: the plan may still name a chunk of the epoch before."""
     await three(jobs)
     assert await order(jobs, "t/a", 0, [4, 2, 0, 3, 1], 3) == [4, 2, 0, 3, 1]
     assert await order(jobs, "t/b", 7, [0, 1, 2, 3, 4], 3) == [4, 2, 0, 3, 1]
@@ -158,8 +158,8 @@ async def test_jobs_that_begin_together_begin_with_the_same_chunk(jobs: Jobs) ->
 
 
 async def test_who_is_nearer_to_the_second_chunk_begins_there(jobs: Jobs) -> None:
-    """Rule: when the plan says that those in the first chunk are more than half through it, the second is where to begin; and for
-    those who begin together with that job as well."""
+    """Rule: when the plan names the second chunk because the others are more than half through the first, a new job begins with
+    the second, and so do jobs that begin together with it."""
     await three(jobs)
     await order(jobs, "t/a", 0, [4, 2, 0, 3, 1], -1)
     assert await order(jobs, "t/b", 0, [0, 1, 2, 3, 4], 2) == [2, 0, 3, 1, 4]
@@ -192,8 +192,8 @@ async def test_who_opens_an_epoch_while_others_are_in_the_middle_follows_them(jo
 
 
 async def test_who_follows_others_does_not_begin_with_what_it_has_just_used(jobs: Jobs) -> None:
-    """Rule: a job that ends its epoch while others are in the middle of theirs goes on with them after the last chunk it used, if
-    the plan says that one or the one before; it is not sent back to it."""
+    """Rule: a job that ends its epoch while others are in mid-epoch continues with them after the last chunk it used, if the plan
+    names that chunk or the one before; it does not repeat a chunk that it has just used."""
     await three(jobs)
     for name in "ab":
         await order(jobs, f"t/{name}", 0, [4, 2, 0, 3, 1], -1)
@@ -205,8 +205,8 @@ async def test_who_follows_others_does_not_begin_with_what_it_has_just_used(jobs
 
 
 async def test_a_rank_that_is_late_in_the_epoch_before_changes_nothing(jobs: Jobs) -> None:
-    """Rule: a job that has opened an epoch is at its beginning, though the last heartbeat of one of its ranks comes after that;
-    one that begins again, epochs before, is where it says."""
+    """Rule: a job that has opened an epoch is at its beginning, even if a rank's late heartbeat still reports the previous one; a
+    job that restarts several epochs earlier is at the place that it reports."""
     await three(jobs)
     await order(jobs, "t/a", 7, [4, 2, 0, 3, 1], -1)
     await at(jobs, "a", 6, 1)
@@ -243,7 +243,7 @@ async def test_who_joins_nobody_takes_its_own_order(jobs: Jobs, why: str) -> Non
 
 
 async def test_a_job_of_other_chunks_leads_nobody(jobs: Jobs) -> None:
-    """Rule: a job with other chunks than the fleet rotates takes its own order, and the others keep theirs."""
+    """Rule: a job whose chunks differ from those that the fleet rotates takes its own order; the others keep theirs."""
     for name in ("a", "odd", "b"):
         await jobs.register(record(name))
     assert await order(jobs, "t/a", 0, [2, 0, 1], 0) == [2, 0, 1]

@@ -13,7 +13,7 @@ LONG = 100.0
 
 
 async def test_a_result_is_claimed_once(redis: Redis) -> None:
-    """Rule: what one has claimed another does not get, and the owner gets it again."""
+    """Rule: only the owner of a claim can claim the same result again."""
     claims = ResultClaims(redis, "larder:z:")
     assert await claims.take(C, [1, 2, 3], "a", LONG) == {1, 2, 3}
     assert await claims.take(C, [2, 3, 4], "b", LONG) == {4}
@@ -22,7 +22,7 @@ async def test_a_result_is_claimed_once(redis: Redis) -> None:
 
 
 async def test_a_claim_ends(redis: Redis) -> None:
-    """Rule: by its time, by its owner, or by anybody who stored the result; another's word does not end it."""
+    """Rule: a claim ends by expiry, by its owner, or when the result is stored; another job cannot end it."""
     claims = ResultClaims(redis, "larder:z:")
     await claims.take(C, [0], "a", 0.0)
     await claims.take(C, [1, 2, 3], "a", LONG)
@@ -40,7 +40,7 @@ async def test_many_results_are_claimed_at_once(redis: Redis) -> None:
 
 
 async def test_jobs_that_claim_at_once_divide_the_results(redis: Redis) -> None:
-    """Rule: every result goes to exactly one of those who claim it at the same moment."""
+    """Rule: of concurrent claims of one result, exactly one succeeds."""
     claims = [ResultClaims(redis, "larder:z:") for _ in range(4)]
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(one.take(C, range(50), str(number), LONG)) for number, one in enumerate(claims)]

@@ -45,7 +45,7 @@ def test_writing_to_a_closed_transport_is_a_lost_connection(shared_redis: RedisS
 
 
 def test_a_connection_that_redis_has_closed_is_replaced(shared_redis: RedisServer) -> None:
-    """Rule: the first command after Redis was started again succeeds, though its pooled connection is to the Redis of before."""
+    """Rule: the first command after a restart of Redis succeeds, although the pooled connection was to the old process."""
 
     async def ask() -> None:
         client = commands(shared_redis.url, 5.0)

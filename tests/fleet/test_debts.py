@@ -27,7 +27,7 @@ class Refusing:
 
 
 async def test_what_another_node_announces_is_not_owed() -> None:
-    """Without Redis another node is asked before anything is called late; what it announced is known to all."""
+    """Without Redis, the worker asks another node to announce the write; if that succeeds, the announcement is not pending."""
     asked: list[Sequence[ObjectKey] | None] = []
 
     async def others(keys: Sequence[ObjectKey] | None) -> bool:
@@ -62,7 +62,7 @@ async def test_what_nobody_announces_is_a_debt_until_somebody_does() -> None:
 
 
 async def test_a_process_owes_what_the_one_before_it_did() -> None:
-    """What that was is not known any more, so everything is announced."""
+    """A new process does not know which keys the previous one had pending, so it announces all keys."""
     asked: list[Sequence[ObjectKey] | None] = []
 
     async def others(keys: Sequence[ObjectKey] | None) -> bool:

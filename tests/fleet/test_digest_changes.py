@@ -1,4 +1,4 @@
-"""Items while homes die, hang, join and leave: no error, no item twice, and blobs move when somebody wants them."""
+"""Reads of items while homes die, hang, join and leave: no error, no item twice; blobs move on demand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def world(fleet: World) -> World:
-    """The fleet, all of whose nodes are there."""
+    """Returns the fleet with all of its nodes up."""
     for number, node in enumerate(fleet.nodes):
         if node.process.poll() is not None:
             fleet.revive(number)

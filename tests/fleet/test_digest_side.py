@@ -1,4 +1,4 @@
-"""Items read through a fleet: whichever gateway is asked, what comes is right, and the origin is read once."""
+"""Items read through a fleet: correct bytes from every gateway, and one read of the origin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.origins.processes import wait_until
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A fleet that stays as it is, however late a heartbeat is on a busy machine."""
+    """Returns a fleet whose members do not expire, even if heartbeats are late on a busy machine."""
     with fleet_of(tmp_path_factory.mktemp("digests"), fleet={"expire": "60s"}) as made:
         yield made
 
@@ -53,7 +53,7 @@ def test_items_at_home_cause_no_traffic(world: World) -> None:
 
 
 def test_substitutes_come_out_of_the_caches_of_the_fleet(world: World) -> None:
-    """Rule: candidates in their homes' caches are hits, on any node; none is read from the origin."""
+    """Rule: candidates cached by their homes are hits on every node; none is read from the origin."""
     made = world.dataset(bytes_of(200, 1500, "substitutes"))
     warm = list(range(0, 200, 2))
     made.read(world.nodes[1], warm)
@@ -151,7 +151,7 @@ def test_items_count_once_for_clients_and_apart_for_nodes(world: World) -> None:
 
 
 def test_an_object_that_was_read_by_its_path_is_not_read_again(world: World) -> None:
-    """Rule: the home of an item asks the home of its path before the origin, and takes over an object read by its name."""
+    """Rule: the home of an item asks the home of its path before the origin, and takes over an object read by its path."""
     made = world.dataset(bytes_of(40, 5000, "by path"))
     client = world.nodes[0].client()
     for row, body in zip(made.rows, made.bodies, strict=True):
@@ -164,7 +164,7 @@ def test_an_object_that_was_read_by_its_path_is_not_read_again(world: World) -> 
 
 
 def test_failures_of_the_origin_are_told_as_by_one_gateway(world: World) -> None:
-    """Rule: an item that is gone at the origin, or is another one there, is reported as such by any gateway; the others come."""
+    """Rule: every gateway reports an item deleted or changed at the origin as such, and delivers the others."""
     made = world.dataset(bytes_of(30, 1000, "failures"))
     world.origin.delete("data", made.rows[3].key)
     world.origin.put("data", made.rows[4].key, b"something else")

@@ -31,7 +31,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def shown(node: Running, name: str, key: Key = GWA) -> str:
-    """The id of a dataset as a gateway shows it, or the code of its refusal."""
+    """The id of a dataset in a gateway's answer, or the error code."""
     reply = ask(node, "GET", f"/v1/datasets/{name}", key=key)
     return reply.json["id"] if reply.status == 200 else reply.code
 
@@ -78,7 +78,7 @@ def test_a_replaced_name_is_noticed_everywhere(world: World) -> None:
 
 
 def test_a_removed_name_is_gone_everywhere(world: World) -> None:
-    """Rule: a name that is removed at one gateway, even one that never knew it, is unknown at all of them, for good."""
+    """Rule: a name removed at any gateway, even one that never had it, is unknown at all gateways from then on."""
     made = world.dataset(bytes_of(10, 500, "removed"))
     assert shown(world.nodes[0], made.name) == shown(world.nodes[1], made.name) == made.id
     assert ask(world.nodes[2], "DELETE", f"/v1/datasets/{made.name}").status == 204

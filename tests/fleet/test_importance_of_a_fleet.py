@@ -1,4 +1,5 @@
-"""Importance over several homes: scores reach them all by one gateway, and the fleet keeps what one large queue would."""
+"""Importance over several homes: one gateway forwards scores to all of them, and the fleet keeps the items that one large
+queue would keep."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ def scored(node: Running) -> float:
 
 
 def test_the_fleet_keeps_the_most_important_of_all_homes(world: World) -> None:
-    """Rule: one gateway passes scores and list on to their homes, which load and keep what is above one threshold; a part on
-    another base is refused by any gateway, and the next one may come to another gateway."""
+    """Rule: a gateway forwards scores and list to the items' homes, which load and keep the items above one common threshold;
+    any gateway refuses a part with another base, and the next part may go to another gateway."""
     made = world.dataset(bytes_of(ITEMS, 10_000, "important"), caching="auto")
     node = world.nodes[0]
     join(node, "train", made)

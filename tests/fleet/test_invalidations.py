@@ -34,7 +34,7 @@ SHORT_ANSWER = Timing(publish=60, connect=60)
 
 
 class Worker:
-    """One worker's channel and what it received; ``may_forget`` holds back ``on_forget``."""
+    """One worker's channel and its received announcements; ``may_forget`` delays ``on_forget``."""
 
     def __init__(self, url: str, timing: Timing = PATIENT) -> None:
         self.forgotten: list[ObjectKey] = []
@@ -48,7 +48,7 @@ class Worker:
         self.channel = Invalidations(url, on_forget=self.forget, on_gap=self.gap, timing=timing)
 
     async def forget(self, keys: Sequence[ObjectKey]) -> None:
-        """Remember what was to be forgotten, when the test allows it."""
+        """Record the announced keys once the test allows it."""
         self.asked.set()
         if self.failing:
             raise RuntimeError("the index is ill")
@@ -64,7 +64,7 @@ class Worker:
 
 @asynccontextmanager
 async def workers(url: str, count: int = 2, timing: Timing = PATIENT) -> AsyncIterator[list[Worker]]:
-    """Workers that are subscribed (when Redis is there)."""
+    """Workers, subscribed if Redis runs."""
     made = [Worker(url, timing) for _ in range(count)]
     for worker in made:
         await worker.channel.start()
@@ -90,7 +90,7 @@ async def test_others_have_forgotten_when_announce_returns(redis_server: Embedde
 
 
 async def test_a_worker_is_not_told_what_it_said_itself(redis_server: EmbeddedRedis) -> None:
-    """The announcer forgets by itself; hearing its own announcement would only cost."""
+    """A worker forgets before it announces, so it does not receive its own announcements."""
     async with workers(redis_server.url, 1) as (writer,):
         await writer.channel.announce([KEY])
         assert writer.forgotten == []
@@ -98,7 +98,7 @@ async def test_a_worker_is_not_told_what_it_said_itself(redis_server: EmbeddedRe
 
 
 async def test_many_objects_are_announced_in_batches(redis_server: EmbeddedRedis) -> None:
-    """A batch delete of any size stays within what one message may hold."""
+    """A batch delete of any size is split into messages of bounded size."""
     keys = [ObjectKey("default", "b", str(number)) for number in range(2500)]
     async with workers(redis_server.url) as (writer, other):
         await writer.channel.announce(keys)
@@ -117,7 +117,7 @@ async def test_a_burst_of_writes_costs_few_messages(redis_server: EmbeddedRedis)
 
 
 async def test_a_stop_leaves_no_announcer_waiting(run_dir: Path) -> None:
-    """Whoever announces while the worker shuts down gets an end too."""
+    """Announcements during and after a stop end, and count as unannounced."""
     async with EmbeddedRedis(run_dir) as server:
         writer = Worker(server.url)
         await writer.channel.start()
@@ -133,7 +133,7 @@ async def test_a_stop_leaves_no_announcer_waiting(run_dir: Path) -> None:
 
 
 class Unanswering:
-    """A Redis that takes nothing; ``asked`` is set when somebody tries."""
+    """A Redis that never answers; ``asked`` is set at the first attempt."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -146,7 +146,7 @@ class Unanswering:
 
 
 async def test_a_stop_in_the_middle_of_an_announcement_leaves_nobody_waiting() -> None:
-    """What is on its way to Redis when the announcer is cancelled is given up like what waits behind it."""
+    """Cancelling the announcer gives up the announcement in transit as well as those behind it."""
     redis = Unanswering()
     announcer = Announcer(cast(Redis, redis), "me", PATIENT)
     running = asyncio.create_task(announcer.run())
@@ -173,7 +173,7 @@ async def test_a_stop_ends_the_wait_for_answers(redis_server: EmbeddedRedis) -> 
 
 
 class Failing:
-    """A Redis that fails; ``asked`` is set when somebody tries, and every attempt is counted."""
+    """A Redis that fails; ``asked`` is set at the first attempt, and every attempt is counted."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -215,7 +215,7 @@ async def test_an_announcement_that_fails_outlasts_the_trust_of_the_others(error
 
 
 async def test_only_the_first_announcements_of_a_loss_wait() -> None:
-    """When the others are past their trust, a write during the same loss is not held up by it."""
+    """Once the other workers' trust has ended, a write during the same loss does not wait."""
     redis = Failing(RedisConnectionError("refused"))
     async with announcing_to(redis, PATIENT) as announcer:
         announcer.lost(time.monotonic() - PATIENT.silence)
@@ -236,7 +236,7 @@ async def test_a_heartbeat_that_fails_tells_of_the_loss() -> None:
 
 
 async def test_a_stop_ends_the_wait_for_the_end_of_trust() -> None:
-    """A worker that shuts down while Redis is lost leaves nobody waiting."""
+    """Shutting down while Redis is lost ends all waiting announcements."""
     redis = Failing(RedisConnectionError("refused"))
     async with announcing_to(redis, PATIENT) as announcer:
         waiting = asyncio.create_task(announcer.announce([KEY]))
@@ -251,7 +251,7 @@ async def test_a_stop_ends_the_wait_for_the_end_of_trust() -> None:
 async def test_a_worker_too_busy_to_notice_the_loss_trusts_nothing_when_announce_returns(
     run_dir: Path, *, back: bool
 ) -> None:
-    """Its cache may hold what was overwritten, whether Redis took the announcement for the others or not."""
+    """Its cache may hold overwritten objects, whether or not Redis accepted the announcement."""
     server = EmbeddedRedis(run_dir)
     await server.start()
     async with workers(server.url, timing=Timing()) as (writer, busy):
@@ -328,7 +328,7 @@ async def test_a_killed_redis_is_noticed_at_once_and_a_gap_reported_before_healt
 
 @asynccontextmanager
 async def taking_nothing(url: str) -> AsyncIterator[None]:
-    """Redis keeps its subscriptions and refuses what is published."""
+    """Make Redis keep its subscriptions and refuse publications."""
     async with Redis.from_url(url) as redis:
         await redis.execute_command("ACL", "SETUSER", "default", "-publish")
         yield
@@ -336,7 +336,7 @@ async def taking_nothing(url: str) -> AsyncIterator[None]:
 
 
 async def test_what_could_not_be_announced_is_announced_later(redis_server: EmbeddedRedis) -> None:
-    """When Redis takes nothing a write goes on, is counted, and the others hear of it when Redis takes it again."""
+    """While Redis refuses announcements a write succeeds and counts as unannounced; the others receive it after the recovery."""
     async with workers(redis_server.url, timing=SHORT_TRUST) as (writer, other):
         async with taking_nothing(redis_server.url):
             await writer.channel.announce([KEY])
@@ -345,7 +345,7 @@ async def test_what_could_not_be_announced_is_announced_later(redis_server: Embe
 
 
 async def test_a_worker_announces_for_another_node_over_redis_alone(redis_server: EmbeddedRedis) -> None:
-    """It forgets by itself as well, says whether Redis took it, and owes nothing if not: two nodes could ask each other."""
+    """It also forgets the keys and reports whether Redis accepted them. Nothing stays pending: two nodes could ask each other."""
     async with workers(redis_server.url, timing=SHORT_TRUST) as (teller, other):
         assert await teller.channel.announce_for([KEY])
         assert (teller.forgotten, other.forgotten) == ([KEY], [KEY])
@@ -366,7 +366,7 @@ async def test_more_than_can_be_owed_makes_the_others_distrust_everything(redis_
 
 
 async def test_what_fell_into_an_outage_is_announced_when_redis_is_back_in_time(redis_server: EmbeddedRedis) -> None:
-    """Who hears heartbeats again trusts its cache again, so an announcement that waited is tried once more."""
+    """A worker that receives heartbeats again trusts its cache again, so a waiting announcement is retried."""
     async with workers(redis_server.url, timing=SHORT_TRUST) as (writer, other):
         async with taking_nothing(redis_server.url):
             announcing = asyncio.create_task(writer.channel.announce([KEY]))
@@ -401,7 +401,7 @@ async def test_flushing_redis_loses_nothing(redis_server: EmbeddedRedis) -> None
 
 
 async def test_a_dropped_subscription_is_a_gap(redis_server: EmbeddedRedis) -> None:
-    """Redis drops subscribers that read too slowly; redis-py would subscribe again without a word."""
+    """Redis drops subscribers that read too slowly; redis-py would silently subscribe again."""
     async with (
         workers(redis_server.url, timing=SHORT_TRUST) as (writer, other),
         Redis.from_url(redis_server.url) as redis,
@@ -414,7 +414,7 @@ async def test_a_dropped_subscription_is_a_gap(redis_server: EmbeddedRedis) -> N
 
 
 async def test_an_announcement_that_cannot_be_handled_is_a_gap(redis_server: EmbeddedRedis) -> None:
-    """A worker that failed to forget must not answer; it starts over and distrusts what it has."""
+    """A worker that failed to forget must not answer from its cache; it resubscribes and distrusts all entries."""
     async with workers(redis_server.url, timing=SHORT_ANSWER) as (writer, other):
         other.failing = True
         announcing = asyncio.create_task(writer.channel.announce([KEY]))
@@ -426,7 +426,7 @@ async def test_an_announcement_that_cannot_be_handled_is_a_gap(redis_server: Emb
 
 
 async def test_a_start_without_redis_succeeds_and_heals_later(run_dir: Path) -> None:
-    """Redis is needed for trust, not for service; whatever was written meanwhile is a gap."""
+    """Redis is needed for trust, not for service; writes before the connection count as a gap."""
     server = EmbeddedRedis(run_dir)
     async with workers(server.url, 1) as (worker,):
         assert not worker.channel.healthy
@@ -437,7 +437,7 @@ async def test_a_start_without_redis_succeeds_and_heals_later(run_dir: Path) -> 
 
 
 async def test_a_wrong_password_is_no_health(redis_server: EmbeddedRedis) -> None:
-    """A Redis that refuses us is as good as none."""
+    """A Redis that refuses the password counts as absent."""
     async with Redis.from_url(redis_server.url) as redis:
         await redis.config_set("requirepass", "right")
     async with workers(redis_server.url, 1, SHORT_TRUST) as (worker,):
@@ -447,7 +447,7 @@ async def test_a_wrong_password_is_no_health(redis_server: EmbeddedRedis) -> Non
 
 
 async def test_a_fleet_of_one_needs_no_redis() -> None:
-    """The no-op channel announces to nobody and misses nothing."""
+    """Announcing on the no-op channel does nothing; the channel is always healthy."""
     channel = NullInvalidations()
     await channel.start()
     await channel.announce([KEY])

@@ -42,7 +42,7 @@ async def test_a_name_belongs_to_one_dataset_at_a_time(jobs: Jobs) -> None:
 
 
 async def test_the_zone_has_room_for_so_many(redis: Redis) -> None:
-    """Rule: the jobs of a zone are bounded; those that are there go on."""
+    """Rule: the number of jobs in a zone is bounded; at the bound, registered jobs continue."""
     jobs = Jobs(redis, "larder:z:", LONG, JobLimits(zone=2))
     await jobs.register(record("a"))
     await jobs.register(record("b"))
@@ -107,7 +107,7 @@ async def test_registrations_are_read_when_they_change(jobs: Jobs, redis: Redis)
 async def test_registrations_of_earlier_versions_are_read_sooner_or_later(
     jobs: Jobs, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule: they change a registration without a word; it is read again after some looks."""
+    """Rule: nodes of earlier versions change a registration without raising its version; it is read again after a few calls."""
     monkeypatch.setattr(module, "_AGAIN", 3)
     await jobs.register(record("a"))
     assert await jobs.records() == [record("a")]
@@ -132,7 +132,7 @@ async def test_a_heartbeat_needs_a_job(jobs: Jobs) -> None:
 
 
 async def test_a_rank_that_the_job_has_not_is_not_kept(jobs: Jobs) -> None:
-    """Rule: a heartbeat of rank 5 of a job with two ranks leaves the job as it was."""
+    """Rule: a heartbeat of rank 5 of a job with two ranks changes nothing."""
     await jobs.register(record())
     assert await jobs.beat("t/j", beat(rank=5)) == record()
     known = await jobs.find("t/j")
@@ -153,7 +153,7 @@ async def test_the_slowest_rank_says_where_the_job_is(jobs: Jobs) -> None:
 
 
 async def test_a_job_that_is_silent_is_gone(redis: Redis) -> None:
-    """Rule: after the time of silence on Redis's clock a job is gone with its ranks and its orders."""
+    """Rule: a silent job expires by Redis's clock, with its ranks and orders."""
     jobs = Jobs(redis, "larder:z:", SHORT)
     await jobs.register(record())
     await jobs.beat("t/j", beat())
@@ -232,7 +232,7 @@ async def test_what_is_no_job_is_in_nobodys_way(jobs: Jobs, redis: Redis, text: 
 
 @pytest.mark.parametrize("document", ['"ranks":0', '"ranks":-1', '"size":-5', '"items":1.5'])
 async def test_a_job_out_of_bounds_is_unknown(jobs: Jobs, redis: Redis, document: str) -> None:
-    """Rule: a registration with impossible numbers is no job, and disturbs no decision about the others."""
+    """Rule: a registration with impossible numbers is ignored and does not affect decisions about other jobs."""
     await jobs.register(record("good"))
     await jobs.register(record())
     name = document.split(":")[0]

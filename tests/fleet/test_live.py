@@ -36,7 +36,7 @@ def test_a_filter_matches_what_it_names(wanted: LiveFilter, matches: bool) -> No
 
 
 async def test_a_follower_gets_what_workers_answered(redis: Redis) -> None:
-    """Rule: each follower gets the matching requests once, from all workers, and none after it has left."""
+    """Rule: each follower gets the matching requests of all workers once."""
     exchange = LiveExchange(redis, "larder:z:")
     await exchange.follow(ME, LiveFilter(status="2xx"))
     await exchange.follow(OTHER, LiveFilter(status="5xx"))

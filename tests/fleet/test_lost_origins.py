@@ -1,4 +1,4 @@
-"""A node whose own way to the origin is lost, in a fleet whose other nodes reach it: nobody's reads fail, and nobody waits."""
+"""One node loses its connection to the origin while the others keep theirs: no read fails, and none waits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WITHIN = 20.0
 
 @dataclass
 class Cutting:
-    """A fleet, and the link between one of its nodes and the origin."""
+    """A fleet with the link between one of its nodes and the origin."""
 
     world: World
     origin: Origin
@@ -81,7 +81,7 @@ def cutting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cutting]:
 
 @contextmanager
 def soon() -> Iterator[None]:
-    """What is done in here takes no time-out of the origin."""
+    """Assert that the block ends before a time-out of the origin would."""
     began = time.monotonic()
     yield
     assert time.monotonic() - began < WITHIN
@@ -109,7 +109,7 @@ def test_batches_are_read_by_others(cutting: Cutting, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["cut", "silent"])
 def test_what_the_lost_node_has_is_still_a_hit(cutting: Cutting, how: str) -> None:
-    """Rule: a home that has lost its origin stays home of its cached items: none is read again."""
+    """Rule: a home that has lost the origin keeps its cached items: none is read again."""
     made = cutting.dataset(60, f"{how}-warm")
     made.read(cutting.world.nodes[0], range(60))
     path, body = cutting.object(f"{how}-warm")

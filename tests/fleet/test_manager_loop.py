@@ -46,12 +46,12 @@ class Worker:
 
     @property
     def plan(self) -> Plan:
-        """What it follows."""
+        """The plan that it follows."""
         return self.parts.plans.plan
 
 
 def worker(redis: Redis, name: str, patience: float = LONG, jobs: Jobs | None = None, lease: float = LONG) -> Worker:
-    """A worker of a node of its own."""
+    """A worker of a separate node."""
     node = Node(name, "http://x", 5_000, "z", NodeState.READY)
     parts = Coordination.of(redis, Z, name, Silences(LONG, LONG, LONG))
     parts = replace(parts, jobs=jobs or parts.jobs, leadership=Leadership(redis, Z, name, lease))
@@ -161,7 +161,7 @@ async def test_another_goes_on_from_where_the_leader_was(redis: Redis) -> None:
 
 
 async def test_who_may_not_lead_does_not(redis: Redis) -> None:
-    """Rule: a worker whose node is no longer READY gives the lease back and follows."""
+    """Rule: a worker whose node is no longer READY returns the lease and becomes a follower."""
     first, second = worker(redis, "a"), worker(redis, "b")
     await join(redis)
     await turned(first)
@@ -172,7 +172,7 @@ async def test_who_may_not_lead_does_not(redis: Redis) -> None:
 
 
 class Interrupted(Jobs):
-    """Stands still for so long, whenever the jobs are read, that somebody else has the lease."""
+    """Jobs whose reads take so long that another worker has taken the lease."""
 
     async def all(self) -> tuple[float, list[KnownJob]]:
         """The jobs, too late."""
@@ -213,7 +213,7 @@ async def test_an_emptied_redis_takes_no_chunk_from_anybody(redis: Redis) -> Non
 
 
 async def test_jobs_that_do_not_come_back_hold_nothing_for_ever(redis: Redis) -> None:
-    """Rule: after the time in which a silent job is gone, decisions go on without those that did not register again."""
+    """Rule: after the expiry time of silent jobs, decisions continue without the jobs that did not register again."""
     first, second = worker(redis, "a"), worker(redis, "b", patience=0.0)
     await with_a_chunk(redis, first)
     await second.manager.turn()

@@ -1,6 +1,6 @@
-"""Who is in the fleet, over redis-servers that are killed, flushed and started again.
+"""Membership over redis-servers that are killed, flushed and restarted.
 
-Heartbeats are given by hand, and expiries are long, where a rule is not about time.
+Tests send heartbeats explicitly; expiries are long unless the rule is about time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def node(name: str, **changes: object) -> Node:
 
 
 def joined(url: str, me: Node, pace: Pace = LONG) -> Membership:
-    """What one worker of a node has; it has not said anything yet."""
+    """The membership of one worker; it has not sent a heartbeat yet."""
     return Membership(url, me, f"larder:{me.zone}:", pace, SECRET)
 
 
@@ -60,7 +60,7 @@ async def nodes(url: str, *names: str, pace: Pace = LONG) -> AsyncIterator[list[
 
 @pytest.fixture
 async def stopped_later() -> AsyncIterator[Callable[[Membership], Membership]]:
-    """Closes what a test has made by itself."""
+    """Returns a function that registers a membership to be stopped after the test."""
     async with AsyncExitStack() as stack:
 
         def later(member: Membership) -> Membership:
@@ -86,7 +86,7 @@ async def heard(member: Membership, other: Membership) -> None:
 
 
 async def grow_older(url: str, seconds: float) -> None:
-    """As if the nodes in the register had said everything so much earlier."""
+    """Move the times of all register entries ``seconds`` into the past."""
     async with Redis.from_url(url) as redis:
         for name, entry in (await redis.hgetall("larder:default:nodes")).items():  # type: ignore[misc]
             til, since, rest = entry.decode().split(" ", 2)
@@ -247,7 +247,7 @@ async def test_a_node_starts_without_redis_and_joins_later(stopped_later: Later)
 async def test_two_nodes_of_one_id_are_no_two_nodes(
     redis_server: EmbeddedRedis, stopped_later: Later, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule: the later one does not join, says why, serves by itself; the others go on with the first."""
+    """Rule: of two nodes with one id, the later one does not join, reports the conflict and serves alone; the first stays."""
     before = counted("larder_fleet_conflicts_total", reason="id")
     async with nodes(redis_server.url, "a", "b") as [a, b]:
         copy = stopped_later(joined(redis_server.url, node("a", address="http://copy:9000")))
@@ -432,7 +432,7 @@ async def test_all_who_leave_may_have_it_still(redis_server: EmbeddedRedis) -> N
 
 
 async def test_how_long_nodes_are_ready_survives_a_flush(redis_server: EmbeddedRedis, stopped_later: Later) -> None:
-    """Rule: nodes that register again are no newcomers."""
+    """Rule: nodes that register again after a flush keep their time of becoming ready."""
     async with nodes(redis_server.url, "a", "b") as [a, b]:
         await grow_older(redis_server.url, 1000)
         await a.beat()
@@ -447,7 +447,7 @@ async def test_how_long_nodes_are_ready_survives_a_flush(redis_server: EmbeddedR
 
 
 async def test_after_ten_minutes_everything_has_moved(redis_server: EmbeddedRedis) -> None:
-    """Rule: after ten minutes previous homes are no longer asked."""
+    """Rule: previous homes are asked for ten minutes after a change."""
     async with nodes(redis_server.url, "a", "b") as [a, b]:
         await grow_older(redis_server.url, 601)
         for member in (a, b, a):
@@ -456,7 +456,7 @@ async def test_after_ten_minutes_everything_has_moved(redis_server: EmbeddedRedi
 
 
 async def test_heartbeats_go_on_by_themselves(redis_server: EmbeddedRedis, stopped_later: Later) -> None:
-    """Rule: a started node sends heartbeats by itself, and a change of its state within one."""
+    """Rule: a started node sends heartbeats in the background, and reports a change of its state within one interval."""
     quick = Pace(heartbeat=0.02, expire=60)
     a = stopped_later(joined(redis_server.url, node("a"), quick))
     b = stopped_later(joined(redis_server.url, node("b"), quick))

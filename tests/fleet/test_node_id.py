@@ -1,4 +1,4 @@
-"""What a node calls itself."""
+"""Ids, start tokens and places of nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_operator_may_write_it(tmp_path: Path) -> None:
 
 
 def test_workers_that_start_together_agree(tmp_path: Path) -> None:
-    """Rule: the first worker makes the name, and it is there whole or not at all."""
+    """Rule: the first worker creates the name, atomically, and the others use it."""
     boot = new_boot()
     with ThreadPoolExecutor(8) as pool:
         names = set(pool.map(lambda _: kept_id(tmp_path, boot), range(64)))
@@ -37,7 +37,7 @@ def test_workers_that_start_together_agree(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", [b"", b"two words", b"\xff\xfe", b"x" * 65])
 def test_a_file_that_is_no_name_gives_one_for_this_start(tmp_path: Path, left: bytes) -> None:
-    """Rule: an invalid file stays as it is, and the workers of one start agree on another name."""
+    """Rule: an invalid file is left unchanged, and the workers of one start agree on another name."""
     (tmp_path / "node").write_bytes(left)
     one, other = new_boot(), new_boot()
     assert kept_id(tmp_path, one) == kept_id(tmp_path, one) != kept_id(tmp_path, other)
@@ -46,7 +46,7 @@ def test_a_file_that_is_no_name_gives_one_for_this_start(tmp_path: Path, left: b
 
 
 def test_a_cache_that_cannot_be_written_gives_one_for_this_start(tmp_path: Path) -> None:
-    """Rule: a node whose disk is down has a name all the same, one for all its workers."""
+    """Rule: a node whose disk is down still has one name, shared by all its workers."""
     (tmp_path / "file").write_text("")
     boot = new_boot()
     assert kept_id(tmp_path / "file" / "cache", boot) == kept_id(tmp_path / "file" / "cache", boot)

@@ -57,7 +57,7 @@ def test_a_node_that_is_told_to_stop_leaves_before_it_has_finished(
 
 
 def test_a_killed_node_is_gone_and_comes_back(store: Origin, shared_redis: RedisServer, tmp_path: Path) -> None:
-    """Rule: it is dropped after its expiry; started again at its address, it is there again under its name."""
+    """Rule: a killed node is dropped after its expiry; restarted at its address, it rejoins under its name."""
     quick = {"expire": "1s"}
     with fleet(store.endpoint, shared_redis.url, 2, tmp_path, fleet=quick) as [stays, dies]:
         port = dies.port

@@ -1,4 +1,4 @@
-"""Nodes as real processes that are no fleet: of one name, without the secret, of another zone, or only claiming to be nodes."""
+"""Real processes that do not form a fleet: duplicate names, a missing or different secret, another zone, forged nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BOTH = {"node-0": "READY", "node-1": "READY"}
 
 
 def test_two_nodes_cannot_have_one_name(store: Origin, shared_redis: RedisServer, tmp_path: Path) -> None:
-    """Rule: the second is ready and serves by itself, names the problem, and joins when the first has left."""
+    """Rule: the second node is ready, serves alone, reports the conflict, and joins when the first has left."""
     store.put("/b/x", body := content(KIB))
     first = fleet_node(store.endpoint, shared_redis.url, 0, tmp_path)
     copied = replace(first, cache=tmp_path / "copy" / "cache")
@@ -65,7 +65,7 @@ def test_nodes_without_the_secret_are_no_fleet(store: Origin, shared_redis: Redi
 
 
 def test_two_gateways_without_any_secret_say_so(store: Origin, shared_redis: RedisServer, tmp_path: Path) -> None:
-    """Rule: each that shares a Redis and has no secret names the other, as long as that is there."""
+    """Rule: gateways that share a Redis without a secret report each other's address until the other one leaves."""
     one, other = (
         Settings(
             store.endpoint,
@@ -85,7 +85,7 @@ def test_two_gateways_without_any_secret_say_so(store: Origin, shared_redis: Red
 
 
 def test_nodes_with_two_secrets_say_so(store: Origin, shared_redis: RedisServer, tmp_path: Path) -> None:
-    """Rule: each is ready, serves by itself, and names the other and the remedy; when one has left, the problem ends."""
+    """Rule: each node is ready, serves alone, and reports the other with a remedy; when one leaves, the problem ends."""
     store.put("/b/x", body := content(KIB))
     one, other = (
         # Nobody expires here, or a machine that stands still would take the problem away.

@@ -144,7 +144,7 @@ def test_a_hundred_readers_of_the_whole_fleet_make_one_origin_read(fleet: Nodes)
 
 
 def test_a_read_is_counted_where_its_client_is(fleet: Nodes) -> None:
-    """Rule: a relayed read is one request of its entry node; its home counts it as a node's."""
+    """Rule: a relayed read counts as one request at its entry node; the home counts it as a peer's request."""
     path = fleet.path(2, "counted")
     fleet.origin.put(path, content(1000, path))
     kept(fleet, path)

@@ -72,7 +72,7 @@ def test_a_home_that_dies_half_way(fleet: Nodes, span: tuple[int, int]) -> None:
 
 
 def test_an_object_that_changed_while_its_home_died(fleet: Nodes) -> None:
-    """Rule: no client gets parts of two versions: if the first one is gone, the connection is broken."""
+    """Rule: no client gets parts of two versions: if the rest of the first version is lost, the connection is broken."""
     path = fleet.path(1, "changed")
     old = fleet.origin.put(path, content(3 * MIB, path))
     hang = fleet.origin.hang(path, after=MIB)

@@ -1,4 +1,4 @@
-"""A node that joins takes over what others have of its part, when somebody wants it, and under the rules that held there."""
+"""A joining node takes over cached objects of its share on demand, with the grants and freshness that they had."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Joined:
     objects: dict[str, Object]
 
     def moved(self) -> float:
-        """How many objects it has taken over."""
+        """The number of objects that it has taken over."""
         return self.fleet.relayed(1, "moved")
 
 
@@ -73,7 +73,7 @@ def test_what_has_moved_is_not_read_from_the_origin_again(joined: Joined, name: 
 
 
 def test_what_was_written_meanwhile_is_not_taken_over(joined: Joined) -> None:
-    """Rule: the former home knows of the write, and gives nothing."""
+    """Rule: the previous home has applied the write and hands over nothing."""
     fleet, written = joined.fleet, joined.objects["written"]
     new = content(1000, "new")
     with Client(fleet.running[written.substitute].endpoint) as writer:
@@ -82,7 +82,7 @@ def test_what_was_written_meanwhile_is_not_taken_over(joined: Joined) -> None:
 
 
 def test_who_may_not_read_gets_nothing_that_has_moved(joined: Joined) -> None:
-    """Rule: the former home gives only what it may serve to this very reader; the origin decides about others."""
+    """Rule: the previous home hands over only objects that this reader may read; the origin decides about other readers."""
     fleet, secret, before = joined.fleet, joined.objects["secret"], joined.moved()
     fleet.origin.s3.deny("origin-key-b", "bucket/secret/*")
     assert get(fleet.running[1], secret.path, "GWB", "gateway-secret-b").status == 403
@@ -94,7 +94,7 @@ def test_who_may_not_read_gets_nothing_that_has_moved(joined: Joined) -> None:
 
 
 def test_what_has_moved_is_no_fresher_than_it_was(joined: Joined) -> None:
-    """Rule: the time since the origin confirmed an object goes on at its new home."""
+    """Rule: moving to a new home does not reset the time since the origin confirmed an object."""
     fleet, brief = joined.fleet, joined.objects["brief"]
     new = fleet.origin.put(brief.path, content(1000, "changed behind everybody's back"))
     eventually(lambda: fleet.get(1, brief.path).body, lambda body: body == new, "the end of its freshness")

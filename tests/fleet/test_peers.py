@@ -27,12 +27,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that stands still for half a second is no dead node."""
+    """Raise the connect time-out, so that a machine that stalls for half a second does not count as a dead node."""
     monkeypatch.setattr(peers, "_CONNECT", PATIENT)
 
 
 class Members:
-    """Remembers who is suspected."""
+    """Records suspected nodes."""
 
     me = "asker"
 
@@ -78,7 +78,7 @@ def counted(result: str) -> float:
 
 
 def scope_of(request: web.Request) -> dict[str, Any]:
-    """What an ASGI server would say of a request."""
+    """The ASGI scope of a request."""
     raw_path, _, query = request.raw_path.partition("?")
     headers = [(name.lower(), value) for name, value in request.raw_headers]
     return {
@@ -128,7 +128,7 @@ async def test_what_a_node_asks_is_admitted(method: str) -> None:
 
 
 async def test_who_has_another_secret_is_refused_and_told_why() -> None:
-    """Rule: a call that is refused as such is no answer: counted on both sides, the node suspected, the reason named."""
+    """Rule: a call refused for its signature is counted on both sides, and the node is suspected with the reason."""
     refused = REGISTRY.get_sample_value("larder_peer_refused_total", {"reason": "signature"}) or 0.0
     before = counted("refused")
     async with asking(gated(PeerGate(SECRET)), "another secret, long enough as well") as each:

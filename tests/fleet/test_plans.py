@@ -1,4 +1,4 @@
-"""The plan in a real Redis: who may write it, who follows it, and what lies beside it."""
+"""The plan in a real Redis: writers, followers, operators' overrides."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ async def test_the_history_is_bounded(redis: Redis) -> None:
 
 
 async def test_operators_decide(redis: Redis) -> None:
-    """Rule: a dataset can be pinned, forbidden and let go again; anything else is refused, or not heard."""
+    """Rule: an override pins or forbids a dataset and can be removed; other words are refused, and ignored if found in Redis."""
     plans = Plans(redis, Z)
     await plans.override("a", "pin")
     await plans.override("b", "never")

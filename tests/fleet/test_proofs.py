@@ -1,4 +1,4 @@
-"""What a node says of itself in Redis is signed: who can only write there is none."""
+"""Register entries are signed: write access to Redis alone does not make a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What heartbeats read of the register: all of it when something has changed, else no entry but the node's own."""
+"""Heartbeats read the whole register only when it has changed, otherwise only the node's own entry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def redis(redis_server: EmbeddedRedis) -> AsyncIterator[Redis]:
 
 
 async def whole_readings(redis: Redis) -> int:
-    """How often a whole hash was read."""
+    """The number of reads of a whole hash."""
     return int((await redis.info("commandstats"))["cmdstat_hgetall"]["calls"])
 
 
@@ -50,7 +50,7 @@ async def test_heartbeats_read_no_other_entry_while_nothing_changes(redis_server
 
 
 async def test_nodes_of_earlier_versions_are_heard(redis_server: EmbeddedRedis, redis: Redis) -> None:
-    """Rule: they write the hash alone. While one is there its changes are noticed with the next heartbeat, and its expiry."""
+    """Rule: nodes of earlier versions write only the hash; the next heartbeat notices their changes and their expiry."""
     async with nodes(redis_server.url, "a", "b") as [a, _]:
         await beat(a)
         await redis.zrem(EXPIRIES, "b")
@@ -84,7 +84,7 @@ async def test_a_silent_node_that_an_earlier_version_removes_is_gone(redis_serve
 
 
 async def test_a_flush_that_a_sibling_noticed_takes_nobody(redis_server: EmbeddedRedis, redis: Redis) -> None:
-    """Rule: a worker knows that Redis was emptied also when another worker of its node has entered the node again."""
+    """Rule: a worker detects a flush even if a sibling has already written their node's entry again."""
     me = node("a")
     async with nodes(redis_server.url, "b") as [b]:
         siblings = [joined(redis_server.url, me), joined(redis_server.url, me)]

@@ -26,7 +26,7 @@ async def test_gateways_decide_in_turn(redis: Redis) -> None:
 
 
 async def test_ranks_and_jobs_are_apart(redis: Redis) -> None:
-    """Rule: each rank of each job has workers of its own; a job that is forgotten begins again."""
+    """Rule: each rank of each job has its own number of workers; a forgotten job starts over."""
     scaling = WorkerScaling(redis, Z, LONG)
     assert await scaling.decide("t/j", 0, report(0.8, 1)) == 2
     assert await scaling.decide("t/j", 1, report(0.8, 7)) == 1
@@ -38,7 +38,7 @@ async def test_ranks_and_jobs_are_apart(redis: Redis) -> None:
 
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"workers": "many"}', '{"workers": 0}', '{"workers": 1000000}'])
 async def test_what_is_in_redis_is_not_believed(redis: Redis, text: str) -> None:
-    """Rule: a state that does not fit, or is out of bounds, counts as none."""
+    """Rule: an invalid or out-of-bounds state counts as absent."""
     await redis.hset(f"{Z}job:t/j:workers", "0", text)
     scaling = WorkerScaling(redis, Z, LONG, ScaleSettings(most=8))
     assert await scaling.decide("t/j", 0, report(0.8, 1)) == 2

@@ -1,4 +1,4 @@
-"""What a worker does about nodes that do not answer, or refuse; heartbeats are given by hand."""
+"""Suspicion of nodes that do not answer, or refuse. Tests send heartbeats explicitly."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_node_that_never_answers_is_complained_of_once(
 async def test_of_a_node_that_drains_nobody_warns(
     redis_server: EmbeddedRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule: a silent node that is leaving is no trouble, announced before or after the failed call."""
+    """Rule: a leaving node that does not answer causes no warning, whether it announced its leave before or after the call."""
     caplog.set_level("INFO", "larder.fleet")
     async with nodes(redis_server.url, "a", "b", "c") as [a, b, c]:
         a.suspect("b")
@@ -74,7 +74,7 @@ async def test_of_a_node_that_drains_nobody_warns(
 async def test_a_node_that_refuses_is_told_with_the_remedy(
     redis_server: EmbeddedRedis, caplog: pytest.LogCaptureFixture, reason: str, remedy: str
 ) -> None:
-    """Rule: that is no silence: it is warned of once a minute, and a problem while it lasts."""
+    """Rule: a refusal is distinct from silence: it is logged once a minute, and reported as a problem while it lasts."""
     async with nodes(redis_server.url, "a", "b") as [a, b]:
         for _ in range(3):
             a.suspect("b", reason)

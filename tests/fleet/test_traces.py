@@ -28,7 +28,7 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class Collector(ThreadingHTTPServer):
-    """What OpenTelemetry's collector is to an exporter: takes spans by OTLP over HTTP."""
+    """A fake OpenTelemetry collector: receives spans by OTLP over HTTP."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Taking)
@@ -36,7 +36,7 @@ class Collector(ThreadingHTTPServer):
 
     @property
     def endpoint(self) -> str:
-        """Where it listens."""
+        """The URL of the collector."""
         return f"http://127.0.0.1:{self.server_port}"
 
     def of(self, trace: str) -> list[Span]:
@@ -110,9 +110,9 @@ def _exemplars(node: Running) -> set[str]:
 
 
 def test_a_read_through_two_nodes_is_one_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: the client's trace goes on at the node that it asked, at the home, and at the origin; a hit ends at the home.
+    """Rule: the client's trace continues at the entry node, the home and the origin; a hit ends at the home.
 
-    Both are examples of their latencies in the metrics of the node that was asked.
+    The latency metrics of the entry node have both traces as exemplars.
     """
     with collecting() as collector, Origin() as origin, RedisServer() as redis:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)

@@ -1,4 +1,4 @@
-"""What the origin takes back is taken back in every worker of every node: rights in a bucket, and objects that changed."""
+"""Withdrawn rights and changed objects take effect in every worker of every node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.scenarios.world import MIB, content, credentials, eventually
 
 WORKERS = 2
 SPREAD = range(2 * WORKERS)
-"""Connections to one node, so that each of its workers is likely to be asked."""
+"""Connections to one node, enough that each of its workers is likely to answer one."""
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +40,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     ],
 )
 def test_rights_withdrawn_through_one_node_end_at_all(fleet: Nodes, method: str, what: str) -> None:
-    """Rule: once a change of a bucket's rights is answered, no worker of any node gives an object of it to a reader who has lost
-    the right; those who still have it hit the same bytes, checked once."""
+    """Rule: once a change of a bucket's rights is answered, no worker of any node serves the bucket's objects to a reader who has
+    lost the right; readers who still have it hit the same bytes after one check."""
     name = f"{method}{what.strip('?')}"
     paths = [fleet.path(home, f"{kind}/{name}") for home in range(COUNT) for kind in ("shared", "each")]
     for path in paths:
@@ -66,8 +66,8 @@ def test_rights_withdrawn_through_one_node_end_at_all(fleet: Nodes, method: str,
 @pytest.mark.parametrize("kind", ["fixed", "each"])
 @pytest.mark.parametrize("home", range(COUNT))
 def test_an_object_that_changed_in_the_middle_of_a_body_is_forgotten(fleet: Nodes, kind: str, home: int) -> None:
-    """Rule: of an object that is overwritten past the gateway, a part is in the cache: one read meets the change and breaks off,
-    and all others, through any node, get the new object."""
+    """Rule: if a partly cached object is overwritten behind the gateway, at most one read breaks off; all others, through any
+    node, get the new object."""
     path = fleet.path(home, f"{kind}/half")
     old, new = content(4 * MIB, "old"), content(4 * MIB, "new")
     fleet.origin.put(path, old)

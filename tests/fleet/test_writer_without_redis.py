@@ -1,4 +1,4 @@
-"""A gateway that alone has lost Redis: what was written through it is what it gives, whichever node is home of it."""
+"""One gateway alone loses Redis: it serves every object written through it correctly, whichever node is its home."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Split:
                 assert got.status in (200, 204), got
 
     def relayed(self) -> float:
-        """How many reads the writer has asked of other nodes."""
+        """The number of reads that the writer has sent to other nodes."""
         return self.writer.metric("larder_relayed_reads_total", event="answered") + self.writer.metric(
             "larder_relayed_reads_total", event="forwarded"
         )
 
     def through(self, gateways: Sequence[Running], paths: Sequence[str], turns: int = 1) -> set[tuple[int, bytes]]:
-        """What gateways give for all objects: statuses, and bodies of those that are there."""
+        """Distinct answers of the gateways for all paths: the status, with the body if it is 200."""
         answers = [get(running, path) for _ in range(turns) for running in gateways for path in paths]
         return {(got.status, got.body if got.status == 200 else b"") for got in answers}
 
@@ -77,7 +77,7 @@ def _is_hit(got: Got) -> bool:
 
 
 NOW = {"PUT": {(200, b"new")}, "DELETE": {(404, b"")}}
-"""What is right after these."""
+"""The correct answers after each method."""
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Split]:
 
 
 def await_redis(split: Split) -> None:
-    """Wait until the workers of the writer hear of the fleet's writes again."""
+    """Wait until all workers of the writer receive the fleet's announcements again."""
     for _ in range(8 * WORKERS):
         eventually(lambda: get(split.writer, "/-/readyz").body, lambda body: b'"redis"' not in body, "Redis")
 
@@ -118,8 +118,8 @@ def test_a_write_is_announced_by_another_node(split: Split, method: str, how: st
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 def test_what_nobody_announced_is_checked_through_the_writer(split: Split, method: str) -> None:
-    """Rule: a write of which no other node could be told is right through its own node from then on, by all of its workers, also
-    when homes can be asked again before they have been told; and through all nodes once they were."""
+    """Rule: a write announced to no other node is served correctly by all workers of its own node, even when homes answer again
+    before they receive the announcement; once they have it, all nodes serve it correctly."""
     paths = split.fill(f"{method}-debt")
     with split.redis.cut():
         with ExitStack() as apart:

@@ -1,4 +1,4 @@
-"""Which answers of the origin may be kept."""
+"""Admission: answers of the origin that may be stored."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_owner_can_forbid_it(value: str) -> None:
 
 
 def test_objects_under_a_customer_key_are_never_kept() -> None:
-    """What needs the customer's key at the origin must not be readable without it here."""
+    """An object encrypted under a customer's key at the origin is never stored, because a hit would not require the key."""
     header = "x_amz_server_side_encryption_customer_algorithm"
     assert refusal(meta(**{header: "AES256"}), Caching(), CAPACITY) is Reason.HEADER
 
@@ -53,5 +53,5 @@ def test_one_object_takes_at_most_half_of_the_cache() -> None:
 
 
 def test_a_rule_can_exclude_objects() -> None:
-    """cache = false is a reason of its own."""
+    """A refusal by ``cache = false`` has its own reason."""
     assert refusal(meta(), Caching(cache=False), CAPACITY) is Reason.RULE

@@ -1,4 +1,4 @@
-"""Who gets how much of the fleet's space."""
+"""Allocation of the fleet's space to datasets and streams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAPER = (IMAGENET, OPENIMAGES, LIBRISPEECH)
 
 
 def modes(allocations: dict[str, Allocation]) -> dict[str, CachingMode]:
-    """What each gets."""
+    """The caching mode of each dataset."""
     return {name: one.caching for name, one in allocations.items()}
 
 
@@ -39,13 +39,13 @@ def spent(allocations: dict[str, Allocation]) -> int:
 
 
 def gained(candidates: tuple[Candidate, ...], allocations: dict[str, Allocation]) -> float:
-    """What the decisions bring together."""
+    """The total gain of the decisions."""
     value = {one.dataset: {FULL: one.gain, CHUNKED: one.chunked_gain, NONE: 0.0} for one in candidates}
     return sum(value[name][one.caching] for name, one in allocations.items())
 
 
 def two_chunks(candidate: Candidate) -> int:
-    """What two of its chunks cost."""
+    """The space of two of its chunks."""
     return min(candidate.size, 2 * candidate.chunk)
 
 
@@ -60,12 +60,12 @@ def two_chunks(candidate: Candidate) -> int:
     ],
 )
 def test_the_papers_decisions_follow(budget, expected):
-    """Rule: Quiver's datasets and benefits give Quiver's decisions at each of its budgets (section 7.6)."""
+    """Rule: Quiver's datasets and benefits lead to Quiver's decisions at each of its budgets (section 7.6)."""
     assert modes(allocate(PAPER, budget)) == expected
 
 
 def test_in_decimal_gigabytes_librispeech_does_not_fit():
-    """Rule: 154 + 30 + 30 is 214: with 200 GB there is no room for the third, with 214 there is."""
+    """Rule: three datasets need 154 + 30 + 30 GB, so the third fits into 214 GB and not into 200 GB."""
     at_200 = allocate(PAPER, 200 * GB)
     assert modes(at_200) == {"imagenet": FULL, "openimages": CHUNKED, "librispeech": NONE}
     assert at_200["librispeech"] == Allocation(NONE, 0, WhyCaching.NO_ROOM)
@@ -95,7 +95,7 @@ def test_two_chunks_that_are_as_good_as_all_are_enough():
 
 
 def test_a_dataset_smaller_than_two_chunks_is_taken_whole():
-    """Rule: two chunks that take more than all of it are no option."""
+    """Rule: a dataset smaller than two of its chunks is never chunked."""
     assert allocate([Candidate("a", 15, 10, 5.0, 5.0)], 1000)["a"].caching is FULL
 
 
@@ -109,7 +109,7 @@ def test_pins_come_first_even_without_gain():
 
 
 def test_never_is_never():
-    """Rule: a dataset that an operator forbade gets nothing, whatever its request and gain."""
+    """Rule: a dataset that an operator forbade gets nothing, regardless of its request and gain."""
     forbidden = Candidate("a", 10, 1, 1e9, 1e9, "never", "full")
     assert allocate([forbidden], 100)["a"] == Allocation(NONE, 0, WhyCaching.OVERRIDE)
 
@@ -202,7 +202,7 @@ def test_the_order_of_the_question_does_not_matter(found, budget, random):
 
 
 def test_a_quota_below_every_gain_is_the_operators_doing():
-    """Rule: a dataset whose quota excludes every gain is refused by the override, not for want of room."""
+    """Rule: a dataset whose quota excludes every gain is refused because of the override, not for lack of room."""
     allocation = allocate([Candidate("a", 1, 0, 1.0, 0.0, quota=0)], 1)["a"]
     assert (allocation.caching, allocation.why) == (NONE, WhyCaching.OVERRIDE)
 
@@ -210,7 +210,7 @@ def test_a_quota_below_every_gain_is_the_operators_doing():
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(candidates(), st.integers(0, 30_000))
 def test_no_dataset_is_left_out_that_would_fit(found, budget):
-    """Rule: a dataset refused for want of room would not fit into the rest."""
+    """Rule: a dataset refused for lack of room would not fit into the rest."""
     allocations = allocate(found, budget)
     free = budget - spent(allocations)
     for one in found:
@@ -243,7 +243,7 @@ def test_pinned_datasets_go_before_all_bids():
 
 
 def test_a_stream_that_saves_nothing_wins_nothing():
-    """Rule: without a gain there is no bid, and datasets get what they would get alone."""
+    """Rule: a stream without a gain makes no bid, and the datasets' allocations do not change."""
     found = allocate(PAPER, 300 * GB, [bid(100 * GB, 0.0), Bid("stream:b/q/", 0, 1.0)])
     assert {name: one for name, one in found.items() if "stream" not in name} == allocate(PAPER, 300 * GB)
     assert [found[name].granted for name in ("stream:b/p/", "stream:b/q/")] == [0, 0]

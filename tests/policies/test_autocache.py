@@ -1,4 +1,4 @@
-"""Where a pipeline caches: the smallest projected time, as long as there is room."""
+"""The stage at which a pipeline caches: the one with the smallest projected time that fits into the room."""
 
 import random
 
@@ -56,7 +56,7 @@ def test_each_mode_has_its_regime():
 
 
 def test_a_filter_before_the_mark_counts():
-    """Only what is left is read: M elements at the mark, N at the end."""
+    """A mark is read for the elements left by filters before it: M at the mark, N at the end."""
     end, mark = StageProfile(3, 0.01, 10, 500), StageProfile(2, 0.004, 10, 1000)
     choice = choose_mark(end, [mark], ReadModel(0.001, 0), PLENTY)
     assert [round(each.seconds, 9) for each in choice.projections] == [5.0, 1000 * 0.001 + 5.0 - 1000 * 0.004]
@@ -101,7 +101,7 @@ def test_without_a_gain_nothing_is_stored(marks, room, reason):
     st.floats(0, 1e12),
 )
 def test_no_choice_is_projected_to_be_slower_than_computing(marks, seconds, room):
-    """Whatever was measured, what is chosen has the smallest projection, or nothing is stored."""
+    """For any measurements, the choice has the smallest projection, or nothing is stored."""
     end = StageProfile(9, seconds, 10, 1000)
     points = [StageProfile(place, *mark) for place, mark in enumerate(marks, 1)]
     choice = choose_mark(end, points, READS, room)

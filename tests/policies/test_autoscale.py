@@ -1,4 +1,4 @@
-"""Workers of a job: the knee of its curve, found from noisy reports, and found again when the load changes."""
+"""Number of workers of a job: the knee of its throughput curve, found from noisy reports, also after the load changes."""
 
 import random
 
@@ -28,7 +28,7 @@ class SimulatedTrainer:
         self.chance = random.Random(seed)
 
     def batch_time(self, workers):
-        """Without noise: what is slower, the workers or the model."""
+        """Seconds per batch without noise: the slower of the workers and the model."""
         return max(self.model, self.work / workers)
 
     def report(self, workers):
@@ -46,7 +46,7 @@ class SimulatedTrainer:
         return decisions
 
     def knee(self, most=64):
-        """The fewest workers of which one more brings no more than the threshold."""
+        """The smallest number of workers at which one more gains at most the threshold."""
         return next(
             workers
             for workers in range(1, most)
@@ -109,7 +109,7 @@ def test_a_settled_job_stays_in_the_noise():
 
 
 def test_a_report_of_another_number_of_workers_does_not_count():
-    """What was measured before a change took effect says nothing about it."""
+    """A report with another number of workers was measured before the change took effect, and is ignored."""
     state = Scaling(3, ScalePhase.GROWING, before=1.0)
     assert scaled(state, TrainerReport(0.1, 0, 2), SETTINGS) is state
     assert scaled(state, TrainerReport(0.0, 0, 3), SETTINGS) is state
@@ -127,7 +127,8 @@ def test_whatever_is_reported_workers_stay_within_their_bounds(reports, most):
 
 
 def test_another_mode_of_caching_begins_with_one_worker():
-    """Section 4.3: from putting to getting, for example; reports of the mode before and of its workers say nothing."""
+    """A change of the caching mode, for example from putting to getting, starts over with one worker; reports of the previous
+    mode are ignored (section 4.3)."""
     settled = Scaling(6, ScalePhase.SETTLED, level=0.1, mode="put")
     begun = scaled(settled, TrainerReport(0.1, 0.0, 6, "get"), SETTINGS)
     assert begun == Scaling(mode="get")

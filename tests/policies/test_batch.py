@@ -1,4 +1,4 @@
-"""Which candidates of a batch are delivered: resident ones first; and when a batch gives up."""
+"""Substitutable batches: choice of candidates, replacement of slow fetches, giving up after failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def chi_square(counts: np.ndarray) -> float:
 
 
 def chosen(seed: int, resident: np.ndarray, fetching: np.ndarray, take: int, runs: int) -> np.ndarray:
-    """How often each position was among the first ``take`` of the choice, over many permutations."""
+    """Counts, by position, of being among the first ``take`` of the choice, over many permutations."""
     chance = np.random.default_rng(seed)
     counts = np.zeros(len(resident), dtype=np.int64)
     for _ in range(runs):
@@ -30,7 +30,7 @@ def chosen(seed: int, resident: np.ndarray, fetching: np.ndarray, take: int, run
 
 
 def test_residents_keep_the_order_of_the_request() -> None:
-    """Rule: a job's order is its own; the cache decides which of its next items come first, never in which order they come."""
+    """Rule: the cache decides which of a job's next items come first, but keeps the job's order among them."""
     resident = np.arange(100) % 5 == 0
     choice = choose(np.random.default_rng(1).permutation(100), resident, np.zeros(100, bool))
     assert choice.resident.tolist() == list(range(0, 100, 5))
@@ -74,7 +74,7 @@ def test_the_choice_is_a_permutation_with_residents_then_joins_then_misses(
     ],
 )
 def test_slow_fetches_are_doubled_once(waiting: int, needed: int, silent: float, more: int) -> None:
-    """Rule: only needed items are fetched until none came for a while; then each gets one replacement."""
+    """Rule: only needed items are fetched until none has arrived for a while; then each gets one replacement."""
     assert may_replace(waiting, needed, silent) == more
 
 
@@ -91,5 +91,5 @@ def test_slow_fetches_are_doubled_once(waiting: int, needed: int, silent: float,
     ],
 )
 def test_a_batch_gives_up_after_some_failures_in_a_row(failures: int, needed: int, ends: bool) -> None:
-    """Rule: at least four, twice the needed items, but never more than the patience, whatever the batch's size."""
+    """Rule: the bound is twice the needed items, at least four, at most the patience, regardless of the batch's size."""
     assert gives_up(failures, needed) is ends

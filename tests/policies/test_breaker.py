@@ -1,4 +1,4 @@
-"""When the disk is given up, and when it is tried again."""
+"""The disk breaker: failures that bring the disk down, and probes that bring it back."""
 
 import pytest
 from hypothesis import given
@@ -60,7 +60,7 @@ def test_failures_that_repetition_cannot_cure_bring_it_down_at_once(kind):
 
 
 def test_a_total_failure_brings_it_down_at_once():
-    """A disk that failed at the start is not used, whatever the kind."""
+    """A disk that failed at the start is not used, for any kind of failure."""
     assert Breaker(PARAMS).handle(Failed(FailureKind.NO_SPACE, total=True), 0) is BreakerState.DOWN
 
 
@@ -123,7 +123,7 @@ def test_a_disk_that_fails_on_probation_waits_longer_each_time():
 
 
 def test_late_outcomes_do_not_touch_a_disk_that_is_down():
-    """What was under way when the disk went down neither revives it nor postpones the probe."""
+    """Operations that were in progress when the disk went down neither revive it nor postpone the probe."""
     breaker = breaker_that_is_down()
     breaker.handle(Ok(), 0.5)
     breaker.handle(Failed(FailureKind.IO), 0.5)

@@ -1,4 +1,4 @@
-"""When a pipeline's caching is decided, and decided again: once, unless something has changed clearly."""
+"""A pipeline's caching is decided once, and decided again only after a clear change."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def test_one_worker_profiles_first():
 
 
 def test_the_same_profile_changes_nothing():
-    """Rule: profiles within a quarter of the decision's are no reason to write to Redis."""
+    """Rule: a profile within a quarter of the decision's changes nothing, so nothing is written to Redis."""
     assert after(DECIDED, [profile(end=0.012), profile(source=0.0035)]) is DECIDED
 
 
@@ -132,7 +132,7 @@ def test_costs_that_move_little_are_the_new_ones_for_more_workers():
 
 
 def test_reads_that_become_slower_while_there_are_more_workers():
-    """Rule: in an epoch that reads, the end's time of as many workers counts; the epoch that writes is no reference."""
+    """Rule: read times are compared with earlier reading epochs of as many workers, never with the epoch that wrote."""
     written = after(DECIDED, [reading(0.5, epoch=1, workers=8)])
     assert written is DECIDED
     contended = after(DECIDED, [reading(0.002, workers=8)] * 10)
@@ -199,7 +199,7 @@ def test_an_override_wins_at_once(override, stage):
 
 
 def test_a_pin_may_name_a_mark():
-    """Rule: a pinned mark is stored whatever is cheapest; one that the pipeline does not have counts as none."""
+    """Rule: a pinned mark is stored even if another is cheaper; a pin on an unknown mark is ignored."""
     named = replace(FACTS, override="pin:2")
     found = decided(DECIDED, profile(), named, SETTINGS)
     assert (found.stage, found.reason) == (2, CacheReason.OVERRIDE)
@@ -231,7 +231,7 @@ def test_the_epoch_after_the_decision_writes():
     ],
 )
 def test_a_mark_that_was_left_does_not_come_back(took, latency):
-    """Rule: a model that is too low for what is read costs one change of mode, not one in every few epochs."""
+    """Rule: a read model that is too optimistic costs one change of mode, not one every few epochs."""
     facts = CacheFacts(ReadModel(latency, 0.0), room=1e12)
     pools = {stage: f"results:{stage}" for stage in took if stage != COMPUTE}
     computing = {"source": took[COMPUTE], "end": took[COMPUTE], "pools": pools}

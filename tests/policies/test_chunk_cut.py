@@ -1,4 +1,4 @@
-"""Which item is in which chunk: the same for gateways and clients, and a fair sample of sorted data."""
+"""Assignment of items to chunks: identical in gateways and clients, and a fair sample of sorted data."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_chunk_that_does_not_exist_has_no_items() -> None:
 
 @given(st.binary(min_size=1, max_size=50), st.integers(1, 5), st.integers(1, 12))
 def test_the_fullest_chunk_has_as_many_resident_items_as_any(bits: bytes, partitions: int, units: int) -> None:
-    """Rule: over the client's own chunks, none has more resident items; -1 when none is resident."""
+    """Rule: no chunk has more resident items than the one returned; it is -1 when no item is resident."""
     resident = np.unpackbits(np.frombuffer(bits, np.uint8)).astype(bool)
     layout = Layout(len(resident), partitions, units, "striped", SEED)
     counts = [int(resident[layout.stripe(unit)].sum()) for unit in range(units)]
@@ -79,7 +79,7 @@ def test_the_fullest_chunk_of_many_items_is_found_in_a_sample() -> None:
 
 @given(st.integers(0, 500), st.integers(2, 4), st.integers(1, 10), st.integers(1, 12))
 def test_members_of_a_sample_are_in_one_chunk(samples: int, members: int, partitions: int, units: int) -> None:
-    """Rule: samples are cut as the client cuts them, and each takes all of its items along."""
+    """Rule: samples are cut as in the client, and all items of a sample are in one chunk."""
     cut = ChunkCut(DATASET, samples * members, partitions, units, members)
     layout = Layout(samples, partitions, units, "striped", SEED)
     for unit in range(units):

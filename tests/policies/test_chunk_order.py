@@ -14,7 +14,7 @@ OURS, THEIRS = (0, 1, 2, 3, 4), (4, 2, 0, 3, 1)
 
 
 def asked(epoch: int = 0, begin: int | None = -1, *, leads: bool = True) -> Opening:
-    """What job a asks."""
+    """A request of job ``a``."""
     return Opening("a", epoch, OURS, begin, leads)
 
 
@@ -30,7 +30,7 @@ def test_a_job_alone_sets_the_sequence() -> None:
 
 @pytest.mark.parametrize(("begin", "order"), [(3, (3, 1, 4, 2, 0)), (-1, THEIRS), (9, THEIRS)])
 def test_a_job_goes_on_with_others_in_the_middle(begin: int, order: tuple[int, ...]) -> None:
-    """Rule: their sequence, turned to the plan's chunk; from its beginning if the plan names none of its chunks."""
+    """Rule: a job takes the others' sequence, rotated to the plan's chunk, or unrotated if the plan names none of its chunks."""
     opened = open_epoch(asked(begin=begin), others(b=1, c=3))
     assert (opened.order, opened.follows, opened.sequence) == (order, True, order)
 
@@ -54,7 +54,7 @@ def test_a_place_that_is_unknown_counts_as_the_middle() -> None:
 
 
 def test_chunks_used_last_come_last() -> None:
-    """Rule: a job that goes on with others skips the last two chunks of its previous epoch, if the plan names one of them."""
+    """Rule: a job that follows others begins after the last two chunks of its previous epoch, if the plan names one of them."""
     state = OrderState({6: (0, 1, 2, 3, 4)}, {"b": Place(0, 3, 5)}, THEIRS)
     assert open_epoch(asked(7, begin=3), state).order == (1, 4, 2, 0, 3)
     assert open_epoch(asked(7, begin=4), state).order == (2, 0, 3, 1, 4)
@@ -78,7 +78,7 @@ def test_without_a_common_sequence_the_proposal_counts(opening: Opening, state: 
 
 
 def test_a_job_of_other_chunks_sets_no_sequence() -> None:
-    """Rule: a job that does not lead leaves the sequence as it is."""
+    """Rule: a job that does not lead leaves the sequence unchanged."""
     assert open_epoch(asked(leads=False), OrderState()).sequence is None
 
 
@@ -107,7 +107,8 @@ def test_a_late_heartbeat_moves_no_job_back() -> None:
 
 
 def test_the_plan_says_where_to_begin() -> None:
-    """Rule: the active chunk, else the one being loaded; a dataset that is not rotated names none, and other cuts do not lead."""
+    """Rule: a job begins at the active chunk, else at the one being loaded; without rotation the plan names none, and a job with
+    another number of chunks does not lead."""
 
     def under(caching: CachingMode, chunks: ChunkRotation, units: int = 5) -> Opening:
         return Opening.under(PoolOrder(caching, 10, units, WhyCaching.BENEFIT, 0, chunks), "a", 0, OURS)
@@ -132,7 +133,7 @@ orders = st.dictionaries(st.integers(0, 9), st.permutations(OURS).map(tuple), ma
     st.one_of(st.permutations(OURS).map(tuple), st.lists(st.integers(0, 5)).map(tuple)),
 )
 def test_an_order_has_each_chunk_once(epoch, begin, leads, orders, places, sequence) -> None:  # type: ignore[no-untyped-def]
-    """Rule: each chunk of the proposal comes once, whatever other jobs or versions have written."""
+    """Rule: each chunk of the proposal comes once, even if other jobs or versions have written different sequences."""
     opened = open_epoch(asked(epoch, begin, leads=leads), OrderState(orders, places, sequence))
     assert sorted(opened.order) == sorted(OURS)
     assert opened.opens is (epoch not in orders)

@@ -1,4 +1,4 @@
-"""Which two chunks of a dataset are held, and when they change."""
+"""Chunk rotation: the two chunks of a dataset that are held, and their changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Rotation:
         return [(event.reason, event.chunk) for event in events]
 
     def settle(self, jobs: Sequence[JobView]) -> None:
-        """Load whatever wants loading, until nothing happens any more."""
+        """Complete each load that begins, until a step changes nothing."""
         for _ in range(4 * self.units):
             if not self.step(jobs, loaded=True, seconds=0.0):
                 return
@@ -60,7 +60,7 @@ class Rotation:
 
 
 def job(name: str, *upcoming: int, left: int | None = None) -> JobView:
-    """A job whose upcoming chunks all belong to its epoch, unless ``left`` says how many do."""
+    """A job; ``left`` is the number of its upcoming chunks that belong to its epoch, by default all."""
     return JobView(name, upcoming, len(upcoming) if left is None else left)
 
 
@@ -82,8 +82,8 @@ def test_a_new_job_begins_where_the_others_are_when_they_are_faster_than_the_loa
 
 
 def test_a_new_job_does_not_begin_on_what_was_loaded_ahead_of_the_others():
-    """Rule: a chunk apart they would stay apart; the newest complete chunk is where to begin only if a job uses it, or nobody
-    uses any."""
+    """Rule: a new job begins at the newest complete chunk only if a job uses it or no job uses any chunk; otherwise it would stay
+    one chunk ahead of the others."""
     rotation = Rotation(chunks=ChunkRotation((3,), 5, active=3))
     rotation.step([job("a", 3, 5, 7)], loaded=True)
     assert (rotation.chunks.complete, rotation.chunks.active) == ((3, 5), 3)
@@ -151,7 +151,7 @@ def test_the_first_chunk_is_loaded_then_the_next():
 
 
 def test_a_newer_complete_chunk_marks_the_older_one():
-    """Rule: when a second chunk is complete, those in the first keep it, until none of them needs it."""
+    """Rule: when a second chunk is complete, the first is marked, and stays until none of its jobs needs it."""
     rotation = Rotation(chunks=ChunkRotation((3,), 5, active=3))
     assert rotation.step([job("a", 3, 5, 7)], loaded=True) == [(LOADED, 5), (MARKED, 3)]
     assert rotation.chunks == ChunkRotation((3, 5), active=3, marked=(3,))
@@ -179,7 +179,7 @@ def test_the_newer_chunk_leaves_if_only_it_is_unused():
 
 
 def test_nothing_leaves_while_nothing_else_is_wanted():
-    """Rule: a job with all the chunks that it needs evicts none."""
+    """Rule: no chunk is evicted while every job has the chunks that it needs."""
     rotation = Rotation(chunks=ChunkRotation((3, 5), active=5, marked=(3,)))
     assert rotation.step([job("a", 5)]) == []
 
@@ -194,8 +194,8 @@ def test_the_end_of_an_epoch_does_not_stop_the_rotation():
 
 
 def test_what_a_job_would_take_next_is_not_loaded_while_it_will_follow_others():
-    """Rule: jobs at the end of an epoch name the first chunks of the next; another is in the middle of its own, so they will go
-    on with that one; when it is not, they get what they named."""
+    """Rule: jobs at the end of an epoch propose the first chunks of the next one. While another job is in mid-epoch they will
+    follow it, so its next chunk is loaded; otherwise their proposal is."""
     rotation = Rotation(chunks=ChunkRotation((8, 9), active=9, marked=(8,)))
     ending = [job("a", 9, 4, 6, left=1), job("b", 9, 4, 6, left=1), job("d", 4, 6, left=0)]
     assert rotation.step([*ending, job("c", 9, 0, 1, 2, 4)]) == [(UNREFERENCED, 8), (STARTED, 0)]
@@ -204,7 +204,7 @@ def test_what_a_job_would_take_next_is_not_loaded_while_it_will_follow_others():
 
 
 def test_the_chunk_wanted_by_most_is_loaded():
-    """Rule: two jobs outvote one, wherever that one is."""
+    """Rule: two jobs outvote one, regardless of that job's position."""
     rotation = Rotation()
     assert rotation.step([job("a", 1, 2), job("b", 7, 8), job("c", 7, 9)]) == [(STARTED, 7)]
 
@@ -228,8 +228,8 @@ def test_a_slow_job_loses_its_chunk_after_the_time_limit():
 
 
 def test_who_begins_is_no_laggard_of_those_who_are_gone():
-    """Rule: the time limit counts from when the first of the jobs that are there finished the chunk; before a new job was there,
-    others had, and left; then one that is there does."""
+    """Rule: the time limit counts from the moment when the first of the present jobs finished the chunk. Jobs that finished it
+    and left do not count against a new job."""
     rotation = Rotation(chunks=ChunkRotation((3, 5), active=3, marked=(3,)))
     rotation.step([job("gone", 3, 5, 7), job("old", 3, 5, 7)])
     rotation.step([job("gone", 5, 7), job("old", 3, 5, 7)])
@@ -283,7 +283,7 @@ def test_a_loss_is_forgotten_with_the_epoch():
 
 
 def test_force_needs_somebody_who_waits():
-    """Rule: a chunk that others finished long ago stays while none of them waits."""
+    """Rule: a chunk that others finished long ago stays while none of them waits for the next one."""
     rotation = Rotation(
         chunks=ChunkRotation((3, 5), active=5, marked=(3,)), memory=RotationMemory({}, {3: {"fast": 0.0}})
     )
@@ -335,7 +335,7 @@ def test_a_load_that_only_a_slow_job_waits_for_is_given_up_after_the_time_limit(
     [ChunkRotation((1, 2, 3, 12), 4), ChunkRotation((1, 1), 1), ChunkRotation((), 99), ChunkRotation((-4,), -7)],
 )
 def test_a_plan_that_holds_too_much_is_put_right(chunks):
-    """Rule: at most two existing chunks are held, whatever plan another version has written."""
+    """Rule: a plan of another version that holds too many or unknown chunks is corrected to at most two existing ones."""
     Rotation(chunks=chunks).step([job("a", 5, 6, 77, -1)])
 
 
@@ -356,8 +356,8 @@ def test_a_clock_that_was_set_back_delays_force_by_no_more_than_its_time():
 
 
 def test_the_story_of_figure_7():
-    """Rule: four jobs in step, three that join on the active chunk when the first two are gone: two chunks at any time, and each
-    chunk is loaded once per epoch (Quiver, section 7.5)."""
+    """Rule: with four jobs in step, and three that join on the active chunk after two have left, at most two chunks are held and
+    each chunk is loaded once per epoch (Quiver, section 7.5)."""
     rotation = Rotation()
     first = {f"job{number}": 0 for number in range(4)}
     late: dict[str, int] = {}
@@ -398,7 +398,7 @@ def test_a_slow_job_is_overtaken_and_the_others_are_not_held_up():
 
 @st.composite
 def scripts(draw: st.DrawFn) -> list[tuple[str, str, int]]:
-    """What may happen: jobs come, move on, jump and go; loads complete; time passes."""
+    """Sequences of events: jobs start, advance, jump and end; loads complete; time passes."""
     what = st.sampled_from(["move", "move", "move", "jump", "come", "go", "loaded", "loaded", "wait", "odd"])
     return draw(st.lists(st.tuples(what, st.sampled_from("abcd"), st.integers(0, 99)), max_size=60))
 
@@ -406,8 +406,8 @@ def scripts(draw: st.DrawFn) -> list[tuple[str, str, int]]:
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scripts(), st.integers(1, 12))
 def test_whatever_jobs_do_two_chunks_are_held_and_the_rotation_comes_to_rest(script, units):
-    """Rule: at most two chunks, none twice, none that does not exist; without new reports it comes to rest; it can be stopped and
-    resumed from JSON at any point."""
+    """Rule: at most two chunks are held, all distinct and existing; without new reports the rotation settles; it can be stopped
+    and resumed from JSON at any point."""
     rotation = Rotation(units=units)
     jobs: dict[str, JobView] = {}
     for what, name, number in script:

@@ -1,4 +1,4 @@
-"""How a dataset is cached, and into which chunks it is cut."""
+"""Caching modes of datasets, and the number of chunks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_auto_is_full_if_it_fits_then_chunked_while_two_chunks_fit(
 @pytest.mark.parametrize("mode", list(CachingMode))
 @pytest.mark.parametrize("size", [0, 10**6, 10**15])
 def test_what_was_asked_for_is_done(mode: CachingMode, size: int) -> None:
-    """Rule: a requested mode holds, whatever the dataset's size."""
+    """Rule: a requested mode applies to a dataset of any size."""
     plan = decide(mode.value, size, CAPACITY)
     assert (plan.caching, plan.reason) == (mode, PlanReason.REQUESTED)
 

@@ -1,4 +1,4 @@
-"""The quota of registrations: what one more may have, and what is said when it is too much."""
+"""The quota of registrations: the rest that one more may use, and the limit that it exceeds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_is_left() -> None:
     ],
 )
 def test_what_is_exceeded(used: Usage, items: int, size: int, limit: Limit | None) -> None:
-    """Rule: each limit counts by itself."""
+    """Rule: each limit is checked separately."""
     assert exceeded(QUOTA, used, items, size) is limit
 
 

@@ -1,4 +1,4 @@
-"""What each eviction order says, and ARC against the paper's algorithm."""
+"""Ranks of each eviction order; ARC is compared with the paper's algorithm."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_lru_ranks_by_the_latest_access() -> None:
 
 
 def test_lfu_ranks_by_reads_and_then_by_time() -> None:
-    """Rule: more reads stay longer; of equally many the later one does; an announcement is no read."""
+    """Rule: a blob with more reads stays longer; of equal counts, the later read does; an announcement is not a read."""
     once, twice = ranks("lfu", (5.0, 1), (6.0, 1))
     assert once < ranks("lfu", (9.0, 1))[0] < twice < ranks("lfu", (1.0, 5))[0]
     assert ranks("lfu", (5.0, 1), (6.0, 0))[1] < twice
@@ -88,7 +88,7 @@ def test_an_unknown_order_is_lru() -> None:
 @pytest.mark.parametrize("name", ORDERS)
 @given(times=st.lists(st.floats(0, 4e9), min_size=1, max_size=6), reads=st.integers(0, 1000))
 def test_ranks_are_finite_and_depend_on_nothing_else(name: str, times: list[float], reads: int) -> None:
-    """Rule: for any access an order gives a finite rank, the same whenever it is asked."""
+    """Rule: for any accesses an order gives a finite rank, and the same rank for the same accesses."""
     steps = [(time, reads) for time in times]
     assert ranks(name, *steps) == ranks(name, *steps)
     assert all(abs(rank) < 1e12 for rank in ranks(name, *steps))
@@ -150,7 +150,7 @@ class PaperArc:
 
 @dataclass
 class Ranked:
-    """A cache that asks the order ``arc``, and keeps for it what the index does."""
+    """A cache that uses the order ``arc``, and keeps the same facts for it as the index."""
 
     c: int
     adapted: float = 0.0

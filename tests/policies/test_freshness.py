@@ -1,4 +1,4 @@
-"""When cached bytes may be served without asking the origin, and when they may be served although it cannot be asked."""
+"""Freshness: serving cached bytes without a check, and serving stale bytes while the origin is unreachable."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_was_learned_in_the_future_proves_nothing(future):
 
 
 def test_a_clock_that_is_corrected_a_little_costs_no_checks():
-    """Beyond that, what was learned is checked again."""
+    """A confirmation at most ``AHEAD`` seconds in the future still counts; one further ahead is checked again."""
     assert decide(EntryState(1000, 1000), RULE, 1000 - AHEAD) is Verdict.SERVE
     assert decide(EntryState(1000, 1000), RULE, 999 - AHEAD) is Verdict.CHECK
 

@@ -1,4 +1,4 @@
-"""Whether a small range is read alone or fills its block."""
+"""Granularity of small ranges: read alone, or fill the block."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_first_small_range_of_a_block_is_read_alone(table: list[int]) -> Non
 
 @pytest.mark.parametrize("length", [BLOCK // 4, BLOCK // 4 + 1, 2 * BLOCK])
 def test_a_quarter_of_a_block_fills_it(table: list[int], length: int) -> None:
-    """Rule: parts of parallel downloads are no small ranges."""
+    """Rule: a range of a quarter of a block or more, such as a part of a parallel download, fills the block."""
     assert fills(table, ranged(0, length))
 
 
@@ -118,7 +118,7 @@ def test_a_sequential_scan_costs_nothing_more(table: list[int]) -> None:
 
 
 def test_what_is_forgotten_costs_no_more_than_a_range(table: list[int]) -> None:
-    """Rule: under more ranges than the table holds, each is still read alone or fills; none fails."""
+    """Rule: with more ranges than the table holds, random ranges are still read alone."""
     draw = random.Random(3)
     total = 30_000
     alone = sum(not fills(table, ranged(draw.randrange(0, 2**40), 1000, size=2**41)) for _ in range(total))

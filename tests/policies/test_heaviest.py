@@ -12,7 +12,7 @@ from gateway.policies.heaviest import Heaviest
 
 @given(st.lists(st.integers(0, 40), max_size=400), st.integers(1, 8))
 def test_frequent_keys_are_found_and_no_count_is_too_high(stream: list[int], most: int) -> None:
-    """Rule: a key with more than 1/(most + 1) of the stream is there; it tells how many of its additions may be missing."""
+    """Rule: every key with more than 1/(most + 1) of the stream is kept, with a bound on its uncounted additions."""
     heaviest: Heaviest[int] = Heaviest(most)
     for key in stream:
         heaviest.add(key, 10)

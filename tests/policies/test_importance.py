@@ -1,4 +1,4 @@
-"""Importance by hand: what becomes of a part, how jobs are combined, what may enter, what is loaded ahead, and how scores age."""
+"""Importance in hand-worked cases: parts, combination of jobs, admission, loading ahead, ageing of scores."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def test_jobs_are_added_by_their_factors() -> None:
     ],
 )
 def test_what_may_enter(score: float | None, level: PoolLevel, enters: bool) -> None:
-    """Rule (Algorithm 1): with room all enters; else what is at least as important as the least, and nothing that is unknown."""
+    """Rule (Algorithm 1): with room every item enters; in a full pool only one that is at least as important as the least one."""
     assert may_enter(score, 10, level) is enters
 
 
 def test_scores_lose_weight_when_a_job_is_late() -> None:
-    """Rule: full weight up to 1.5 times the usual interval, none from 3 times on; an epoch is taken to last 20 minutes at least,
-    and the first one 4 hours."""
+    """Rule: scores have full weight up to 1.5 times the usual interval, and none from 3 times on; the interval is at least 20
+    minutes, and 4 hours for the first epoch."""
     assert [freshness(age, 2000) for age in (0, 3000, 4500, 6000, 9000)] == [1, 1, 0.5, 0, 0]
     assert [freshness(age, 1) for age in (1800, 2700, 3600)] == [1, 0.5, 0]
     assert [freshness(age * 3600, 0) for age in (6, 9, 12)] == [1, 0.5, 0]
@@ -121,7 +121,7 @@ def test_what_is_loaded_ahead() -> None:
 
 
 def test_deciles_divide_what_is_scored() -> None:
-    """Rule: nine bounds separate tenths of the scored items; fewer than ten items have none."""
+    """Rule: nine bounds divide the scored items into tenths; fewer than ten items have no bounds."""
     bounds = deciles(np.float32([*range(100), NAN]))
     assert np.bincount(np.searchsorted(bounds, np.arange(100, dtype=np.float32))).tolist() == [10] * 10
     assert len(deciles(np.float32(range(9)))) == 0

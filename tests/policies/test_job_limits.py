@@ -18,5 +18,5 @@ from gateway.policies.job_limits import JobLimits, Registering, registering
     ],
 )
 def test_a_registration(known: str | None, jobs: int, of_tenant: int, expected: Registering) -> None:
-    """Rule: a known job is joined whatever the room, by its own dataset only; a new one needs room in zone and tenant."""
+    """Rule: a known job can be joined even at the limits, with its own dataset only; a new one needs room in zone and tenant."""
     assert registering("d", known, jobs, of_tenant, JobLimits(zone=10, tenant=3)) is expected

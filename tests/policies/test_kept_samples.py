@@ -21,5 +21,5 @@ def test_the_node_heard_least_recently_is_forgotten() -> None:
 
 
 def test_chunks_begin_and_end_to_be_held() -> None:
-    """Rule: what is held and was not begins, what was held and is not ends, and the rest goes on."""
+    """Rule: newly held chunks begin, chunks no longer held end, and the others do not change."""
     assert held_changes({"d/0", "d/1"}, ["d/2", "d/1"]) == (["d/2"], ["d/0"])

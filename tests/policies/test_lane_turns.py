@@ -43,7 +43,7 @@ def test_the_most_urgent_class_goes_first() -> None:
 
 
 def test_loads_of_a_class_take_turns() -> None:
-    """Rule: no load waits until another of its class has ended."""
+    """Rule: loads of a class alternate; none waits for another to end."""
     lane = scheduler((LoadClass.CHUNK, "a"), (LoadClass.CHUNK, "b"))
     assert turns(lane) == ["a", "b", "a", "b"]
     lane.ended(LoadClass.CHUNK, 1, 0.0)
@@ -54,7 +54,7 @@ def test_loads_of_a_class_take_turns() -> None:
 
 
 def test_readers_go_first() -> None:
-    """Rule: beside readers a class that yields has ``beside`` units under way, and none where all places are taken."""
+    """Rule: beside readers, a class that yields runs at most ``beside`` units, and none when readers take all places."""
     loads = (LoadClass.CHUNK, "c"), (LoadClass.PREFETCH, "p")
     assert turns(scheduler(*loads), others=1) == ["p", "p", "p", "c"]
     assert turns(scheduler(*loads), others=6) == ["p", "p", "p"]
@@ -86,7 +86,7 @@ def test_a_bandwidth_is_kept() -> None:
 
 
 def test_without_a_bandwidth_nothing_is_paid() -> None:
-    """Rule: 0 bytes per second is no limit."""
+    """Rule: 0 bytes per second means no limit."""
     lane = scheduler((LoadClass.CHUNK, "c"))
     turns(lane)
     lane.ended(LoadClass.CHUNK, 10**15, 0.0)

@@ -1,4 +1,4 @@
-"""The plan as a whole: what is remembered, when it changes, and what comes of Quiver's cluster."""
+"""The manager's plan as a whole: memory, changes, and the decisions for Quiver's cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def job(name: str, dataset: str = "data", **more: Any) -> JobFacts:
 
 
 def facts(capacity: int, datasets: dict[str, DatasetFacts], jobs: Iterable[JobFacts]) -> Facts:
-    """What the manager would know of a fleet of these."""
+    """The manager's facts of a fleet with these datasets and jobs."""
     return Facts(capacity, datasets, {f"{one.tenant}/{one.job}": one for one in jobs})
 
 
@@ -72,7 +72,7 @@ class Trainer:
         self.steps += steps
 
     def facts(self, units: int, now: float) -> JobFacts:
-        """What it reports; its chunks take a minute each."""
+        """The job's report; each of its chunks takes a minute."""
         place = int(now / 60) % units
         upcoming = (*range(place, units), 0, 1)
         return JobFacts("t", self.name, self.dataset, 4, upcoming, units - place, dict(self.totals))
@@ -113,8 +113,8 @@ def quivers_cluster(budget: int, minutes: int = 30) -> tuple[Plan, tuple[Plan, .
     ],
 )
 def test_quivers_cluster_gets_quivers_plan(budget, expected):
-    """Rule: from measured times alone, the manager comes to the paper's decisions at the paper's budgets, which add up in binary
-    gigabytes; the space is never exceeded, and nothing moves any more once all is measured (section 7.6)."""
+    """Rule: from measured times alone, the manager reaches the paper's decisions at the paper's budgets, which are binary
+    gigabytes; the space is never exceeded, and the plan is stable once everything is measured (section 7.6)."""
     plan, plans = quivers_cluster(budget * GIB)
     assert {name: order.caching for name, order in plan.datasets.items()} == expected
     assert all(sum(order.target for order in one.datasets.values()) <= budget * GIB for one in plans)
@@ -293,7 +293,7 @@ def test_operators_outrank_jobs():
 
 
 def test_a_dataset_without_jobs_keeps_its_space_until_somebody_needs_it():
-    """Rule: an idle dataset keeps its space while there is room, with the reason; one that had none gets none."""
+    """Rule: an idle dataset keeps its space, with the reason, until another needs it; one that had none gets none."""
     both = {"idle": DatasetFacts(50 * GB, 10), "busy": DatasetFacts(80 * GB, 10), "other": DatasetFacts(GB, 10)}
     plan = decide(Plan(), facts(100 * GB, both, [job("a", "idle")]), 0.0, UNPROBED)
     plan = decide(plan, facts(100 * GB, both, []), 1.0, UNPROBED)
@@ -306,7 +306,7 @@ def test_a_dataset_without_jobs_keeps_its_space_until_somebody_needs_it():
 
 
 def test_a_quota_holds_without_jobs_too():
-    """Rule: an idle dataset keeps what its quota allows; without the quota the override is gone."""
+    """Rule: an idle dataset keeps its space within its quota; a quota below its size is shown as an override until removed."""
     free, job_of_it = DatasetFacts(50 * GB, 10), [job("a", "idle")]
     held = decide(Plan(), facts(100 * GB, {"idle": free}, job_of_it), 0.0, UNPROBED)
     for quota, expected in ((50 * GB, (FULL, WhyCaching.NO_JOBS)), (50 * GB - 1, (NONE, WhyCaching.OVERRIDE))):
@@ -392,8 +392,8 @@ def worlds(draw: st.DrawFn) -> list[Facts]:
 @settings(max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
 @given(worlds(), st.floats(0.1, 400))
 def test_whatever_happens_the_plan_is_sound(story, seconds):
-    """Rule: the space believed in is never exceeded, two chunks at most are held of a dataset, every job has an order, the
-    version counts what is seen, deciding twice gives the same, and so does deciding from JSON."""
+    """Rule: the known space is never exceeded, at most two chunks of a dataset are held, every job has an order, the version
+    counts visible changes, and deciding is idempotent, also from JSON."""
     plan, capacity = Plan(), 0
     for turn, known in enumerate(story):
         now = turn * seconds

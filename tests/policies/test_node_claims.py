@@ -1,4 +1,4 @@
-"""Who holds an id, and what a node's entry says after a heartbeat: hand-worked cases at second 1000 of Redis's clock."""
+"""Claims of node ids, and register entries after a heartbeat: hand-worked cases at second 1000 of Redis's clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def asked(state: NodeState = READY, boot: str = "2", place: str = "host:1", **re
 
 
 def entry(state: str = READY, boot: str = "2", place: str = "host:1", ready: int = 900_000) -> RegisterEntry:
-    """What the register has."""
+    """A register entry."""
     return RegisterEntry(NOW + 5_000, ready, state, boot, place, b"{}")
 
 
@@ -33,7 +33,7 @@ def test_an_entry_is_read_as_it_was_written() -> None:
     "text", [b"", b"1 2 READY b", b"x 2 READY b p {}", b"1 -2 READY b p {}", b"9" * 5000 + b" 0 READY b p {}"]
 )
 def test_what_is_no_entry_is_none(text: bytes) -> None:
-    """Rule: a text of another form is no entry, and no error."""
+    """Rule: a text of another form counts as no entry and raises no error."""
     assert RegisterEntry.from_text(text) is None
 
 
@@ -95,14 +95,14 @@ def test_a_decision_on_an_earlier_start_is_deleted() -> None:
 
 
 def test_a_node_that_is_drained_no_more_is_ready_since_now() -> None:
-    """Rule: an undrained node counts as just joined: others were home of its keys meanwhile."""
+    """Rule: an undrained node counts as just joined, because its keys had other homes meanwhile."""
     claimed = claim(asked(drained=True, ready_for=50_000), entry(LEAVING), "2 0", NOW)
     assert claimed.entry is not None
     assert (claimed.entry.state, claimed.entry.ready, claimed.drained) == (READY, NOW, False)
 
 
 def test_a_later_expiry_is_no_difference() -> None:
-    """Rule: other nodes need to know of state, start, place and content, and of times only when they move by seconds."""
+    """Rule: a change of state, start, place or content is announced to other nodes, one of the ready time from a second on."""
     one = entry()
     assert not replace(one, expires=one.expires + 1_000, ready=one.ready - 999).differs(one)
     for changed in (

@@ -1,4 +1,4 @@
-"""Which pool gives the next blob."""
+"""The choice of the pool that gives the next blob."""
 
 from gateway.policies.pools import PAUSED, Balance, Overdrafts
 

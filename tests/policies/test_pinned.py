@@ -47,7 +47,7 @@ def test_nothing_pinned_is_evicted_for_others() -> None:
 
 
 def test_streams_in_a_pinned_prefix_have_no_pools() -> None:
-    """Rule: an object of a pinned prefix belongs to the pin, also if reads below it are a stream of their own."""
+    """Rule: an object of a pinned prefix belongs to the pin, even if reads below the prefix form a stream."""
     streams = {name: stream(name) for name in ("lake/val/", "lake/val/a/", "lake/train/", "lake/one", "lake/one/")}
     facts = Facts(100 * GB, {}, {}, streams, pins={"lake/val/": GB, "lake/one": GB})
     plan = decide(Plan(), facts, 0.0, SETTINGS)

@@ -35,7 +35,7 @@ def _without(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_what_an_older_node_does_not_know_it_refuses() -> None:
-    """Rule: the names that older nodes look for are gone, so they keep their last plan rather than follow half of this one."""
+    """Rule: the plan lacks names that older nodes require, so they keep their last plan and do not follow half of this one."""
     assert "datasets" not in plan_document(PLAN)
     with pytest.raises(KeyError):
         read_plan(_without(plan_document(PLAN), "pools"))
@@ -49,11 +49,11 @@ def test_fields_of_a_newer_node_are_left_out() -> None:
 
 
 def test_pools_that_hold_no_dataset_are_no_datasets() -> None:
-    """Rule: the datasets of a plan are those of its pools that are named after one."""
+    """Rule: a plan's datasets are its pools with a dataset's name; other pools are not listed as datasets."""
     plan = Plan(pools={**PLAN.pools, "stream:b/p": ORDER})
     assert plan.datasets == {"d": ORDER}
 
 
 def test_a_pinned_pool_has_a_minimum_on_every_node() -> None:
-    """Rule: a node keeps its share of a pinned pool, whatever else needs room."""
+    """Rule: a node keeps its share of a pinned pool even when other pools need room."""
     assert node_pools(PLAN, 50, 100) == (Pool("dataset:d", 111, "chunk", 83),)

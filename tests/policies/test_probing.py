@@ -1,4 +1,4 @@
-"""How it is found out what a job gains from the cache."""
+"""Probing: measuring a job's gain from the cache."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Job:
         turn: bool = True,
         limits: ProbeSettings = SETTINGS,
     ) -> Stage:
-        """Take some steps as the last order says, report, and hear the next order."""
+        """Take some steps under the current order, report them, and apply the next order."""
         order = self.state.order
         hits = int(self.share * ITEMS) if order.cache else 0
         each = self.hit if hits * 2 >= ITEMS else self.miss
@@ -74,12 +74,12 @@ class Job:
         return self
 
     def measured_again(self) -> bool:
-        """Whether there has been more than one verdict."""
+        """True if the job was judged more than once."""
         return self.state.measurements > 1
 
 
 def test_a_new_job_waits_for_its_turn_and_uses_the_cache_meanwhile():
-    """Rule: while another job of its dataset is refused hits, a new one reads as usual."""
+    """Rule: while another job of the dataset is measured without hits, a new job reads as usual."""
     job = Job()
     assert job.run(turn=False) is Stage.WAITING
     assert job.state.order == JobOrder(True, Phase.MEASURE)
@@ -202,7 +202,7 @@ def test_a_job_without_the_cache_is_probed_the_other_way_round():
 
 
 def test_a_second_look_without_hits_changes_no_verdict():
-    """Rule: a job without the cache for whose dataset there is no space stays without it."""
+    """Rule: a job that was denied the cache stays without it if its dataset has no space at the next measurement."""
     job = Job(miss=0.1, hit=0.1).until(Stage.RESTING)
     job.until(Stage.MEASURING, most=2000)
     assert job.run(held=CachingMode.NONE) is Stage.RESTING
@@ -259,7 +259,7 @@ def test_without_probing_every_job_uses_the_cache():
 
 
 def test_a_clock_too_coarse_for_hits_makes_no_infinity():
-    """Rule: the benefit is bounded, so it can be written as JSON; a time of 0 is no measurement."""
+    """Rule: the benefit is bounded, so JSON can represent it; a time of 0 does not count as a measurement."""
     assert Job(hit=1e-9, compute=0.0).until(Stage.RESTING).state.benefit == MOST_BENEFIT
     assert Job(hit=0.0, miss=0.0, compute=0.0).until(Stage.RESTING).state.order == JobOrder(True, Phase.STEADY, 0.0)
 

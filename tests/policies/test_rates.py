@@ -9,12 +9,12 @@ from gateway.policies.rates import gained, history, lately, rates
 
 
 def sample(at: float, requests: float, boot: str = "a", **more: float) -> Sample:
-    """What a node had counted."""
+    """A sample of a node's counters."""
     return Sample(at, boot, Counters(requests=requests, **more))
 
 
 def test_a_restart_begins_at_nothing() -> None:
-    """Rule: after a restart a node's later sample is all of its counts."""
+    """Rule: after a restart the counters begin at zero, so the later sample is the whole difference."""
     assert gained(sample(0, 100), sample(5, 130)).requests == 30
     assert gained(sample(0, 100), sample(5, 130, "b")).requests == 130
     assert gained(sample(0, 100), sample(5, 40)).requests == 40
@@ -28,7 +28,7 @@ def test_only_the_last_minute_is_now() -> None:
 
 
 def test_rates_of_nodes_add_up() -> None:
-    """Rule: each node counts over its own time; the ratio is of all bytes together, and none without traffic."""
+    """Rule: a node's rate is over the time between its own samples; the hit ratio is of all bytes, and absent without traffic."""
     one = [sample(0, 0, sent_bytes=0, cache_bytes=0), sample(50, 100, sent_bytes=1000, cache_bytes=900)]
     two = [sample(40, 0, sent_bytes=0, cache_bytes=0), sample(50, 50, sent_bytes=1000, cache_bytes=300)]
     found = rates([one, two], 55)
@@ -38,7 +38,7 @@ def test_rates_of_nodes_add_up() -> None:
 
 
 def test_what_jobs_read_in_batches_has_a_rate() -> None:
-    """Rule: items of batches are no requests, and have a rate of their own, of all nodes together."""
+    """Rule: items of batches do not count as requests; they have a separate rate, summed over all nodes."""
     found = rates([[sample(0, 0), sample(50, 0, batch_items=200)], [sample(40, 0), sample(50, 0, batch_items=70)]], 55)
     assert (found.requests, found.batch_items) == (0, pytest.approx(4 + 7))
 

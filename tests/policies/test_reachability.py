@@ -1,4 +1,4 @@
-"""What is known of the way to an origin, and when it is probed."""
+"""Reachability of an origin, and the times of its probes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long reads take: the line through what the readers measured, and a typical one where they measured nothing."""
+"""The read model: a line through the readers' measurements, and a typical line without any."""
 
 import pytest
 from hypothesis import given
@@ -88,5 +88,5 @@ def test_the_latest_reads_count_most():
 
 
 def test_a_line_adds_latency_and_bytes():
-    """As the module says."""
+    """The time of a read is the latency plus the bytes times the time per byte."""
     assert ReadModel(0.5, 0.25).seconds(2) == 1.0

@@ -31,7 +31,7 @@ def test_a_pool_gets_what_it_needs_while_there_is_room() -> None:
 
 
 def test_pools_share_half_of_what_is_left_by_need() -> None:
-    """Rule: if the needs do not fit, all pools get the same part of theirs."""
+    """Rule: if the needs do not fit, all pools get the same fraction of theirs."""
     found = targets({"p": ResultsNeed("t", 100 * MB), "q": ResultsNeed("t", 300 * MB)}, 200 * MB)
     assert abs(3 * found["p"] - found["q"]) < 40 * MB
     assert 95 * MB < sum(found.values()) <= SHARE * 200 * MB
@@ -53,12 +53,12 @@ def test_operators_decide_first() -> None:
 
 
 def test_a_bid_that_was_won_counts_beside_the_share() -> None:
-    """Rule: a pool keeps its won space, and the rest of its need comes from the remainder."""
+    """Rule: a pool keeps the space that its bid won, and gets a share of the remainder for the rest of its need."""
     assert targets({"p": ResultsNeed("t", 64 * MB)}, 20 * MB, p=40 * MB) == {"p": 50 * MB}
 
 
 def test_a_tenant_keeps_to_its_share() -> None:
-    """Rule: the pools of one tenant together have at most its share, whatever another tenant has."""
+    """Rule: the pools of one tenant together have at most the tenant's share, regardless of other tenants."""
     needs = {"p": ResultsNeed("t", 60 * MB), "q": ResultsNeed("t", 60 * MB), "r": ResultsNeed("u", 60 * MB)}
     found = targets(needs, 1 << 40, tenant=64 * MB)
     assert found["p"] + found["q"] <= 64 * MB

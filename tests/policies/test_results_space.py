@@ -1,4 +1,4 @@
-"""Pools of results: what they bid in the ledger of the cache's space, what they get, and what room a pipeline sees."""
+"""Space of result pools: bids, targets, and the room that a pipeline sees."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which node is home of which key."""
+"""The ring: homes of keys."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_without_nodes_nobody_is_home() -> None:
 
 
 def test_keys_are_not_changed() -> None:
-    """Rule: the caller's array stays as it is."""
+    """Rule: the caller's array is not modified."""
     keys = KEYS[:100].copy()
     Ring({"a": 1, "b": 1}).homes(keys)
     assert (keys == KEYS[:100]).all()

@@ -1,4 +1,4 @@
-"""Which rule holds for which object."""
+"""Matching of rules to objects."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_memo_does_not_grow_without_bound() -> None:
 
 
 def _matches(pattern: str, path: str) -> bool:
-    """What a glob of letters, "/", "*" and "**" means, tried in every way."""
+    """A reference matcher for globs of letters, "/", "*" and "**" that tries every split."""
     if not pattern:
         return not path
     if pattern.startswith("**"):

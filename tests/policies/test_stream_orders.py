@@ -58,7 +58,7 @@ class Leader:
     ("pattern", "order"), [(Pattern.SEQUENTIAL, "consumed"), (Pattern.RANDOM, "uniform"), (Pattern.SKEWED, "lru")]
 )
 def test_the_order_follows_the_pattern(pattern: Pattern, order: str) -> None:
-    """Rule: each pattern has its eviction order; a stream without a known pattern is no pool."""
+    """Rule: each pattern has its eviction order; a stream without a known pattern has no pool."""
     orders = Leader().decide(stream("b/p/", pattern), stream("b/q/", None))
     assert {name: one.eviction for name, one in orders.items()} == {"stream:b/p/": order}
 
@@ -74,7 +74,7 @@ def test_a_scan_that_begins_again_has_space_and_its_order() -> None:
 
 
 def test_a_new_pool_has_what_the_cache_holds() -> None:
-    """Rule: a new pool keeps its cached bytes, and gets none from pools without more than their part."""
+    """Rule: a new pool begins with its cached bytes, and takes nothing from pools that have no more than their part."""
     leader = Leader()
     leader.decide(stream("b/q/"))
     leader.orders["stream:b/q/"] = replace(leader.orders["stream:b/q/"], target=400_000)
@@ -137,7 +137,7 @@ def test_what_a_miss_costs_is_measured() -> None:
 
 
 def test_a_stream_without_misses_counts_as_others_do() -> None:
-    """Rule: the cost of a miss is the zone's mean for a stream that has had none."""
+    """Rule: a stream without misses uses the zone's mean cost of a miss."""
     leader = Leader()
     missed = stream("b/missed/", miss_seconds=100.0, hits=0)
     unknown = stream("b/unknown/", hits=1000)
@@ -195,8 +195,8 @@ def test_a_stream_that_has_ended_is_released_and_comes_back() -> None:
 
 @pytest.mark.parametrize(("pattern", "repeated"), [(Pattern.SKEWED, False), (Pattern.SEQUENTIAL, True)])
 def test_a_stream_that_pauses_leaves_its_space_to_others(pattern: Pattern, repeated: bool) -> None:
-    """Rule: idle for longer than its gaps let expect, it is not released, but others have its space at once; read again, it
-    begins with what is left of it."""
+    """Rule: a stream idle for longer than its gaps predict is not released, but its space goes to others at once; when read
+    again, it begins with its remaining bytes."""
     leader, other = Leader(), stream("b/q/", held=450_000)
     queried = stream("b/p/", pattern, repeated=repeated, held=450_000, lifetime=70.0)
     leader.decide(queried, other)

@@ -1,4 +1,4 @@
-"""Recognition of access patterns: the tests agree with SciPy's, and what is recognised is what was generated."""
+"""Recognition of access patterns: the statistical tests agree with SciPy, and generated patterns are recognised."""
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def test_rho_is_that_of_spearmanr():
 
 
 def test_equal_values_have_no_trend():
-    """Rule: a client that reads one item again and again is no scan."""
+    """Rule: a client that reads one item repeatedly is not a scan."""
     assert spearman([5.0] * 10) == 0.0
 
 
@@ -98,7 +98,7 @@ def test_without_repeats_the_number_of_items_is_large():
 
 @pytest.mark.parametrize("start", [0, 60, 150])
 def test_a_scan_that_begins_again_is_sequential(start):
-    """Rule: the step from the last sibling to the first is no break, wherever it lies in the window."""
+    """Rule: the step from the last sibling to the first does not break a scan, at any position in the window."""
     positions = [(start + at) % 180 for at in range(100)]
     assert recognise(in_order(positions), 180)[0] is Pattern.SEQUENTIAL
 
@@ -112,7 +112,7 @@ def test_a_scan_that_goes_around_several_times_is_sequential(siblings):
 
 @pytest.mark.parametrize("siblings", [30, 40, 83, 1000])
 def test_permutations_never_seem_to_go_around(siblings):
-    """Rule: several epochs of random permutations in a window are no scan, though steps around the siblings may add up."""
+    """Rule: several epochs of random permutations in a window are not a scan, even if their steps around the siblings add up."""
     draw = np.random.default_rng(3)
     for _ in range(200):
         epochs = np.concatenate([draw.permutation(siblings) for _ in range(1 + 100 // siblings)])
@@ -126,7 +126,7 @@ def test_reads_at_one_time_in_any_order_of_folding():
 
 
 def test_many_clients_with_few_reads_each_count_as_one():
-    """Rule: where no client has enough reads for a trend of its own, the trend of all is taken."""
+    """Rule: if no client has enough reads for a trend, the trend of all clients together counts."""
     scan = [Sighting(float(at), float(at), at) for at in range(100)]
     assert recognise(scan, 1000)[0] is Pattern.SEQUENTIAL
 

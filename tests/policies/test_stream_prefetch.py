@@ -1,4 +1,4 @@
-"""Prefetch by pattern: what is loaded next, how far, and when it stops."""
+"""Prefetch by pattern: the next loads, the depth, the end."""
 
 import numpy as np
 
@@ -192,7 +192,7 @@ def test_loads_that_are_read_are_sped_up():
 
 
 def test_nothing_is_looked_up_while_readers_hit():
-    """Rule: four look-ups for each read that missed; a stream of which everything is cached costs none."""
+    """Rule: look-ups are bounded by four for each missed read, so a fully cached stream costs none."""
     whole = WholeLoad()
     assert whole.allowance(1000, 0, PoolRoom(1000)) == 0
     loaded(whole, 2 * DEPTH, 0)
@@ -249,19 +249,19 @@ def test_loads_that_fail_end():
 
 
 def test_a_node_knows_the_room_of_all():
-    """Rule: where a node holds a third of its part, all nodes hold a third of the pool."""
+    """Rule: a node that holds a third of its part assumes that all nodes hold a third of the pool."""
     assert PoolRoom(300, 100).spread_over(900) == PoolRoom(900, 300)
     assert PoolRoom().spread_over(0) == PoolRoom()
 
 
 def test_four_blocks_follow_four_consecutive_ones():
-    """Rule: an object that is no stream yet is read ahead from the fourth block of a run on, not beyond its end."""
+    """Rule: an object that does not form a stream yet is read ahead from the fourth block of a run, and not beyond its end."""
     runs = BlockRuns()
     assert [list(runs.read("a", block, 9)) for block in range(6)] == [[], [], [], [4, 5, 6, 7], [5, 6, 7, 8], [6, 7, 8]]
 
 
 def test_a_jump_ends_a_run():
-    """Rule: other blocks begin a new run; a block that is read again, as by small ranges, goes on with it."""
+    """Rule: a jump to another block begins a new run; reading the same block again, as small ranges do, continues the run."""
     runs = BlockRuns()
     for block in (0, 0, 1, 1, 2, 2):
         assert not runs.read("a", block, 100)

@@ -17,7 +17,7 @@ def read(key: str, start: int = 0, stop: int = 8, size: int = 8, at: float = 0.0
 
 
 def kept(*reads: ProfileRead, most: int = 1000) -> list[tuple[str, int, int]]:
-    """What is kept of reads: key, first byte, end."""
+    """The kept reads: key, first byte, end."""
     first = FirstReads(BLOCK, most)
     for one in reads:
         first.add(one)

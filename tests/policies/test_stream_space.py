@@ -51,8 +51,8 @@ def test_a_stream_that_came_back_may_pause_as_long_again():
 
 
 def test_streams_of_every_pattern_have_a_time_to_live():
-    """Rule: gaps say as well that a skewed stream pauses, or that a scan is over, and 50 s earlier than that a random one has
-    ended: nothing of them is deleted. Without a pattern they say nothing."""
+    """Rule: the time to live of a skewed or sequential stream is 50 s shorter than that of a random one, because such a pause
+    deletes nothing. A stream without a pattern has none."""
     gaps = ReadGaps(10.0, 4.0, 12.0)
     ended = time_to_live(Pattern.RANDOM, gaps)
     assert time_to_live(Pattern.SKEWED, gaps) == time_to_live(Pattern.SEQUENTIAL, gaps) == pytest.approx(ended - 50)
@@ -132,7 +132,7 @@ def test_space_moves_from_the_least_to_the_most_valuable():
 
 
 def test_free_space_is_given_at_once():
-    """Rule: free space goes in equal parts to the pools in use, whatever a step is."""
+    """Rule: free space goes in equal parts to the pools in use, without the limit of a step."""
     idle = StreamNeed("c", 10 * GB, 10 * GB, 100 * GB, 0.0, read=False)
     needs = [need("a", 10 * GB, 1.05, most=30 * GB), need("b", 10 * GB, 1.0), idle]
     assert shifted(needs, 100 * GB) == {"a": 30 * GB, "b": 60 * GB, "c": 10 * GB}
@@ -146,7 +146,7 @@ def test_a_new_pool_has_an_equal_part_at_once():
 
 
 def test_a_new_pool_gets_no_more_than_it_can_use():
-    """Rule: a scan gets the little that it needs, and the others lose no more than that."""
+    """Rule: a new pool gets at most the space that it needs, and the others lose no more than that."""
     fresh = StreamNeed("new", 0, 0, 10 * GB, 0.0, new=True)
     after = shifted([need("a", 60 * GB, 1.0), need("b", 40 * GB, 1.0), fresh], 100 * GB)
     assert after["new"] == 10 * GB

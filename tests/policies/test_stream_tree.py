@@ -1,4 +1,4 @@
-"""The AccessStreamTree: which levels are streams, what is known of them, and that it stays within its bounds."""
+"""The AccessStreamTree: levels that are streams, their statistics, and the bounds of the tree."""
 
 import itertools
 import random
@@ -29,7 +29,7 @@ def files(count, prefix="data/train/"):
 
 
 def listing(found):
-    """What a listing of these names tells."""
+    """A completed listing of these names."""
     siblings = SiblingNames()
     siblings.list_page(sorted(found))
     siblings.end_listing()
@@ -64,7 +64,7 @@ def test_a_prefix_with_more_is_a_stream_with_a_pattern():
 
 
 def test_the_blocks_of_a_large_object_are_a_level():
-    """Rule: an object of many blocks is a stream by itself, named by its key; positions are exact."""
+    """Rule: an object of many blocks is a stream, named by its key; positions are exact."""
     tree = AccessStreamTree()
     for at, block in enumerate(random.Random(2).sample(range(500), 300)):
         tree.record("bucket", "corpus.bin", block, 500, float(at), 0, False)
@@ -262,7 +262,7 @@ def test_a_remembered_way_is_given_up_when_the_tree_changes():
 
 
 def test_a_scan_of_many_keys_is_bounded():
-    """Rule: keys that are read once, each in a folder of its own, neither fill the tree nor make streams of their own."""
+    """Rule: keys read once, each in a separate folder, neither fill the tree nor form streams."""
     tree = AccessStreamTree(bound=1000)
     read(tree, [f"{at % 97}/{at % 1009}/{at % 13}/{at}" for at in range(20_000)])
     assert tree.nodes <= 1000
@@ -325,8 +325,8 @@ def test_a_stream_that_is_not_skewed_any_more():
 
 @pytest.mark.parametrize("part", [300, 3000])
 def test_random_reads_of_a_part_of_a_prefix_are_random(part):
-    """Rule: who reads the first half of a prefix once an epoch is judged within that half, in the first epoch as well; but for a
-    few windows where an epoch ends."""
+    """Rule: a job that reads part of a prefix once per epoch is recognised as random within that part, from the first epoch on,
+    except in a few windows around the end of an epoch."""
     tree, believed = AccessStreamTree(), []
     keys = files(2 * part)
     for epoch in range(3):
@@ -382,7 +382,7 @@ def test_a_deep_key_costs_no_more_than_its_first_levels():
 
 
 def test_a_large_object_named_like_a_prefix_is_no_stream():
-    """Rule: the blocks of ``dir/`` are no level, since their stream would have the name of that of the prefix ``dir/``."""
+    """Rule: the blocks of an object ``dir/`` form no level, because their stream would have the name of the prefix ``dir/``."""
     tree = AccessStreamTree(bound=300)
     for at in range(150):
         tree.record("bucket", "dir/", at, 150, float(at), 0, False)
@@ -394,7 +394,7 @@ def test_a_large_object_named_like_a_prefix_is_no_stream():
 
 
 def test_a_scan_of_a_thousand_times_the_bound_changes_nothing_for_others():
-    """Rule: as many keys as ten million are to the usual bound, each read once, leave a stream that goes on and its pattern."""
+    """Rule: a scan of a thousand times the bound, each key read once, leaves an active stream and its pattern unchanged."""
     tree, bound = AccessStreamTree(bound=200, window=20), 200
     training = itertools.cycle(shuffled(files(60)))
     for at in range(1000 * bound):
@@ -413,7 +413,7 @@ def test_a_scan_of_a_thousand_times_the_bound_changes_nothing_for_others():
     "name", ["", ".", "..", "\x00", "\n", "é", "e\u0301", "🎈", "\udcff", "a" * 900, "%2F", "\u202e", "~", "\uffff"]
 )
 def test_names_that_sort_oddly_have_a_place(name):
-    """Rule: any name is a child like others, also empty ones and those that are no UTF-8; the pattern of the others stands."""
+    """Rule: empty names and names that are not UTF-8 are children like any others, and do not change the pattern."""
     tree = AccessStreamTree()
     keys = files(300)
     read(

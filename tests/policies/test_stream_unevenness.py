@@ -1,4 +1,4 @@
-"""Whether items are read equally often, without their number: the closed form agrees with SciPy, and errors are rare."""
+"""The test for uneven reads when the number of items is unknown: the closed form agrees with SciPy, and errors are rare."""
 
 import math
 
@@ -11,7 +11,7 @@ from gateway.sim.reads import RANDOM_ORDERS, hot_anywhere, neighbourhood
 
 
 def counts(draws):
-    """How often each item was drawn."""
+    """The number of draws of each item."""
     return np.unique(draws, return_counts=True)[1].tolist()
 
 
@@ -42,7 +42,7 @@ def test_the_moments_are_those_of_poisson_numbers_above_zero(rate):
 
 @pytest.mark.parametrize(("draws", "items"), [(300, 60), (300, 1000), (1000, 150), (4000, 20_000)])
 def test_equal_items_are_rarely_rejected(draws, items):
-    """Rule: of draws with replacement at most 1 in 100 is called uneven, whatever the number of items."""
+    """Rule: at most 1 in 100 samples of draws with replacement is called uneven, for any number of items."""
     rng = np.random.default_rng(draws)
     rejected = sum(unevenness(counts(rng.integers(0, items, draws))) > MOST_UNEVEN for _ in range(400))
     assert rejected <= 10
@@ -50,7 +50,7 @@ def test_equal_items_are_rarely_rejected(draws, items):
 
 @pytest.mark.parametrize("name", RANDOM_ORDERS)
 def test_epochs_are_even(name):
-    """Rule: jobs that read each item once an epoch are never uneven, wherever the draws begin."""
+    """Rule: jobs that read each item once per epoch are never uneven, at any offset of the draws."""
     order = RANDOM_ORDERS[name](np.random.default_rng(6), 1000, 12_000)
     assert sum(unevenness(counts(order[at : at + 4096])) > MOST_UNEVEN for at in range(0, 7000, 500)) <= 1
 

@@ -1,4 +1,4 @@
-"""What the nodes of a zone say of streams, put together."""
+"""Stream reports of all nodes of a zone, merged."""
 
 import random
 
@@ -59,8 +59,8 @@ def test_homes_that_see_no_reader_count_what_they_hold():
 
 
 def test_the_items_of_a_stream_are_estimated_until_a_listing_counts_them():
-    """Rule: in the first epoch of a job, in which nothing repeats, twice what was read, as many as there may be at most; of
-    folders the objects count. Repeats tell more, and a listing tells all."""
+    """Rule: in a job's first epoch, without repeats, the estimate is twice the number of objects read, below a known maximum;
+    objects count, not folders. Repeats improve the estimate, and a listing makes it exact."""
     tree, rng = AccessStreamTree(), random.Random(7)
     keys = [f"p/{folder:03d}/{number}" for folder in range(150) for number in range(20)]
 

@@ -54,7 +54,7 @@ def test_shares_follow_demand() -> None:
 
 
 def test_a_clock_that_is_set_back_takes_nothing() -> None:
-    """Rule: time that goes backwards adds no tokens and takes none."""
+    """Rule: a clock set back neither adds nor removes tokens."""
     allowance = TenantBucket(RateLimit(requests=1), 100.0)
     assert [allowance.wait(100.0), allowance.wait(50.0)] == [0, 0]
     assert allowance.wait(50.0) > 0

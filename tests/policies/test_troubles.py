@@ -1,4 +1,4 @@
-"""What counts as wrong with a node."""
+"""Troubles of a node: bounds, severities, remedies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FINE = {"capacity": 1000}
 
 
 def kinds(**facts: Any) -> list[str]:
-    """What is found wrong."""
+    """The kinds of troubles that are found."""
     return [trouble.kind for trouble in troubles(NodeFacts(**{**FINE, **facts}))]
 
 
@@ -68,7 +68,7 @@ def test_what_is_below_the_bound_is_no_trouble(facts: dict[str, Any]) -> None:
     ],
 )
 def test_of_a_disk_the_worst_is_said(given: tuple[BreakerState, str, str], kind: str, severity: str) -> None:
-    """Rule: a disk has one problem at a time, and none while it works and has room."""
+    """Rule: only the worst problem of a disk is reported, and none while it works and has room."""
     [found] = disk_troubles(*given)
     assert (found.kind, found.severity) == (kind, severity)
     assert disk_troubles(BreakerState.NORMAL, "", "") == []

@@ -1,4 +1,4 @@
-"""How much has to go: watermarks, reserve, and what is wanted."""
+"""Eviction decisions: watermarks, reserve, requested room."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +32,7 @@ def test_above_the_high_watermark_it_goes_down_to_the_low_one():
 
 
 def test_fills_under_way_count_as_used():
-    """What fills were promised is taken, although no blob shows it yet."""
+    """Space promised to fills in progress counts as used."""
     assert decide_eviction(Space(used=900, capacity=1000, free=PLENTY, reserve=0, filling=60)).size == 60
 
 
@@ -42,7 +42,7 @@ def test_room_is_made_for_what_is_wanted():
 
 
 def test_the_reserve_of_the_file_system_is_restored_with_a_stride():
-    """When others fill the file system, blobs go until the reserve and 5 % of the capacity are free."""
+    """When other programs fill the file system, blobs are evicted until the reserve and 5 % of the capacity are free."""
     decision = decide_eviction(Space(used=500, capacity=1000, free=90, reserve=100))
     assert (decision.size, decision.reason) == (60, EvictionReason.RESERVE)
 
@@ -67,7 +67,7 @@ def test_a_stride_of_a_large_cache_is_short():
 
 
 def test_a_capacity_cut_in_half_takes_several_strides():
-    """What is wanted and one stride go at a time."""
+    """One decision frees the requested room and at most one stride."""
     large = Space(used=100 * MILLION, capacity=50 * MILLION, free=PLENTY, reserve=0, blobs=MILLION)
     assert decide_eviction(large, wanted=700).size == 700 + STRIDE * 100
 
@@ -80,7 +80,7 @@ def test_admission_keeps_the_capacity():
 
 
 def test_admission_keeps_the_reserve():
-    """What would eat into the reserve is refused."""
+    """A fill that would use the reserve is refused."""
     space = Space(used=0, capacity=1000, free=200, reserve=100, filling=50)
     assert admits(space, 50)
     assert not admits(space, 51)
@@ -88,7 +88,7 @@ def test_admission_keeps_the_reserve():
 
 @given(used=sizes, capacity=sizes, free=sizes, reserve=sizes, filling=sizes, wanted=sizes)
 def test_after_eviction_what_is_wanted_fits_or_nothing_is_left(used, capacity, free, reserve, filling, wanted):
-    """Freeing what was decided admits what was wanted, unless the cache would then be empty."""
+    """After the decided eviction the requested room is admitted, unless the cache is then empty."""
     size = decide_eviction(Space(used, capacity, free, reserve, filling), wanted).size
     assert 0 <= size <= used
     after = Space(used - size, capacity, free + size, reserve, filling)
@@ -131,6 +131,6 @@ def test_what_is_spare_keeps_the_limits_and_evicts_nothing(space, wanted):
 
 @given(spaces, st.integers(1, 10**12))
 def test_no_more_is_spare_than_the_limits_allow(space, more):
-    """Beyond ``spare`` a limit is broken or something has to go, unless there is nothing that could."""
+    """Requests beyond ``spare`` are not admitted or require an eviction, unless the cache is empty."""
     wanted = max(0, spare(space)) + more
     assert not space.used or not space.blobs or not admits(space, wanted) or decide_eviction(space, wanted).needed
