@@ -1,4 +1,4 @@
-"""The admin application over a real catalog, asked through ASGI, with what a worker does with the catalog behind it."""
+"""The admin application over a real catalog, called through ASGI, with the parts of a worker that follow the catalog."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Clock:
 
 
 class _Origins:
-    """In the place of the connections to origins: remembers what it was given."""
+    """A fake for the origin clients that records its origins."""
 
     origins: tuple[Origin, ...] = ()
 
@@ -61,7 +61,7 @@ class UnreadDatabase(CatalogDatabase):
 
 
 class AdminWorld:
-    """One worker's admin application, and what is in force behind it."""
+    """One worker's admin application, with the settings in force."""
 
     def __init__(self, catalog: Catalog, clock: Clock, file: Settings) -> None:
         self.catalog = catalog
@@ -106,7 +106,7 @@ class AdminWorld:
         await self.may_settle.wait()
 
     async def ask(self, method: str, path: str, status: int, body: Any = None, **headers: str) -> Any:
-        """What is answered, after a check of the status; names of headers with "_" for "-"."""
+        """Send a request, check the status, and return the answer's JSON; header names have "_" for "-"."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         content = {} if body is None else {"json": body}
         response = await self.http.request(method, f"/admin{path}", headers=named, **content)

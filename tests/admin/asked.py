@@ -1,4 +1,4 @@
-"""What tests ask of running gateways."""
+"""Requests to running gateways."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ask(running: Running, method: str, path: str, body: Any = None) -> tuple[int
 
 
 def readiness(running: Running) -> tuple[int, Any]:
-    """What /-/readyz says."""
+    """Status and document of /-/readyz."""
     connection = running.connection()
     try:
         connection.request("GET", "/-/readyz")

@@ -62,7 +62,7 @@ def catalog_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def catalog_key(catalog_url: str) -> str:
-    """What the secrets are sealed with: on SQLite, a key in a file."""
+    """The key that seals secrets; empty on SQLite, which keeps a key in a file."""
     return "" if catalog_url.startswith("sqlite") else KEY
 
 

@@ -43,14 +43,14 @@ def get(running: Running, path: str) -> Any:
 
 
 def post(running: Running, path: str, body: Any = None, status: int = 200) -> Any:
-    """What a change is answered."""
+    """POST a change, check the status, and return the answer's JSON."""
     reply = admin(running, "POST", path, {} if body is None else body)
     assert reply.status == status, reply.body
     return reply.json
 
 
 class Zone:
-    """A fleet with an origin and a Redis of its own."""
+    """A fleet with its own origin and Redis."""
 
     def __init__(self, origin: Origin, redis: RedisServer, nodes: list[Running], extra: str) -> None:
         self.origin = origin

@@ -82,7 +82,7 @@ class PostgresServer:
             self._process = None
 
     def database(self, template: str = "template1") -> str:
-        """A copy of a database, which nobody may be connected to; its URL, as ``database.url`` wants it."""
+        """Copy a database without open connections and return the copy's URL, as in ``database.url``."""
         name = f"catalog_{uuid.uuid4().hex}"
         self.ask(f"CREATE DATABASE {name} TEMPLATE {template}")
         return f"postgresql+asyncpg://{USER}@127.0.0.1:{self.port}/{name}"
@@ -141,7 +141,7 @@ def _as_owner() -> dict[str, Any]:
 
 
 def _program(name: str) -> str:
-    """Debian keeps the programs of each version in a folder of its own, off PATH."""
+    """The path of a program; Debian keeps each version's programs in a separate folder, off PATH."""
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     found = shutil.which(name, path=os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")]))
     if found is None:

@@ -14,7 +14,7 @@ from tests.scenarios.world import eventually
 from tests.v1 import ask
 
 LASTING = '[manager]\njob_expire = "10m"\n'
-"""No rank says anything here: a job is there for as long as the tests take."""
+"""No rank sends heartbeats here, so jobs must not expire during the tests."""
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_what_is_wrong_is_refused(world: Zone, used: Stock, address: str, body: 
 
 
 def test_jobs_of_all_tenants_are_listed_and_removed(world: Zone, used: Stock) -> None:
-    """Rule: any gateway lists a job with its facts; a removed job is gone everywhere, and a second removal finds none."""
+    """Rule: any gateway lists a job with its facts; removing it removes it everywhere, and a second removal finds none."""
     join(world, used, "other")
     jobs = eventually(
         lambda: {job["job"]: job for job in get(world.nodes[1], "/jobs")["items"]},

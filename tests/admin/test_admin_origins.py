@@ -98,7 +98,7 @@ async def test_an_origin_that_the_file_has_meanwhile_is_the_files(world: AdminWo
 
 
 async def test_a_key_whose_origin_left_the_file_is_out_of_force(world: AdminWorld) -> None:
-    """Rule: it is refused, the list says why, and everybody else goes on."""
+    """Rule: a key whose origin left the file is refused, the list gives the reason, and all other keys keep working."""
     second = world.live.file.origins[0].model_copy(update={"name": "second"})
     before = world.live.file
     world.live.file = before.model_copy(update={"origins": (*before.origins, second)})

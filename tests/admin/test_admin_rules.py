@@ -1,4 +1,4 @@
-"""Rules that operators set: their order, what they hide, and whether there is anything that they match."""
+"""Rules set by operators: order, hidden rules, number of matching objects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def world(begun: str) -> AsyncIterator[AdminWorld]:
 
 
 async def test_the_catalogs_rules_come_first(world: AdminWorld) -> None:
-    """Rule: they count before the file's, which hold for the rest; in force when the answer is there."""
+    """Rule: the catalog's rules precede the file's, and are in force when the change is answered."""
     before = await world.ask("GET", "/rules", 200)
     assert [(item["match"], item["source"]) for item in before["items"]] == [("data/**", "file")]
     asked = {"items": [{"match": "data/fixed/**", "freshness": "immutable"}]}
@@ -83,7 +83,7 @@ async def test_a_rule_that_never_counts_is_reported(world: AdminWorld) -> None:
 
 
 async def test_which_rule_counts_for_an_object(world: AdminWorld) -> None:
-    """Rule: the first that matches, of the catalog's or of those that are to be tried; none: the defaults."""
+    """Rule: the first matching rule counts, of the catalog's or of the rules under trial; without a match, the defaults."""
     asked = {"bucket": "data", "key": "train/1", "reach": False}
     assert (await world.ask("POST", "/rules/check", 200, asked))["position"] == 0
     tried = {**asked, "items": [{"match": "other/**"}, {"match": "data/train/*"}]}

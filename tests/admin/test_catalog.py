@@ -39,7 +39,7 @@ async def add_tenant(catalog: Catalog, name: str = "vision") -> None:
 
 
 async def lines(catalog: Catalog) -> list[str]:
-    """What the audit log names, in order."""
+    """The targets in the audit log, in order."""
     async with catalog.database.reading() as connection:
         return list((await connection.execute(select(audit.c.target).order_by(audit.c.id))).scalars())
 
@@ -73,7 +73,7 @@ def test_the_revision_of_the_tables_is_the_last_scripts() -> None:
 
 
 class EndedHalfWay(BaseException):
-    """What ends a migration that no handler expects."""
+    """Ends a migration with an exception that no handler expects."""
 
 
 async def test_a_migration_that_fails_half_way_leaves_nothing(
@@ -125,7 +125,7 @@ async def test_a_change_that_fails_leaves_nothing(admin: AdminWorld) -> None:
 
 
 async def test_changes_at_the_same_time_come_one_after_the_other(admin: AdminWorld) -> None:
-    """Rule: each has a number of its own, and its line in the audit log."""
+    """Rule: concurrent changes get distinct versions and one audit line each."""
     await asyncio.gather(*(add_tenant(admin.catalog, f"t{number}") for number in range(8)))
     snapshot = await admin.catalog.look()
     assert snapshot.version == 8
@@ -154,7 +154,7 @@ async def test_another_worker_sees_a_change_when_it_looks(
 
 
 async def test_followers_poll_twice_a_second(admin: AdminWorld) -> None:
-    """Rule: half a second is the longest that a revocation waits to be seen, whether or not Redis is there."""
+    """Rule: followers see a revocation within half a second, with or without Redis."""
     waited: list[float] = []
 
     async def wait(seconds: float) -> None:
@@ -203,7 +203,7 @@ async def test_another_key_is_refused_at_the_start(admin: AdminWorld, catalog_ur
 
 
 async def test_a_lost_key_file_is_not_made_anew(tmp_path: Path) -> None:
-    """Rule: with a new key, everything that was sealed would be lost without a word."""
+    """Rule: a missing key file is an error; a new key would silently lose everything that was sealed."""
     url, file = f"sqlite+aiosqlite:///{tmp_path / 'catalog.db'}", tmp_path / "catalog.db.key"
     first = Catalog(url, "", Clock())
     await first.look()
@@ -253,7 +253,7 @@ async def test_no_secret_is_in_the_database(
 
 
 async def test_what_was_read_last_stays_while_the_catalog_is_away(tmp_path: Path) -> None:
-    """Rule: while the catalog is away polls fail without effect and changes are refused whole; when it is back, all goes on."""
+    """Rule: while the catalog is unreachable, polls have no effect and changes are refused whole; afterwards both resume."""
     file, away = tmp_path / "catalog.db", tmp_path / "elsewhere"
     async with AdminWorld.opened(f"sqlite+aiosqlite:///{file}", "") as world:
         secret = (await world.create(access_key_id="vision"))["secret_access_key"]
@@ -308,7 +308,7 @@ async def test_a_database_that_takes_no_writes_is_said_to_be_so(tmp_path: Path) 
 
 
 async def test_a_postgresql_that_stops_and_comes_back(tmp_path: Path) -> None:
-    """Rule: while PostgreSQL is away the last state stays in force, marked as such; changes are refused; then all goes on."""
+    """Rule: while PostgreSQL is unreachable, the last state stays in force, marked as such, and changes are refused."""
     with PostgresServer() as server:
         async with AdminWorld.opened(server.database(), KEY) as world:
             secret = (await world.create(access_key_id="vision"))["secret_access_key"]
@@ -351,7 +351,7 @@ async def _version(connection: AsyncConnection) -> str:
 
 
 async def _try_to_change(catalog: Catalog) -> None:
-    """Where it can be made."""
+    """Try to add a tenant; ignore a catalog that is unavailable."""
     with suppress(CatalogUnavailable):
         await add_tenant(catalog)
 
@@ -366,8 +366,8 @@ async def test_any_text_can_be_changed(admin: AdminWorld) -> None:
 async def test_a_history_that_was_lost_is_no_longer_believed(
     catalog_url: str, catalog_key: str, admin: AdminWorld
 ) -> None:
-    """Rule: a standby that was behind takes over, and somebody revokes a key there: that change may have the number of the last
-    one that others read, and is another one all the same."""
+    """Rule: after a failover to a standby that was behind, a revocation may get a version number that others have already read;
+    it still takes effect."""
     other = Catalog(catalog_url, catalog_key, Clock())
     try:
         secret = (await admin.create(access_key_id="vision"))["secret_access_key"]
@@ -423,7 +423,7 @@ async def test_a_lost_catalog_is_not_begun_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["", KEY])
 @pytest.mark.parametrize("by_command", [False, True])
 async def test_an_emptied_catalog_is_not_begun_anew(tmp_path: Path, key: str, by_command: bool) -> None:
-    """Rule: a file of 0 bytes, as a crash leaves it, is a lost catalog, wherever its key is."""
+    """Rule: a file of 0 bytes, as a crash leaves it, counts as a lost catalog, for a key in a file or in the settings."""
     file = tmp_path / "catalog.db"
     url = f"sqlite+aiosqlite:///{file}"
     async with AdminWorld.opened(url, key) as world:

@@ -23,7 +23,7 @@ from tests.origins.processes import wait_until
 
 
 def kind_of(follower: Follower) -> str:
-    """Which problem a follower reports."""
+    """The kind of problem that a follower reports; empty if none."""
     return follower.trouble.kind if follower.trouble is not None else ""
 
 
@@ -40,7 +40,7 @@ def kind_of(follower: Follower) -> str:
 async def test_a_database_without_the_tables_is_one_problem_and_one_line(
     catalog_url: str, catalog_key: str, broken: str, mended: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule: tables that are gone or differ leave the last snapshot in force; that is logged once, without a traceback."""
+    """Rule: missing or different tables leave the last snapshot in force, and are logged once without a traceback."""
     async with AdminWorld.opened(catalog_url, catalog_key) as world:
         secret = (await world.create(access_key_id="vision"))["secret_access_key"]
         looks = itertools.count()
@@ -135,7 +135,7 @@ async def _opened(catalog: Catalog) -> None:
 async def test_a_read_that_does_not_end_bounds_no_look(
     catalog_url: str, catalog_key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule: a look at a catalog on a disk that hangs ends as one at a catalog that cannot be reached; the read goes on."""
+    """Rule: reading a catalog on a hung disk fails like reading an unreachable one; the pending read continues."""
     catalog = Catalog(catalog_url, catalog_key, Clock())
     catalog.longest_read = 0.01
     answers, read = asyncio.Event(), catalog._read

@@ -93,7 +93,7 @@ async def test_a_revoked_key_stays_revoked(admin: AdminWorld) -> None:
 
 
 async def test_a_key_of_the_file_can_be_revoked_and_not_edited(begun: str) -> None:
-    """Rule: a key of the file is listed with its source, whatever its name; and stays revoked when the file is read again."""
+    """Rule: a key of the file is listed with its source under any name, and stays revoked when the file is read again."""
     async with AdminWorld.opened(begun, "", settings(OF_FILE)) as world:
         listed = await world.ask("GET", "/credentials", 200)
         assert [(item["access_key_id"], item["source"]) for item in listed["items"]] == [("filed/key", "file")]
@@ -183,7 +183,7 @@ async def test_what_is_named_has_to_exist(admin: AdminWorld) -> None:
 
 
 async def test_what_is_in_use_is_not_removed(admin: AdminWorld) -> None:
-    """Rule: a tenant with keys, and an origin that keys name, stay until these are gone; then they go."""
+    """Rule: a tenant with keys, and an origin named by keys, can be removed only after those keys."""
     await admin.ask("POST", "/tenants", 201, {"name": "team"})
     await admin.ask("POST", "/origins", 201, {"name": "archive", "endpoint": "http://127.0.0.1:2"})
     await admin.create(access_key_id="vision", tenant="team", origin="archive")
@@ -230,7 +230,7 @@ async def test_names_that_are_no_names_are_refused(
 
 
 async def test_what_people_write_is_kept_as_text(admin: AdminWorld) -> None:
-    """Rule: a description may have any letters and signs, and comes back as it was; but no control characters."""
+    """Rule: a description may have any characters except control characters, and is returned unchanged."""
     for text in (
         "<img src=x onerror=alert(1)>",
         "emoji 😀 and עברית",

@@ -1,4 +1,4 @@
-"""Why a read is no hit, and what the next one will be: said before, and then seen."""
+"""Explain: the predicted outcome of the next read, compared with the actual one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zone]:
 
 
 def explained(world: Zone, key: str, number: int = 0, access_key_id: str = "GWA") -> dict[str, object]:
-    """What a gateway says of the next read."""
+    """A gateway's explanation of the next read."""
     query = urlencode({"bucket": "bucket", "key": key, "access_key_id": access_key_id})
     found: dict[str, object] = get(world.nodes[number], f"/explain?{query}")
     return found

@@ -43,7 +43,7 @@ def reading(**parts: Any) -> FleetReading:
 
 
 def whats(found: FleetReading) -> list[str]:
-    """What is wrong."""
+    """The texts of all problems; each has a remedy."""
     problems = problems_of(found, 0.0)
     assert all(each.remedy for each in problems)
     return [each.what for each in problems]
@@ -63,7 +63,7 @@ def test_what_nodes_say_of_themselves_is_told_with_their_name() -> None:
 
 
 def test_a_node_that_is_gone_or_silent_is_missed() -> None:
-    """Rule: a present node without reports is silent; an absent one without a goodbye is gone ten seconds later."""
+    """Rule: a member without reports is silent; a node that vanished without leaving counts as gone after ten seconds."""
     assert "is a member, but" in whats(reading(told={"a": NodeSample(30.0, {})}))[0]
     for age in (11.0, 60.0):
         assert "is gone" in whats(reading(told={"a": NodeSample(1.0, {}), "b": NodeSample(age, {})}))[0]
@@ -118,7 +118,7 @@ def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, A
 
 
 def test_a_job_that_gains_nothing_is_named() -> None:
-    """Rule: a job with a measured benefit of none is a problem; one that is being measured is not."""
+    """Rule: a job measured to gain nothing is a problem; one that is still being measured is not."""
     gains_nothing = Plan(jobs={"t/j": JobOrder(False, Phase.STEADY, 1.01)})
     assert "gains nothing" in whats(reading(jobs=(job("j"),), plan=gains_nothing))[0]
     for order in (
@@ -139,7 +139,7 @@ def test_a_dataset_of_which_not_even_two_chunks_fit_is_named() -> None:
 
 
 def test_redis_lost_is_said_once() -> None:
-    """Rule: the nodes' reports on Redis are not repeated if this gateway knows of its loss."""
+    """Rule: if this gateway has lost Redis itself, the nodes' reports of that are not repeated."""
     own = {"kind": "redis", "severity": "warning", "what": "W.", "remedy": "R.", "since": AT}
     found = problems_of(reading(lost="Redis is not reachable", told={"a": NodeSample(1.0, {"problems": [own]})}), 30.0)
     assert [each.severity for each in found] == ["error"]
@@ -179,7 +179,7 @@ def test_totals_are_of_every_node_that_there_was() -> None:
 
 
 def test_a_dataset_is_known_from_any_report() -> None:
-    """Rule: a dataset that is registered, used, planned or decided about is listed once, with all of its facts."""
+    """Rule: a dataset that is registered, in use, in the plan or under an override is listed once, with all of its facts."""
     found = datasets_of(reading(datasets={("t", "one"): DATASET, ("u", "two"): DATASET}, overrides={"cd" * 32: "pin"}))
     assert [(each.id, each.names, each.items) for each in found] == [
         ("cd" * 6, [], None),

@@ -1,4 +1,4 @@
-"""How gateways hear of a change, and what one does whose admin addresses were closed since."""
+"""Followers of the catalog: announcements, revocations, and gateways whose admin addresses were closed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def redis() -> Iterator[RedisServer]:
 
 
 async def test_a_change_is_said_through_redis(redis: RedisServer) -> None:
-    """Rule: an announced change makes followers poll at once, also after Redis was lost; announcing meanwhile is no error."""
+    """Rule: an announced change makes followers poll at once, also after a loss of Redis; announcing during it is no error."""
     said = Announcements(redis.url, CHANNEL)
     woken = asyncio.Queue[None]()
 
@@ -177,13 +177,13 @@ def _run_twice(tmp_path: Path) -> None:
 
 
 def _open_to_others(cache: Path) -> list[str]:
-    """What somebody else could enter or read of a cache directory; counters are shared in a folder that nobody else can enter."""
+    """Paths of a cache directory open to other users; files of counters are left out, as their folder is closed."""
     found = [cache, *(path for path in cache.rglob("*") if not path.parent.name.startswith("metrics-"))]
     return [str(path) for path in found if path.lstat().st_mode & 0o077]
 
 
 async def test_when_there_is_a_catalog(tmp_path: Path) -> None:
-    """Rule: it is read where one can be written to, or was there before; a gateway that has neither needs no database."""
+    """Rule: a gateway reads a catalog if its admin addresses are open or a catalog existed before; others need no database."""
     path = tmp_path / "larder.toml"
     base = f'[[origins]]\nendpoint = "http://127.0.0.1:1"\n[cache]\ndir = {json.dumps(str(tmp_path / "cache"))}\n'
     path.write_text(base)

@@ -1,4 +1,4 @@
-"""A node that dies: listed until it is dismissed or back, and counted all the same."""
+"""A dead node is listed until it is dismissed or returns, and its counters still count."""
 
 from __future__ import annotations
 

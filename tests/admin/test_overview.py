@@ -26,7 +26,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zone]:
 
 
 def metrics_of(world: Zone) -> dict[str, int]:
-    """What the totals of the overview are to be."""
+    """The expected totals of the overview."""
     cached = [world.metric("larder_sent_bytes_total", outcome=outcome) for outcome in ("HIT", "STALE")]
     hits = [world.metric("larder_requests_total", outcome=outcome) for outcome in ("HIT", "STALE")]
     return {
@@ -168,7 +168,7 @@ def test_requests_of_all_gateways_are_followed_live(world: Zone) -> None:
 
 
 def test_origins_are_shown_with_their_latency(world: Zone) -> None:
-    """Rule: every gateway says of each origin whether nodes reach it, and how fast it answered within the last minute."""
+    """Rule: every gateway reports for each origin whether nodes reach it, and its latency of the last minute."""
     serial = itertools.count()
 
     def seen(node: Running) -> list[dict[str, Any]]:
@@ -229,7 +229,7 @@ def test_the_read_token_shows_everything_and_changes_nothing(world: Zone) -> Non
 
 
 def test_history_is_bounded(world: Zone) -> None:
-    """Rule: two days are at most 720 points; more hours, or none, are refused by the parameter's name."""
+    """Rule: two days have at most 720 points; more hours, or none, are refused with the parameter's name."""
     past = get(world.nodes[0], "/overview/history?hours=48")
     assert len(past["points"]) == 720
     assert past["step_seconds"] == 240
@@ -256,8 +256,8 @@ def test_with_redis_lost_what_was_known_is_shown(tmp_path_factory: pytest.TempPa
 def test_what_is_wrong_with_a_node_is_said_and_who_stops_is_not_missed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Rule: a failing origin and a configuration that cannot be read are problems of their node, with remedies, until they are
-    mended; a node that is stopped takes its words with it."""
+    """Rule: a failing origin and an unreadable configuration are problems of their node, with remedies, until repaired; a stopped
+    node's problems disappear."""
     with zone(tmp_path_factory.mktemp("troubles")) as world:
         world.heard()
         config = world.nodes[1].config

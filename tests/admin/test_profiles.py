@@ -1,4 +1,4 @@
-"""Profiles: what a job read through any gateway, recorded, and replayed with the rights of who asks for it."""
+"""Profiles: a job's reads through any gateway, recorded, and replayed with the rights of the requester."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def listed(running: Any, name: str) -> list[str]:
 
 
 def forget(running: Any, prefix: str) -> None:
-    """Nothing of the prefix is cached any more."""
+    """Purge a prefix."""
     post(running, "/purge", {"bucket": "bucket", "prefix": prefix})
 
 
@@ -94,7 +94,7 @@ def unlinked(running: Any, folder: Path) -> list[str]:
 
 
 def warmed(running: Any, name: str, key: str = "GWA", state: str = "done") -> Any:
-    """How a warm-up by a profile ended."""
+    """Start a warm-up from a profile and return it once it has reached ``state``."""
     begun = post(running, "/warmups", {"access_key_id": key, "profile": name}, 202)
     return eventually(
         lambda: get(running, f"/warmups/{begun['id']}"), lambda found: found["state"] == state, f"it to be {state}"
@@ -305,7 +305,7 @@ def test_what_is_wrong_is_named(world: Zone, body: dict[str, object], field: str
 
 
 def test_a_recording_goes_on_after_a_kill(tmp_path: Path) -> None:
-    """Rule: after a kill or a stop in the middle, a gateway goes on recording; saved reads stay, and none is doubled."""
+    """Rule: after a kill or a stop, a gateway continues a recording; saved reads stay, and none is duplicated."""
     with Origin() as origin:
         paths = objects(origin, "kill/", 12)
         # One worker: what another has read, but not passed on when both end, is lost, as docs/streams.md says.
@@ -335,7 +335,7 @@ def test_a_recording_goes_on_after_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_costs_no_read(tmp_path: Path) -> None:
-    """Rule: while the disk of cache and catalog is full, reads go on; with space again, recording goes on."""
+    """Rule: while the disk of cache and catalog is full, reads are served; once there is space, recording continues."""
     with Origin() as origin, mounted(tmp_path / "small", "size=20m") as small:
         paths = objects(origin, "full/", 12)
         settings = Settings(origin.endpoint, small / "cache", extra=ADMIN)

@@ -29,7 +29,7 @@ def filled(world: Zone, prefix: str, count: int = 8) -> list[str]:
 
 
 def test_a_purge_is_felt_on_every_node(world: Zone) -> None:
-    """Rule: what was changed behind the gateway's back is read anew after a purge, whichever gateway was asked; other keys
+    """Rule: after a purge through any gateway, objects changed behind the gateway are read from the origin again; other keys
     stay."""
     paths, others = filled(world, "val/"), filled(world, "valve/")
     assert {world.read(1, path) for path in [*paths, *others]} == {"HIT"}

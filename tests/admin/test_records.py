@@ -1,4 +1,4 @@
-"""What follows from the declaration of a record."""
+"""Documents, checks, audit lines and rows derived from the declaration of a record."""
 
 from __future__ import annotations
 

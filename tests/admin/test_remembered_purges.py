@@ -1,4 +1,4 @@
-"""What the catalog remembers of purges, and what it tells a node that has applied some of them."""
+"""Purges in the catalog, and the ones that a node has not applied yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that /-/openapi.json describes, asked by schemathesis of a running gateway: what is answered is what is described."""
+"""schemathesis calls everything that /-/openapi.json describes; a running gateway's answers match the description."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FEW = 5
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    """What a gateway says of itself."""
+    """The admin API's OpenAPI document."""
     return api_of(AdminApp(Tokens(AdminSettings()), None)).openapi()
 
 
@@ -45,9 +45,9 @@ def schema(document: dict[str, Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def checks(schema: Any) -> list[Any]:
-    """What each answer is held against. Not among it: that what fits a schema is accepted.
+    """Checks of each answer. There is no check that a valid request is accepted.
 
-    Whether there is such a node, key or dataset is no schema's business.
+    A schema cannot express whether a node, key or dataset exists.
     """
     from schemathesis.checks import not_a_server_error
     from schemathesis.specs.openapi.checks import (
@@ -79,7 +79,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 class Signed(requests.auth.AuthBase):
-    """Signs a request as it is sent."""
+    """Signs each request when it is sent."""
 
     def __call__(self, prepared: requests.PreparedRequest) -> requests.PreparedRequest:
         """Put the signature's headers in."""

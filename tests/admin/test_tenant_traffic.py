@@ -63,7 +63,7 @@ def test_a_limit_of_bytes_is_set_and_lifted_while_gateways_run(world: Zone) -> N
 
 
 def test_batches_are_traffic_of_their_dataset(world: Zone, used: Stock) -> None:
-    """Rule: a batch is a request of its tenant for ``dataset:NAME``, with its bytes, of which those of hits are cached."""
+    """Rule: a batch counts as one request of its tenant for ``dataset:NAME`` with all bytes; bytes of hits count as cached."""
     node, size = world.nodes[0], sum(map(len, used.bodies))
     for _ in range(2):
         used.read(node, range(6), key=GWB)

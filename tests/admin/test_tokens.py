@@ -1,4 +1,4 @@
-"""Who may use the admin addresses: every endpoint, with every kind of token, and with none."""
+"""Authorization of the admin addresses: every endpoint with every kind of token, and with none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def endpoints() -> Iterator[tuple[str, str]]:
 
 
 async def answer(app: AdminApp, method: str, path: str, **headers: str) -> httpx.Response:
-    """What is answered to a request with these headers only."""
+    """Send a request with these headers only."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway.test") as http:
         return await http.request(
@@ -37,7 +37,7 @@ async def answer(app: AdminApp, method: str, path: str, **headers: str) -> httpx
 
 
 async def test_no_token_no_admin_addresses() -> None:
-    """Rule: a gateway without tokens answers none of them, and says which setting opens them."""
+    """Rule: a gateway without tokens refuses all admin addresses, and names the setting that opens them."""
     app = AdminApp(Tokens(AdminSettings()), None)
     for method, path in [*endpoints(), ("GET", "/admin/nothing")]:
         refused = await answer(app, method, path, Authorization="Bearer anything")
@@ -142,7 +142,7 @@ async def test_what_is_not_there_is_said_to_be_so(begun: str) -> None:
 
 
 async def test_answers_are_kept_by_nobody(begun: str) -> None:
-    """Rule: an answer with a secret in it lies in no cache on the way, and names its request for the audit log."""
+    """Rule: an answer with a secret has ``no-store``, and the request id of its audit line."""
     async with AdminWorld.opened(begun, "") as world:
         made = await world.http.post("/admin/credentials", json={})
         assert made.headers["cache-control"] == "no-store"

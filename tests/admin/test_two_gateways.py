@@ -1,4 +1,4 @@
-"""Two real gateways and one PostgreSQL: what an operator does at one holds at both, whatever fails meanwhile."""
+"""Two real gateways and one PostgreSQL: a change through one takes effect at both, through all failures."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _UNEVEN = """
                AND target NOT IN (SELECT access_key_id FROM credentials)),
            (SELECT CAST(value AS bigint) FROM meta WHERE name = 'version') - (SELECT count(*) FROM audit)
 """
-"""How many credentials, lines of the audit log and versions there are for which there is nothing else."""
+"""Counts of credentials, audit lines and versions without their counterparts."""
 
 
 class Pair:
-    """Two gateways of one worker each, with what they share; ``link`` is the second one's to PostgreSQL."""
+    """Two gateways of one worker each, with their shared services; ``link`` is the second one's connection to PostgreSQL."""
 
     def __init__(self, home: Path, origin: Origin, redis: RedisServer, postgres: PostgresServer) -> None:
         self.redis = redis
@@ -131,7 +131,7 @@ def test_a_store_that_is_added_is_read_through_both(pair: Pair) -> None:
 
 
 def _read(running: Running, credential: Any) -> tuple[bytes, str]:
-    """What a gateway gives of the second store, and what it says of its cache."""
+    """Body and cache status of a read from the second store; on an error, its text."""
     client = running.client(credential["access_key_id"], credential["secret_access_key"])
     try:
         answer = client.get_object(Bucket="archive", Key="never/key")
@@ -247,7 +247,7 @@ def _starts_closed(pair: Pair, secrets: dict[str, str]) -> None:
 
 
 def test_a_gateway_that_is_killed_changes_all_or_nothing(pair: Pair) -> None:
-    """Rule: after kill -9 in the middle of changes each record is whole, with its line in the audit log; the other goes on."""
+    """Rule: after kill -9 during changes each record is complete, with its audit line; the other gateway continues."""
     one, other = pair.gateways
     made = 0
     connection = one.connection()

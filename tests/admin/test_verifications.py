@@ -15,7 +15,7 @@ from tests.scenarios.world import blob_path, content, eventually
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the nodes are."""
+    """Returns the directory of the nodes."""
     return tmp_path_factory.mktemp("verify")
 
 
@@ -27,7 +27,7 @@ def world(home: Path) -> Iterator[Zone]:
 
 
 def ended(world: Zone, begun: Any) -> Any:
-    """How a verification ended, as the other gateway tells it."""
+    """Wait for the end of a verification and return its document from the other gateway."""
     return eventually(
         lambda: get(world.nodes[1], f"/verifications/{begun['id']}"),
         lambda found: found["state"] in ("done", "failed"),
@@ -46,7 +46,7 @@ def filled(world: Zone, name: str, count: int = 12) -> list[bytes]:
 
 
 def test_sound_caches_are_said_to_be_sound(world: Zone, home: Path) -> None:
-    """Rule: every node reads every blob once, whatever the number of workers, and any gateway has the result."""
+    """Rule: every node reads every blob once, with any number of workers, and any gateway has the result."""
     bodies = filled(world, "sound")
     paths = [blob_path(home / f"node-{number}" / "cache", body) for number in range(2) for body in bodies]
     eventually(lambda: sum(path.exists() for path in paths), lambda there: there == len(bodies), "the blobs")
@@ -58,7 +58,7 @@ def test_sound_caches_are_said_to_be_sound(world: Zone, home: Path) -> None:
 
 
 def test_a_wrong_blob_is_found_and_never_sent(world: Zone, home: Path) -> None:
-    """Rule: a blob that does not match its name is named with its node; its readers get right bytes all the same."""
+    """Rule: a blob that does not match its name is reported with its node; readers still get the correct bytes."""
     body = filled(world, "wrong", 1)[0]
     path = next(found for number in range(2) if (found := blob_path(home / f"node-{number}" / "cache", body)).exists())
     path.write_bytes(body[:-1] + b"?")

@@ -42,7 +42,7 @@ def begun(world: Zone, number: int = 0, status: int = 202, **wanted: Any) -> Any
 
 
 def ended(world: Zone, begun: Any, number: int = 0, state: str = "done") -> Any:
-    """How it ended."""
+    """Wait until a warm-up has reached ``state`` and return its document."""
     return eventually(
         lambda: get(world.nodes[number], f"/warmups/{begun['id']}"),
         lambda found: found["state"] == state,
@@ -51,7 +51,7 @@ def ended(world: Zone, begun: Any, number: int = 0, state: str = "done") -> Any:
 
 
 def reads_of(world: Zone, paths: list[str]) -> int:
-    """How often the origin was read."""
+    """The number of origin reads of these paths."""
     return sum(world.origin.count("GET", path) for path in paths)
 
 
@@ -92,7 +92,7 @@ def test_a_dataset_is_loaded_at_its_homes(world: Zone, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_had_is_counted_with_reasons(world: Zone, tmp_path: Path) -> None:
-    """Rule: items that the origin has not any more are failures with a reason; the others are loaded all the same."""
+    """Rule: items missing at the origin count as failures with a reason; the others are loaded."""
     made = stock(world.origin.s3, tmp_path, "holes", bytes_of(20, 500, "holes"))
     made.register(world.nodes[0])
     for index in (3, 4):
@@ -129,7 +129,7 @@ def test_what_is_larger_than_the_cache_is_refused(world: Zone, tmp_path: Path) -
 
 
 def test_a_cancelled_warm_up_stops_and_can_go_on(world: Zone) -> None:
-    """Rule: cancel ends it, resume goes on from there; neither reads an object twice."""
+    """Rule: a cancelled warm-up stops, and resume continues from there; no object is read twice."""
     paths = filled(world, "slow/", 40)
     hang = world.origin.hang(paths[20])
     made = begun(world, bucket="bucket", prefix="slow/")
@@ -158,7 +158,7 @@ def test_a_cancelled_warm_up_stops_and_can_go_on(world: Zone) -> None:
     ],
 )
 def test_what_is_wrong_is_named(world: Zone, body: dict[str, object], field: str) -> None:
-    """Rule: a warm-up that is not clear is refused by the field, and none is begun."""
+    """Rule: an invalid warm-up is refused with the field's name, and none is started."""
     before = get(world.nodes[0], "/warmups")["items"]
     reply = admin(world.nodes[0], "POST", "/warmups", body)
     assert (reply.status, reply.code) == (400, "InvalidRequest")

@@ -1,4 +1,4 @@
-"""The access log: S3's fields, nobody's secrets."""
+"""The access log: S3's fields, escaping, no secrets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_line_is_one_line() -> None:
 
 
 def test_lines_are_appended(tmp_path: Path) -> None:
-    """An existing log goes on."""
+    """Opening an existing log appends to it."""
     target = tmp_path / "logs" / "access.log"
     for _ in range(2):
         log = AccessLog(str(target))

@@ -132,7 +132,7 @@ def test_a_quota_bounds_results(alone: Running, items: Stock, mark: str) -> None
 
 
 def test_a_change_that_was_seen_by_nobody_is_refused(alone: Running, items: Stock, mark: str) -> None:
-    """Rule: If-Match has to be the tag of the override in force; pools that are not in use are unknown."""
+    """Rule: If-Match must be the tag of the current override; a pool that is not in use is unknown."""
     pool = planned(alone, items, mark)
     etag = ask_admin(alone, "GET", f"/results/{pool}").headers["etag"]
     assert ask_admin(alone, "PUT", f"/results/{pool}/override", {"mode": "pin"}, **{"If-Match": etag}).status == 200

@@ -1,4 +1,4 @@
-"""Who asks: SigV4 in the header, anonymous requests, tokens, addresses, and everything that is refused."""
+"""Authentication: SigV4 in the header, anonymous requests, tokens, addresses, refusals."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def changed(request: WireRequest, name: bytes, value: bytes | None) -> WireReque
     ],
 )
 def test_botocore_signature_is_accepted(url: str) -> None:
-    """What botocore signs is accepted, whatever the path and query."""
+    """A request signed by botocore is accepted, for any path and query."""
     found = authenticate(ClientSigner().header("GET", url))
     assert found.principal.access_key_id == "AK"
     assert not found.presigned
@@ -249,7 +249,7 @@ def test_wrong_session_token_is_refused(sent: str | None, credential: Credential
 
 
 def test_token_is_not_looked_at_before_the_signature() -> None:
-    """Without the secret nobody learns whether a token is right."""
+    """A wrong signature is refused before the session token is checked, so a caller without the secret cannot test tokens."""
     request = ClientSigner(secret_access_key="guess", session_token="other").header("GET", URL)
     assert refusal(request, TEMPORARY).code == "SignatureDoesNotMatch"
 
@@ -263,7 +263,7 @@ def test_expired_credential_is_refused() -> None:
 
 
 def test_unreadable_expiry_is_a_configuration_error() -> None:
-    """A credential whose expiry nobody can read is refused at the start, by field."""
+    """A credential with an invalid expiry is refused at the start with the field's name."""
     with pytest.raises(ConfigError, match=r"credentials\.expires"):
         Authenticator(settings(PLAIN.model_copy(update={"expires": "tomorrow"})))
 
@@ -380,7 +380,7 @@ def test_accounts_from_elsewhere() -> None:
     ],
 )
 def test_addresses(host: bytes, domain: str, path: bytes, expected: tuple[str, bytes]) -> None:
-    """The bucket is in the Host when it is under the domain, else in the path; the key stays as it was escaped."""
+    """The bucket is in the Host if that is under the domain, else in the path; the key keeps its escapes."""
     assert split_address(WireRequest("GET", path, b"", [(b"host", host)]), domain) == expected
 
 

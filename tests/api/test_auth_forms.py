@@ -1,4 +1,4 @@
-"""Who uploads by HTML form: what ``authenticate_form`` refuses besides what tests/s3suite shows over the wire."""
+"""Refusals of ``authenticate_form`` that tests/s3suite does not cover over the wire."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refusal(verifier: Authenticator, fields: dict[str, str]) -> str:
 
 
 def test_version_2_is_switched_off_for_forms_too() -> None:
-    """Rule: ``server.sigv2 = false`` holds wherever a signature of that version could stand."""
+    """Rule: ``server.sigv2 = false`` applies to forms too."""
     verifier = authenticator({"sigv2": False})
     assert refusal(verifier, form(2)) == "InvalidRequest"
     assert verifier.authenticate_form(form(), time.time())[0].principal.access_key_id == KEY[0]
@@ -44,7 +44,7 @@ def test_version_2_is_switched_off_for_forms_too() -> None:
 
 @pytest.mark.parametrize("version", [2, 4])
 def test_a_rotated_secret_signs_until_its_end(version: int) -> None:
-    """Rule: the secret before a rotation is good for as long as the rotation says."""
+    """Rule: the previous secret is valid until the time that the rotation set."""
     later = datetime.now(UTC) + timedelta(hours=1)
     verifier = authenticator(previous_secret_access_key="before", previous_expires=later.isoformat())
     assert verifier.authenticate_form(form(version, "before"), time.time())[1] is not None
@@ -58,7 +58,7 @@ def test_an_expired_key_signs_nothing() -> None:
 
 
 def test_a_form_without_a_policy_is_anonymous() -> None:
-    """Rule: a name alone authenticates nobody."""
+    """Rule: a form without a policy is anonymous; one that names a key without a policy is refused."""
     auth, policy = authenticator().authenticate_form({"key": "x"}, time.time())
     assert (auth.principal.anonymous, policy) == (True, None)
     assert refusal(authenticator(), {"key": "x", "awsaccesskeyid": KEY[0]}) == "InvalidArgument"

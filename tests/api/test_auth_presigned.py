@@ -136,7 +136,7 @@ def test_an_escaped_sub_resource_is_a_sub_resource(added: bytes) -> None:
 
 @pytest.mark.parametrize("added", [b"usage", b"taging", b"rgwx-stat=1", b"append"])
 def test_a_parameter_that_sigv2_does_not_sign_is_refused(added: bytes) -> None:
-    """A store may know what the scheme does not; the parameters of a listing are known and harmless."""
+    """An unsigned parameter is refused, because a store may interpret it; parameters of a listing are known and harmless."""
     request = ClientSigner().presigned_v2("GET", URL)
     request.query += b"&" + added
     assert refusal(request).code == "AccessDenied"
@@ -149,7 +149,7 @@ def test_a_parameter_that_sigv2_does_not_sign_is_refused(added: bytes) -> None:
     "sign", [ClientSigner().presigned, ClientSigner().presigned_v2, ClientSigner("nobody").presigned]
 )
 def test_a_preflight_is_nobodys(sign: Any) -> None:
-    """Whatever address it is for: it is let in unverified, without a right, and its signature is dropped."""
+    """A preflight to any presigned address passes unverified as anonymous, and its signature is dropped."""
     request = sign("PUT", URL)
     found = authenticator().preflight(request)
     names = {name.decode() for name, _ in request.parameters.pairs}
@@ -236,7 +236,7 @@ def test_session_token_in_the_query(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["s3", "s3v4"])
 def test_signature_parameters_are_named(version: str) -> None:
-    """Every parameter that presigning added is named, so that none reaches the origin."""
+    """Every parameter added by presigning is listed, so that none reaches the origin."""
     request = presigned_by_boto3(version, "get_object", "tok/en==", Bucket="b", Key="k", VersionId="1")
     names = {piece.partition(b"=")[0].decode() for piece in request.query.split(b"&")}
     assert names - authenticate(request, TEMPORARY).signature_parameters == {"versionId"}
@@ -258,7 +258,7 @@ def test_two_mechanisms_in_the_query() -> None:
 
 
 def test_sigv2_can_be_switched_off() -> None:
-    """With server.sigv2 = false SigV2 is refused, and SigV4 goes on."""
+    """With server.sigv2 = false SigV2 is refused and SigV4 still accepted."""
     strict = authenticator(sigv2=False)
     with pytest.raises(S3Error, match="InvalidRequest"):
         strict.authenticate(ClientSigner().presigned_v2("GET", URL), time.time())

@@ -1,4 +1,4 @@
-"""Any request that botocore signs is accepted, and any change to what it signed is refused."""
+"""Any request signed by botocore is accepted, and any change to the signed parts is refused."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_whatever_botocore_signs_is_accepted(
 @pytest.mark.parametrize("way", ["header", "sigv4", "sigv2"])
 @given(KEYS, KEYS, PARAMETERS)
 def test_another_key_is_refused(way: str, key: str, other: str, parameters: dict[str, str]) -> None:
-    """A signature for one key is none for another."""
+    """A signature for one key is invalid for another."""
     request = signed(way, key, parameters, {})
     if key != other:
         request.raw_path = b"/bucket/" + quote(other, safe="/~").encode()
@@ -69,7 +69,7 @@ def test_another_key_is_refused(way: str, key: str, other: str, parameters: dict
 @pytest.mark.parametrize("way", ["header", "sigv4"])
 @given(PARAMETERS, PARAMETERS)
 def test_other_parameters_are_refused(way: str, parameters: dict[str, str], others: dict[str, str]) -> None:
-    """A signature for one query is none for another; the order does not matter."""
+    """A signature for one query is invalid for another; the order of parameters does not matter."""
     request = signed(way, "k", parameters, {})
     foreign = signed(way, "k", others, {})
     request.query, changed = foreign.query, parameters != others

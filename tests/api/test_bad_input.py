@@ -1,4 +1,4 @@
-"""What S3 answers to requests that are wrong, and what must never come of them: a real gateway before a fake origin."""
+"""Invalid requests to a real gateway before a fake origin: S3's answers, and effects that must never occur."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def ask(
     target: World, method: str, path: str, query: str = "", headers: dict[str, str] | None = None, body: bytes = b""
 ) -> bytes:
-    """The whole answer to a request that is signed exactly as it is."""
+    """The whole answer to a request signed and sent without normalisation."""
     return target.send([raw(sign(target, method, path, query, headers or {}), body)], complete=True)
 
 
@@ -128,7 +128,7 @@ def test_expiry_that_is_no_number(target: World, expires: str) -> None:
 
 @pytest.mark.parametrize("name", ["x-amz-copy-source", "range", "x-amz-date", "x-amz-security-token", "content-md5"])
 def test_headers_of_which_one_would_be_checked_and_the_other_obeyed(target: World, name: str) -> None:
-    """Rule: a header that decides something is there once."""
+    """Rule: a request that repeats a decisive header is refused."""
     request = raw(target.signer.header("GET", url(target, "plain.bin"))).removesuffix(b"\r\n")
     twice = f"{name}: a\r\n{name}: b\r\n\r\n".encode()
     assert outcome(target.send([request + twice])) == (400, "InvalidArgument")
@@ -218,7 +218,7 @@ def test_the_host_of_a_request_changes_no_destination(target: World) -> None:
 
 @contextmanager
 def _babbler() -> Iterator[int]:
-    """A server that answers everything with what is no HTTP."""
+    """A server that answers everything with bytes that are not HTTP."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def babble() -> None:
@@ -239,8 +239,8 @@ def _babbler() -> Iterator[int]:
 
 
 def test_an_origin_that_babbles_makes_nobody_tell_its_secrets(tmp_path: Path) -> None:
-    """Rule: when the origin's answer cannot be read, neither the client nor the log gets what the gateway had sent:
-    its session token and signature."""
+    """Rule: if the origin's answer is unreadable, neither the client nor the log gets the session token and the signature that
+    the gateway sent."""
     with _babbler() as port:
         settings = Settings(f"http://127.0.0.1:{port}", tmp_path / "cache")
         settings.credentials = (
@@ -264,7 +264,7 @@ def test_an_origin_that_babbles_makes_nobody_tell_its_secrets(tmp_path: Path) ->
 
 
 def test_an_allow_list_is_not_outwitted_by_a_second_prefix(tmp_path: Path) -> None:
-    """Rule: which of two prefixes counts differs from store to store, so a parameter is there once."""
+    """Rule: a request that repeats a parameter is refused, because stores differ in which of two prefixes counts."""
     with OriginThread() as origin:
         origin.put(BUCKET, "secret/x", b"x")
         settings = Settings(origin.endpoint, tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""Which requests the cache may answer, and which keys a request writes."""
+"""Classification: requests that the cache may answer, and keys that a request writes."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_an_unknown_sub_resource_never_becomes_the_plain_write(method: str, quer
     ],
 )
 def test_which_requests_make_the_caches_forget(method: str, query: str, changes: bool) -> None:
-    """Everything that may change what a read gives, or who may read, but not what stays invisible until completion."""
+    """Requests that may change reads or rights make the caches forget; those invisible until completion do not."""
     assert changes_object(exchange(method, query=query)) is changes
 
 
@@ -161,7 +161,7 @@ def test_a_key_must_be_utf8() -> None:
 
 
 def test_only_the_signature_leaves_the_query() -> None:
-    """What remains keeps its order, and is encoded anew."""
+    """The remaining parameters keep their order and are encoded again."""
     request = WireRequest("GET", b"/b", b"list-type=2&X-Amz-Signature=s&%70refix=a/b+c&&marker", [])
     _, kept, names = resource_of(request, frozenset({"X-Amz-Signature"}))
     assert (kept, names) == ("list-type=2&prefix=a%2Fb%20c&marker", {"list-type", "prefix", "marker"})
@@ -195,7 +195,7 @@ def test_a_checksum_in_the_query_stays_there() -> None:
 
 
 def test_a_read_that_must_not_be_stored_goes_to_the_origin() -> None:
-    """Cache-Control: no-store in any case and in any of its lines (RFC 9111, 5.2.1.5)."""
+    """Cache-Control: no-store sends a read to the origin, in any letter case and on any line (RFC 9111, 5.2.1.5)."""
     for lines in ([b"no-store"], [b"max-age=5, No-Store"], [b"max-age=5", b"NO-STORE"]):
         headers = [(b"cache-control", line) for line in lines]
         assert not_cacheable(exchange(headers=headers)) is Reason.HEADER
@@ -217,7 +217,7 @@ def test_a_read_that_must_not_be_stored_goes_to_the_origin() -> None:
     ],
 )
 def test_a_read_that_must_be_checked(lines: list[bytes], forced: bool) -> None:
-    """Cache-Control: no-cache and max-age=0 in any case and in any of its lines (RFC 9111, 5.2.1; RFC 9110, 5.3)."""
+    """Cache-Control: no-cache or max-age=0 forces a check, in any case and on any line (RFC 9111, 5.2.1; RFC 9110, 5.3)."""
     assert is_forced(exchange(headers=[(b"cache-control", line) for line in lines])) is forced
 
 
@@ -258,7 +258,7 @@ def test_what_brings_no_bytes_uploads_none(request_: Exchange) -> None:
 def test_checksums_are_asked_for_in_header_or_query(
     query: str, headers: list[tuple[bytes, bytes]], wanted: bool
 ) -> None:
-    """A presigned address carries in its query what a request has in its header."""
+    """The header or, in a presigned address, the query asks for checksums."""
     assert exchange(query=query, headers=headers).wants_checksums is wanted
 
 

@@ -119,7 +119,7 @@ S3_VARIANTS = {
 
 
 def _text(node: ast.expr) -> str | None:
-    """A literal text, with "*" for what is filled in; ``None`` for what is no literal."""
+    """A literal's text, with "*" for each placeholder; ``None`` for other expressions."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
@@ -128,7 +128,7 @@ def _text(node: ast.expr) -> str | None:
 
 
 def _messages() -> Iterator[tuple[str, str, str]]:
-    """Place, code and message of every S3 error in the gateway that has a message of its own."""
+    """Place, code and message of every S3 error in the gateway with a specific message."""
     for path in sorted(Path(gateway.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "S3Error":

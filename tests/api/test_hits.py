@@ -94,7 +94,7 @@ def edge(tmp_path: Path) -> Iterator[PromptEdge]:
 
 @pytest.mark.parametrize(("at_once", "waits"), [(True, False), (True, True), (False, False)])
 async def test_a_hit_is_noted_and_accounted_for_once(edge: PromptEdge, at_once: bool, waits: bool) -> None:
-    """Rule: a hit, sent by any route, is one recorded read, one line of the log, and one request of its bucket."""
+    """Rule: a hit by any route counts as one recorded read, one log line, and one request of its bucket."""
     await edge.get(at_once=at_once, waits=waits)
     assert edge.sent == [(206, HIT.files), *(["rest"] if waits else [])]
     assert [(*read[:5], read[6]) for read in edge.noted] == [(KEY, 10, 40, 100, True, "AK")]

@@ -1,4 +1,4 @@
-"""Metrics that the event loop counts by itself say what prometheus_client would."""
+"""The event loop's own counters give the same metrics as prometheus_client."""
 
 from __future__ import annotations
 

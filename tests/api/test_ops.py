@@ -1,4 +1,4 @@
-"""The addresses under /-/: their own description, held against a running gateway, and what they tell strangers."""
+"""Addresses under /-/: their OpenAPI description compared with a running gateway, and their answers to strangers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.gateways import Running, Settings, gateway
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A gateway that has read, missed, refused and written under names that nobody should learn."""
+    """Returns a gateway that has served hits, misses, refusals and writes under confidential names."""
     home = tmp_path_factory.mktemp("ops")
     with OriginThread() as origin, gateway(Settings(origin.endpoint, home / "cache"), home) as started:
         origin.put("telltale-bucket", "telltale-key", b"x")

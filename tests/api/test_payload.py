@@ -58,12 +58,12 @@ async def arriving(*parts: bytes) -> AsyncIterator[bytes]:
 
 
 async def received(prepared: PreparedBody) -> bytes:
-    """What the origin gets."""
+    """The bytes that the origin receives."""
     return b"".join([piece async for piece in prepared.chunks()])
 
 
 async def until_refused(prepared: PreparedBody) -> tuple[str, bytes]:
-    """The code with which a body fails, and what the origin had got before."""
+    """The code with which a body fails, and the bytes that the origin received before."""
     got = bytearray()
 
     async def consume() -> None:
@@ -115,7 +115,7 @@ async def test_hashed_body_passes_through(tmp_path: Path) -> None:
 
 
 async def test_wrong_hash_never_completes(tmp_path: Path) -> None:
-    """When the hash is wrong the last piece is withheld, so the origin never has the whole body."""
+    """If the hash is wrong the last piece is withheld, so the origin never receives the whole body."""
     auth = claim(PayloadForm.HASHED, sha256(b"other").hexdigest())
     prepared = await prepare(
         auth, lengths(b"hello world"), arriving(b"hello ", b"world"), SpoolPlace(tmp_path), MAX_SPOOL
@@ -175,7 +175,7 @@ async def test_signed_chunks_are_unwrapped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("position", [85, 93, -3])
 async def test_bad_chunk_signature_never_completes(position: int, tmp_path: Path) -> None:
-    """Whatever byte of a signed body is changed, the origin never has the whole body."""
+    """If any byte of a signed body is changed, the origin never receives the whole body."""
     body = bytearray(signed_chunks([b"a" * 10, b"b" * 10]))
     body[position if position > 0 else body.rindex(b";chunk-signature=") + 20] ^= 1
     auth = claim(PayloadForm.SIGNED_CHUNKS, signer=SIGNER)
@@ -233,7 +233,7 @@ async def test_trailer_becomes_a_header(name: str, value: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["crc32", "crc32c", "crc64nvme", "sha1", "sha256"])
 async def test_wrong_trailer_is_refused_at_once(name: str) -> None:
-    """A checksum that does not fit the bytes is BadDigest, before the origin hears of the upload."""
+    """A checksum that does not match the bytes gets BadDigest before the origin is contacted."""
     sizes = {"crc64nvme": 8, "sha1": 20, "sha256": 32}
     name, value = f"x-amz-checksum-{name}", b64encode(bytes(sizes.get(name, 4))).decode()
     body = with_trailer(b"hello", name, value)
@@ -242,7 +242,7 @@ async def test_wrong_trailer_is_refused_at_once(name: str) -> None:
 
 
 async def test_impossible_trailer_value() -> None:
-    """A trailer that is no checksum at all is InvalidRequest."""
+    """A trailer that is not a checksum gets InvalidRequest."""
     body = with_trailer(b"hello", "x-amz-checksum-crc32", "nonsense")
     headers = lengths(body, decoded=5, x_amz_trailer="x-amz-checksum-crc32")
     assert await refused_at_once(claim(TRAILER_FORM), headers, body) == "InvalidRequest"
@@ -336,7 +336,7 @@ async def test_request_without_any_length_has_no_body(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", ["-1", "five", "", "1" * 30, "\u0665"])
 async def test_unreadable_length(length: str) -> None:
-    """A length that is no number is InvalidArgument."""
+    """A length that is not a number gets InvalidArgument."""
     headers = [(b"content-length", length.encode())]
     assert await refused_at_once(claim(PayloadForm.UNSIGNED), headers) == "InvalidArgument"
 
@@ -358,7 +358,7 @@ async def test_too_large_to_be_read_whole() -> None:
 
 
 async def test_large_body_waits_in_a_file(tmp_path: Path) -> None:
-    """Beyond a mebibyte the body is kept in a nameless file, can be sent twice, and is gone after close."""
+    """A body beyond a mebibyte is kept in an unnamed file, can be sent twice, and is deleted by close."""
     data = os.urandom(3 * 1024 * 1024 + 17)
     body = with_trailer(data, "x-amz-checksum-crc32", crc(data))
     headers = lengths(body, decoded=len(data), x_amz_trailer="x-amz-checksum-crc32")
@@ -391,7 +391,7 @@ class _Raw:
 
 
 def sent_by_boto3(endpoint: str, data: bytes, **parameters: Any) -> tuple[WireRequest, bytes]:
-    """What boto3 would put on the wire for a PutObject, without a network."""
+    """The request that boto3 would send for a PutObject, captured without a network."""
     seen: list[tuple[WireRequest, bytes]] = []
 
     def capture(request: AWSPreparedRequest, **_: Any) -> AWSResponse:
@@ -441,7 +441,7 @@ async def test_what_boto3_sends(endpoint: str, algorithm: str, size: int, tmp_pa
 
 
 async def test_spool_directory_that_is_gone(tmp_path: Path) -> None:
-    """When the spool directory cannot be used, the system's temporary directory is."""
+    """If the spool directory is unusable, the system's temporary directory is used."""
     data = bytes(2 * 1024 * 1024)
     body = with_trailer(data, "x-amz-checksum-crc32", crc(data))
     headers = lengths(body, decoded=len(data), x_amz_trailer="x-amz-checksum-crc32")

@@ -16,7 +16,7 @@ async def test_small_bodies_stay_in_memory(tmp_path: Path) -> None:
 
 
 async def test_disk_that_fails_halfway(tmp_path: Path) -> None:
-    """What was already written moves to the system's temporary directory when the spool disk takes no more."""
+    """When the spool disk fails, the bytes already written move to the system's temporary directory."""
     spool = Spool(SpoolPlace(tmp_path))
     await spool.write(b"a" * (MEMORY + 1))
     first = spool._file

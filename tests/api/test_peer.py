@@ -1,4 +1,4 @@
-"""Items, blobs and registrations for other nodes: what is answered, and what is refused, counted, and changes nothing."""
+"""Items, blobs and registrations for other nodes. Refused requests are counted and change nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECRET = "what the nodes of this fleet share"
 
 @dataclass
 class Reply:
-    """What came back; a body of files is read as it was sent."""
+    """An answer; a body of files is read when it is sent."""
 
     status: int
     headers: dict[str, str]
@@ -97,7 +97,7 @@ async def home(tmp_path: Path) -> AsyncIterator[Home]:
 
 
 def refused(reason: str) -> float:
-    """How many requests of nodes were refused for a reason."""
+    """The number of peer requests refused for a reason."""
     return REGISTRY.get_sample_value("larder_peer_refused_total", {"reason": reason}) or 0.0
 
 
@@ -125,7 +125,7 @@ async def test_what_is_larger_than_the_asker_takes(home: Home, warm: bool) -> No
 
 
 async def test_lookups(home: Home) -> None:
-    """Rule: a home says of items by index, and of blobs by digest, which it has."""
+    """Rule: a home answers look-ups of items by index, and of blobs by digest, with one bit each."""
     data = await home.shelf.dataset(bodies_of(20))
     await data.warm(range(0, 20, 3))
     there = np.isin(np.arange(20), range(0, 20, 3))
@@ -218,7 +218,7 @@ async def test_forged_calls(home: Home) -> None:
 
 
 async def test_a_strangers_body_is_not_waited_for(home: Home) -> None:
-    """Rule: a caller without the secret is refused by the head of its request, before its body takes memory or time."""
+    """Rule: a caller without the secret is refused from the request's head, before its body takes memory or time."""
     reply = await home.ask("blobs/lookup", bytes(32 * MOST_DIGESTS), secret="another one, long enough as well")
     assert (reply.status, home.bodies) == (403, 0)
     assert (await home.ask("blobs/lookup", bytes(32))).status == 200
@@ -226,7 +226,7 @@ async def test_a_strangers_body_is_not_waited_for(home: Home) -> None:
 
 
 async def test_tenants_stay_apart(home: Home) -> None:
-    """Rule: a node that asks for another tenant finds none of this one's datasets, by name or by id."""
+    """Rule: a request for another tenant finds none of this tenant's datasets, by name or by id."""
     data = await home.shelf.dataset(bodies_of(5))
     assert (await home.batch(data, [0], tenant="other")).status == 404
     path = f"datasets/{data.registration.content.id}"

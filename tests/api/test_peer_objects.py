@@ -1,4 +1,4 @@
-"""A home answers other nodes: as its own edge would, and only what they may ask."""
+"""A home's answers to other nodes: the same as its S3 edge's, for permitted requests only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEY = ObjectKey("default", "b", "a key/with+marks %20")
 
 @dataclass
 class Reply:
-    """What came back."""
+    """An answer."""
 
     status: int
     headers: dict[str, str]
@@ -109,7 +109,7 @@ def _of_files(message: MutableMapping[str, Any]) -> Reply:
 
 @pytest.fixture(params=["pieces", "at once"])
 async def home(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Home]:
-    """A home that has one object at its origin and nothing in its cache; by both ways of its server to send."""
+    """Returns a home with one object at its origin and an empty cache, for both of the server's ways to send."""
     async with benched(tmp_path / "cache") as bench:
         bench.origin.put("b", KEY.key, b"0123456789" * 10, [("x-amz-meta-a", "1")])
         yield Home(bench, files=request.param != "pieces", at_once=request.param == "at once")
@@ -156,7 +156,7 @@ async def test_it_says_what_its_cache_did(home: Home) -> None:
 
 
 async def test_an_evicted_object_is_told_from_a_new_one(home: Home) -> None:
-    """Rule: a miss of an object that had to make room is evicted, and explain foretells it."""
+    """Rule: a miss of an evicted object has the reason ``evicted``, and explain predicts it."""
     await home.ask()
     await home.bench.settle()
     store = home.bench.store
@@ -180,7 +180,7 @@ async def test_it_reads_the_clients_conditions_and_range(home: Home) -> None:
 
 
 async def test_what_only_a_head_has_asked_for_is_cold(home: Home) -> None:
-    """Rule: an object is partial if some of its bytes are in the cache, not if only its metadata is known."""
+    """Rule: an object counts as partial only if some of its bytes are cached; known metadata alone leaves it cold."""
     assert (await home.ask("HEAD")).headers["x-larder-cache"] == "MISS; reason=cold"
     assert (await home.ask()).headers["x-larder-cache"] == "MISS; reason=cold"
     large = ObjectKey("default", "b", "large")

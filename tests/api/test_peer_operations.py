@@ -1,4 +1,4 @@
-"""What nodes ask of each other for operators: only nodes may, and what makes no sense is refused."""
+"""Operations that nodes request from each other: only nodes may, and invalid requests are refused."""
 
 from __future__ import annotations
 

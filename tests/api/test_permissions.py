@@ -1,4 +1,4 @@
-"""What the gateway itself refuses: allow-lists and read-only keys."""
+"""Permissions that the gateway checks itself: allow-lists and read-only keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def allowed(
     read_only: bool = False,
     copy_source: bytes | None = None,
 ) -> bool:
-    """Whether a request of a key with this allow-list passes."""
+    """True if a request by a key with this allow-list passes."""
     principal = Principal("AK", "t", OriginIdentity("default", "OK"), allow, read_only)
     headers = [(b"x-amz-copy-source", copy_source)] if copy_source else []
     request, kept, names = resource_of(WireRequest(method, b"/", query.encode(), headers), frozenset())
@@ -51,7 +51,7 @@ def test_keys_outside_the_list_are_refused() -> None:
 
 
 def test_a_copy_needs_its_source_too() -> None:
-    """Otherwise a copy would read what a read may not."""
+    """The allow-list must cover the source too, or a copy would bypass it."""
     assert allowed("PUT", "b", "train/x", copy_source=b"/b/train/y?versionId=1")
     assert not allowed("PUT", "b", "train/x", copy_source=b"b/secret/y")
     assert not allowed("PUT", "b", "train/x", copy_source=b"%2Fb%2Fsecret%2Fy")
@@ -65,7 +65,7 @@ def test_a_copy_source_in_the_query_is_one() -> None:
 
 @pytest.mark.parametrize("source", [b"b/secret?/public", b"b/a/public?versionId=1&versionId=2", b"b/a/public?x=1"])
 def test_a_copy_source_that_stores_read_differently_is_refused(source: bytes) -> None:
-    """radosgw ends the key at the first "?", whatever follows."""
+    """radosgw ends the key at the first "?", so a source with anything but one ``versionId`` after it is refused."""
     assert allowed("PUT", "b", "a/public", allow=("b/*/public", "b/*?*"), copy_source=b"b/a/public?versionId=1")
     assert not allowed("PUT", "b", "a/public", allow=("b/*/public", "b/*?*"), copy_source=source)
 
@@ -129,6 +129,6 @@ def test_buckets_are_changed_only_by_who_may_touch_all_of_them() -> None:
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
 def test_read_only_keys_write_nothing(method: str) -> None:
-    """Whatever the method writes, and wherever."""
+    """A read-only key is refused every write, for any method and target."""
     assert not allowed(method, "b", "train/1", read_only=True)
     assert allowed("GET", "b", "train/1", read_only=True)

@@ -1,4 +1,4 @@
-"""A gateway that asks an object's home: what it says, what it believes, and what it does when the home gives no answer."""
+"""A gateway that relays a read to the object's home: the request, checks of the answer, and a home that does not answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOME, NEXT = (Node(name, f"http://{name}", 1, "default", NodeState.READY) for na
 
 @dataclass
 class Said:
-    """What another node answers; after ``pieces`` it breaks off if ``breaks``. All of them have arrived if ``arrived``."""
+    """Another node's answer; with ``breaks`` it breaks off after ``pieces``, with ``arrived`` all pieces have arrived."""
 
     status: int = 200
     fields: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Said:
         return whole if self.arrived and len(whole) == length else None
 
     async def next_chunk(self) -> bytes:
-        """What has arrived."""
+        """The next piece."""
         if self._left:
             return self._left.pop(0)
         if self.breaks:
@@ -74,11 +74,11 @@ class Said:
         return whole
 
     def release(self) -> None:
-        """It was read."""
+        """Mark the answer as ended after a complete read."""
         self.ended = True
 
     def abort(self) -> None:
-        """Nobody wants it."""
+        """Mark the answer as ended without a complete read."""
         self.ended = True
 
 
@@ -137,7 +137,7 @@ async def asking(tmp_path: Path) -> AsyncIterator[Asking]:
 
 
 async def content(answer: Answer) -> bytes:
-    """The whole body of an answer, which lets go of what it holds."""
+    """Read the whole body of an answer and release its resources."""
     if isinstance(answer.content, bytes):
         return answer.content
     if isinstance(answer.content, Body):
@@ -155,7 +155,7 @@ def good(pieces: Sequence[bytes] = (BODY,), *, arrived: bool = False, **more: st
 
 
 async def test_what_is_asked(asking: Asking) -> None:
-    """Rule: the home gets the client's request and identity, and none of the client's other headers."""
+    """Rule: the home gets the client's request and identity, and no other headers of the client."""
     asking.others.answers = [good()]
     answer = await asking.read(
         "GET", "x-amz-checksum-mode=ENABLED", range="bytes=0-9", cache_control="max-age=0, foo", x_larder_cache="HIT"
@@ -169,8 +169,8 @@ async def test_what_is_asked(asking: Asking) -> None:
 
 @pytest.mark.parametrize("name", ["k", ""], ids=["written", "rights"])
 async def test_what_the_fleet_has_not_heard_of_is_checked_by_the_home(asking: Asking, name: str) -> None:
-    """Rule: while this node owes an announcement of the object, or of the rights in its bucket, its home may have what was before
-    and has to check."""
+    """Rule: while this node has a pending announcement for the object, or for the rights in its bucket, its home may hold an
+    older state, so the request forces a check."""
     asking.bench.store.generations.owe([ObjectKey("default", "b", name)])
     asking.others.answers = [good()]
     await content(await asking.read())
@@ -188,7 +188,7 @@ async def test_what_is_answered(asking: Asking) -> None:
 
 
 async def test_a_body_that_arrived_with_its_head_is_passed_on_as_one_piece(asking: Asking) -> None:
-    """Rule: the home is let go of before the client is sent a body that is complete; its span is known like any other."""
+    """Rule: if the whole body has arrived, the connection to the home is released before the client is answered."""
     said = good(arrived=True)
     asking.others.answers = [said]
     answer = await asking.read()
@@ -310,7 +310,7 @@ async def test_a_body_that_cannot_be_completed(asking: Asking, more: dict[str, s
 
 
 async def test_what_changed_while_it_was_relayed_is_forgotten(asking: Asking) -> None:
-    """Rule: a node that completes a body and meets another object forgets it everywhere: its home may hold it still."""
+    """Rule: a node that finds a changed object while completing a body forgets it everywhere: the home may still hold it."""
     await asking.bench.read("k")
     await asking.bench.settle()
     said = good([BODY[:100]], ETag='"older"')

@@ -52,7 +52,7 @@ def test_a_change_while_the_file_is_read_is_not_overlooked(tmp_path: Path) -> No
     path.write_text("old")
 
     def read() -> Settings:
-        """Somebody writes the file just after it was read."""
+        """Read the file; it is overwritten right after the first read."""
         if path.read_text() == "old":
             path.write_text("newer")
         return settings("ANY")

@@ -38,5 +38,5 @@ async def sent(length: int, pieces: Sequence[bytes]) -> list[tuple[bytes, bool]]
 async def test_a_body_ends_with_its_last_byte(
     length: int, pieces: list[bytes], messages: list[tuple[bytes, bool]]
 ) -> None:
-    """Rule: a body of known length ends with the piece that completes it; any other one by a message of its own."""
+    """Rule: a body of known length ends with the piece that completes it; any other body ends with a separate message."""
     assert await sent(length, pieces) == messages

@@ -93,7 +93,7 @@ def _ask(port: int, address: str, told: Told) -> None:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """What a talkative gateway said while it was used and misused, with its origin there and gone."""
+    """Returns all output of a verbose gateway under valid and invalid requests, with its origin up and down."""
     home: Path = tmp_path_factory.mktemp("secrets")
     everything = Told()
     thread = OriginThread([User("OK", "tell-origin-secret", "tell-origin-token")])
@@ -126,7 +126,7 @@ def test_no_signature_is_told(told: Told) -> None:
 
 
 def test_what_remains_is_still_a_log(told: Told) -> None:
-    """Rule: redaction takes values, not lines: the requests are there with key, status and code."""
+    """Rule: redaction removes values, not lines: the requests are logged with key, status and code."""
     for word in (
         "REST.GET.OBJECT",
         "REST.PUT.OBJECT",

@@ -1,4 +1,4 @@
-"""Short-circuit reads: a real gateway passes files of resident items to readers of its machine, and every item comes right."""
+"""Short-circuit reads: a real gateway passes open files of resident items to readers on its machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def origin() -> Iterator[FakeOrigin]:
 
 @pytest.fixture(scope="module")
 def made(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Stock:
-    """A dataset; one of its items is empty."""
+    """Returns a dataset; one of its items is empty."""
     bodies = [*bytes_of(COUNT - 1, 5_000, "short"), b""]
     return stock(origin, tmp_path_factory.mktemp("stock"), "short", bodies)
 
@@ -65,14 +65,14 @@ def settings(origin: FakeOrigin, made: Stock, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="module")
 def serving(settings: Settings) -> Iterator[Running]:
-    """That gateway."""
+    """Returns the running gateway."""
     with gateway(settings, settings.cache.parent) as started:
         yield started
 
 
 @pytest.fixture
 def running(serving: Running, made: Stock) -> Running:
-    """That gateway, with all items in its cache."""
+    """Returns the running gateway, with all items in its cache."""
     warm(serving, made)
     return serving
 
@@ -85,7 +85,7 @@ def warm(running: Running, made: Stock) -> None:
 
 
 class Reading:
-    """A reader that has found the socket, and what it counts."""
+    """A reader that has found the socket, with its counters."""
 
     def __init__(
         self, running: Running, made: Stock, retry: larder.Retry | None = None, key: larder.Credentials = KEY
@@ -101,7 +101,7 @@ class Reading:
         assert self.connection.local is not None
 
     def look(self) -> None:
-        """Look for the socket now, and not again by itself."""
+        """Look for the socket once, and disable further automatic attempts."""
         assert self.reader.fleet is not None
         self.reader.fleet.refresh()
         self.reader.fleet._next_refresh = float("inf")
@@ -119,7 +119,7 @@ class Reading:
 
 
 def open_files() -> int:
-    """How many this process has open."""
+    """The number of open descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -133,14 +133,14 @@ def blobs_open_in(running: Running) -> list[str]:
 
 
 def when_sent(running: Running, child: OtherUser, before: float) -> None:
-    """Wait until the gateway has sent all files of an answer, of which its reader has read none."""
+    """Wait until the gateway has sent all files of an answer and the reader has read none of them."""
     child.steps.wait()
     name = "larder_batch_descriptors_total"
     wait_until(lambda: running.metric(name) - before == COUNT, 20.0, "sending the files")
 
 
 def blob(settings: Settings, made: Stock, index: int) -> Path:
-    """Where an item's bytes are in the cache."""
+    """The path of an item's blob in the cache."""
     name = made.rows[index].digest.hex()
     return settings.cache / "blobs" / name[:2] / name[2:]
 
@@ -219,7 +219,7 @@ def test_a_reader_that_can_take_few_files_gets_bytes(running: Running, made: Sto
 
 
 def test_files_that_do_not_fit_into_the_process(running: Running, made: Stock) -> None:
-    """Rule: when the kernel cannot install all of them, none is used or left open, and the items are requested as bytes."""
+    """Rule: if the kernel cannot install all files, none is used or left open, and the items are requested as bytes."""
 
     def read() -> tuple[Any, ...]:
         batch.acceptable = lambda: COUNT  # type: ignore[attr-defined]
@@ -235,7 +235,7 @@ def test_files_that_do_not_fit_into_the_process(running: Running, made: Stock) -
 
 
 def between(steps: Steps) -> None:
-    """In a reader: when files of an answer have come and none was read, let the test act, and go on."""
+    """In the reader's process: pause for the test once an answer's files have arrived, before the first is read."""
     fill = frames._filled
     told = []
 
@@ -269,7 +269,7 @@ def test_an_evicted_item_stays_readable_while_open(settings: Settings, running: 
 
 
 def test_items_that_left_the_cache_before_they_were_opened(settings: Settings, running: Running, made: Stock) -> None:
-    """Rule: an answer that has begun says which of its items are gone; they are requested again, and come as bytes."""
+    """Rule: an answer in progress reports items that were evicted; the reader requests them again and gets them as bytes."""
 
     def read() -> tuple[dict[str, int], int, int]:
         reading = Reading(running, made)
@@ -300,7 +300,7 @@ def test_a_damaged_blob_is_never_delivered(settings: Settings, running: Running,
 
 
 def test_a_reader_that_is_killed_leaves_nothing_open(running: Running, made: Stock) -> None:
-    """Rule: the gateway has closed the files of an answer while its reader still holds them, and when the reader is gone."""
+    """Rule: the gateway closes the files of an answer once they are sent, whether the reader still holds them or is dead."""
     before = len(blobs_open_in(running))
 
     def read(steps: Steps) -> None:

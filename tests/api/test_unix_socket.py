@@ -1,4 +1,4 @@
-"""The unix socket of a real gateway: clients of its machine find it, and use TCP where it is not usable."""
+"""The unix socket of a real gateway: clients on its machine find it, and use TCP if it is unusable."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def made(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Stock:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Where the gateway listens besides its port."""
+    """Returns the path of the gateway's unix socket."""
     return str(tmp_path_factory.mktemp("socket") / "gateway.sock")
 
 

@@ -81,7 +81,7 @@ def mixed(origin: FakeOrigin, running: Running, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture
 def cold(origin: FakeOrigin, running: Running, tmp_path: Path, request: pytest.FixtureRequest) -> Stock:
-    """Twenty items that nobody has read."""
+    """Returns twenty items that were never read."""
     name = "cold-" + hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
     made = stock(origin, tmp_path, name, bytes_of(20, 30_000, name))
     made.register(running)
@@ -112,7 +112,7 @@ def test_the_index_form_has_an_exact_length_and_its_records_add_up(running: Runn
 
 
 def test_how_long_batches_take_is_counted(running: Running, cold: Stock) -> None:
-    """Rule: a valid batch is timed by its mode, to the end of its answer; a refused one is not."""
+    """Rule: a valid batch is timed to the end of its answer, under its mode; a refused one is not."""
     before = running.metric("larder_batch_seconds_count", mode="exact")
     assert cold.ask(running, [0, 1]).status == 200
     assert cold.ask(running, [10**6]).status == 400
@@ -167,7 +167,7 @@ def test_an_empty_request_has_an_empty_answer(running: Running, mixed: Stock, qu
 
 
 def test_directives_come_with_every_answer(running: Running, mixed: Stock, cold: Stock) -> None:
-    """Rule: each answer has the mode, the fullest chunk (or none without rotation), and the plan's version."""
+    """Rule: each answer has the mode, the fullest chunk if chunks rotate, and the plan's version."""
     for reply in (
         mixed.ask(running, [1]),
         cold.ask(running, [1]),

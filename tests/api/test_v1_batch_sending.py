@@ -1,4 +1,4 @@
-"""Answers on their way out: whichever message cannot be sent, and whenever the request is cancelled, nothing stays open."""
+"""Sending of batch answers: no failed message and no cancellation leaves a resource open."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def data(shelf: Shelf) -> Data:
 
 
 class Out:
-    """Where an answer goes; it breaks at message number ``breaks``, and says how many there were."""
+    """Receives an answer's messages, counts them, and fails at message number ``breaks``."""
 
     def __init__(self, breaks: int = -1, failure: type[BaseException] = ClientGone) -> None:
         self.count = 0
@@ -82,7 +82,7 @@ class Out:
 
 
 class _Nobody:
-    """No other worker, and nobody who follows requests."""
+    """A node without other workers and without followers of requests."""
 
     async def tell(self, node: str, report: dict[str, int]) -> None:
         """Hear nothing."""
@@ -93,7 +93,7 @@ class _Nobody:
 
 
 def _nothing_counted() -> BatchAccounting:
-    """The accounting of a node that nobody looks at."""
+    """Accounting whose results no test reads."""
     rates = TenantRates(_Nobody(), "worker", lambda: 0.0)
     live = LiveRequests(None)  # type: ignore[arg-type]  # there are no followers
     return BatchAccounting(Accounting("node", AccessLog(""), TrafficTally(lambda: 0.0), live, rates))
@@ -132,7 +132,7 @@ async def settle(data: Data) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_every_message_may_fail(data: Data, way: str) -> None:
-    """Rule: a client that is gone at the n-th message, for every n: the files are closed, the room for them is given back."""
+    """Rule: if the client disconnects at any message, the files are closed and their room is released."""
     indices, query, accept = WAYS[way]
     room = data.shelf.batches._room.left
     whole = Out()
@@ -272,7 +272,7 @@ async def test_an_item_that_grew_since_it_was_first_asked_for_has_the_length_it_
 
 
 async def test_a_stream_that_is_cut_breaks_the_answer(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: after an item's header has been sent there is no other way to say that its bytes will not come."""
+    """Rule: a failure after an item's header was sent breaks the connection; the format has no other way to report it."""
     monkeypatch.setattr(items, "LARGEST_IN_MEMORY", 50_000)
     none = await data.shelf.dataset(equal_bodies(1, SIZE, "cut"), "none")
     out = Out()
@@ -312,5 +312,5 @@ def test_runs_cover_what_was_asked_for_and_nothing_else(wanted: list[int], longe
     ],
 )
 def test_names_of_members_get_only_a_plain_suffix(key: str, suffix: str) -> None:
-    """Rule: an archive's member names have only a plain suffix of the key, so that none leaves its folder."""
+    """Rule: member names of an archive get only a plain suffix of the key, so that none leaves its folder."""
     assert suffix_of(key) == suffix

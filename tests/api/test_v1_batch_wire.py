@@ -1,4 +1,4 @@
-"""The records of batch answers: the gateway's encoders make what the client's golden vectors hold."""
+"""Records of batch answers: the gateway's encoders produce the client's golden vectors."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_dataset_is_registered_shown_and_removed(running: Running, name: str, 
 
 
 def test_every_worker_knows_it(running: Running, name: str, tmp_path: Path) -> None:
-    """Rule: every worker serves a dataset at once after one registers it, and forgets it within seconds of its removal."""
+    """Rule: every worker serves a dataset as soon as one has registered it, and forgets it within seconds of its removal."""
     register(running, name, file_of(tmp_path, rows_of(3, seed=1)))
     for _ in range(12):  # connections of their own, which the kernel spreads over the workers
         assert show(running, name).status == 200
@@ -174,7 +174,7 @@ def test_a_long_page_is_whole(running: Running, name: str, tmp_path: Path) -> No
     ],
 )
 def test_wrong_parameters_of_a_listing(running: Running, query: str, said: str) -> None:
-    """Rule: a parameter that is unknown or out of bounds is refused by its name, without a word from inside the gateway."""
+    """Rule: an unknown or out-of-bounds parameter is refused with its name; the message shows no internals."""
     reply = ask(running, "GET", f"/v1/datasets/x/items{query}")
     assert (reply.status, reply.code) == (400, "InvalidRequest")
     assert said in reply.json["detail"]
@@ -198,7 +198,7 @@ def test_wrong_parameters_of_a_registration(running: Running, name: str, query: 
 
 @pytest.mark.parametrize("bad", ["ab" * 32, "AB" * 32, "a%20b", "%C3%A4", "x" * 129, "a%0Ab", "a%00b", "a:b", "~"])
 def test_illegal_names(running: Running, tmp_path: Path, bad: str) -> None:
-    """Rule: a name that is no name is refused when registering, and unknown otherwise."""
+    """Rule: an invalid name is refused at registration and unknown elsewhere."""
     reply = register(running, bad, file_of(tmp_path, rows_of(1)))
     assert (reply.status, reply.code) == (400, "InvalidRequest")
     assert "1 to 128 characters" in reply.json["detail"]
@@ -278,13 +278,13 @@ def signed(running: Running, method: str, path: str, body: bytes = b"", key: Key
 
 
 def source(running: Running, name: str, body: object, key: Key = GWA) -> Reply:
-    """Register what lies at the origin."""
+    """Register a digest file stored at the origin."""
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     return ask(running, "PUT", f"/v1/datasets/{name}", text, key, {"content-type": "application/json; charset=utf-8"})
 
 
 def test_a_file_at_the_origin(running: Running, origin: FakeOrigin, name: str, tmp_path: Path) -> None:
-    """Rule: a digest file that lies at the origin is read there, with the caller's own identity."""
+    """Rule: a digest file at the origin is read with the caller's own identity."""
     rows = rows_of(6, seed=4)
     origin.put("lists", "path with ü/d.parquet", file_of(tmp_path, rows))
     reply = source(running, name, {"source": "s3://lists/path with ü/d.parquet"}, GWB)
@@ -456,7 +456,7 @@ def test_a_body_that_was_not_signed(running: Running, name: str, tmp_path: Path)
 
 
 def test_presigned_addresses(running: Running) -> None:
-    """Rule: under /-/v1 requests are signed in the header; an address that works by itself is not accepted."""
+    """Rule: requests under /-/v1 are signed in the header; presigned addresses are refused."""
     client = running.client()
     url = client.generate_presigned_url("get_object", Params={"Bucket": "-", "Key": "v1/datasets"})
     reply = send(running, "GET", url.removeprefix(f"{running.endpoint}/-"), b"", {})

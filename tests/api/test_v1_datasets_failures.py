@@ -39,12 +39,12 @@ def assert_reads(running: Running) -> None:
 
 
 def drafts(cache: Path) -> list[Path]:
-    """What is not complete."""
+    """Incomplete registrations."""
     return list((cache / "datasets" / "tmp").iterdir())
 
 
 def test_a_full_disk(origin: FakeOrigin, file: bytes, tmp_path: Path) -> None:
-    """Rule: on a full disk registering is refused with 503, known datasets stay, and S3 goes on."""
+    """Rule: on a full disk registering gets 503, known datasets stay, and S3 reads continue."""
     with mounted(tmp_path / "small", "size=24m") as small:
         settings = Settings(origin.endpoint, small / "cache")
         with gateway(settings, tmp_path / "home", isolated=True) as running:
@@ -73,7 +73,7 @@ def test_a_disk_that_is_filled_by_the_dataset(origin: FakeOrigin, file: bytes, t
 
 
 def test_a_read_only_disk(origin: FakeOrigin, file: bytes, tmp_path: Path) -> None:
-    """Rule: a gateway that starts on a disk that cannot be written knows its datasets; it registers and removes none."""
+    """Rule: a gateway that starts on a read-only disk serves its datasets, and registers and removes none."""
     with mounted(tmp_path / "small", "size=24m") as small:
         settings = Settings(origin.endpoint, small / "cache")
         with gateway(settings, tmp_path / "home") as running:
@@ -138,7 +138,7 @@ def half_sent(running: Running, name: str, file: bytes) -> socket.socket:
 
 
 def test_a_client_that_leaves(origin: FakeOrigin, file: bytes, tmp_path: Path) -> None:
-    """Rule: an upload that breaks off registers nothing, leaves no file, and is no internal error."""
+    """Rule: an upload that breaks off registers nothing, leaves no file, and causes no internal error."""
     settings = Settings(origin.endpoint, tmp_path / "cache")
     with gateway(settings, tmp_path / "home") as running:
         with half_sent(running, "d", file * 4):

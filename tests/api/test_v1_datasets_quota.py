@@ -1,4 +1,4 @@
-"""What bounds and protects registrations, over HTTP: the quota of a tenant, and names that hold the id of a dataset."""
+"""Quota of a tenant's registrations, and content names, over HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.v1 import ask, register
 
 @pytest.fixture(scope="module")
 def origin() -> Iterator[FakeOrigin]:
-    """An origin that nobody asks for anything."""
+    """Returns an origin that receives no requests."""
     with OriginThread() as started:
         yield started
 

@@ -85,10 +85,10 @@ def test_it_is_described(running: Running) -> None:
 
 
 def test_a_node_that_is_alone_answers_no_other(running: Running) -> None:
-    """Rule: without a secret there is no address for other nodes."""
+    """Rule: without a secret a node has no addresses for other nodes."""
     assert ask(running, "GET", "/peer/v1/blobs/00", key=None).status == 404
 
 
 def test_nothing_is_wrong_with_it(running: Running) -> None:
-    """Rule: to be alone is no problem."""
+    """Rule: a node without a fleet reports no problem."""
     wait_until(lambda: ask(running, "GET", "/readyz", key=None).json["problems"] == {}, 60, "no problems")

@@ -1,4 +1,4 @@
-"""The ring's keys of a dataset's items: what they are, and who gets them."""
+"""Ring keys of a dataset's items: format and access."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIGESTS = [bytes([number]) * 3 + bytes(range(100, 129)) for number in range(ITEM
 
 @pytest.fixture(scope="module")
 def origin() -> Iterator[FakeOrigin]:
-    """A store, which nobody asks."""
+    """Returns an origin that receives no requests."""
     with OriginThread() as store:
         yield store
 
@@ -54,7 +54,7 @@ EXPECTED = [int.from_bytes(digest[:8], "little") for digest in DIGESTS]
 
 
 def test_keys_are_the_beginnings_of_the_digests(running: Running) -> None:
-    """Rule: eight bytes for each item, in order, little-endian, from ``start`` on; at the end there are none."""
+    """Rule: an item's key is the first eight bytes of its digest, little-endian; keys come in order from ``start`` on."""
     whole = ask(running, "GET", "/v1/datasets/things/homes")
     assert (whole.status, whole.headers["content-type"]) == (200, "application/octet-stream")
     assert keys_of(whole.body) == EXPECTED

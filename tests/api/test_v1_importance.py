@@ -1,4 +1,4 @@
-"""PUT /-/v1/jobs/{job}/importance of a real gateway of two workers, and what the cache makes of it (SHADE, Algorithm 1)."""
+"""PUT /-/v1/jobs/{job}/importance of a real gateway of two workers, and its effect on the cache (SHADE, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Training:
 def train(
     origin: FakeOrigin, running: Running, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Training]:
-    """A registered job; it is gone afterwards."""
+    """Returns a registered job; removes it after the test."""
     name = re.sub("[^A-Za-z0-9._-]", "-", request.node.name)[-100:]
     yield training(running, origin, tmp_path_factory.mktemp("stock"), name)
     ask(running, "DELETE", f"/v1/jobs/{name}")
@@ -111,7 +111,7 @@ def train(
 
 @pytest.fixture
 def alone(origin: FakeOrigin, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Training]:
-    """A job on a gateway of its own: nothing that went before has any of its space."""
+    """Returns a job on a separate gateway, whose cache holds nothing of other tests."""
     with gateway(settings(origin, tmp_path), tmp_path) as started:
         yield training(started, origin, tmp_path / "stock", request.node.name)
 
@@ -125,8 +125,8 @@ def training(running: Running, origin: FakeOrigin, home: Path, name: str) -> Tra
 
 
 def test_a_full_pool_keeps_what_is_important(alone: Training, origin: FakeOrigin) -> None:
-    """Rule: while there is room all enters; then only what is at least as important as the least, which leaves; what nobody
-    scored does not displace anything."""
+    """Rule: while there is room every item enters; then an item enters only if it is at least as important as the least important
+    one, which leaves. An item without a score displaces none."""
     alone.rank(Part(scores={index: (index + 1) / 16 for index in range(80)}))
     assert planned(alone.running, alone.stock)["granted"] == FIT * 10_000
     alone.read(range(FIT))
@@ -199,7 +199,7 @@ def test_an_operator_sees_which_tenths_are_read(train: Training) -> None:
 
 
 def test_a_job_that_ends_takes_its_scores_along(train: Training) -> None:
-    """Rule: when the last job with scores is gone, the dataset is no longer kept by importance."""
+    """Rule: after the last job with scores is removed, the dataset is no longer kept by importance."""
     train.rank(Part(scores={1: 1.0}))
     join(train.running, f"{train.job}-2", train.stock)
     assert ask(train.running, "DELETE", f"/v1/jobs/{train.job}").status == 204
@@ -283,7 +283,7 @@ def test_a_body_that_breaks_off_changes_nothing(train: Training) -> None:
 
 
 def test_what_the_scores_are_about_must_be_known(train: Training, origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: the dataset is the job's, named by its id, and registered; there is no other parameter."""
+    """Rule: the dataset must be the job's, given by its id, and registered; no other parameter is accepted."""
     running, part = train.running, Part().body
     other = stock(origin, tmp_path, f"{train.job}-other", bytes_of(ITEMS, 100, train.job))
     other.register(running)

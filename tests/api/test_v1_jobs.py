@@ -1,4 +1,4 @@
-"""/-/v1/jobs and /-/v1/plan of a real gateway: what jobs say, what they hear, and every way in which words are refused."""
+"""/-/v1/jobs and /-/v1/plan of a real gateway: registrations, heartbeats, directives, refusals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def running(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def stocks(origin: FakeOrigin, running: Running, tmp_path_factory: pytest.TempPathFactory) -> list[Stock]:
-    """Datasets of 100 items, none of which fits: reading a digest file takes long, so tests share them."""
+    """Returns datasets of 100 items, none of which fits; tests share them, because reading a digest file takes long."""
     home = tmp_path_factory.mktemp("stocks")
     made = [stock(origin, home, f"data-{number}", bytes_of(100, ITEM, number)) for number in range(3)]
     for one in made:
@@ -78,14 +78,14 @@ class Data:
 
 @pytest.fixture
 def data(running: Running, stocks: list[Stock], request: pytest.FixtureRequest) -> Iterator[Data]:
-    """A job of the first dataset, to be registered; it is gone afterwards."""
+    """Returns an unregistered job of the first dataset; removes it after the test."""
     made = Data(stocks[0], re.sub("[^A-Za-z0-9._-]", "-", request.node.name)[-120:])
     yield made
     ask(running, "DELETE", f"/v1/jobs/{made.job}")
 
 
 def post(running: Running, path: str, body: Any, key: Key = GWA) -> Reply:
-    """A request with a JSON body; bytes are sent as they are."""
+    """POST a JSON body; bytes are sent unchanged."""
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     return ask(running, "POST", path, text, key)
 
@@ -117,13 +117,13 @@ def heartbeat(running: Running, data: Data, key: Key = GWA, **others: Any) -> Re
 
 
 def planned(running: Running, data: Data) -> dict[str, Any]:
-    """What the plan says of a dataset; empty while it says nothing."""
+    """The plan's entry of a dataset; empty without one."""
     found: dict[str, Any] = ask(running, "GET", "/v1/plan").json["datasets"].get(data.stock.id, {})
     return found
 
 
 def complete(running: Running, data: Data) -> list[int]:
-    """The chunks that are loaded, as far as the worker that answers has heard."""
+    """The loaded chunks, in the answering worker's copy of the plan."""
     found: list[int] = planned(running, data).get("chunks", {}).get("complete", [])
     return found
 
@@ -406,7 +406,7 @@ def test_other_tenants_jobs_are_unknown(running: Running, data: Data) -> None:
 
 
 def test_a_name_with_another_dataset_is_a_conflict(running: Running, data: Data, stocks: list[Stock]) -> None:
-    """Rule: a job's name belongs to one dataset while the job exists; the refusal has a remedy."""
+    """Rule: a job's name is bound to one dataset while the job exists; the refusal has a remedy."""
     register(running, data)
     reply = post(running, "/v1/jobs", job(data, dataset=stocks[1].name))
     assert (reply.status, reply.code) == (409, "JobConflict")
@@ -459,10 +459,10 @@ class Elsewhere:
         return JobRecord("t", "j", "1" * 64, "name", 1, 1, 1, "auto", "default", "key", 1, 1, "auto")
 
     def dataset(self, dataset: str) -> None:
-        """Nothing is planned yet."""
+        """Return no plan yet."""
 
     def job(self, tenant: str, job: str) -> None:
-        """Nothing is planned yet."""
+        """Return no plan yet."""
 
     async def advise(self, record: JobRecord, said: Heartbeat) -> None:
         """The job has no pipeline."""

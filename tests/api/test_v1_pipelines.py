@@ -61,7 +61,7 @@ class Job:
 
 @pytest.fixture
 def job(running: Running, dataset: Stock, request: pytest.FixtureRequest) -> Iterator[Job]:
-    """A job, to be registered; it is gone afterwards."""
+    """Returns an unregistered job; removes it after the test."""
     made = Job(dataset, re.sub("[^A-Za-z0-9._-]", "-", request.node.name)[-120:])
     yield made
     ask(running, "DELETE", f"/v1/jobs/{made.name}")
@@ -80,7 +80,7 @@ def heartbeat(running: Running, job: Job, **others: Any) -> Reply:
 
 
 def test_a_rank_that_reports_its_pipeline_is_told_its_workers(running: Running, job: Job) -> None:
-    """Rule: each rank has its own workers; a report of another number changes nothing; without a report there is no directive."""
+    """Rule: each rank has its own number of workers; a report with another number changes nothing; no report, no directive."""
     register(running, job)
 
     def report(rank: int, seconds: float, workers: int) -> int | None:

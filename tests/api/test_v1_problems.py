@@ -1,4 +1,4 @@
-"""Errors of /-/v1 that are nobody's to read."""
+"""Errors of /-/v1 show no internals."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _Asked(RequestModel):
     ],
 )
 def test_a_refused_field_is_described_in_words(sent: dict[str, str], said: str) -> None:
-    """Rule: neither regular expressions nor a library's names for things reach the user."""
+    """Rule: a message has neither regular expressions nor a library's internal terms."""
     with pytest.raises(ValidationError) as raised:
         _Asked.model_validate(sent)
     assert problem_of(invalid_request(raised.value.errors())).detail == said

@@ -85,7 +85,7 @@ def put(
 
 
 def stored(reply: Reply) -> list[str]:
-    """What became of each element."""
+    """The outcome of each element."""
     assert reply.status == 200, reply.body
     return list(reply.json["results"])
 
@@ -116,7 +116,7 @@ def statuses(reply: Reply, indices: Sequence[int]) -> dict[int, int]:
 
 
 def test_what_is_put_is_read(running: Running, shared: Stock, mark: str) -> None:
-    """Rule: a result is there for every worker once its PUT is answered; the others of a request are said to be missing."""
+    """Rule: every worker serves a result once its PUT is answered; a read lists the missing ones."""
     elements = {index: b"element %d" % index * 100 for index in (3, 0, 29)}
     assert stored(put(running, shared, mark, elements)) == ["stored"] * 3
     for _ in range(8):  # connections go to either worker
@@ -247,7 +247,7 @@ def test_a_put_says_whether_it_replaces_by_one(running: Running, shared: Stock, 
 
 
 def test_the_address_must_have_a_fingerprint_and_a_known_dataset(running: Running, shared: Stock) -> None:
-    """Rule: a fingerprint has 64 hex digits; an unknown dataset has to be registered again."""
+    """Rule: a fingerprint must have 64 hex digits; a request for an unknown dataset asks to register it again."""
     assert get(running, shared, "xyz", [1]).code == "InvalidRequest"
     assert ask(running, "POST", f"/v1/datasets/{'0' * 64}/results/{MARK}/batch", packed([1])).code == "UnknownDataset"
     assert ask(running, "DELETE", f"/v1/datasets/{shared.id}/results/{MARK}").code == "MethodNotAllowed"
@@ -321,8 +321,8 @@ def test_results_survive_a_kill(origin: FakeOrigin, tmp_path: Path, mark: str) -
 
 
 def test_other_places_are_other_results(origin: FakeOrigin, running: Running, tmp_path: Path, mark: str) -> None:
-    """Rule: a registration with equal items in other places has results of its own, as functions see an item's key; the same one
-    again has those that are there."""
+    """Rule: a registration of equal items under other keys has separate results, because functions see an item's key; registering
+    the same places again finds the existing results."""
     bodies = bytes_of(3, 100, "moved")
     here, there = (stock(origin, tmp_path / name, name, bodies) for name in ("here", "there"))
     assert here.id == there.id
