@@ -18,15 +18,15 @@ _SURE = 10
 
 
 class Balancer:
-    """Listens on a port of its own.
+    """A load balancer on a new port.
 
     Args:
         ports: where the gateways listen.
 
     Attributes:
-        ready: by port, the status of its last answer to a poll; 0 without one.
-        underway: by port, how many connections were passed on to it and have not ended.
-        refused: connections that a gateway which counted as ready did not take.
+        ready: by port, the status of the last answer to a poll; 0 without an answer.
+        underway: by port, the number of open connections to the gateway.
+        refused: the number of connections refused by a gateway that counted as ready.
     """
 
     def __init__(self, ports: Sequence[int]) -> None:
@@ -59,7 +59,7 @@ class Balancer:
             thread.join()
 
     def left(self, running: Running) -> bool:
-        """Whether a gateway said that it drains, each of its workers in all likelihood, and has nothing under way any more."""
+        """True if a gateway has reported draining often enough to include all of its workers, and has no open connections."""
         with self._lock:
             return self._draining[running.port] >= _SURE and self.underway[running.port] == 0
 

@@ -57,11 +57,11 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Leave, whatever is still to come."""
+        """Close the connection, even in the middle of an answer."""
         self.connection.close()
 
     def send(self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b"") -> None:
-        """Send a request; ``path`` is on the wire as it is here, its query included."""
+        """Send a request; ``path``, with its query, goes unchanged on the wire."""
         address = f"{self._address.scheme}://{self._address.netloc}{path}"
         request = AWSRequest(method, address, headers={"Host": self._address.netloc, **(headers or {})}, data=body)
         if self._credentials is not None:
@@ -73,7 +73,7 @@ class Client:
         return self.connection.getresponse()
 
     def answer(self) -> Got:
-        """The whole answer, or what came of it."""
+        """The whole answer; status 0 if the connection fails before the head."""
         try:
             return finish(self.begin())
         except (http.client.HTTPException, ConnectionError):
@@ -105,7 +105,7 @@ def finish(response: http.client.HTTPResponse, before: bytes = b"") -> Got:
 
 
 def get(running: Running, path: str, key: str = "GWA", secret: str = "gateway-secret-a", **headers: str) -> Got:
-    """Read an object through a connection of its own."""
+    """Read an object through a new connection."""
     with Client(running.endpoint, key, secret) as client:
         return client.get(path, **headers)
 
@@ -122,7 +122,7 @@ def workers_of(running: Running) -> list[int]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, waited for or not."""
+    """True if a process has ended, reaped or not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -11,6 +11,6 @@ from tests.scenarios.world import Origin
 
 @pytest.fixture(scope="module")
 def origin() -> Iterator[Origin]:
-    """An origin for the stories of one module; each story has keys of its own."""
+    """An origin for all scenarios of a module; each uses its own keys."""
     with Origin() as origin:
         yield origin

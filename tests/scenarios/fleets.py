@@ -20,25 +20,25 @@ from tests.scenarios.world import eventually
 
 
 def share(stock: Stock, nodes: Sequence[str], of: Collection[str]) -> int:
-    """How many items some nodes are home of, plus how many of their objects; all nodes have the same capacity."""
+    """The number of items, plus the number of objects, whose home is one of some nodes; all nodes have the same capacity."""
     ring = Ring(dict.fromkeys(nodes, 1))
     keys = [key for row in stock.rows for key in (item_key(row.digest), path_key(row.bucket, row.key))]
     return sum(ring.ranked(key, 1)[0] in of for key in keys)
 
 
 def doubted(gateways: Sequence[Running]) -> set[str]:
-    """The nodes of which a gateway has ever said that they do not answer. On a slow machine a living one may be among them, and
-    what it is home of may then be read once more."""
+    """The nodes that a gateway has ever logged as not answering. On a slow machine a live node may be among them, and its keys
+    may then be read once more."""
     return {name for running in gateways for name in re.findall(r"node (\S+) did not answer", running.log.read_text())}
 
 
 @dataclass
 class Load:
-    """What clients in threads did until now.
+    """Progress of clients in threads.
 
     Attributes:
-        done: how many reads each of them has finished.
-        failures: of all of them.
+        done: the number of finished reads of each client.
+        failures: the failures of all clients.
     """
 
     done: dict[str, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ Reading = Callable[[int], object]
 
 @contextmanager
 def reading(clients: Mapping[str, Reading]) -> Iterator[Load]:
-    """Clients that read, each in a thread of its own, until the end of the block; failures are the test's, and end a client."""
+    """Run clients that read, each in a thread, until the block ends; a failure ends its client, and fails the test."""
     load, over = Load(dict.fromkeys(clients, 0)), threading.Event()
 
     def run(name: str, read: Reading) -> None:

@@ -1,7 +1,7 @@
-"""A gateway that reports what its event loop asks of one directory: ``python -m tests.scenarios.loop_guard serve ...``.
+"""A gateway that reports the file calls of its event loop in one directory: ``python -m tests.scenarios.loop_guard serve ...``.
 
-A call on a disk that hangs does not return, so the loop must make none. Python's audit events (PEP 578) show most of them; the
-others are wrapped. ``GUARDED`` names the directory, ``GUARD_REPORT`` the file that the stacks are written to.
+A call on a hung disk does not return, so the loop must make none. Python's audit events (PEP 578) show most calls; the
+others are wrapped. ``GUARDED`` names the directory, ``GUARD_REPORT`` the file for the stacks.
 """
 
 from __future__ import annotations

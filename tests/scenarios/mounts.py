@@ -25,7 +25,7 @@ def mounted(path: Path, *options: str) -> Iterator[Path]:
 
 @contextmanager
 def filled(path: Path) -> Iterator[None]:
-    """A file system without one free byte, because somebody else wrote a large file."""
+    """Fill a file system to the last byte with a foreign file, until the block ends."""
     ballast = path / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:

@@ -13,7 +13,7 @@ _PIECE = 1 << 16
 
 
 class Proxy:
-    """Listens on a port of its own, which stays the same, and passes on what comes to ``target``, a port of this machine."""
+    """A TCP proxy on a fixed port that forwards connections to ``target``, another port of this machine."""
 
     def __init__(self, target: int = 0) -> None:
         self._target = target
@@ -25,7 +25,7 @@ class Proxy:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that the proxy listens on."""
         return self._listener.port
 
     @property
@@ -41,7 +41,7 @@ class Proxy:
         self._listener.stop()
 
     def lead_to(self, target: int, *, drop: bool = True) -> None:
-        """Lead to another port from now on; who is connected is disconnected, or stays connected to the old one."""
+        """Forward new connections to another port; existing ones are dropped, or stay connected to the old port."""
         self._target = target
         if drop:
             self._listener.drop()

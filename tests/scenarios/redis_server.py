@@ -63,7 +63,7 @@ class RedisServer:
         return paused(self._process.pid)
 
     def ask(self, *command: str) -> Any:
-        """What it answers to one command."""
+        """Send one command and return the answer."""
         with redis.Redis(port=self.port, decode_responses=True) as client:
             return client.execute_command(*command)
 
@@ -73,7 +73,7 @@ class RedisServer:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let it want a password that nobody has, also of those who are connected."""
+        """Require an unknown password and disconnect all clients, until the block ends."""
         with redis.Redis(port=self.port, single_connection_client=True) as client:
             client.config_set("requirepass", "a password that nobody has")
             for kind in ("normal", "pubsub"):
@@ -89,13 +89,13 @@ class RedisServer:
         wait_until(lambda: "master_link_status:up" in self._replication(), SOON, "the replica's first copy")
 
     def caught_up(self, other: RedisServer) -> bool:
-        """Whether this replica has everything that was written at the other before this call."""
+        """Wait until this replica has every write made at the other before this call."""
         other.ask("SET", "replicated", token := str(time.monotonic_ns()))
         wait_until(lambda: self.ask("GET", "replicated") == token, SOON, "the replica's agreement")
         return True
 
     def promote(self) -> None:
-        """Follow nobody any more."""
+        """Stop replicating and become a primary."""
         self.ask("REPLICAOF", "NO", "ONE")
 
     def _replication(self) -> str:

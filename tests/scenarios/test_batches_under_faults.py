@@ -1,4 +1,4 @@
-"""Batches while things go wrong: origin, gateway, disk and clients fail, and every item still comes right, exactly once."""
+"""Batches under faults: origin, gateway, disk and clients fail, and every item is still delivered correctly, exactly once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def assert_right(made: Stock, fetched: Fetched, wanted: list[int] | None = None)
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Where a test's gateway lives."""
+    """The directory of the test's gateway."""
     return tmp_path / "home"
 
 
@@ -204,7 +204,7 @@ def read_only(path: Path) -> Iterator[None]:
 def test_the_disk_turns_read_only_while_batches_run(
     origin: Origin, tmp_path: Path, home: Path, request: pytest.FixtureRequest
 ) -> None:
-    """What is cached is served from it, what is not passes through; writable again, items are kept again."""
+    """A read-only disk still serves cached items; others pass through. Once it is writable, items are stored again."""
     made = stock(origin.s3, tmp_path, named(request), bytes_of(40, 30_000, "read-only"))
     settings = Settings(origin.endpoint, tmp_path / "cache")
     with gateway(settings, home) as running:
@@ -242,7 +242,7 @@ def test_the_cache_directory_is_deleted_while_batches_run(
 def test_a_gateway_that_is_told_to_stop_finishes_its_batches(
     origin: Origin, tmp_path: Path, home: Path, request: pytest.FixtureRequest
 ) -> None:
-    """SIGTERM lets a batch that has begun come to its end."""
+    """After SIGTERM a batch in progress is completed."""
     made = stock(origin.s3, tmp_path, named(request), bytes_of(10, 30_000, "drained"))
     with gateway(Settings(origin.endpoint, tmp_path / "cache"), home) as running:
         made.register(running)
@@ -271,7 +271,7 @@ def _refuses(running: Running) -> bool:
 def test_two_workers_read_a_cold_item_once(
     origin: Origin, tmp_path: Path, home: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The workers of a node take turns at the origin: one read serves both, and each sees what the other stored."""
+    """The workers of a node read a cold item from the origin once, and each serves it."""
     made = stock(origin.s3, tmp_path, named(request), bytes_of(12, 100_000, "workers"))
     with gateway(Settings(origin.endpoint, tmp_path / "cache", workers=2), home) as running:
         made.register(running)

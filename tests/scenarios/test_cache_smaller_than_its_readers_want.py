@@ -43,7 +43,7 @@ def running(settings: Settings, tmp_path_factory) -> Iterator[Running]:
 
 
 class SlowClient(Client):
-    """A client that takes no more than it reads: the kernel buffers little for it."""
+    """A client with a small receive buffer, so that the kernel accepts little more than it reads."""
 
     def __init__(self, endpoint: str) -> None:
         super().__init__(endpoint)
@@ -81,7 +81,7 @@ def test_evicted_while_it_is_read(running, origin, settings, size):
 
 
 def test_a_scan_larger_than_the_cache(running, origin, settings):
-    """Whatever is read, blobs and fills under way never take more than the capacity, and every body is right."""
+    """Blobs and fills in progress never exceed the capacity, and every body is correct."""
     bodies = {f"/scan/{number}": content(700 * KIB + number, number) for number in range(100)}
     for path, body in bodies.items():
         origin.put(path, body)
@@ -105,7 +105,7 @@ def test_a_scan_larger_than_the_cache(running, origin, settings):
 
 
 def test_a_scan_through_two_workers(tmp_path, origin):
-    """The capacity is the node's: what the index holds never exceeds it, nor do the files when no fill is under way."""
+    """The capacity applies to the node: the index never exceeds it, nor do the files once all fills have ended."""
     settings = Settings(origin.endpoint, tmp_path / "cache", capacity="4MB", block_size="64KiB", workers=2)
     bodies = {f"/two/{number}": content(60 * KIB, ("two", number)) for number in range(160)}
     for path, body in bodies.items():

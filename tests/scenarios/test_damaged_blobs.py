@@ -65,7 +65,7 @@ def settings(origin: Origin, tmp_path_factory) -> Settings:
 
 @pytest.fixture(scope="module")
 def running(settings: Settings, tmp_path_factory) -> Iterator[Running]:
-    """The gateway of the stories in which it goes on running."""
+    """Returns the gateway of the scenarios without a restart."""
     with gateway(settings, tmp_path_factory.mktemp("home")) as running:
         yield running
 
@@ -95,7 +95,7 @@ def assert_healed(running: Running, path: str, body: bytes, before: float) -> No
 @SIZES
 @DAMAGES
 def test_damaged_while_running(running, origin, settings, damage: Callable[[Path], None], size):
-    """A blob whose file is not what it was is not served: the next read is right, and fetches it again."""
+    """A blob whose file was changed is not served: the next read is correct, and fetches it again."""
     path = f"/bucket/{damage.__name__}-{size}"
     body = cached(running, origin, path, size)
     # A hit may come before the index has the block; of a file that it does not know, nobody counts that it is missing.

@@ -1,4 +1,4 @@
-"""The cache disk fills up, turns read-only, or vanishes. No read and no write fails, and the cache comes back by itself."""
+"""The cache disk fills up, turns read-only, or vanishes. No read or write fails, and the cache recovers without a restart."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def assert_readable(running: Running, bodies: dict[str, bytes]) -> None:
 
 
 def assert_writable(running: Running, path: str, seed: object) -> None:
-    """An object can be written, and the next read gives what was written."""
+    """Write an object and assert that the next read returns it."""
     body = content(50 * KIB, seed)
     with Client(running.endpoint) as client:
         assert client.put(path, body).status == 200
@@ -97,7 +97,7 @@ def test_started_on_a_full_disk(tmp_path, origin):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_disk_turns_read_only(tmp_path, origin, workers):
-    """Reads and writes go on without the disk; mounted writable again, what it held is served, except what was overwritten."""
+    """Reads and writes bypass a read-only disk; once it is writable, its objects are served again, except overwritten ones."""
     settings = Settings(origin.endpoint, tmp_path / "cache", workers=workers)
     bodies = objects(origin, f"ro-{workers}")
     old, kept = f"/ro-{workers}/0", f"/ro-{workers}/1"
@@ -121,7 +121,7 @@ def test_the_disk_turns_read_only(tmp_path, origin, workers):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_cache_directory_is_deleted(tmp_path, origin, workers):
-    """Deleting the directory under a running gateway loses what was cached and nothing else."""
+    """Deleting the directory under a running gateway loses the cached objects and nothing else."""
     settings = Settings(origin.endpoint, tmp_path / "cache", workers=workers)
     bodies = objects(origin, f"deleted-{workers}")
     path = f"/deleted-{workers}/1"

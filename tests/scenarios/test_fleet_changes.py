@@ -22,7 +22,7 @@ QUICK = {"heartbeat": "200ms", "expire": "2s"}
 
 @pytest.fixture(scope="module")
 def redis() -> Iterator[RedisServer]:
-    """What the gateways of all stories share, each with a zone of its own."""
+    """Returns the Redis that all scenarios share; each uses its own zone."""
     with RedisServer() as server:
         yield server
 
@@ -45,7 +45,7 @@ def clients(gateways: list[Running], made: Stock) -> dict[str, Reading]:
 
 
 def state(names: tuple[str, ...]) -> dict[str, str]:
-    """All of these ready, and nobody else."""
+    """The state in which exactly these nodes are ready."""
     return dict.fromkeys(names, "READY")
 
 
@@ -70,8 +70,8 @@ def test_a_gateway_joins_under_load(origin, redis, tmp_path):
 
 @pytest.mark.parametrize("how", ["drained", "killed"])
 def test_a_gateway_goes_under_load(origin, redis, tmp_path, how):
-    """Rule: when a gateway is stopped or killed, no client of another one sees an error, nor does boto3 behind a load
-    balancer; and nothing is read again but, at most once, what it was home of."""
+    """Rule: when a gateway is stopped or killed, no client of another gateway sees an error, nor does boto3 behind a load
+    balancer; only keys whose home it was are read again, at most once."""
     table = {**QUICK, "zone": how}
     with fleet(origin.endpoint, redis.url, 3, tmp_path, fleet=table) as three, Proxy(three[2].port) as balancer:
         made = warmed(origin, three, tmp_path, how)

@@ -1,4 +1,4 @@
-"""Clocks that are five minutes apart, either way: what a fleet agrees on does not depend on them."""
+"""Nodes whose clocks differ by five minutes, either way, form a working fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training job on a fleet whose leader dies, or whose Redis forgets everything: chunks in use stay, and the job goes on."""
+"""A training job on a fleet whose leader dies, or whose Redis is emptied: chunks in use stay, and the job continues."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Trainer:
         return int(reply.status)
 
     def plan(self) -> dict[str, Any]:
-        """What the gateway says of the dataset, after a heartbeat."""
+        """Send a heartbeat and return the dataset's entry in the gateway's plan."""
         self.beat()
         reply = ask(self.running, "GET", "/v1/plan")
         found: dict[str, Any] = reply.json["datasets"].get(self.data.id, {}) if reply.status == 200 else {}
@@ -96,13 +96,13 @@ class World:
     home: Path
 
     def kept(self, chunk: int, *nodes: int) -> bool:
-        """Whether every item of a chunk is on the disk of one of these nodes."""
+        """True if every item of a chunk is on the disk of one of these nodes."""
         digests = [self.trainer.data.rows[index].digest.hex() for index in self.trainer.items(chunk)]
         homes = [self.home / f"node-{number}" / "cache" / "blobs" for number in nodes]
         return all(any((home / digest[:2] / digest[2:]).exists() for home in homes) for digest in digests)
 
     def leaders(self) -> list[int]:
-        """Which nodes say that they lead."""
+        """The nodes that report leading."""
         return [number for number, node in enumerate(self.nodes) if node.metric("larder_manager_leading")]
 
 
@@ -120,7 +120,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_leader_that_is_killed_is_replaced(world: World) -> None:
-    """Rule: when the node that leads is killed -9, another leads within the lease, and the rotation goes on."""
+    """Rule: when the leading node is killed -9, another takes over within the lease, and the rotation continues."""
     eventually(world.leaders, lambda found: len(found) == 1, "one leader")
     (leader,) = world.leaders()
     other = 1 - leader
@@ -139,7 +139,7 @@ def test_a_leader_that_is_killed_is_replaced(world: World) -> None:
 
 @pytest.mark.parametrize("mood", ["killed", "flushed"])
 def test_a_redis_that_loses_everything_takes_no_chunk_that_is_in_use(world: World, mood: str) -> None:
-    """Rule: while Redis is lost the job reads on as before; when it is back, empty, the job registers again and goes on."""
+    """Rule: while Redis is lost the job reads on; when Redis returns empty, the job registers again and continues."""
     trainer = world.trainer
     trainer.train()
     before = trainer.plan()

@@ -1,4 +1,4 @@
-"""Redis in all its moods, under a fleet: reads go on on the last known ring, writes are seen, and nobody is forgotten."""
+"""Redis failure modes under a fleet: reads use the last known ring, writes are seen, and no node is dropped."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ WARM, COLD = 40, 10
 
 @dataclass
 class Redis:
-    """What the gateways take for one Redis: an address that leads to a server, or to the one that has taken over."""
+    """The Redis that the gateways see: one address that leads to a server, or to its replacement after a failover."""
 
     link: Proxy
     server: RedisServer
 
     @property
     def url(self) -> str:
-        """The address that gateways are given."""
+        """The address in the gateways' settings."""
         return f"redis://127.0.0.1:{self.link.port}"
 
     @contextmanager
     def killed(self) -> Iterator[None]:
-        """It is killed, and comes back empty."""
+        """Kill the server; start it again, empty, when the block ends."""
         self.server.kill()
         try:
             yield
@@ -45,7 +45,7 @@ class Redis:
             self.server.start()
 
     def paused(self) -> AbstractContextManager[None]:
-        """It stands still."""
+        """Pause the server."""
         return self.server.paused()
 
     def slow(self) -> AbstractContextManager[None]:
@@ -57,13 +57,13 @@ class Redis:
         return self.server.locked()
 
     def flushed(self) -> AbstractContextManager[None]:
-        """It forgets everything."""
+        """Flush the server."""
         self.server.flush()
         return nullcontext()
 
     @contextmanager
     def failed_over(self) -> Iterator[None]:
-        """It is killed, and its replica takes over at the same address."""
+        """Kill the server; its replica takes over at the same address."""
         replica, failed = RedisServer(), self.server
         replica.start()
         replica.follow(failed)
@@ -102,7 +102,7 @@ def whole(two: list[Running]) -> list[Running]:
 
 
 def await_whole(gateways: list[Running]) -> None:
-    """Wait until everybody sees everybody, and hears of writes."""
+    """Wait until every node sees all others and receives announcements of writes."""
     wait_for_fleet(gateways, WHOLE)
     for running in gateways:
         eventually(lambda running=running: get(running, "/-/readyz").body, lambda body: b'"redis"' not in body, "Redis")
@@ -133,8 +133,8 @@ def data(origin: Origin, two: list[Running], tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("mood", MOODS)
 def test_reads_go_on(whole, origin, redis, data, mood):
-    """Rule: whatever Redis does, batches and objects come, right and without an error, through every gateway; what the fleet
-    has is not read again, and what it does not have is read once for all of them."""
+    """Rule: under every Redis failure, all gateways deliver batches and objects correctly and without errors; cached ones are not
+    read again, and others are read once for the whole fleet."""
     first = WARM + COLD * MOODS.index(mood)
     cold = range(first, first + COLD)
     before = origin.count("GET", "/data/redis/")
@@ -189,8 +189,8 @@ def job_of(data: Stock, name: str) -> bytes:
 
 @pytest.mark.parametrize("mood", LOST)
 def test_jobs_wait_for_redis(whole, redis, data, mood):
-    """Rule: with Redis out of reach whatever concerns jobs is answered 503 with a time to come back, at every gateway, and soon
-    after Redis is back it is answered."""
+    """Rule: while Redis is unreachable, every gateway answers requests about jobs with 503 and Retry-After; soon after it is
+    back, they succeed."""
     with mood_of(redis, mood):
         await_lost(whole)
         for running in whole:
@@ -232,7 +232,7 @@ def test_jobs_are_kept_in_a_failover(whole, redis, data):
 
 
 def test_jobs_of_an_emptied_redis_are_unknown(whole, redis, data):
-    """Rule: a heartbeat of a job that Redis has forgotten is answered 404 UnknownJob; registered again, the job goes on."""
+    """Rule: a heartbeat of a job that Redis has lost gets 404 UnknownJob; once registered again, the job continues."""
     assert ask(whole[0], "POST", "/v1/jobs", job_of(data, "forgotten")).status == 201
     redis.server.flush()
     beat = {"rank": 0, "epoch": 0, "upcoming": [], "epoch_left": 0, "phases": {}}
@@ -243,7 +243,7 @@ def test_jobs_of_an_emptied_redis_are_unknown(whole, redis, data):
 
 
 def until_told_again(redis: Redis, gateways: list[Running]) -> list[dict[str, str]]:
-    """What the gateways say of their fleet until both have told Redis again that they are there."""
+    """The fleets that the gateways report until both have registered in Redis again."""
     seen: list[dict[str, str]] = []
 
     def told() -> bool:

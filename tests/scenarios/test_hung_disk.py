@@ -1,4 +1,4 @@
-"""The cache disk, or its index, stops answering. Health checks, reads and writes go on, and the cache comes back by itself."""
+"""The cache disk, or its index, hangs. Health checks, reads and writes continue, and the cache recovers without a restart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.scenarios.world import KIB, MIB, Origin, content, eventually
 from tests.v1 import ask
 
 BOUND = 30.0
-"""Seconds that a request may take while the disk hangs: what the store waits for a disk, with room for a busy machine."""
+"""Seconds that a request may take while the disk hangs: the store's time limit for the disk, with room for a busy machine."""
 SIZES = (9 * KIB, 110 * KIB, 3 * MIB)
 
 
@@ -73,7 +73,7 @@ def timed_put(client: Client, path: str, body: bytes) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_disk_that_hangs(tmp_path: Path, origin: Origin, workers: int) -> None:
-    """The loop goes on, reads and writes are done at the origin, and what was overwritten meanwhile is never served again."""
+    """The event loop does not block, reads and writes use the origin, and bytes overwritten meanwhile are never served again."""
     bucket = f"hung-{workers}"
     bodies = objects(origin, bucket)
     cold = {f"/{bucket}/cold-{n}": origin.put(f"/{bucket}/cold-{n}", content(200 * KIB, n)) for n in range(6)}
@@ -102,7 +102,7 @@ def test_a_disk_that_hangs(tmp_path: Path, origin: Origin, workers: int) -> None
 
 
 def test_a_disk_that_hangs_under_load(tmp_path: Path, origin: Origin) -> None:
-    """Cold reads that are under way when the disk hangs are completed from the origin, or broken; none waits for the disk."""
+    """Cold reads in progress when the disk hangs are completed from the origin, or broken; none waits for the disk."""
     bodies = {f"/load/{n}": origin.put(f"/load/{n}", content(3 * MIB, ("load", n))) for n in range(24)}
     done: list[tuple[str, bool, float]] = []
     with block_device(tmp_path / "disk") as disk:
@@ -128,7 +128,7 @@ def test_a_disk_that_hangs_under_load(tmp_path: Path, origin: Origin) -> None:
 
 
 def test_an_index_that_is_locked(tmp_path: Path, origin: Origin) -> None:
-    """Writes wait for the lock once, for a short time; then the disk is given up until the lock is gone."""
+    """Writes wait for the lock once, for a short time; then the disk is bypassed until the lock is released."""
     settings = Settings(origin.endpoint, tmp_path / "cache")
     bodies = objects(origin, "locked")
     with gateway(settings, tmp_path / "home") as running, Client(running.endpoint) as client:

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of whatever a gateway does. Afterwards nothing short is served, and index and disk agree."""
+"""kill -9 at any moment. Afterwards no truncated object is served, and index and disk agree."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def assert_sound(running: Running, cache: Path, bodies: dict[str, bytes]) -> Non
 
 
 def test_killed_in_the_middle_of_fills(tmp_path, origin):
-    """What was half fetched is gone after the restart, what was whole is still there, and so is nothing else."""
+    """After the restart the cache has exactly the objects that were complete; partial fills are gone."""
     settings = Settings(origin.endpoint, tmp_path / "cache")
     bodies = objects(origin, "fills", [300 * KIB, 400 * KIB, 5 * MIB // 2])
     whole = {"/fills/whole": origin.put("/fills/whole", content(200 * KIB, "whole"))}
@@ -79,7 +79,7 @@ def test_killed_in_the_middle_of_fills(tmp_path, origin):
 
 
 def test_killed_in_the_middle_of_evictions(tmp_path, origin):
-    """A cache that evicts all the time is killed at a random moment; nothing of it is wrong afterwards."""
+    """A constantly evicting cache that is killed at a random moment is consistent afterwards."""
     settings = Settings(origin.endpoint, tmp_path / "cache", capacity="2MB", block_size="64KiB")
     bodies = objects(origin, "evictions", [50 * KIB] * 100)
     with doomed(settings, tmp_path / "home") as running, Client(running.endpoint) as client:
@@ -156,7 +156,7 @@ def keeper_of(cache: Path) -> int:
 
 
 def test_memory_of_a_killed_gateway_whose_cache_is_gone(tmp_path, origin):
-    """Rule: the table of a killed gateway is freed by another one's start, once its cache directory is gone."""
+    """Rule: after a killed gateway's cache directory is deleted, the next start of any gateway frees its table."""
     settings = Settings(origin.endpoint, tmp_path / "cache")
     with doomed(settings, tmp_path / "home") as running:
         kill(running.process.pid)

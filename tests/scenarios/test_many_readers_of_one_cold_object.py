@@ -1,4 +1,4 @@
-"""A hundred readers want an object that nobody has read yet; some leave, and sometimes the origin breaks off."""
+"""A hundred concurrent readers of a cold object; some leave, and sometimes the origin breaks off."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def running(settings: Settings, tmp_path_factory) -> Iterator[Running]:
 
 
 class Crowd:
-    """Readers of one object who have all begun, and none of whom is done."""
+    """Readers of one object; all have sent their request, and none has finished."""
 
     def __init__(self, running: Running, path: str, count: int = READERS) -> None:
         self._stack = ExitStack()
@@ -50,7 +50,7 @@ class Crowd:
         self._had = [response.read(size) for response in self._begun]
 
     def finish(self) -> Iterator[Got]:
-        """What each of them got in the end."""
+        """The final answer of each reader."""
         for response, had in zip(self._begun, self._had, strict=True):
             yield finish(response, had)
 
@@ -70,7 +70,7 @@ def test_a_hundred_readers_make_one_origin_read(running, origin, size):
 
 
 def test_readers_wait_together_for_the_first_byte(running, origin):
-    """Those who come before the origin has answered at all wait for the one request that is under way."""
+    """Readers that arrive before the origin's answer wait for the one request in progress."""
     path = "/bucket/slow-to-begin"
     body = origin.put(path, content(110 * KIB, path))
     hang = origin.hang(path)
@@ -87,7 +87,7 @@ def test_readers_wait_together_for_the_first_byte(running, origin):
 
 @SIZES
 def test_the_first_reader_leaves_half_way(running, origin, size):
-    """A read from the origin belongs to the gateway: it goes on for the others when the client that caused it leaves."""
+    """A read from the origin belongs to the gateway: it continues for the others when the client that caused it leaves."""
     path = f"/bucket/left-{size}"
     body = origin.put(path, content(size, path))
     hang = origin.hang(path, after=size // 2)
@@ -103,7 +103,7 @@ def test_the_first_reader_leaves_half_way(running, origin, size):
 
 
 def test_the_only_reader_leaves_half_way(running, origin):
-    """What nobody waits for any more is read to its end all the same, so that the next reader has it."""
+    """A fill whose only reader has left is read to its end, so that the next reader hits."""
     path = "/bucket/abandoned"
     body = origin.put(path, content(3 * MIB, path))
     hang = origin.hang(path, after=MIB + 5)
@@ -137,7 +137,7 @@ def test_the_origin_breaks_off_once(running, origin, size):
 
 @SIZES
 def test_the_origin_breaks_off_for_good(running, origin, settings, size):
-    """Nobody takes a part for the whole, nothing short is kept, and when the origin works again the object is read right."""
+    """No client takes a part for the whole, no partial object is kept, and once the origin works the object is read correctly."""
     path = f"/bucket/cut-{size}"
     body = origin.put(path, content(size, path))
     origin.inject(DieAfter(path=path, method="GET", size=size // 2, times=1000))

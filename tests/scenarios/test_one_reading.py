@@ -1,4 +1,4 @@
-"""What was verified is what the origin does. It is a real radosgw, which folds header names and decodes in its own way."""
+"""The origin performs exactly the verified request. It is a real radosgw, which folds header names and decodes differently."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ P = ClientSigner("GWP", "gateway-secret-p")
 
 @pytest.fixture(scope="module")
 def running(radosgw: Radosgw, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Tenants A and B with origin keys of their own, and P, who has A's but may touch only what is under p/."""
+    """Returns a gateway with tenants A and B, each with its own origin key, and P, who uses A's key but is limited to p/."""
     limited = {"access_key_id": "GWP", "secret_access_key": "gateway-secret-p", "allow": ["*/p/**"], **_ROLE}
     settings = Settings(
         radosgw.endpoint, tmp_path_factory.mktemp("cache"), credentials=(*credentials("a", "b"), limited)
@@ -37,7 +37,7 @@ def running(radosgw: Radosgw, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @dataclass
 class Target:
-    """A bucket of A with two versions of ``p/k`` and of ``q/secret``, and what the origin says of it."""
+    """A bucket of A with two versions each of ``p/k`` and ``q/secret``, and its state at the origin."""
 
     running: Running
     owner: Any
@@ -48,7 +48,7 @@ class Target:
         return f"{self.running.endpoint}/{self.bucket}/{rest}"
 
     def send(self, request: WireRequest, *more: tuple[bytes, bytes], body: bytes = b"") -> tuple[int, bytes]:
-        """Status and body of an answer; ``more`` are headers that nobody signed."""
+        """Status and body of an answer; ``more`` are unsigned headers."""
         port = urlsplit(self.running.endpoint).port
         connection = http.client.HTTPConnection("127.0.0.1", port or 0, timeout=60)
         connection.connect()
@@ -95,7 +95,7 @@ def target(running: Running, radosgw: Radosgw) -> Target:
 
 
 def put(signer: ClientSigner, target: Target, header: bytes, value: str) -> tuple[int, bytes]:
-    """A signed PUT of ``p/k``, with one header that nobody signed."""
+    """A signed PUT of ``p/k``, with one unsigned header."""
     return target.send(signer.header("PUT", target.url("p/k")), (header, value.format(target.bucket).encode()))
 
 

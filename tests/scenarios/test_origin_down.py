@@ -124,7 +124,7 @@ def test_a_client_that_insists_never_gets_stale_bytes(running, origin):
 
 
 def test_writes_are_refused_and_forget_what_they_may_have_changed(running, origin):
-    """A write that could not be sent is refused; what was cached of the object is not trusted any more."""
+    """A write that could not be sent is refused, and the cached object is not trusted afterwards."""
     cached(running, origin, "/fresh/written")
     with origin.away(), Client(running.endpoint) as client:
         assert_refused(client.put("/fresh/written", b"new"))

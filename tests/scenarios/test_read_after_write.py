@@ -1,4 +1,4 @@
-"""A write through one worker is what every worker gives to the next reader."""
+"""After a write through one worker, every worker serves the new object to the next reader."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def workers(running: Running) -> Iterator[list[Client]]:
 
 
 def read_everywhere(workers: list[Client], path: str) -> list[Got]:
-    """What each worker gives."""
+    """Read the object through each worker."""
     return [client.get(path) for client in workers]
 
 
@@ -89,7 +89,7 @@ def test_put(workers, origin):
 
 
 def test_a_node_alone_announces_nothing(workers, origin, running):
-    """The workers of a node share its generations: with an embedded Redis, which no other node has, nobody need be told."""
+    """Workers of a node share its generations, so with an embedded Redis, which no other node uses, nothing is announced."""
     warm(workers, origin, "/bucket/alone")
     new = content(1000, "alone")
     assert workers[1].put("/bucket/alone", new).status == 200
@@ -98,7 +98,7 @@ def test_a_node_alone_announces_nothing(workers, origin, running):
 
 
 def test_create_after_not_found(workers, origin):
-    """That an object was missing is not remembered: created, it is there for everybody."""
+    """A missing object is not cached as missing: once created, every worker serves it."""
     origin.put("/bucket/other", b"makes the bucket")
     assert_gone_everywhere(workers, "/bucket/created")
     new = content(1000, "created")
@@ -107,7 +107,7 @@ def test_create_after_not_found(workers, origin):
 
 
 def test_delete(workers, origin):
-    """A deleted object is gone at every worker."""
+    """A deleted object gets 404 at every worker."""
     warm(workers, origin, "/bucket/delete")
     assert workers[0].ask("DELETE", "/bucket/delete").status == 204
     assert_gone_everywhere(workers[::-1], "/bucket/delete")
@@ -123,7 +123,7 @@ def test_copy_onto_a_cached_object(workers, origin):
 
 
 def test_copy_that_fails_in_its_body(workers, origin):
-    """A copy that answers 200 and then an error leaves the old object, and the client hears of the error."""
+    """A copy that answers 200 and then an error leaves the old object, and the client gets the error."""
     old = warm(workers, origin, "/bucket/uncopied")
     warm(workers, origin, "/bucket/source")
     origin.inject(ErrorIn200(method="PUT", path="/bucket/uncopied"))
@@ -143,7 +143,7 @@ def test_multipart_completion(workers, origin):
 
 
 def test_multipart_completion_that_fails_in_its_body(workers, origin):
-    """A completion that answers 200 with an error leaves the old object; completed again, the new one is there."""
+    """A completion that answers 200 with an error leaves the old object; a second, successful one makes the new one visible."""
     path = "/bucket/uncompleted"
     old = warm(workers, origin, path)
     upload, document, new = upload_parts(workers[0], path)
@@ -156,7 +156,7 @@ def test_multipart_completion_that_fails_in_its_body(workers, origin):
 
 
 def test_batch_delete(workers, origin):
-    """Every key of a batch is gone at every worker, and no other."""
+    """A batch delete removes exactly its keys at every worker."""
     warm(workers, origin, "/bucket/batch-1")
     warm(workers, origin, "/bucket/batch-2")
     warm(workers, origin, "/bucket/batch-3")
@@ -168,7 +168,7 @@ def test_batch_delete(workers, origin):
 
 
 def test_a_write_that_is_refused(workers, origin):
-    """A refused write leaves the object as it was."""
+    """A refused write leaves the object unchanged."""
     old = warm(workers, origin, "/bucket/refused")
     origin.inject(Refuse(method="PUT", path="/bucket/refused", status=403, code="AccessDenied"))
     assert workers[0].put("/bucket/refused", b"new").status == 403
@@ -176,7 +176,7 @@ def test_a_write_that_is_refused(workers, origin):
 
 
 def test_a_write_whose_answer_is_lost(workers, origin):
-    """When the origin breaks off instead of answering, it may have accepted the write: what it has now is what is read."""
+    """An origin that breaks off without an answer may have accepted the write, so the next read asks it."""
     path = "/bucket/unanswered"
     warm(workers, origin, path)
     origin.inject(DieBeforeHeaders(method="PUT", path=path, times=5))

@@ -1,4 +1,4 @@
-"""What ranges of a large object cost at the origin, counted in bytes. The origin is a real radosgw; two workers answer."""
+"""Bytes read from the origin for ranges of a large object. The origin is a real radosgw; the gateway has two workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Large:
     bucket: str
 
     def read(self, start: int, stop: int, **headers: str) -> Got:
-        """A range of it, over a connection of its own, so that either worker may answer."""
+        """Read a range over a new connection, so that either worker may answer."""
         with Client(self.running.endpoint) as client:
             got = client.ask("GET", f"/{self.bucket}/large", {"Range": f"bytes={start}-{stop - 1}", **headers})
         assert (got.status, got.body) == (206, BODY[start:stop])
@@ -53,7 +53,7 @@ class Large:
 
 @pytest.fixture
 def large(running: Running, radosgw: Radosgw) -> Large:
-    """It is in a bucket of its own."""
+    """Returns a large object in a new bucket."""
     owner = s3_client(radosgw.endpoint, "origin-key-a", "origin-secret-a")
     bucket = f"large-{uuid.uuid4().hex[:8]}"
     owner.create_bucket(Bucket=bucket)
@@ -79,7 +79,7 @@ def test_a_sequential_scan(large: Large) -> None:
 
 
 def test_small_ranges_of_a_block_that_either_worker_has_stored(large: Large) -> None:
-    """Rule: none is read alone, also not by a worker that knew the object before another one stored the block."""
+    """Rule: no range of a stored block is read alone, not even by a worker that knew the object before its sibling stored it."""
     last = SIZE - BLOCK
     for start in range(last, last + 24 * RANGE, 3 * RANGE):
         large.read(start, start + RANGE)

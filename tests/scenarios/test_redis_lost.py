@@ -1,4 +1,4 @@
-"""Redis is killed, paused and started again. Reads go on, and nobody gets what has been overwritten."""
+"""Redis is killed, paused and restarted. Reads continue, and no reader gets overwritten bytes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def whole(pair: tuple[Running, Running]) -> tuple[Running, Running]:
 
 
 def await_healthy(running: Running) -> None:
-    """Wait until the gateway hears of the fleet's writes (again)."""
+    """Wait until the gateway receives the fleet's announcements of writes."""
     eventually(lambda: get(running, "/-/readyz").body, lambda body: b'"redis"' not in body, "the invalidation channel")
 
 
@@ -88,7 +88,7 @@ def lost(redis: RedisServer, how: str) -> Iterator[None]:
 
 
 def test_a_write_through_one_gateway_is_seen_by_the_other_at_once(whole, origin):
-    """When a write is acknowledged, no gateway of the fleet serves the old bytes any more, on any verb of writing."""
+    """Once a write of any method is acknowledged, no gateway of the fleet serves the old bytes."""
     one, other = whole
     body = cached(one, origin, "/fleet/object")
     assert get(other, "/fleet/object").body == body
@@ -112,7 +112,7 @@ def test_with_redis_whole_nothing_is_checked(whole, origin):
 
 @pytest.mark.parametrize("loss", ["killed", "paused"])
 def test_with_redis_lost_every_path_read_is_checked_with_the_origin(whole, origin, redis, loss):
-    """Reads go on and cost one HEAD each, except what is immutable; with Redis back they cost nothing again."""
+    """Without Redis each read of a mutable object costs one HEAD; with Redis back, reads cost none again."""
     running, _ = whole
     path = f"/lost/{loss}"
     body = cached(running, origin, path)
@@ -134,7 +134,7 @@ def test_with_redis_lost_every_path_read_is_checked_with_the_origin(whole, origi
 
 @pytest.mark.parametrize("loss", ["killed", "paused"])
 def test_a_write_while_redis_is_lost_is_seen_through_the_other_gateway(whole, origin, redis, loss):
-    """A gateway that cannot be told asks instead: as soon as the write is acknowledged, and after Redis is back."""
+    """A gateway that cannot receive announcements checks instead: from the acknowledgement on, and after Redis is back."""
     one, other = whole
     path = f"/unheard/{loss}"
     cached(one, origin, path)
@@ -151,7 +151,7 @@ def test_a_write_while_redis_is_lost_is_seen_through_the_other_gateway(whole, or
 
 @pytest.mark.parametrize("loss", ["killed", "paused"])
 def test_a_write_just_after_redis_was_lost_is_seen_through_the_other_gateway(whole, origin, redis, loss):
-    """A write is not acknowledged before the others are bound to have noticed that they hear nothing."""
+    """A write is not acknowledged before the other gateways must have noticed the silence."""
     one, other = whole
     path = f"/just-lost/{loss}"
     cached(other, origin, path)
@@ -163,7 +163,7 @@ def test_a_write_just_after_redis_was_lost_is_seen_through_the_other_gateway(who
 
 @pytest.mark.parametrize("loss", ["killed", "paused"])
 def test_a_write_during_a_loss_that_nobody_noticed_is_seen_afterwards(whole, origin, redis, loss):
-    """What was overwritten during a gap is not trusted after it, even if nobody read it in between."""
+    """Objects overwritten during a gap are checked after it, even if they were not read during the gap."""
     one, other = whole
     path = f"/gap/{loss}"
     cached(other, origin, path)
@@ -199,7 +199,7 @@ def test_started_without_redis(tmp_path, origin):
 
 
 def test_a_write_while_a_gateway_was_stopped_is_seen_through_it(whole, origin, redis, tmp_path):
-    """A gateway that starts on the cache of its last run asks before it serves: nobody told it what was written meanwhile."""
+    """A gateway that starts on the cache of its last run checks with the origin first, because it has missed writes meanwhile."""
     one, _ = whole
     settings = Settings(origin.endpoint, tmp_path / "cache", extra=redis.toml)
     with gateway(settings, tmp_path / "home") as stopped:
@@ -215,7 +215,7 @@ def test_a_write_while_a_gateway_was_stopped_is_seen_through_it(whole, origin, r
 
 
 def test_the_embedded_redis_is_killed(tmp_path, origin):
-    """It is started again; meanwhile reads hit as before, and writes through one worker are seen through the other."""
+    """A killed embedded Redis is restarted; meanwhile reads hit, and writes through one worker are seen through the other."""
     settings = Settings(origin.endpoint, tmp_path / "cache", workers=2)
     origin.put("/embedded/object", content(KIB, "old"))
     with gateway(settings, tmp_path / "home") as running, client_of_each_worker(running) as clients:

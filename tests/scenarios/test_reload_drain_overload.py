@@ -28,7 +28,7 @@ class Reloaded:
         self.running.config.write_text(replace(self._settings, **changes).toml())
 
     def reloads(self, result: str) -> float:
-        """How often a changed file was ``loaded`` or ``refused``."""
+        """The number of changed files that were ``loaded`` or ``refused``."""
         return self.running.metric("larder_config_reloads_total", result=result)
 
     def spoil(self, text: str) -> None:
@@ -76,7 +76,7 @@ def test_a_rule_stops_caching_what_is_cached_already(reloaded, origin):
 
 
 def test_a_rule_shortens_the_freshness_of_what_is_cached(reloaded, origin):
-    """A new freshness holds for what was cached under the old one."""
+    """A new freshness applies to objects cached under the old one."""
     origin.put("/fresh/object", b"old")
     get(reloaded.running, "/fresh/object")
     origin.put("/fresh/object", b"changed behind the gateway")
@@ -106,7 +106,7 @@ def test_a_credential_is_added_changed_and_removed(reloaded, origin):
 
 
 def test_a_connection_that_is_open_does_not_outlive_its_credential(reloaded, origin):
-    """Every request is judged by the credentials of its time, not of its connection's."""
+    """Every request is checked against the current credentials, not those from when its connection was opened."""
     origin.put("/keys/object", b"body")
     reloaded.become(credentials=(*reloaded._settings.credentials, second("one")))
     with Client(reloaded.running.endpoint, "GWB", "one") as client:
@@ -121,7 +121,7 @@ def test_a_connection_that_is_open_does_not_outlive_its_credential(reloaded, ori
     ids=["no-toml", "wrong-type", "typo", "empty"],
 )
 def test_a_broken_file_keeps_the_last_good_one(reloaded, origin, text):
-    """What is wrong is logged and changes nothing; the next good file is used."""
+    """An invalid file is logged and changes nothing; the next valid file is used."""
     origin.put("/broken/object", b"body")
     reloaded.become(credentials=(*reloaded._settings.credentials, second("good")))
     eventually(
@@ -151,7 +151,7 @@ def test_every_worker_reloads(tmp_path, origin):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_download_in_flight_outlives_sigterm(tmp_path, origin, workers):
-    """After SIGTERM no new connection is taken, what has begun is finished, and the exit status says that all went well."""
+    """After SIGTERM no new connection is accepted, downloads in progress are finished, and the exit status is 0."""
     body = origin.put("/drain/object", content(4 * MIB, "drain"))
     hang = origin.hang("/drain/object", after=2 * MIB)
     settings = Settings(origin.endpoint, tmp_path / "cache", workers=workers)
@@ -187,7 +187,7 @@ def test_a_download_that_takes_too_long_is_broken_off(tmp_path, origin):
 
 
 def refuses(running: Running) -> bool:
-    """Whether a new connection gets no answer."""
+    """True if a new connection gets no answer."""
     connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=5)
     try:
         connection.request("GET", "/-/healthz")

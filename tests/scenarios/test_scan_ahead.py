@@ -1,4 +1,4 @@
-"""A client that changes nothing scans a prefix: what it reads next is in the cache, and its origin is asked for nothing else."""
+"""An unmodified client scans a prefix: its next reads are loaded ahead, and the origin gets no other requests."""
 
 from __future__ import annotations
 

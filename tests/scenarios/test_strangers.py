@@ -55,7 +55,7 @@ def test_strangers_do_not_keep_others_out(few: Running, origin: Origin, sent: by
 
 
 def open_of(connections: list[socket.socket]) -> int:
-    """How many the gateway has not closed."""
+    """The number of connections that the gateway has not closed."""
     poll = select.poll()
     for each in connections:
         poll.register(each, select.POLLIN)

@@ -54,7 +54,7 @@ def read_spread(nodes: list[Running], keys: list[str]) -> None:
 
 
 def patterns(nodes: list[Running], name: str) -> list[Any]:
-    """The pattern of a stream as each gateway shows it; ``None`` while it knows none."""
+    """The pattern of a stream as each gateway shows it; ``None`` if unknown."""
     return [(ask(node, "GET", f"/streams/{name}")[1] or {}).get("pattern") for node in nodes]
 
 

@@ -45,7 +45,7 @@ def recorded(running: Running) -> float:
 
 
 def test_reads_of_all_workers_reach_the_keeper(origin: Origin, tmp_path: Path):
-    """Rule: every read is recorded once, hit or miss, by any worker of the node; none is dropped at this pace."""
+    """Rule: the keeper records every read of any worker once, hit or miss; none is dropped at this pace."""
     keys = [origin_key(origin, f"workers/{number:03}") for number in range(30)]
     with gateway(Settings(origin.endpoint, tmp_path / "cache", workers=2), tmp_path) as running:
         with ThreadPoolExecutor(THREADS) as pool:
@@ -66,7 +66,7 @@ def test_a_relayed_read_is_recorded_where_the_client_asked(origin: Origin, tmp_p
 
 
 def stream(running: Running, name: str) -> dict[str, Any]:
-    """What the admin address says of a stream; empty while it knows none."""
+    """The admin address's document of a stream; empty if unknown."""
     status, document = ask(running, "GET", f"/streams/{name}")
     assert status in (200, 404)
     return dict(document) if status == 200 else {}

@@ -60,7 +60,7 @@ class Tenants:
         self.owner.put_object_acl(Bucket=self.bucket, Key=key, **acl)
 
     def read(self, who: str, path: str) -> Got:
-        """Read through the gateway as ``a``, ``b``, or nobody."""
+        """Read through the gateway as ``a``, ``b``, or anonymously."""
         name = f"GW{who.upper()}" if who else ""
         return get(self.running, path, name, f"gateway-secret-{who}")
 
@@ -79,7 +79,7 @@ def tenants(running: Running, radosgw: Radosgw) -> Tenants:
 
 
 def test_b_is_refused_what_a_has_cached(tenants, settings):
-    """What the origin refuses B is refused from the cache too, and A's bytes stay for A."""
+    """An object that the origin refuses to B is refused from the cache too, and stays cached for A."""
     body = content(110 * KIB, "a's")
     path = tenants.put("secret", body)
     assert tenants.read("a", path).body == body
@@ -132,7 +132,7 @@ def test_a_right_that_is_withdrawn_through_the_gateway_ends_at_once(tenants, run
 
 
 def test_a_right_is_remembered_for_the_grant_time(tenants):
-    """Within the grant time nobody asks the origin again."""
+    """Within the grant time, reads do not check with the origin again."""
     path = tenants.put("remembered", content(1000, "remembered"))
     tenants.read("a", path)
     before = tenants.checks()
@@ -160,7 +160,7 @@ def test_everybody_reads_a_public_object(tenants):
 
 
 def test_a_public_read_proves_nothing_for_the_private_object_beside_it(tenants):
-    """Being read by nobody in particular is a right of the one object."""
+    """The grant of an anonymous read covers that object only."""
     tenants.read("", tenants.put("public", content(1000, "beside"), acl="public-read"))
     private = tenants.put("hidden", content(1000, "beside"))
     tenants.read("a", private)
@@ -168,7 +168,7 @@ def test_a_public_read_proves_nothing_for_the_private_object_beside_it(tenants):
 
 
 def test_b_may_not_copy_what_he_may_not_read(tenants, running):
-    """A copy is a read of its source, with the rights of the one who copies, cached or not."""
+    """A copy reads its source with the caller's rights, whether the source is cached or not."""
     path = tenants.put("source", content(1000, "source"))
     tenants.read("a", path)
     mine = f"t-{uuid.uuid4().hex[:12]}"
@@ -181,7 +181,7 @@ def test_b_may_not_copy_what_he_may_not_read(tenants, running):
 
 
 def test_teams_behind_one_origin_role_are_kept_apart_by_their_allow_lists(tenants, running):
-    """To the origin both are the same; reading, and copying from, what is not on the list is refused by the gateway."""
+    """The origin cannot distinguish the teams; the gateway refuses reads and copies of objects outside the allow-list."""
     path = tenants.put("p/object", content(1000, "p"))
     assert tenants.read("p", path).status == 200
     assert tenants.read("q", path).status == 403

@@ -1,4 +1,4 @@
-"""A training job that changes nothing: its prefix is loaded before it reads it, and never for those who may not read it."""
+"""An unmodified training job: its prefix is loaded ahead of its reads, and only with the rights of a reader."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def fetched(origin: Origin, prefix: str) -> list[str]:
 
 
 def ahead(running: Running, prefix: str) -> dict[str, int]:
-    """What the admin address says of the loads of a stream."""
+    """The counts of a stream's loads at the admin address."""
     status, document = ask(running, "GET", f"/streams/{BUCKET}/{prefix}/")
     return dict(document["ahead"]) if status == 200 else {"loaded": 0, "used": 0}
 

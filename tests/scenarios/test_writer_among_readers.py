@@ -19,7 +19,7 @@ _LENGTHS = (1 * KIB, 110 * KIB, 300 * KIB, 0, 700 * KIB)
 
 @dataclass
 class Log:
-    """What the writer has been told, and what the readers saw: (acknowledged before the read, version, matches)."""
+    """The writer's acknowledged version, and the readers' observations: (acknowledged before the read, version, matches)."""
 
     bodies: list[bytes]
     acknowledged: int = 0
@@ -27,7 +27,7 @@ class Log:
 
 
 def versions() -> list[bytes]:
-    """Bodies of all lengths: of one block, of several, of none."""
+    """Bodies of several lengths: one block, several blocks, empty."""
     return [content(_LENGTHS[number % len(_LENGTHS)], number) for number in range(VERSIONS)]
 
 

@@ -1,4 +1,4 @@
-"""What the stories are played with: an origin that can go away and come back, and looks at the cache directory."""
+"""Parts of the scenarios: an origin that can be stopped and restarted, and inspection of the cache directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _F = TypeVar("_F", bound=Fault)
 
 
 class Origin:
-    """A FakeOrigin in a thread of its own, which can be stopped and started again on the same port."""
+    """A FakeOrigin in a thread, which can be stopped and restarted on the same port."""
 
     def __init__(self) -> None:
         self._thread = OriginThread()
@@ -91,12 +91,12 @@ def content(size: int, seed: object = 0) -> bytes:
 
 
 def md5(body: bytes) -> str:
-    """What a plain ETag says."""
+    """The MD5 of a body, as in a plain ETag."""
     return hashlib.md5(body).hexdigest()
 
 
 def blob_path(cache: Path, body: bytes) -> Path:
-    """Where a blob with these bytes is, or would be."""
+    """The path of the blob with these bytes; it need not exist."""
     digest = hashlib.sha256(body).hexdigest()
     return cache / "blobs" / digest[:2] / digest[2:]
 
@@ -123,7 +123,7 @@ def used_by(cache: Path) -> int:
 
 
 def await_index_equals_disk(cache: Path) -> None:
-    """Index and disk say the same, once what was posted is done; raises what differs."""
+    """Wait until index and disk agree; raise the last difference if they do not."""
     differences: list[AssertionError | sqlite3.Error] = []
 
     def equal() -> bool:
@@ -141,7 +141,7 @@ def await_index_equals_disk(cache: Path) -> None:
 
 
 def verify(running: Running) -> str:
-    """What ``larder-gateway verify`` says; it must be content."""
+    """Run ``larder-gateway verify``, assert that it succeeds, and return its output."""
     errors = running.config.with_name("verify.log")
     process = Forked(["verify", "--config", str(running.config)], os.environ, errors)
     with process.stdout:
@@ -175,7 +175,7 @@ def eventually(probe: Callable[[], Any], wanted: Callable[[Any], bool], what: st
 
 
 def credentials(*names: str) -> tuple[dict[str, Any], ...]:
-    """Gateway credentials ``GWA`` and ``GWB``, each with the origin keys of its own letter."""
+    """Gateway credentials ``GWA`` and ``GWB``, each with the origin key of the same letter."""
     return tuple(
         {
             "access_key_id": f"GW{name.upper()}",

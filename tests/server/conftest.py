@@ -67,7 +67,7 @@ class Running:
             connection.close()
 
     def get(self, path: str, method: str = "GET") -> tuple[HTTPResponse, bytes]:
-        """One request on its own connection."""
+        """Send one request on a new connection."""
         with self.client() as connection:
             connection.request(method, path)
             response = connection.getresponse()
@@ -133,7 +133,7 @@ def make_file(tmp_path: Path) -> Iterator[Callable[[int], File]]:
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def loop_name(request: pytest.FixtureRequest) -> str:
-    """Both event loops."""
+    """Returns the name of an event loop; the test runs under both."""
     return str(request.param)
 
 

@@ -67,7 +67,7 @@ def large(tmp_path: Path) -> Iterator[Prompt]:
 
 
 def test_an_answer_given_at_once_needs_no_task(start, prompt):
-    """Rule: the request is answered before ``begin`` returns, and the connection goes on."""
+    """Rule: the request is answered before ``begin`` returns, and the connection stays usable."""
     with start(prompt).connect() as sock:
         for _ in range(2):
             sock.sendall(GET % b"/a")
@@ -101,7 +101,7 @@ def test_a_slow_reader_gets_the_rest_from_a_task(start, large):
 
 
 def test_a_file_that_is_too_short_breaks_the_connection(start, large):
-    """Rule: after the first byte there is no other answer than a broken connection."""
+    """Rule: a file that turns out too short after the first byte breaks the connection."""
     large.claimed = LARGE + 1
     with start(large).connect() as sock:
         sock.sendall(GET % b"/a")

@@ -39,7 +39,7 @@ class Reader:
 
 @pytest.fixture
 async def reader() -> Iterator[Reader]:
-    """Reads what is cold."""
+    """Returns the reader that the server uses for cold files."""
     before, reader = files._read_cold, Reader()
     files.read_cold_by(reader)
     files.SEEN.clear()
@@ -59,7 +59,7 @@ def written(path: Path, size: int, *, cold: bool) -> tuple[int, bytes]:
 
 
 async def sent(fd: int, size: int) -> bytes:
-    """What a peer gets of a file."""
+    """Send a file over a socket pair and return the bytes that the peer receives."""
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
@@ -107,7 +107,7 @@ async def test_a_file_in_memory_is_sent_by_the_loop(tmp_path: Path, reader: Read
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_file_on_disk_is_read_by_a_thread(tmp_path: Path, reader: Reader, size: int) -> None:
-    """Rule: every byte comes, in order, though the file has to be read first."""
+    """Rule: every byte of a file that must first be read from the disk arrives in order."""
     fd, body = written(tmp_path / "cold", size, cold=True)
     assert await sent(fd, size) == b"head" + body
     assert reader.reads > 0
@@ -126,7 +126,7 @@ async def test_a_file_that_was_just_written_is_sent_by_the_loop(tmp_path: Path, 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_read_that_hangs_ends_its_response_alone(tmp_path: Path, reader: Reader, size: int) -> None:
-    """Rule: while the disk hangs the loop goes on, and the response is broken off when the store gives up."""
+    """Rule: while the disk hangs the loop continues, and the response breaks off when the store gives up."""
     fd, _ = written(tmp_path / "hung", size, cold=True)
     reader.answers.clear()
     reader.failure = DiskUnavailable("disk", "the disk did not answer")

@@ -29,7 +29,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusal(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | bytes) -> str:
-    """What check-config says of a file that it refuses with status 2."""
+    """The message of check-config for a file that it refuses with status 2."""
     path = tmp_path / "larder.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     assert main(["check-config", str(path)]) == 2
@@ -169,7 +169,7 @@ KUBERNETES = {
     "LARDER_CACHE__DIR_SERVICE_HOST": "10.0.0.3", "LARDER_A__B_PORT": "tcp://10.0.0.4:1",
     "LARDER_A__B_PORT_1_TCP_ADDR": "10.0.0.4",
 }  # fmt: skip
-"""What a pod finds in its environment beside Services called larder, larder-server, larder-cache--dir and larder-a--b."""
+"""Environment of a pod beside Services named larder, larder-server, larder-cache--dir and larder-a--b."""
 
 
 def test_variables_of_others_are_no_settings() -> None:

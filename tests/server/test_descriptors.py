@@ -109,7 +109,7 @@ def test_root_gets_none(start, numbered, path):
 
 
 def test_tcp_gets_none(start, numbered, path):
-    """Rule: over TCP there is no user to ask about, and no way to send a file."""
+    """Rule: TCP connections get no descriptors: they have no peer user, and cannot carry files."""
     running = start(attaching(numbered), unix_socket=path)
     assert running.get("/")[1] == b"no."
 
@@ -131,7 +131,7 @@ def test_a_peer_that_has_not_received_gets_no_more(start, numbered, path):
     answer = attaching(numbered[:3])
 
     class Noted(Passing):
-        """Notes what was admitted."""
+        """Records the admitted counts."""
 
         def admit(self, count):
             admitted.append(super().admit(count))
@@ -161,14 +161,14 @@ def test_a_peer_that_has_not_received_gets_no_more(start, numbered, path):
 
 
 class Receiver:
-    """A connection whose peer takes what the test says."""
+    """A connection whose state the test sets."""
 
     def __init__(self):
         self.lost = False
         self.waiting = False
 
     def unreceived(self):
-        """Whether the peer has something to receive."""
+        """True if the peer has not received everything."""
         return self.waiting
 
 

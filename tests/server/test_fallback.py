@@ -1,4 +1,4 @@
-"""Where files cannot leave without copying: TLS, and ASGI servers other than ours."""
+"""Sending files without zero-copy: over TLS, and under other ASGI servers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_under_stock_uvicorn_files_are_copied(start, make_file, protocol):
 
 
 def test_ours_announces_zero_copy(start, make_file):
-    """Rule: over plain TCP the extensions are there (else the tests above would prove nothing)."""
+    """Rule: over plain TCP the extensions are announced (otherwise the tests above would prove nothing)."""
     file, extensions = make_file(10), []
     assert start(_recording(file.handler(), extensions)).get("/")[1] == file.data
     assert set(extensions[0]) == {"http.response.zerocopysend", "larder.files", "larder.pieces"}

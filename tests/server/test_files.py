@@ -65,7 +65,7 @@ def test_a_request_with_an_unread_body_ends_the_connection(start, tmp_path):
 
 
 def test_a_file_that_is_too_short_breaks_the_connection_without_a_second_answer(start, tmp_path):
-    """Rule: after the first byte there is no other answer than a broken connection."""
+    """Rule: a file that turns out too short after the first byte breaks the connection, without a second answer."""
     files = _files(tmp_path)
     files[0].write_bytes(b"x" * 2_000_000)
     running = start(_handler(files))

@@ -29,7 +29,7 @@ MIB = 1024**2
 
 @pytest.fixture
 def path(tmp_path):
-    """Where sockets of tests are."""
+    """Path of a test's socket."""
     return str(tmp_path / "gateway.sock")
 
 
@@ -66,7 +66,7 @@ def connected(path):
 
 
 def refused(path):
-    """Whether nobody listens there."""
+    """True if connections to the socket are refused."""
     try:
         connected(path).close()
     except ConnectionRefusedError:
@@ -75,7 +75,7 @@ def refused(path):
 
 
 def ask(path):
-    """The answer to one request; None if nobody listens."""
+    """The answer to one request; None if the connection is refused."""
     with suppress(OSError):
         connection = HTTPConnection("localhost", timeout=20)
         connection.sock = connected(path)
@@ -159,7 +159,7 @@ def test_only_a_socket_is_replaced(path, kind):
 
 
 def test_a_folder_for_everyone_is_refused(tmp_path, path):
-    """Rule: where every user could replace the socket, none is made; in a folder like /tmp only the owner can."""
+    """Rule: no socket is made in a folder where every user could replace it; in a folder like /tmp only the owner can."""
     tmp_path.chmod(0o777)
     with pytest.raises(ConfigError, match="every user can write to the folder of"):
         LocalListener(path, 1)
@@ -193,7 +193,7 @@ def test_a_missing_folder_is_named(tmp_path):
 
 
 def test_what_workers_are_told():
-    """Rule: an address comes back from the environment variable that carries it, and none from an empty one."""
+    """Rule: an address survives its text form in the environment variable; an empty text means none."""
     address = LocalAddress('/run/a b/"s', 7, 1 << 60)
     assert LocalAddress.parse(str(address)) == address
     assert LocalAddress.parse("") is None
@@ -226,7 +226,7 @@ class Impatient(GatewayProtocol):
 
 @pytest.mark.parametrize("of_file", [False, True])
 def test_a_reader_that_stopped_reading_loses_its_connection(start, make_file, path, of_file):
-    """Rule: a unix socket has no TCP_USER_TIMEOUT; a peer that accepts no byte for that long is gone all the same."""
+    """Rule: a peer that accepts no byte within the time-out is disconnected, although a unix socket has no TCP_USER_TIMEOUT."""
     file = make_file(8 * MIB)
 
     async def copying(scope, receive, send):

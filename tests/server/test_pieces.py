@@ -21,7 +21,7 @@ SIZES = (0, 1, 100, SMALL - 1, SMALL, SMALL + 1, HIGH_WATER, HIGH_WATER + 1, 3 *
 
 
 class Mixture:
-    """Pieces of all sizes, bytes and files in turn, and what they amount to."""
+    """Random pieces of many sizes, bytes or files, and the bytes expected of them."""
 
     def __init__(self, folder: Path, seed: int, count: int = 40) -> None:
         chance = random.Random(seed)
@@ -46,7 +46,7 @@ class Mixture:
 
 
 def chunks_of(raw: bytes) -> tuple[list[int], bytes]:
-    """Sizes of the chunks of a chunked body, and what they contain; the body must be whole."""
+    """Sizes and contents of the chunks of a chunked body, which must be complete."""
     sizes, body = [], b""
     while True:
         line, _, raw = raw.partition(b"\r\n")

@@ -1,4 +1,4 @@
-"""What reaches the application, and what is refused before it."""
+"""Parsing of requests: input that reaches the application, and input refused before it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def echo(scope, receive, send):
 
 
 async def describe(scope, receive, send):
-    """Answers with what it was asked."""
+    """Answer with a description of the request."""
     text = repr((scope["method"], scope["raw_path"], scope["query_string"], scope["path"], scope["headers"])).encode()
     await send(head(len(text)))
     await send(body(text))
@@ -173,7 +173,7 @@ def test_trailers_are_no_headers(start):
 
 @pytest.mark.parametrize("endless", [b"2\r\nok\r\n0\r\nx: ", b"2\r\nok\r\n0\r\n" + b"x: y\r\n" * 10_000, b"2;"])
 def test_trailers_and_chunk_extensions_are_bounded(start, endless):
-    """Rule: the framing of a chunked body is no longer than a head may be."""
+    """Rule: the framing of a chunked body is bounded by the limit of a request's head."""
     head_bytes = b"PUT / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     answer = start(echo).ask(head_bytes + endless + b"y" * 20 * MAX_HEAD)
     assert b"<Code>RequestHeaderSectionTooLarge</Code>" in answer
@@ -222,7 +222,7 @@ def test_large_bodies_arrive_whole_and_wait_for_the_application(start):
 
 
 def test_continue_is_sent_when_the_application_wants_the_body(start):
-    """Rule: 100 Continue answers the first receive (RFC 9110 section 10.1.1), and the connection goes on."""
+    """Rule: 100 Continue is sent at the first receive (RFC 9110 section 10.1.1), and the connection stays usable."""
     with start(echo).connect() as sock:
         for _ in range(2):
             sock.sendall(b"PUT / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n")

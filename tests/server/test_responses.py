@@ -1,4 +1,4 @@
-"""How responses end: complete, or broken; never something that looks complete and is not."""
+"""Responses end complete or broken; a truncated one never looks complete."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_draining_is_bounded(launch, tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sighup_stops_nothing(launch, workers):
-    """Rule: SIGHUP, as a closing terminal sends it, leaves the server and its workers as they are."""
+    """Rule: SIGHUP, as a closing terminal sends it, does not affect the server and its workers."""
     process, port = launch(workers)
     before = _ask(port)
     for pid in {process.pid, before[0]}:
@@ -156,7 +156,7 @@ class Spawning:
         self.child_conn = SimpleNamespace(close=lambda: None)
 
     def is_alive(self, timeout=None):
-        """Without a time-out: whether the process is there; with one: whether the worker answers, which it does once only."""
+        """Without a time-out, the process is alive; with one, the worker does not answer the ping."""
         return timeout is None
 
     def start(self):
