@@ -23,7 +23,7 @@ FLAGS = (
     "--disable-dev-shm-usage",
 )
 PATIENCE = 60_000
-"""Milliseconds that anything may take to appear: a machine that is busy is no mistake of the page."""
+"""Milliseconds that an element may take to appear; generous, because the machine may be busy."""
 TOKEN = "a-token-for-the-tests-of-the-dashboard"
 READ_TOKEN = "another-token-that-may-only-look"
 
@@ -32,7 +32,7 @@ Document = dict[str, Any]
 
 @contextmanager
 def started() -> Iterator[Browser]:
-    """The Chromium of this machine, headless, with a profile of its own."""
+    """The Chromium of this machine, headless, with a new profile."""
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     assert program is not None, "the tests of the pages need Chromium: make system-packages"
     with sync_playwright() as playwright:
@@ -79,7 +79,7 @@ class Watched:
 
 
 class Played:
-    """A gateway's answers that a test chooses: ``overview`` and ``history`` are what is answered next."""
+    """Answers of a gateway as a test sets them: ``overview`` and ``history`` are the next answers."""
 
     def __init__(self, page: Page, overview: Document | None = None) -> None:
         self.overview: Document = figures.AT_WORK if overview is None else overview

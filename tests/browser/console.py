@@ -1,4 +1,4 @@
-"""What an operator does in the dashboard, for the tests of its pages."""
+"""An operator's actions in the dashboard, for tests of its pages."""
 
 from __future__ import annotations
 

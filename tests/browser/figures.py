@@ -1,4 +1,4 @@
-"""What a gateway could answer the dashboard: a fleet at work, one in trouble, an empty one, and one whose names are hostile."""
+"""Prepared answers for the dashboard: a fleet at work, one in trouble, an empty one, and one with hostile names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stamp(moment: datetime) -> str:
 
 
 GONE = {"state": "GONE", "redis": False, "silent_seconds": 5400.0}
-"""What a node that died is shown with."""
+"""Fields of a dead node."""
 
 
 def in_trouble() -> dict[str, Any]:
@@ -82,7 +82,7 @@ def in_trouble() -> dict[str, Any]:
 
 
 def empty() -> dict[str, Any]:
-    """A gateway that was started a moment ago and that nobody has asked for anything."""
+    """A gateway that was just started and has received no request."""
     overview = deepcopy(AT_WORK)
     overview["nodes"] = []
     overview["jobs"] = []
@@ -99,7 +99,7 @@ def empty() -> dict[str, Any]:
 
 
 def hostile() -> dict[str, Any]:
-    """HTML in every text that is there."""
+    """An overview with HTML in every text."""
     overview = in_trouble()
     overview["zone"] = overview["version"] = HOSTILE
     for name in ("nodes", "jobs", "pipelines", "results", "datasets", "streams", "problems"):
@@ -116,7 +116,7 @@ def hostile() -> dict[str, Any]:
 
 
 def history(hours: int = 6) -> dict[str, Any]:
-    """Some hours with a warm-up at their beginning, a hole while nobody was there, and chunks that follow one another."""
+    """History of some hours with a warm-up at the beginning, a gap without samples, and successive chunks."""
     step = 60 if hours <= 6 else 600
     start = NOW - timedelta(hours=hours)
     points = []

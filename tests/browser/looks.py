@@ -1,4 +1,4 @@
-"""What a person would see or find by keyboard, measured in the page."""
+"""Visibility and keyboard access, measured in the page."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _FOCUSED = """
 
 
 def faint_texts(page: Page) -> list[str]:
-    """Texts whose contrast with what is behind them is below 4.5 (WCAG 2.2, 1.4.3), with the contrast."""
+    """Texts whose contrast with their background is below 4.5 (WCAG 2.2, 1.4.3), with the contrast."""
     found: dict[str, Any] = page.evaluate(_FAINT)
     assert found["looked"] > 3
     faint: list[str] = found["faint"]
@@ -83,7 +83,7 @@ def overflow(page: Page) -> int:
 
 
 def walk_by_tab(page: Page) -> tuple[set[str], list[str]]:
-    """What can be used and is not reached by the Tab key; and what is reached without showing it."""
+    """Controls that the Tab key does not reach, and controls that do not show their focus."""
     names: list[str] = page.evaluate(_REACHABLE)
     page.evaluate("() => document.activeElement?.blur()")
     reached: set[int] = set()
@@ -144,6 +144,6 @@ _APART = """
 
 
 def marks_apart(page: Page) -> list[float]:
-    """Pixels between the middle of each state's mark and that of its first line."""
+    """Pixels between the middle of each state's mark and the middle of its first line."""
     apart: list[float] = page.evaluate(_APART)
     return apart

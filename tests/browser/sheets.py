@@ -109,7 +109,7 @@ def sheet(browser: Browser, world: Zone, to: Path, scheme: Literal["light", "dar
 
 
 def make(folder: Path, each: Path | None = None) -> None:
-    """Both pictures, of a fleet that is started for them."""
+    """Start a fleet and make both pictures of it."""
     with tempfile.TemporaryDirectory() as scratch, started() as browser, zone(Path(scratch), 3, rules=RULES) as world:
         load(world)
         for scheme in ("light", "dark"):

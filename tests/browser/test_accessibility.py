@@ -1,4 +1,4 @@
-"""What axe-core, the engine of accessibility checkers, finds in the pages of a gateway at work."""
+"""Pages of a working gateway checked by axe-core, the engine of accessibility checkers."""
 
 from __future__ import annotations
 

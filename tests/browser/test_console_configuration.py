@@ -45,7 +45,7 @@ def test_a_tenant_is_made_disabled_and_removed(window: Any, running: Running) ->
 
 
 def test_rules_are_checked_before_they_are_replaced(window: Any, running: Running) -> None:
-    """Rule: the gateway checks the new order, and the dialog shows what it finds; only then the rules are replaced."""
+    """Rule: before the rules are replaced, the gateway checks the new order and the dialog shows the findings."""
     admin(running, "PUT", "rules", {"items": [{"match": "data/**", "freshness": "immutable"}]})
     page = console(window, "rules").page
     press(page, "Add")

@@ -17,7 +17,7 @@ expect.set_options(timeout=PATIENCE)
 
 
 def works(running: Running, key: str, secret: str) -> bool:
-    """Whether the gateway takes a key."""
+    """True if the gateway accepts a key."""
     return ask(running, "GET", "/v1/datasets/unknown", key=(key, secret)).status != 403
 
 

@@ -1,4 +1,4 @@
-"""What a dialog does when its user is quick, elsewhere, or not alone."""
+"""Dialogs under double clicks, held keys, navigation, and concurrent changes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_secret_is_not_closed_in_passing(window: Any, running: Running) -> Non
 
 
 def test_a_copied_secret_is_closed_by_one_escape(window: Any, running: Running) -> None:
-    """Rule: the focus is on the button that copies, and what was copied needs no second question."""
+    """Rule: the focus is on the copy button, and a dialog whose secret was copied closes without a question."""
     page = console(window, "tokens", permissions=["clipboard-read", "clipboard-write"]).page
     press(page, "Create")
     field(page, "Name").fill("copied-at-once")
@@ -102,7 +102,7 @@ def test_a_copied_secret_is_closed_by_one_escape(window: Any, running: Running) 
 
 
 def test_a_held_enter_does_not_confirm(window: Any) -> None:
-    """Rule: a key that repeats because it is held down sends nothing; the same key pressed anew does."""
+    """Rule: the repeats of a held key send nothing; a new press of the key does."""
     page = console(window, "tenants").page
     press(page, "Create")
     field(page, "Name").fill("held-down")
@@ -124,7 +124,7 @@ def test_back_closes_a_dialog(window: Any) -> None:
 
 
 def test_a_change_of_what_is_no_longer_there_ends_in_words(window: Any, running: Running) -> None:
-    """Rule: where somebody else was quicker, the dialog says so and cannot send; opened again it has the new values."""
+    """Rule: after another operator's change, the dialog reports it and cannot send; opened again, it has the new values."""
     admin(running, "POST", "tenants", {"name": "two-tabs", "requests_per_second": 5})
     page = console(window, "tenants").page
     press(page, "Change two-tabs")

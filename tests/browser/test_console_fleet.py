@@ -225,7 +225,7 @@ def test_a_read_of_a_stream_is_explained(window: Any, running: Running, origin: 
 
 
 def test_a_profile_is_recorded_warmed_and_deleted(window: Any, running: Running) -> None:
-    """Rule: Record begins it, Stop ends it, Warm replays it with the rights of its key, Delete forgets it."""
+    """Rule: Record starts a profile, Stop ends it, Warm replays it with the rights of its key, Delete removes it."""
     page = console(window, "profiles").page
     press(page, "Record")
     for label, text in (("Name", "nightly"), ("Access key", "GWA"), ("Bucket", "data"), ("Prefix", "warm/")):

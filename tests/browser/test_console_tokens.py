@@ -1,4 +1,4 @@
-"""Named tokens in the dashboard of a real gateway, and what a page offers to each role."""
+"""Named tokens in the dashboard of a real gateway, and the controls that a page offers to each role."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_token_is_made_changed_and_revoked(window: Any, running: Running) -> N
 
 
 def test_an_operator_is_offered_daily_operation(window: Any, running: Running) -> None:
-    """Rule: nodes and warm-ups have their buttons; credentials, tenants, rules and tokens have none that change anything."""
+    """Rule: an operator gets the buttons of nodes and warm-ups, and none that change credentials, tenants, rules or tokens."""
     token = admin(running, "POST", "tokens", {"name": "operates", "role": "operator"}).json["token"]
     page = console(window, "warmups", token).page
     expect(page.get_by_role("button", name="Purge")).to_be_visible()

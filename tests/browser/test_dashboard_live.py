@@ -45,7 +45,7 @@ def running(origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def overview(running: Running) -> dict[str, Any]:
-    """What the API says."""
+    """The overview of the API."""
     reply = ask(running, "GET", "/admin/overview", key=None, headers={"authorization": f"Bearer {TOKEN}"})
     assert reply.status == 200, reply.body
     document: dict[str, Any] = reply.json
@@ -139,7 +139,7 @@ def test_a_gateway_without_tokens_names_the_setting(window: Any, tmp_path: Path)
 
 
 def test_a_gateway_that_is_started_again_is_live_again(window: Any, origin: Origin, tmp_path: Path) -> None:
-    """Rule: a stopped gateway leaves the last figures with their age; started again, the page goes on without a hand."""
+    """Rule: when the gateway stops, the page keeps the last figures with their age; when it restarts, the page resumes."""
     settings = Settings(origin.endpoint, tmp_path / "cache", extra=ADMIN, server={"port": free_port()})
     first = start(settings, tmp_path)
     try:

@@ -1,4 +1,4 @@
-"""Who can use the dashboard: on a phone, in the dark, by keyboard, with a screen reader."""
+"""Accessibility of the dashboard: on a phone, in the dark, by keyboard, with a screen reader."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def in_trouble(page: Page, played: Played) -> None:
 
 
 def hostile(page: Page, played: Played) -> None:
-    """One whose names are long and contain what is not to be broken."""
+    """One whose names are long and contain HTML."""
     played.overview = figures.hostile()
     expect(page.locator("#problems li").first).to_be_visible()
 
@@ -95,7 +95,7 @@ def test_a_phone_shows_all_of_it(every: Page) -> None:
 
 
 def test_words_stay_whole(every: Page) -> None:
-    """Rule: on a phone and on a desk only what is longer than a word breaks; between them too nothing is scrolled sideways."""
+    """Rule: at phone and desk widths no ordinary word breaks; at all widths between them the page does not scroll sideways."""
     for width in (769, 1024, PHONE["width"], DESK["width"]):
         every.set_viewport_size({"width": width, "height": 900})
         assert overflow(every) <= 0, width
@@ -103,7 +103,7 @@ def test_words_stay_whole(every: Page) -> None:
 
 
 def test_marks_stand_beside_their_states(window: Any) -> None:
-    """Rule: the mark of a node's state is at the height of its word, whatever else is in the row."""
+    """Rule: the mark of a node's state is level with its word, whatever the rest of the row contains."""
     apart = marks_apart(opened(window, at_work, viewport=DESK))
     assert len(apart) >= 9
     assert max(apart) <= 2.5
@@ -122,7 +122,7 @@ def test_the_keyboard_reaches_everything(every: Page) -> None:
 
 
 def test_the_keyboard_skips_the_header(window: Any) -> None:
-    """Rule: the first thing that Tab reaches leads past everything else."""
+    """Rule: the first Tab stop is a link that skips the header."""
     page = opened(window, at_work)
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()

@@ -191,7 +191,7 @@ def test_a_chart_says_what_is_pointed_at(window: Any) -> None:
 
 
 def test_a_step_that_has_just_begun_is_no_fall(window: Any) -> None:
-    """Rule: the step that goes on is shown as soon as something is known of it, and left out before that."""
+    """Rule: the current step of a chart is left out until it has values."""
     page = window().page
     page.clock.set_fixed_time(figures.NOW)
     played = Played(page)
@@ -328,7 +328,7 @@ def test_trouble_comes_with_its_remedy(window: Any) -> None:
 
 
 def test_trouble_that_goes_on_is_said_once(window: Any) -> None:
-    """Rule: the same problem with new numbers is no new one; its end is said too."""
+    """Rule: the same problem with new numbers is not announced again; its end is announced."""
     page = window().page
     played = shown(page, figures.in_trouble())
     expect(page.locator("#announcer")).to_contain_text("disk is down")
@@ -447,7 +447,7 @@ def test_a_gateway_that_is_not_there_is_waited_for(window: Any) -> None:
 
 
 def test_a_failing_gateway_leaves_the_last_figures(window: Any) -> None:
-    """Rule: figures stay when the gateway fails, greyed, with their age and the reason; they are live again by themselves."""
+    """Rule: when the gateway fails, the figures stay, greyed, with their age and the reason; they recover without a reload."""
     page = window().page
     played = shown(page)
     played.refusal = (503, {"title": "x", "status": 503, "code": "ServiceUnavailable", "detail": "Redis is away."})

@@ -1,4 +1,4 @@
-"""Types that a generator makes of the gateway's description, and small programs that are checked with them."""
+"""Types generated from the gateway's OpenAPI description, and small programs type-checked with them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ratio(overview: Overview) -> str:
 
 @pytest.fixture(scope="module")
 def document(running: Running) -> dict[str, Any]:
-    """What this gateway says of itself."""
+    """The OpenAPI document of this gateway."""
     found: dict[str, Any] = ask(running, "GET", "/openapi.json", key=None).json
     return found
 
@@ -60,7 +60,7 @@ def folder(document: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def errors(folder: Path) -> list[str]:
-    """What mypy --strict says to the types and to both programs, in one run: a line for each error, with its file first."""
+    """Errors of mypy --strict for the types and both programs: a line for each, with its file first."""
     (folder / "good.py").write_text(GOOD, encoding="utf-8")
     (folder / "mistaken.py").write_text(MISTAKEN, encoding="utf-8")
     options = ["--strict", "--config-file=", "--cache-dir", "cache"]
@@ -71,7 +71,7 @@ def errors(folder: Path) -> list[str]:
 
 
 def test_a_program_with_the_generated_types_is_sound(errors: list[str]) -> None:
-    """Rule: the types can be imported, and a program that uses the documents as they are described passes mypy --strict."""
+    """Rule: the types can be imported, and a program that uses the documents as described passes mypy --strict."""
     assert [line for line in errors if not line.startswith("mistaken.py:")] == []
 
 

@@ -1,4 +1,4 @@
-"""How the dashboard writes numbers and places points: its modules, called in Chromium."""
+"""Formatting of numbers and placement of points: the dashboard's modules, called in Chromium."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_numbers_are_written_for_people(page: Page, function: str, given: list[A
 
 
 def test_axes_end_at_round_numbers(page: Page) -> None:
-    """Rule: the top of an axis is 1, 2 or 5 times a power of ten, and no figure lies above it."""
+    """Rule: the top of an axis is 1, 2 or 5 times a power of ten, and no value exceeds it."""
     assert called(page, "scales", "roundTop", 0, 0.3, 1, 3.2e9, 5e9, 5.1e9) == [1, 0.5, 1, 5e9, 5e9, 1e10]
 
 

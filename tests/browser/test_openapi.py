@@ -1,4 +1,4 @@
-"""How two descriptions become one."""
+"""Merging two OpenAPI descriptions into one."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def run(*words: str, program: tuple[str, ...] = OPERATOR, given: str = "", **variables: str) -> Ran:
-    """Run a command to its end; its output is no terminal, its input is ``given``."""
+    """Run a command to its end, without a terminal; its input is ``given``."""
     done = subprocess.run(
         [*program, *words],
         input=given,
@@ -70,7 +70,7 @@ def run(*words: str, program: tuple[str, ...] = OPERATOR, given: str = "", **var
 
 
 def run_here(*words: str, **variables: str) -> Ran:
-    """``larder-gateway`` in this process, which costs no start of another; nothing of a terminal is there."""
+    """Run ``larder-gateway`` in this process, which saves a start, without a terminal."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(os, "environ", environment(**variables))
@@ -91,7 +91,7 @@ def start(*words: str, program: tuple[str, ...] = OPERATOR, **variables: str) ->
 
 
 def at_terminal(*words: str, typed: str = "", variables: Mapping[str, str]) -> Ran:
-    """Run a command whose input and output are a terminal of 200 columns; ``typed`` is what a person types."""
+    """Run a command on a terminal of 200 columns; ``typed`` is its input."""
     ours, theirs = pty.openpty()
     process = spawn(
         [*OPERATOR, *words],

@@ -20,7 +20,7 @@ def admin() -> Iterator[FakeAdmin]:
 
 @pytest.fixture
 def variables(admin) -> dict[str, str]:
-    """What an operator has set."""
+    """An operator's environment variables."""
     return {"LARDER_ENDPOINT": admin.endpoint, "LARDER_ADMIN_TOKEN": TOKEN}
 
 

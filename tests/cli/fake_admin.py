@@ -1,4 +1,4 @@
-"""A gateway's ``/-/admin`` in memory with prepared answers, for what a real one does only when it is ill."""
+"""A fake ``/-/admin`` with prepared answers, for conditions that are rare in a real gateway."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class FakeAdmin(ThreadingHTTPServer):
-    """Answers by ``answers``: ``"GET overview"`` to a document, or to a function of the request; notes what it was ``asked``.
+    """Answers from ``answers``, which maps ``"GET overview"`` to a document or a function; records requests in ``asked``.
 
-    ``breaks``: how many requests are taken and not answered. ``stale``: what it has lost, so that its answers are old.
+    ``breaks``: the number of requests that are accepted and not answered. ``stale``: the lost service that makes answers old.
     """
 
     daemon_threads = True
@@ -102,7 +102,7 @@ def problem(status: int, code: str, detail: str) -> tuple[int, dict[str, Any]]:
 
 @contextmanager
 def serving(server: FakeAdmin) -> Iterator[FakeAdmin]:
-    """Run it in a thread of its own."""
+    """Run it in a thread."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -152,7 +152,7 @@ OVERVIEW: dict[str, Any] = {
     ],
     "problems": [],
 }  # fmt: skip
-"""What GET /-/admin/overview answers of a fleet at work."""
+"""An answer of GET /-/admin/overview for a fleet at work."""
 
 ILL: dict[str, Any] = {
     **OVERVIEW,

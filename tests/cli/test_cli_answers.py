@@ -1,4 +1,4 @@
-"""What ``larder-gateway`` makes of answers that a healthy gateway rarely gives."""
+"""``larder-gateway`` with answers that a healthy gateway rarely gives."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_the_audit_log_says_what_is_different(admin, operator):
 
 
 def test_the_reader_that_is_meant(admin, operator):
-    """Rule: explain takes the only key that is in force; with several, one has to be named."""
+    """Rule: explain uses the only key in force; with several, one must be named."""
     keys = [
         {"access_key_id": "A", "revoked": False, "problem": ""},
         {"access_key_id": "B", "revoked": True, "problem": ""},
@@ -171,7 +171,7 @@ def test_the_reader_that_is_meant(admin, operator):
     "words", [("explain", "b"), ("explain", "--as", "A"), ("explain", "b/k", "--node", "n"), ("rules", "check", "b")]
 )
 def test_objects_that_are_none(operator, words):
-    """Rule: a bucket alone is no object, and contradictory options are wrong usage."""
+    """Rule: a bucket without a key, and contradictory options, are wrong usage."""
     assert operator(*words).status == 2
 
 
@@ -227,7 +227,7 @@ def test_streams_say_what_was_recognised_and_what_is_held(admin, operator):
 
 
 def test_a_prefix_is_pinned_and_unpinned(admin, operator):
-    """Rule: a pin is a size, and none ends it."""
+    """Rule: ``pin`` sends the size, ``unpin`` sends null."""
     admin.answers["PUT streams/lake%2Fval%2F/pin"] = {**STREAM, "name": "lake/val/", "pinned": 40_000_000_000}
     assert "lake/val/: 40.0 GB pinned" in operator("streams", "pin", "lake/val/", "40GB").out
     assert "lake/val/: no pin" in operator("streams", "unpin", "lake/val/").out
@@ -242,7 +242,7 @@ def test_a_stream_of_any_name_is_shown(admin, operator, name):
 
 
 def test_a_name_that_is_no_utf_8_is_asked_for(admin, operator):
-    """Rule: any bytes may be typed; the gateway says that there is no such stream."""
+    """Rule: a name of any bytes is sent to the gateway."""
     admin.answers["GET streams/lake%2F%FF"] = {**STREAM, "name": "lake/\ufffd"}
     assert "lake/\ufffd" in operator("streams", "show", "lake/\udcff").out
 
@@ -280,7 +280,7 @@ def test_results_say_what_is_held_and_read(admin, operator):
     ],
 )
 def test_results_are_overridden(admin, operator, words, sent, says):
-    """Rule: omitted fields stay as they are, and another operator's change in between is not overwritten."""
+    """Rule: omitted fields do not change, and another operator's change in between is not overwritten."""
     admin.answers["GET results"] = paged(RESULTS)
     admin.answers[f"GET {ONE}"] = {**RESULTS, "override": PINNED}
     admin.answers[f"PUT {ONE}/override"] = PINNED

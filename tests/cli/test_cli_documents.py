@@ -1,4 +1,4 @@
-"""docs/cli.md has every command with every option, and what it shows as an example is accepted as it stands."""
+"""docs/cli.md has every command with every option, and its examples are accepted unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVERY = {command.prog: command for parser in PARSERS.values() for command in com
 
 
 def section(program: str) -> str:
-    """What the page has under the heading of a command."""
+    """The page's section of a command."""
     found = re.search(rf"^(#+) `{re.escape(program)}[` ].*?(?=^#|\Z)", PAGE, re.DOTALL | re.MULTILINE)
     return found[0] if found else ""
 

@@ -1,4 +1,4 @@
-"""What ``larder-gateway`` says when the gateway cannot be asked, and with which status it ends."""
+"""Messages and exit statuses of ``larder-gateway`` when it cannot reach or use the gateway."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_closed_admin_endpoints(admin, operator):
 @pytest.mark.parametrize("document", [b"<html>nginx</html>", ["a list"], {}])
 @pytest.mark.parametrize("status", [200, 404, 302])
 def test_something_else_at_the_address(admin, operator, document, status):
-    """Rule: an answer that is not Larder's is reported as such, whatever its status."""
+    """Rule: an answer that is not Larder's is reported as such, with any status."""
     admin.answers["GET overview"] = lambda _: (status, document)
     ran = operator("status")
     assert ran.status == 2

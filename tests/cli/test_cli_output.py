@@ -1,4 +1,4 @@
-"""How ``larder-gateway`` prints: for people at a terminal, for programs elsewhere, and for readers that leave early."""
+"""Output of ``larder-gateway``: at a terminal, into a pipe, and to readers that leave early."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_names_cannot_command_a_terminal(admin, operator):
 
 
 def test_markup_in_names_is_text(admin, variables):
-    """Rule: brackets and colons in a name are no markup for the table."""
+    """Rule: brackets and colons in a name are printed, not interpreted as markup."""
     nodes = [{**OVERVIEW["nodes"][0], "id": "[red]a[/red] :smile:"}]
     admin.answers["GET overview"] = {**OVERVIEW, "nodes": nodes}
     assert "[red]a[/red] :smile:" in at_terminal("status", variables={**variables, "NO_COLOR": "1"}).out
@@ -105,7 +105,7 @@ def test_a_terminal_that_knows_ascii_only(admin, variables):
 
 
 def test_a_reader_that_leaves(admin, variables):
-    """Rule: ``| head`` is no reason for a traceback, however much there would be to print."""
+    """Rule: ``| head`` causes no traceback, even for a long output."""
     node = OVERVIEW["nodes"][0]
     admin.answers["GET overview"] = {**OVERVIEW, "nodes": [{**node, "id": f"node-{number}"} for number in range(5000)]}
     process = spawn(
@@ -181,8 +181,8 @@ def test_the_usual_subcommand(command, admin, operator):
 
 
 def test_a_command_that_asks_loads_no_server():
-    """Rule: asking a gateway costs no import of what serving one needs, so that a command answers at once; what is imported is
-    not searched for garbage, and what comes after it is."""
+    """Rule: commands that query a gateway do not import the server, so they answer at once; imported modules are exempt from
+    garbage collection, later objects are not."""
     code = (
         "import gc, sys; from gateway.cli import main; main(['status', '--endpoint', 'http://127.0.0.1:9']); "
         "print(gc.isenabled(), gc.get_freeze_count() > 0); "

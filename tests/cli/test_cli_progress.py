@@ -103,7 +103,7 @@ def test_amounts(given, said):
 
 
 def test_a_bar_at_a_terminal(admin, variables):
-    """Rule: at a terminal a bar shows the share that is done, and is gone at the end; the result stays."""
+    """Rule: at a terminal a bar shows the finished share and disappears at the end; the result stays."""
     asked = answers(WARMUP, DONE)
     admin.answers["POST warmups"] = lambda _: (
         202,

@@ -64,7 +64,7 @@ def serving(log: Path, *options: str, **variables: str) -> Iterator[dict[str, st
 
 
 def read(exported: Mapping[str, str]) -> tuple[bytes, str]:
-    """The object, read by a client with these variables, and what the cache said."""
+    """Body and cache status of the object, read by a client with these variables."""
     names = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
     with closing(s3_client(*(exported[name] for name in names))) as client:
         answer = client.get_object(Bucket="b", Key="k")
@@ -80,8 +80,8 @@ def refused(log: Path, *options: str, **variables: str) -> str:
 
 
 def test_an_origin_is_all_that_a_start_needs(origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: the first start makes a key that only its owner can read and says what to export; a second one has the same key, and
-    serves what is cached though its origin is away."""
+    """Rule: the first start makes a key file readable only by its owner and prints the lines to export; a second start has the
+    same key, and serves cached objects while the origin is unreachable."""
     with serving(tmp_path / "log", "--origin", origin.endpoint, **OWN) as first:
         assert read(first) == (b"body", "MISS; reason=cold")
     file = Path("larder-cache", FILE)

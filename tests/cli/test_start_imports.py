@@ -1,4 +1,4 @@
-"""What a start imports: nothing that its command or its configuration does not need."""
+"""A start imports only modules that its command and configuration need."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_help_imports_the_commands_names_only() -> None:
 
 
 def test_the_client_imports_nothing_until_it_is_used() -> None:
-    """Rule: ``import larder`` imports one module; a worker process of a loader pays for what it uses."""
+    """Rule: ``import larder`` imports one module, so a loader's worker process pays only for the modules that it uses."""
     modules = imports("import larder")
     assert foreign(modules) == {"larder"}
     assert [name for name in modules if name.startswith("larder.")] == []
@@ -141,7 +141,7 @@ class Serving:
             assert client.get_object(Bucket="b", Key="k")["Body"].read() == BODY
 
     def modules(self) -> set[str]:
-        """What the process has imported; with several workers, the supervisor."""
+        """The modules imported by the process; with several workers, by the supervisor."""
         answer = self.told / str(self.process.pid)
         answer.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGALRM)
@@ -201,8 +201,8 @@ def test_a_gateway_imports_what_its_configuration_needs(origin: FakeOrigin, tmp_
 
 
 def test_workers_are_forked_from_a_supervisor_that_has_imported_the_gateway(origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: the supervisor of several workers imports what they serve with; each counts in files of its own, made after the fork,
-    and their sum is what the metrics show."""
+    """Rule: the supervisor imports all modules that its workers need; each worker counts in its own files, made after the fork,
+    and the metrics show their sum."""
     with serving(Settings(origin.endpoint, tmp_path / "cache", workers=2), tmp_path) as gateway:
         assert {"gateway.app", "gateway.server.protocol", "uvloop", ENDPOINTS} <= gateway.modules()
         for _ in range(9):

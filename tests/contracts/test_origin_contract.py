@@ -1,7 +1,7 @@
-"""What the gateway relies on of an origin, held against the fake one, moto and radosgw, through OriginClient.
+"""Behaviour of origins that the gateway relies on, checked for the fake one, moto and radosgw through OriginClient.
 
-A rule that holds for the two real servers and fails for the fake one is an error of the fake one, and would be an error of
-every test that uses it.
+A rule that holds for the two real servers and fails for the fake one is an error in the fake, and so in every test that
+uses it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Shop:
     async def ask(
         self, method: str, key: str = "", query: str = "", headers: tuple[Header, ...] = (), body: bytes | None = None
     ) -> tuple[StreamedResponse, bytes]:
-        """One request and the whole body of its answer."""
+        """Send one request and read the whole answer."""
         path = f"/{self.bucket}/{quote(key, safe='/~')}" if key else f"/{self.bucket}"
         length = len(body) if body is not None else None
         response = await self.client.send(
@@ -116,7 +116,7 @@ class TestOriginContract:
 
     @pytest.mark.parametrize("key", KEYS)
     async def test_any_key_holds_its_bytes(self, shop: Shop, key: str) -> None:
-        """What was put under a key is what a GET of it returns, and a list names it as it is."""
+        """A GET returns the bytes that were put under the key, and a listing has the key unchanged."""
         body = f"bytes of {key}".encode()
         put, _ = await shop.ask("PUT", key, body=body)
         got, content = await shop.ask("GET", key)
@@ -141,7 +141,7 @@ class TestOriginContract:
             assert set(told) <= {(_spelling(told, name), value) for name, value in meta.headers}
 
     async def test_an_object_without_a_type_gets_s3s_own(self, shop: Shop) -> None:
-        """The client library adds no type of its own."""
+        """OriginClient adds no content type, so the origin uses its default."""
         await shop.ask("PUT", "k", body=b"x")
         got, _ = await shop.ask("GET", "k")
         assert got.header("content-type") in ("binary/octet-stream", "application/octet-stream", None)
@@ -212,13 +212,13 @@ class TestOriginContract:
         assert (got.status, names(document, "Code")) == (404, ["NoSuchBucket"])
 
     async def test_delete(self, shop: Shop) -> None:
-        """204 whether or not the object was there; afterwards it is not."""
+        """A DELETE gets 204 whether or not the object exists; afterwards a GET gets 404."""
         await shop.ask("PUT", "k", body=b"x")
         statuses = [(await shop.ask(method, "k"))[0].status for method in ("DELETE", "DELETE", "GET")]
         assert statuses == [204, 204, 404]
 
     async def test_delete_many(self, shop: Shop) -> None:
-        """A batch delete names what it deleted, in any order, and leaves the rest."""
+        """A batch delete lists the deleted keys, in any order, and leaves all others."""
         for key in ("a", "b & c", "d"):
             await shop.ask("PUT", key, body=b"x")
         body = b"<Delete><Object><Key>a</Key></Object><Object><Key>b &amp; c</Key></Object></Delete>"
@@ -306,7 +306,7 @@ async def strict_shop(request: pytest.FixtureRequest) -> AsyncIterator[Shop]:
 
 
 class TestStrictOriginContract:
-    """Rules of origins that know who asks."""
+    """Rules of origins that verify signatures."""
 
     @pytest.mark.parametrize(
         "identity",

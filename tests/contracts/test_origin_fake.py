@@ -94,7 +94,7 @@ async def test_a_copy_may_fail_with_status_200() -> None:
 
 
 async def test_rights_are_per_user_and_prefix() -> None:
-    """What is denied to one is not denied to the other, and the unsigned see what is public."""
+    """Denying a prefix to one user does not affect others, and unsigned requests may read public objects."""
     bob = {"access_key_id": BOB.access_key_id, "secret_access_key": BOB.secret_access_key}
     async with FakeOrigin() as origin:
         origin.put("b", "k", b"x")

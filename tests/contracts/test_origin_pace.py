@@ -1,4 +1,4 @@
-"""The fake origin with a limited bandwidth: nobody gets more than there is, everybody gets all of his bytes."""
+"""The fake origin's bandwidth limit: readers share the limit, and each gets all bytes."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ BODY = bytes(range(256)) * 512
 
 
 async def seconds(origin: FakeOrigin, readers: int) -> float:
-    """How long some readers take who want the same body at once; each gets it whole."""
+    """Read the same body with several concurrent readers; each gets it whole. Return the seconds."""
     began = time.monotonic()
     answers = await asyncio.gather(*(ask(origin) for _ in range(readers)))
     assert all(body == BODY for _, body in answers)
@@ -37,7 +37,7 @@ async def test_an_answer_begins_after_the_latency():
 
 
 async def test_only_what_lies_below_the_prefix_is_limited(monkeypatch: pytest.MonkeyPatch):
-    """Rule: another path knows nothing of the limit."""
+    """Rule: the limit does not apply to other paths."""
     waits: list[float] = []
 
     async def note(self: SendingPace, size: int) -> None:

@@ -23,7 +23,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rendered:
-    """What Kubernetes would be given."""
+    """The rendered documents and notes of a chart."""
 
     documents: tuple[Document, ...]
     notes: str
@@ -34,12 +34,12 @@ class Rendered:
         return found
 
     def has(self, kind: str) -> bool:
-        """Whether there is any of a kind."""
+        """True if there is a document of a kind."""
         return any(each["kind"] == kind for each in self.documents)
 
     @property
     def pod(self) -> Document:
-        """What is made of the StatefulSet's template."""
+        """The pod template of the StatefulSet."""
         template: Document = self.one("StatefulSet")["spec"]["template"]
         return template
 
@@ -67,7 +67,7 @@ def render(values: Mapping[str, Any], release: str = RELEASE) -> Rendered:
 
 
 def environment_of(container: Document, pod: str) -> dict[str, str]:
-    """A container's environment in a pod of this name, but for what is secret; ``$(NAME)`` filled in as Kubernetes does."""
+    """A container's environment in a pod of this name, without secrets; ``$(NAME)`` is expanded as by Kubernetes."""
     given: dict[str, str] = {}
     for each in container["env"]:
         if "valueFrom" in each:

@@ -1,4 +1,4 @@
-"""What PromQL expressions ask for: metrics, labels and their values; and Prometheus's own tool, which parses them."""
+"""Metrics, labels and values in PromQL expressions; parsing by Prometheus's own tool."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def without_variables(expression: str) -> str:
 
 
 def unknown(expression: str) -> Iterator[str]:
-    """Metrics and labels of an expression that there are none of."""
+    """Metrics and labels of an expression that do not exist."""
     known, used = series(), set(OF_PROMETHEUS)
     for name, matchers in _SELECTOR.findall(expression):
         if name not in known:
@@ -55,7 +55,7 @@ def unknown(expression: str) -> Iterator[str]:
 
 
 def values(expression: str) -> set[str]:
-    """The values that an expression asks labels of ours for."""
+    """The values that an expression matches against the gateway's labels."""
     found = set()
     for _, matchers in _SELECTOR.findall(expression):
         for label, _, value in _MATCHER.findall(matchers):
@@ -65,7 +65,7 @@ def values(expression: str) -> set[str]:
 
 
 def spoken() -> set[str]:
-    """Every string of the gateway's code, among them the values of its labels."""
+    """Every string in the gateway's code, which includes all values of labels."""
     quoted = re.compile(r'"([\w.-]+)"')
     found = {text for path in (ROOT / "gateway").rglob("*.py") for text in quoted.findall(path.read_text())}
     return found | {f"{number}xx" for number in range(1, 6)}

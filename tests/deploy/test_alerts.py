@@ -54,7 +54,7 @@ def test_every_alert_asks_for_what_the_gateway_has(alerts: list[dict[str, Any]])
 
 
 def test_every_alert_leads_to_its_entry_of_the_runbook(alerts: list[dict[str, Any]]) -> None:
-    """Rule: each has summary, description, severity, and an entry of docs/operations.md under its name; none is left over."""
+    """Rule: each alert has a summary, a description, a severity and an entry in docs/operations.md; no entry is left over."""
     runbook = (ROOT / "docs/operations.md").read_text().partition("\n## Runbook\n")[2].partition("\n## ")[0]
     entries = set(re.findall(r"^### (Larder\w+)$", runbook, re.MULTILINE))
     assert entries == {alert["alert"] for alert in alerts}

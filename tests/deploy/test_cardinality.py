@@ -1,4 +1,4 @@
-"""The number of series after a workload of somebody who wants there to be many."""
+"""The number of series stays bounded under a workload that tries to inflate it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THREADS = 4
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    """A gateway with a hundred tenants, each with a prefix of its own."""
+    """A gateway with a hundred tenants, each with its own prefix."""
     credentials = tuple(
         {
             "access_key_id": f"telltale{number}",
@@ -44,7 +44,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 
 def hostile(connection: http.client.HTTPConnection, endpoint: str, number: int) -> None:
-    """One request of a key, and often of a tenant, that nobody has asked for before; a fortieth of them reach the store."""
+    """Send one request with a new key, and often a new caller; a fortieth of the requests reach the store."""
     tenant, kind = number % TENANTS, number % 8
     method, key, headers = METHODS[number // 8 % 8], f"telltale-key-{number}", {}
     path = f"/telltale-bucket/{tenant}/{key}"
@@ -74,7 +74,7 @@ def hostile(connection: http.client.HTTPConnection, endpoint: str, number: int) 
 
 
 def ask(running: Running, numbers: range) -> None:
-    """Send these requests over some connections, each begun anew when the gateway ends it."""
+    """Send these requests over some connections, reopening each that the gateway closes."""
     shares = [numbers[first::THREADS] for first in range(THREADS)]
 
     def work(share: range) -> None:

@@ -1,4 +1,4 @@
-"""The Helm chart: rendered by Helm, held against Kubernetes' schemas and against what the gateway makes of it."""
+"""The Helm chart: rendered by Helm, checked with Kubernetes' schemas and with the gateway's own configuration parser."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_kubernetes_would_take_it(rendered: Rendered) -> None:
 
 
 def test_the_parts_name_one_another(rendered: Rendered) -> None:
-    """Rule: selectors find the pods, mounts have volumes, and references exist or belong to the user."""
+    """Rule: selectors match the pods, mounts have volumes, and references exist in the chart or are the user's."""
     spec, pod = rendered.one("StatefulSet")["spec"], rendered.pod
     labels, inner = pod["metadata"]["labels"], pod["spec"]
     names = {(each["kind"], each["metadata"]["name"]) for each in rendered.documents}
@@ -151,7 +151,7 @@ def test_each_node_accepts_its_configuration(rendered: Rendered, tmp_path: Path)
 
 
 def secret_environment(rendered: Rendered) -> dict[str, str]:
-    """What a container is given from its Secret: of the chart, or as docs/deploy.md makes it."""
+    """A container's variables from its Secret: the chart's, or the one that docs/deploy.md creates."""
     if "envFrom" not in rendered.gateway:
         return {}
     if rendered.has("Secret"):
@@ -199,7 +199,7 @@ def test_secrets_are_nowhere_but_in_the_secret() -> None:
 
 
 def test_a_changed_secret_restarts_and_a_changed_file_does_not() -> None:
-    """Rule: secrets are environment, so the pods change with them; the file is read again by itself."""
+    """Rule: a changed secret restarts the pods, because it is environment; a changed file is reloaded without a restart."""
     before = render({"secrets": SECRETS}).pod
     assert render({"secrets": SECRETS | {"LARDER_LOG__LEVEL": "debug"}}).pod != before
     assert render({"secrets": SECRETS, "config": '[[origins]]\nendpoint = "http://other"\n'}).pod == before
@@ -237,7 +237,7 @@ def test_what_a_platform_adds_is_there() -> None:
 
 
 def test_an_ingress_leads_to_the_service() -> None:
-    """Rule: every path of every host goes to the clients' service; by default there is no Ingress."""
+    """Rule: the Ingress routes every path of every host to the clients' service; by default there is none."""
     values = VALUES["what a platform adds"]["ingress"]
     ingress = render(VALUES["what a platform adds"]).one("Ingress")
     assert ingress["metadata"]["annotations"] == values["annotations"]
@@ -314,7 +314,7 @@ def test_keys_and_revocations_outlive_their_pods(values: Mapping[str, Any], warn
 
 
 def test_prometheus_is_told_where_and_what() -> None:
-    """Rule: the operator's ServiceMonitor asks each node by itself; its PrometheusRule has the alerts of deploy/prometheus."""
+    """Rule: the ServiceMonitor scrapes each node separately; the PrometheusRule has the alerts of deploy/prometheus."""
     rendered = render(VALUES["monitoring"])
     monitor = rendered.one("ServiceMonitor")["spec"]
     asked = [

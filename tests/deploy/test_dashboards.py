@@ -1,4 +1,4 @@
-"""The Grafana dashboard: what can be known of it without Grafana."""
+"""The Grafana dashboard, checked without Grafana."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_it_imports_without_edits(board: dict[str, Any]) -> None:
 
 
 def test_panels_do_not_overlap(board: dict[str, Any]) -> None:
-    """Rule: every panel has an id and a place of its own, within the 24 columns of Grafana."""
+    """Rule: every panel has a distinct id and place, within Grafana's 24 columns."""
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
     taken: set[tuple[int, int]] = set()
     for panel in board["panels"]:

@@ -1,4 +1,4 @@
-"""The image and the wheels, without a container engine: the steps of the Dockerfile in an empty folder, and what they make."""
+"""The image and the wheels, without a container engine: the Dockerfile's steps run in an empty folder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tracked() -> list[str]:
 
 
 def ignored(name: str) -> bool:
-    """Whether .dockerignore keeps a file out of the build."""
+    """True if .dockerignore excludes a file."""
     parents = [name, *map(str, Path(name).parents)]
     patterns = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     return any(fnmatch(each, pattern) for pattern in patterns for each in parents)
@@ -61,7 +61,7 @@ def copied(source: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, zipfile.ZipFile]:
-    """The wheels that the Dockerfile's `pip install` makes of what it has copied, by name; dependencies are left out."""
+    """The wheels, by name, that the Dockerfile's `pip install` builds from the copied files; without dependencies."""
     app, wheels = tmp_path_factory.mktemp("app"), tmp_path_factory.mktemp("wheels")
     for word, rest in steps("gateway"):
         if word == "COPY":
@@ -95,7 +95,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, zipfile.ZipF
 
 
 def metadata(wheel: zipfile.ZipFile) -> Message:
-    """What a package index shows of a wheel."""
+    """The metadata of a wheel, as shown by a package index."""
     [name] = [each for each in wheel.namelist() if each.endswith(".dist-info/METADATA")]
     return message_from_bytes(wheel.read(name))
 

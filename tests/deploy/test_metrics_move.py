@@ -1,4 +1,4 @@
-"""What is counted, moved by what a gateway does: by processes where users have processes, else by the part that counts."""
+"""Every metric changes with the gateway's work, measured on real processes where possible, otherwise on the counting part."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def test_a_worker_that_died_is_left_out(tmp_path: Path) -> None:
 
 
 def test_what_nodes_do_for_one_another_is_counted(tmp_path: Path) -> None:
-    """Rule: answers and bytes of other nodes, and writes they hear of; a node that does not answer any more is counted as left
-    out."""
+    """Rule: answers and bytes from other nodes and announcements of writes are counted; a node that stops answering counts as
+    suspected, and the ring change is counted."""
     with RedisServer() as redis, OriginThread() as origin:
         names = [f"key-{number}" for number in range(16)]
         for name in names:
@@ -171,7 +171,7 @@ async def test_requests_to_origins_are_under_way_to_the_end_of_their_answers() -
 
 
 async def refusing() -> None:
-    """Nobody listens."""
+    """Connect to a port without a listener."""
     await unreachable(origin_at(f"http://127.0.0.1:{free_port()}"))
 
 
@@ -182,7 +182,7 @@ async def cutting() -> None:
 
 
 async def babbling() -> None:
-    """The answer is no HTTP."""
+    """The answer is not HTTP."""
     async with RawServer([[b"220 mail.example ESMTP\r\n\r\n"]]) as server:
         await unreachable(origin_at(server.endpoint))
 

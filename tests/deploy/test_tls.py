@@ -1,4 +1,4 @@
-"""TLS with an authority of one's own: docs/deploy.md as it is typed, and a fleet whose nodes speak HTTPS to each other."""
+"""TLS with a private authority: the commands of docs/deploy.md, and a fleet whose nodes use HTTPS between each other."""
 
 from __future__ import annotations
 

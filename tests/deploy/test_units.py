@@ -24,7 +24,7 @@ EXPOSURE = 20
 
 
 def program(name: str) -> str:
-    """Where a program of the administrator's is."""
+    """The path of a system administration program."""
     found = shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/bin")
     assert found is not None
     return found
@@ -74,7 +74,7 @@ def line(key: str) -> AccessLine:
 
 
 def rotate(folder: Path) -> None:
-    """What logrotate does at midnight, with the repository's configuration for a log in this folder and for this user."""
+    """Run logrotate as at midnight, with the repository's configuration adapted to this folder and user."""
     user, group = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(os.getgid()).gr_name
     text = ROTATION.read_text().replace("/var/log/larder", str(folder)).replace("larder larder", f"{user} {group}")
     file = folder / "rotation"

@@ -1,8 +1,8 @@
 """A request as data, and a door to send it through: the origin itself, or a gateway in front of it.
 
-An ``Ask`` says what a client wants, spelled as the client spells it. A ``Door`` signs it with the keys that are good there and
-writes it to a socket byte for byte, by ``http.client``, which changes nothing. So one ask gives two requests that differ only
-in host and signature, and the two replies can be held against each other.
+An ``Ask`` is a client's request in the client's spelling. A ``Door`` signs it with keys valid at its end and writes it to a
+socket byte for byte, by ``http.client``, which changes nothing. So one ask gives two requests that differ only in host and
+signature, and the two replies can be compared.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _CODE = re.compile(rb"<Code>([^<]*)</Code>")
 class Ask:
     """One request of a client.
 
-    ``key`` and ``query`` are percent-encoded and go to the wire as they are. ``form`` is how it is signed: ``header``,
-    ``presigned``, ``presigned-v2`` or ``anonymous``. ``style`` is ``path`` or ``host``. ``who`` chooses the keys.
+    ``key`` and ``query`` are percent-encoded and sent unchanged. ``form`` is the form of the signature: ``header``,
+    ``presigned``, ``presigned-v2`` or ``anonymous``. ``style`` is ``path`` or ``host``. ``who`` selects the keys.
     """
 
     method: str
@@ -55,7 +55,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back. Header names are lower-case; ``code`` is the S3 code of an error document."""
+    """A reply. Header names are lower-case; ``code`` is the S3 code of an error document."""
 
     status: int
     headers: dict[str, str]
@@ -69,7 +69,7 @@ class Reply:
 
     @property
     def cache(self) -> str:
-        """What the gateway says of its cache: ``HIT``, ``MISS; reason=cold``, ..."""
+        """The gateway's cache status: ``HIT``, ``MISS; reason=cold``, ..."""
         return self.headers.get("x-larder-cache", "")
 
 
@@ -131,9 +131,9 @@ class Door:
         return bool(ask.style == "host" and self._domain and ask.bucket)
 
     def _signed(self, ask: Ask) -> WireRequest:
-        """The query and headers to send: those that the signature covers, in the form that is understood here.
+        """The query and headers to send: those that the signature covers, in the form that this end understands.
 
-        The path is signed in S3's canonical spelling whatever the ask's is, as the signature's definition wants it.
+        The path is signed in S3's canonical spelling, as the signature's definition requires, even if the ask's differs.
         """
         hosted = self._hosted(ask)
         host = f"{ask.bucket}.{self._domain}:{self._authority.rpartition(':')[2]}" if hosted else self._authority

@@ -1,4 +1,4 @@
-"""Origins and gateways for the differential tests; one gateway per module, because starting them is what takes time."""
+"""Origins and gateways for the differential tests; one gateway per module, because starting them takes most of the time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.differential.sides import CREDENTIALS, DOMAIN, Sides, digest, gateway
 from tests.gateways import Running, Settings, gateway
 
 SEED = os.environ.get("LARDER_DIFFERENTIAL_SEED", "larder")
-"""The same in every run, unless somebody looks for more."""
+"""Seed of all randomness: the same in every run unless the variable is set."""
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ _HEADERS: tuple[tuple[Header, ...], ...] = (
 
 
 def by_size(rng: random.Random) -> list[Object]:
-    """One object of every size, each with headers of its own."""
+    """One object of every size, each with different headers."""
     return [
         Object(f"sizes/{name}", rng.randbytes(size), _HEADERS[number % len(_HEADERS)])
         for number, (name, size) in enumerate(SIZES.items())

@@ -1,7 +1,7 @@
-"""Where the origins of the tests are known to answer otherwise than S3: data, one reason each.
+"""Known deviations of the tests' origins from S3, each with its reason.
 
-The gateway answers reads of cached objects by itself, as S3 does (RFC 9110 where S3 says nothing). What it passes through is the
-origin's own, odd or not, and needs no entry here.
+The gateway answers reads of cached objects itself, as S3 does (by RFC 9110 where S3 does not specify). Answers that it passes
+through are the origin's own, odd or not, and need no entry here.
 """
 
 from __future__ import annotations

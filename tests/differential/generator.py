@@ -16,7 +16,7 @@ FORMS = ("header", "presigned", "presigned-v2")
 
 @dataclass(frozen=True)
 class Known:
-    """What a client may know of an object: enough to ask conditions about it."""
+    """A client's knowledge of an object, enough for conditional requests."""
 
     bucket: str
     raw_key: str
@@ -91,7 +91,7 @@ QUERIES = (
 )  # fmt: skip
 
 NOT_IN_V2 = ("attributes", "retention", "legal-hold", "unknown", "unknown=1", "unknown=", "%76ersionId=null")
-"""What botocore does not sign in SigV2's form; the gateway refuses it there."""
+"""Queries that botocore does not sign in SigV2's form; the gateway refuses them there."""
 
 HEADERS: tuple[tuple[Header, ...], ...] = (
     (("x-amz-checksum-mode", "ENABLED"),),
@@ -156,7 +156,7 @@ def _spelled(rng: random.Random, known: Known, ask: Ask) -> Ask:
 
 
 def respelled(rng: random.Random, raw_key: str) -> str:
-    """Percent-encode or not, in either case of hexadecimal digits, whatever may be spelled both ways."""
+    """Randomly percent-encode characters that may be spelled both ways, with either case of hexadecimal digits."""
     spelled = []
     position = 0
     while position < len(raw_key):
@@ -189,7 +189,7 @@ def reads(rng: random.Random, known: Known, count: int) -> list[Ask]:
 
 
 def _sendable(ask: Ask) -> Ask:
-    """Keep to what a client can send: every header once, and what SigV2 cannot cover signed by a header."""
+    """Restrict an ask to what a client can send: every header once, and no presigned SigV2 for requests that it cannot cover."""
     seen: dict[str, Header] = {}
     for name, value in ask.headers:
         seen.setdefault(name.lower(), (name, value))
@@ -205,5 +205,5 @@ def raw(key: str) -> str:
 
 
 def known_object(bucket: str, stored: Object, etag: str, modified: float) -> Known:
-    """What a client knows after a HEAD."""
+    """A client's knowledge after a HEAD."""
     return Known(bucket, stored.raw_key, len(stored.body), etag, modified)

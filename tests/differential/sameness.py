@@ -1,6 +1,6 @@
-"""What "the same answer" means, and the exceptions to it, each with its reason.
+"""Comparison of two answers, and the exceptions, each with its reason.
 
-Every header counts, except those that speak of the connection or of the server that answered. Error documents are compared by
+Every header counts, except those about the connection or the answering server. Error documents are compared by
 their S3 code, because their text names hosts and request ids; everything else is compared byte for byte.
 """
 
@@ -22,10 +22,10 @@ _OF_AN_ERROR = frozenset({"content-length", "content-type", "content-encoding"})
 
 @dataclass(frozen=True)
 class Deviation:
-    """Where an origin is known to answer otherwise than S3, so that the gateway, which answers as S3, may differ from it.
+    """A known deviation of an origin from S3; the gateway, which answers like S3, may differ from it.
 
     ``applies`` gets the ask, the origin's reply and the gateway's. ``headers`` narrows the exception to some headers; without
-    them, nothing of such a pair of replies is compared.
+    them, such a pair of replies is not compared at all.
     """
 
     reason: str
@@ -34,7 +34,7 @@ class Deviation:
 
 
 def differences(ask: Ask, direct: Reply, through: Reply, allowed: Sequence[Deviation] = ()) -> list[str]:
-    """What is not the same in the origin's reply and the gateway's; empty when a client could not tell them apart."""
+    """The differences between the origin's reply and the gateway's; empty if a client could not tell them apart."""
     excused = [deviation for deviation in allowed if deviation.applies(ask, direct, through)]
     if any(not deviation.headers for deviation in excused):
         return []
@@ -73,7 +73,7 @@ class Ledger:
             self.wrong.append(f"{state}: {ask}: {'; '.join(found)} [{through.cache}]")
 
     def seen(self, cache: str) -> int:
-        """How many of the gateway's answers had a cache status that begins so."""
+        """The number of the gateway's answers whose cache status begins with ``cache``."""
         return sum(count for status, count in self.caches.items() if status.startswith(cache))
 
     def verdict(self) -> None:

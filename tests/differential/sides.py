@@ -64,7 +64,7 @@ class Sides:
         return found
 
     def known(self, raw_key: str) -> Known:
-        """What a HEAD at the origin tells of an object."""
+        """Learn about an object by a HEAD at the origin."""
         told = self.direct.send(Ask("HEAD", self.bucket, raw_key))
         assert told.status == 200, f"{raw_key}: {told.status}"
         modified = parsedate_to_datetime(told.headers["last-modified"]).timestamp()

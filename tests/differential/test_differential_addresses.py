@@ -1,4 +1,4 @@
-"""Whose request it is, what it is about and how that is spelled make no difference between the gateway and its origin."""
+"""Gateway and origin answer alike for every caller, target and spelling of a request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_key_in_every_spelling(sides: Sides, rng: random.Random) -> None:
 
 
 def test_keys_that_look_alike_are_different_objects(sides: Sides, rng: random.Random) -> None:
-    """With all objects cached, a key whose look-alike is cached still gives what the origin gives."""
+    """With all objects cached, a key with a cached look-alike still gets the origin's answer."""
     stored = sides.store(by_key(rng))
     for known in stored:
         sides.warm(known)
@@ -46,7 +46,7 @@ def test_keys_that_look_alike_are_different_objects(sides: Sides, rng: random.Ra
 
 @pytest.mark.parametrize("form", ["header", "presigned", "presigned-v2"])
 def test_a_bare_plus_means_what_the_origin_says(sides: Sides, rng: random.Random, form: str) -> None:
-    """Stores disagree on whether "+" in a path is a space, so the origin answers, whatever is cached."""
+    """Stores disagree on whether "+" in a path is a space, so the origin answers, even if an object is cached."""
     stored = sides.store([Object("a+b", b"plus"), Object("a b", b"space")])
     for known in stored:
         sides.warm(known)
@@ -56,7 +56,7 @@ def test_a_bare_plus_means_what_the_origin_says(sides: Sides, rng: random.Random
 
 
 def test_what_is_not_there(sides: Sides) -> None:
-    """Missing objects and buckets, and names that cannot be, give the origin's error, each time anew."""
+    """Missing objects and buckets, and impossible names, get the origin's error, every time."""
     missing = [
         Ask("GET", sides.bucket, "nothing"),
         Ask("GET", sides.bucket, "nothing/at%20all"),
@@ -80,7 +80,7 @@ def test_what_is_not_there(sides: Sides) -> None:
 
 
 def test_an_object_made_after_it_was_missed(sides: Sides) -> None:
-    """That there was no object is not remembered: one that is made behind the gateway's back is there at once."""
+    """A missing object is not cached as missing: once created behind the gateway, it is served at once."""
     for number in range(5):
         ask = Ask("GET", sides.bucket, f"late/{number}")
         assert sides.compare("missing", ask).status == 404

@@ -1,4 +1,4 @@
-"""The same differences, none, when the gateway that is asked is home of about half of what it is asked for."""
+"""No differences either when the asked gateway is the home of about half of the objects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.scenarios.redis_server import RedisServer
 
 @pytest.fixture(scope="module")
 def nodes(origin: FakeOrigin, home: Path) -> Iterator[list[Running]]:
-    """Two nodes in front of the fake origin; in the end the first must have asked the second, and read by itself as well."""
+    """Two nodes in front of the fake origin; at the end, assert that the first has both relayed reads and filled by itself."""
     with (
         RedisServer() as redis,
         fleet(

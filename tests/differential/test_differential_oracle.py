@@ -1,4 +1,4 @@
-"""The comparison itself: what it must notice, and how little an exception excuses."""
+"""The comparison itself: differences that it must find, and the narrow effect of an exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same comparisons with other people's servers as origins: what they say of odd requests reaches the client unchanged."""
+"""The same comparisons with third-party servers as origins: their answers to odd requests reach the client unchanged."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def elsewhere(fronted: Fronted) -> Iterator[Sides]:
 
 
 def test_random_reads_elsewhere(elsewhere: Sides, rng: random.Random) -> None:
-    """A read gives the server's answer, whatever is in the cache."""
+    """A read gets the server's answer in every state of the cache."""
     for known in elsewhere.store(by_size(rng)):
         elsewhere.compare_in_states(known, reads(rng, known, 20), cold=2)
     assert elsewhere.ledger.seen("HIT") > 50
 
 
 def test_headers_elsewhere(elsewhere: Sides, rng: random.Random) -> None:
-    """What the server stored with an object comes back from the cache too."""
+    """Headers that the server stored with an object come back from the cache too."""
     for known in elsewhere.store(by_header(rng)):
         for state in ("cold", "warm", "warm again"):
             for ask in (known.ask(), known.ask("HEAD"), replace(known.ask(), headers=(("Range", "bytes=1-9"),))):
@@ -76,7 +76,7 @@ def test_keys_elsewhere(elsewhere: Sides, rng: random.Random) -> None:
 
 
 def test_writes_elsewhere(elsewhere: Sides, rng: random.Random) -> None:
-    """Writes do what they do directly, and the reads after them show it."""
+    """Writes have the same effect as direct ones, and later reads show it."""
     twin = f"{elsewhere.bucket}.twin"
     assert elsewhere.direct.send(Ask("PUT", twin)).status == 200
     twins = Twins(elsewhere, twin)

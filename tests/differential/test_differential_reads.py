@@ -1,4 +1,4 @@
-"""Reads through the gateway and directly: no client can tell the two apart, whatever the cache holds."""
+"""Reads through the gateway are indistinguishable from direct ones, in every state of the cache."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_if_range(sides: Sides, rng: random.Random) -> None:
 
 
 def test_every_query_and_header(sides: Sides, rng: random.Random) -> None:
-    """What asks for anything but the plain object is answered by the origin, even when the plain object is cached."""
+    """Requests for anything but the plain object are answered by the origin, even if the plain object is cached."""
     items = [item for item in by_size(rng) if item.key in ("sizes/five-blocks", "sizes/one-byte")]
     items.append(Object("summed", b"x", (("x-amz-checksum-crc32", "jNwqBA=="),)))
     for known in sides.store(items):
@@ -82,7 +82,7 @@ def test_every_query_and_header(sides: Sides, rng: random.Random) -> None:
 
 
 def test_every_header_an_object_can_have(sides: Sides, rng: random.Random) -> None:
-    """What was stored with an object comes with it from the cache too, and a stored encoding stays undecoded."""
+    """Headers stored with an object come back from the cache too, and a stored encoding is not decoded."""
     for known in sides.store(by_header(rng)):
         enabled = (("x-amz-checksum-mode", "ENABLED"),)
         gzip = (("Accept-Encoding", "identity"),)
@@ -98,7 +98,7 @@ def test_every_header_an_object_can_have(sides: Sides, rng: random.Random) -> No
 
 
 def test_reads_while_everything_is_being_evicted(origin: FakeOrigin, home: Path, rng: random.Random) -> None:
-    """A cache that is too small for what is read gives the same answers: whole, in part, after eviction, and uncached."""
+    """A cache smaller than the objects read gives the same answers: whole, in part, after eviction, and uncached."""
     small = settings(origin.endpoint, home / "small", capacity="300kB")
     with gateway(small, home / "small-home") as running, opened(origin.endpoint, running, OF_FAKE) as sides:
         items = [Object(f"{n}/{item.key}", rng.randbytes(len(item.body))) for n in range(4) for item in by_size(rng)]

@@ -1,4 +1,4 @@
-"""Writes through the gateway do what they do directly, and every read after them shows it."""
+"""Writes through the gateway have the same effect as direct ones, and every later read shows it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.gateways import Running
 
 
 def test_random_writes_and_the_reads_after_them(sides: Sides, rng: random.Random) -> None:
-    """Every write is answered as the origin answers it, and no read after it, warm or not, shows what was before."""
+    """Every write gets the origin's answer, and no read after it, warm or not, shows the older object."""
     twin = f"{sides.bucket}.twin"
     assert sides.direct.send(Ask("PUT", twin)).status == 200
     twins = Twins(sides, twin)
@@ -30,7 +30,7 @@ def test_random_writes_and_the_reads_after_them(sides: Sides, rng: random.Random
 
 
 def test_writes_among_readers(sides: Sides, running: Running, rng: random.Random) -> None:
-    """With readers filling the cache all the time, a read that begins after a write still gives what was written."""
+    """With readers constantly filling the cache, a read that begins after a write still gets the written bytes."""
     twin = f"{sides.bucket}.twin"
     assert sides.direct.send(Ask("PUT", twin)).status == 200
     twins = Twins(sides, twin)
@@ -43,7 +43,7 @@ def test_writes_among_readers(sides: Sides, running: Running, rng: random.Random
 
 @contextmanager
 def _reading(running: Running, asks: list[Ask]) -> Iterator[None]:
-    """Another client, who reads without pause until the end, and has read something by then."""
+    """Read in another thread until the block ends; assert that at least one read succeeded."""
     enough = threading.Event()
     seen: list[int] = []
 

@@ -1,4 +1,4 @@
-"""An origin that counts, and builds of its buckets."""
+"""A counting origin, and builds of its buckets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CREDENTIALS = Credentials(ALICE.access_key_id, ALICE.secret_access_key)
 
 @dataclass
 class Store:
-    """A FakeOrigin, and what a build of its bucket ``b`` into ``file`` read."""
+    """A FakeOrigin, with builds of its bucket ``b`` into ``file`` and the reads that they made."""
 
     s3: FakeOrigin
     file: Path
@@ -38,7 +38,7 @@ class Store:
         return digest.build(source, self.file, endpoint=self.s3.endpoint, credentials=CREDENTIALS, **options)
 
     def reads(self) -> Counter[str]:
-        """How often each key was read since the last build began, whole or in part."""
+        """The number of reads of each key since the last build began, whole or in part."""
         return Counter(
             unquote(seen.raw_path.removeprefix("/b/"))
             for seen in self.s3.seen

@@ -1,4 +1,4 @@
-"""What a build puts into a digest file, read through real HTTP from an origin that counts."""
+"""Contents of a built digest file, read over real HTTP from a counting origin."""
 
 import base64
 import hashlib
@@ -39,7 +39,7 @@ def test_every_object_is_an_item(store):
 
 
 def test_rows_are_ordered_by_the_keys_bytes(store):
-    """The order is that of UTF-8 bytes, whatever order the reads finished in."""
+    """Rows are in the order of UTF-8 bytes, regardless of the order in which the reads finish."""
     names = ["z", "a\uffff", "a\U0001f600", "a/b", "a b", "a%2Fb", "../a", "//", "a+b", "k" * 1024, "n\nl", "ä"]
     fill(store, {name: name.encode() for name in names})
     store.build(jobs=8)
@@ -48,7 +48,7 @@ def test_rows_are_ordered_by_the_keys_bytes(store):
 
 
 def test_unchanged_input_gives_equal_bytes(store, tmp_path):
-    """Built again, built anew, and built with other concurrency, the file is the same byte for byte."""
+    """A repeated build, a fresh build and one with another concurrency give the same file, byte for byte."""
     fill(store)
     store.build(jobs=1)
     first = store.file.read_bytes()
@@ -86,14 +86,14 @@ def test_an_unchanged_bucket_is_only_listed(store):
 
 
 def test_fresh_reads_everything_again(store):
-    """`fresh` believes nothing of what is known."""
+    """`fresh` ignores the existing file."""
     fill(store)
     store.build()
     assert store.build(fresh=True).objects_read == 4
 
 
 def test_items_of_another_kind_are_not_taken_over(store):
-    """Digests of whole objects say nothing of the members of TARs: those are read."""
+    """Digests of whole objects are not used for the members of TARs, which are read."""
     store.put("t.tar", tar({"a": b"1"}))
     store.build()
     assert store.build(items="tar-members").objects_read == 1
@@ -101,7 +101,7 @@ def test_items_of_another_kind_are_not_taken_over(store):
 
 
 def test_a_checksum_of_the_store_saves_the_read(store):
-    """Where the store has the SHA-256 of the whole object, the object is not read."""
+    """An object whose SHA-256 the store has is not read."""
     bodies = {f"k{number}": b"%d" % number for number in range(40)}
     for key, body in bodies.items():
         store.put(key, body, x_amz_checksum_sha256=base64.b64encode(sha256(body)).decode())
@@ -119,7 +119,7 @@ def test_a_checksum_over_parts_is_not_a_digest(store):
 
 
 def test_checksums_can_be_left_alone(store):
-    """With `supplied=False` everything is read, whatever the store claims."""
+    """With `supplied=False` every object is read, even if the store has its checksum."""
     store.put("k", b"body", x_amz_checksum_sha256=base64.b64encode(sha256(b"lie")).decode())
     store.build(supplied=False)
     assert store.items() == {("k", None, 4): sha256(b"body")}
@@ -140,7 +140,7 @@ def test_patterns_choose_the_keys(store):
 
 
 def test_markers_of_folders_are_left_out(store):
-    """Empty objects whose key ends in a slash show folders in some tools; they are no samples. The report counts them."""
+    """Empty objects whose key ends in a slash mark folders in some tools; they are left out and counted in the report."""
     fill(store, {"a/": b"", "a/1": b"1", "b/": b"with content"})
     assert store.build().folders == 1
     assert [key for key, *_ in store.items()] == ["a/1", "b/"]
@@ -179,7 +179,7 @@ def test_a_connection_that_breaks_is_resumed_where_it_broke(store):
 
 
 def test_an_object_that_changes_while_it_is_read_is_read_again(store):
-    """Bytes of two versions are never mixed: the read begins anew with the new version, which is what is recorded."""
+    """Bytes of two versions are never mixed: the read starts over with the new version, which is recorded."""
     old, new = b"o" * 2_000_000, b"n" * 1_500_000
     store.put("k", old)
     store.s3.inject(DieAfter(method="GET", path="/b/k", size=1_000_000))
@@ -192,7 +192,7 @@ def test_an_object_that_changes_while_it_is_read_is_read_again(store):
 
 
 def test_an_object_that_is_overwritten_after_the_listing_is_its_new_self(store):
-    """If-Match notices; ETag and size that are recorded are those of what was read."""
+    """If-Match detects the change; the recorded ETag and size are those of the version that was read."""
     fill(store, {"a": b"1", "b": b"old"})
     gate = Gate()
     store.s3.inject(Hang(method="GET", path="/b/a", gate=gate))
@@ -229,7 +229,7 @@ def test_an_object_that_is_listed_but_not_found_is_a_failure(store):
 
 
 def test_what_may_not_be_read_fails_the_build_and_keeps_the_rest(store):
-    """No file comes of it, the error names every object, and the next build reads only what is missing."""
+    """A refused object fails the build without a file, the error names it, and the next build reads only the missing objects."""
     fill(store)
     store.s3.deny("origin-key-a", "b/b/*")
     with pytest.raises(digest.BuildIncomplete, match=r"b/'b/x': AccessDenied") as caught:
@@ -242,7 +242,7 @@ def test_what_may_not_be_read_fails_the_build_and_keeps_the_rest(store):
 
 
 def test_a_failed_build_leaves_the_earlier_file(store):
-    """The file of before stays whole until the new one is."""
+    """The previous file stays until the new one is complete."""
     fill(store)
     store.build()
     before = store.file.read_bytes()
@@ -276,7 +276,7 @@ def test_nothing_is_left_beside_the_file(store):
 
 
 def test_a_file_of_another_kind_is_not_overwritten(store):
-    """What is no digest file may be somebody's work."""
+    """A file that is not a digest file is not overwritten: it may be the user's work."""
     store.file.write_text("dear diary")
     with pytest.raises(errors.DigestFileError, match="choose another name"):
         store.build()
@@ -332,7 +332,7 @@ def test_unchanged_tars_are_not_read_again(store):
 
 
 def test_what_is_no_tar_is_named(store):
-    """The error says which object is no TAR, and why."""
+    """The error names the object that is not a TAR, and the reason."""
     fill(store, {"a.tar": tar({"1": b"1"}), "readme.txt": b"hello" * 200, "cut.tar": tar({"1": b"1" * 5000})[:3000]})
     with pytest.raises(digest.BuildIncomplete) as caught:
         store.build(items="tar-members")
@@ -342,7 +342,7 @@ def test_what_is_no_tar_is_named(store):
 
 
 def test_a_function_says_where_items_are(store):
-    """Its items are hashed, ordered by offset, wherever they lie; it can read the object to find out."""
+    """A function that returns items' places may read the object; the items are hashed and ordered by offset."""
     body = b"\x03\x05" + b"aaa" + b"bbbbb"
 
     def records(bucket: str, key: str, size: int, read):
@@ -358,7 +358,7 @@ def test_a_function_says_where_items_are(store):
 
 @pytest.mark.parametrize("given", [[(0, 5)], [(-1, 2)], [(0, -1)], [(3, 2)], [("0", 1)], [(0.5, 1)], [1], None])
 def test_places_outside_the_object_are_refused(store, given):
-    """A function that gives something that is no place in its object fails by name."""
+    """A function that returns an invalid place fails the build with the object's name."""
     store.put("k", b"1234")
     with pytest.raises(digest.BuildIncomplete, match=r"b/'k' failed"):
         store.build(items=lambda bucket, key, size, read: given)
@@ -439,7 +439,7 @@ def parquet(rows, per_group, **options):
 
 
 def test_row_groups_are_items_beside_their_footer(store):
-    """Each row group is a stretch of its file, and with the footer a sample; built again, only files without rows are read."""
+    """Each row group is a range of its file, and with the footer a sample; a second build reads only files without rows."""
     bodies = {"a": parquet(25, 10), "b": parquet(3, 10, compression="none"), "none": parquet(0, 10)}
     fill(store, bodies)
     report = store.build(items="row-groups")

@@ -46,13 +46,13 @@ def command(store: Store, *words: str) -> list[str]:
 
 
 def process(store: Store, *words: str) -> subprocess.Popen[str]:
-    """The same as a process of its own."""
+    """Run the command in a new process."""
     words = (sys.executable, "-m", "larder", *command(store, "--no-store-checksums", *words))
     return spawn(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def recorded(store: Store) -> int:
-    """How many objects a build that is stopped has written to its journal."""
+    """The number of objects in the journal of a stopped build."""
     with journal.Journal(store.file.with_name(store.file.name + ".partial"), "objects of s3://b") as kept:
         return sum(
             kept.confirm(key, stored.etag, len(stored.body)) for key, stored in store.s3.buckets.objects["b"].items()
@@ -68,7 +68,7 @@ def hold_back(store: Store, keys: list[str]) -> Gate:
 
 
 def test_a_killed_build_goes_on_where_it_was(filled):
-    """After kill -9 in the middle, what had been read is not read again, and the file is that of an undisturbed build."""
+    """After kill -9, the next build does not read finished objects again, and the file equals that of an undisturbed build."""
     held = [f"k{number:02}" for number in (7, 20, 21)]
     gate = hold_back(filled, held)
     running = process(filled, "--jobs", "4")
@@ -90,7 +90,7 @@ def test_a_killed_build_goes_on_where_it_was(filled):
 
 
 def test_ctrl_c_says_how_to_go_on(filled):
-    """SIGINT ends it with status 130 and without a traceback; what was read is kept."""
+    """SIGINT ends the command with status 130 and without a traceback; finished objects are kept."""
     hold_back(filled, ["k29"])
     running = process(filled, "--jobs", "1")  # the others have been read when the last one is
     wait_until(lambda: filled.reads()["k29"] == 1, WITHIN, "the last read")
@@ -133,13 +133,13 @@ def test_build_as_json(filled, capsys):
 
 
 def test_an_empty_dataset_is_warned_of(store, capsys):
-    """It is valid, and rarely what was meant."""
+    """An empty dataset is valid but rarely intended, so the command warns."""
     assert cli.main(command(store)) == 0
     assert "empty dataset" in capsys.readouterr().err
 
 
 def test_a_build_that_fails_exits_with_1(filled, capsys):
-    """The error names the object; there is no traceback and no file."""
+    """The error names the object, without a traceback, and no file is written."""
     filled.s3.deny(CREDENTIALS.access_key_id, "b/k03")
     assert cli.main(command(filled)) == 1
     assert "b/'k03': AccessDenied" in capsys.readouterr().err
@@ -157,7 +157,7 @@ def test_a_build_that_fails_exits_with_1(filled, capsys):
     ],
 )
 def test_wrong_usage_exits_with_2(words, capsys):
-    """Argparse says what is wrong."""
+    """Wrong usage gets argparse's message and status 2."""
     with pytest.raises(SystemExit) as ended:
         cli.main(words)
     assert ended.value.code == 2
@@ -252,7 +252,7 @@ def test_verify_names_what_is_missing_changed_or_refused(filled, capsys):
 
 
 def test_verify_of_a_sample_reads_only_the_sample(filled):
-    """As many items as asked for, the same ones for the same seed."""
+    """A sample reads the requested number of items, and the same ones for the same seed."""
     filled.build()
     seen = []
     for _ in range(2):

@@ -42,7 +42,7 @@ finally:
 
 @contextmanager
 def cluster(store: Store, log: Path) -> Iterator[Callable[[], dict[str, object]]]:
-    """Ray with one CPU; gives what builds the store's objects below ``k/`` there, and says what came of it."""
+    """Ray with one CPU; yields a function that builds the objects below ``k/`` there and returns the outcome."""
     settings = {
         "AWS_ACCESS_KEY_ID": CREDENTIALS.access_key_id,
         "AWS_SECRET_ACCESS_KEY": CREDENTIALS.secret_access_key,
@@ -83,7 +83,7 @@ def processes_of(directory: str) -> list[str]:
 
 
 def test_a_cluster_gives_the_file_of_one_machine(store, tmp_path):
-    """The same bytes as a local build; what fails is named, and what was read is not read again. No process stays."""
+    """A build on Ray gives the bytes of a local one, names failures, reads no finished object again, and leaves no process."""
     for number in range(60):
         store.put(f"k/{number:02}", b"%d" % number * 1000)
     store.s3.deny(CREDENTIALS.access_key_id, "b/k/07")

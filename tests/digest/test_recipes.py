@@ -37,7 +37,7 @@ def running(tmp_path_factory) -> Iterator[Running]:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """Where the recipes find their manifest and their files."""
+    """Returns the working directory of the recipes, with their manifest and files."""
     rows = [f"s3://photos/{key},{hashlib.sha256(body).hexdigest()},{len(body)}" for key, body in FILES.items()]
     (tmp_path / "manifest.csv").write_text("\n".join(["path,sha256,size", *rows, ""]), encoding="utf-8")
     for key, body in FILES.items():

@@ -1,4 +1,4 @@
-"""Builds through stores that are not ours, and through a gateway; datasets registered from what they wrote."""
+"""Builds from third-party stores and through a gateway, and registration of the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AWKWARD = ["plain", "a b", "a+b", "a%2Fb", "ü/€/\U0001f600", "dots/./x", "q?x
 
 
 def check(endpoint: str, credentials: Credentials, file: Any, **options: Any) -> digest.Report:
-    """Fill a bucket of its own, build twice, and compare with what was put."""
+    """Fill a new bucket, build twice, and compare with the stored objects."""
     bucket = f"digest-{uuid.uuid4().hex[:12]}"
     s3 = s3_client(endpoint, credentials.access_key_id, credentials.secret_access_key)
     s3.create_bucket(Bucket=bucket)
@@ -67,13 +67,13 @@ def gateway_keys(running: Running, monkeypatch) -> None:
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> Any:
-    """What the command printed as JSON."""
+    """The JSON that the command printed."""
     return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.usefixtures("gateway_keys")
 def test_a_build_through_a_gateway_is_that_of_the_store(store, capsys):
-    """The same bytes, and what the gateway has is not read from the origin again."""
+    """A build through a gateway gives the same bytes, and cached objects are not read from the origin again."""
     for key in AWKWARD:
         store.put(key, key.encode() * 100)
     store.build()

@@ -1,14 +1,14 @@
-"""The fenced blocks of the repository's pages, and what the comment before each says of it.
+"""The fenced blocks of the repository's pages, with the comments before them.
 
 A block of commands or Python is run by a test, or says why it cannot be, in an HTML comment on the line before it. The comments:
 
 - ``<!-- not run: WHY -->``: no test runs it;
-- ``<!-- file: NAME -->``: its text is what the reader puts into that file;
-- ``<!-- background: WHERE -->``: it is typed into a terminal of its own; it is up when WHERE, a URL or ``tcp:PORT``, answers;
-- ``<!-- stopped: TEXT -->``: before it, the one in the background whose command has this text was ended with Ctrl-C.
+- ``<!-- file: NAME -->``: the reader puts its text into that file;
+- ``<!-- background: WHERE -->``: it runs in a separate terminal, and is up when WHERE, a URL or ``tcp:PORT``, answers;
+- ``<!-- stopped: TEXT -->``: before it, the background command that contains TEXT was ended with Ctrl-C.
 
-Which test runs a page's blocks stands in the page: ``<!-- tested: tests/docs/test_x.py -->``. What a block prints may follow it
-as a block of the language ``output``, in which three dots stand for anything.
+A page names the test that runs its blocks: ``<!-- tested: tests/docs/test_x.py -->``. The output of a block may follow it as a
+block of the language ``output``, in which three dots match anything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TESTED = re.compile(r"^<!-- tested: (\S+) -->$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: where it begins, what it is of, what the comment before it says, and what it should print."""
+    """A fenced block: place, language, comment, text, and expected output."""
 
     page: Path
     line: int
@@ -50,7 +50,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The blocks of a page, in order; what a block prints is part of it."""
+    """The blocks of a page, in order; an output block is part of the block before it."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(
@@ -78,7 +78,7 @@ def named_tests(page: Path) -> list[str]:
 
 
 def prints(wanted: str, came: str) -> bool:
-    """Whether what came is what a page shows, where three dots stand for anything; blanks at the end of a line do not count."""
+    """True if the output matches the page's, where three dots match anything; trailing blanks are ignored."""
     pattern = ".*".join(re.escape(part) for part in _without_tails(wanted).split("..."))
     return re.fullmatch(pattern, _without_tails(came), re.DOTALL) is not None
 

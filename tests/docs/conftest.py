@@ -1,4 +1,4 @@
-"""What the guide and the example run against: the demo's images, at an origin behind a real gateway."""
+"""The stage for the guides and the example: the demo's images at an origin behind a real gateway."""
 
 import os
 import sys

@@ -51,7 +51,7 @@ def script(page: Path, endpoint: str) -> str:
 
 
 def run(page: Path, stage: Stage, timeout: float, **environment: str) -> list[str]:
-    """What each block of a page printed, by its place among those that are run."""
+    """Run a page's blocks and return the output of each."""
     program = stage.folder / "guide.py"
     program.write_text(script(page, stage.endpoint), encoding="utf-8")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Recipes of docs/frameworks.md for large packages: each in a process of its own, with items in memory instead of a gateway."""
+"""Recipes of docs/frameworks.md for large packages: each in a new process, with items in memory instead of a gateway."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CachedDataset = partial(larder.torch.CachedDataset, source=MemorySource(ITEMS))
 
 
 def run_recipe(first: str, folder: Path, before: str, after: str) -> str:
-    """What a program prints that has a block of the page in its middle.
+    """Run a program around a block of the page and return its output.
 
     Args:
         first: beginning of the block.

@@ -23,12 +23,12 @@ STOP_WITHIN = 60
 
 
 class Terminal:
-    """Runs blocks. What runs in the background is ended by ``close``.
+    """Runs blocks; ``close`` ends the ones in the background.
 
     Args:
-        folder: where everything happens; also the home directory.
-        swaps: what the page says, and what stands for it here, such as ports.
-        environment: beside the path to our own programs.
+        folder: the working and home directory.
+        swaps: replacements for texts of the page, such as ports.
+        environment: variables in addition to the path of our programs.
     """
 
     def __init__(self, folder: Path, swaps: Mapping[str, str], environment: Mapping[str, str] = {}) -> None:
@@ -45,7 +45,7 @@ class Terminal:
         self._background: list[tuple[str, subprocess.Popen[bytes], Path]] = []
 
     def type(self, block: Block) -> None:
-        """Do what the page says; fails with the place in the page and what was printed."""
+        """Follow a block of the page; a failure names its place and has its output."""
         text = self._here_said(block.text)
         if (stopped := block.said("stopped")) is not None:
             self._interrupt(self._here_said(stopped))
@@ -59,7 +59,7 @@ class Terminal:
             assert wanted is None or prints(self._here_said(wanted), came), f"{block.place} printed:\n{came}"
 
     def shell(self, text: str, place: str = "here") -> str:
-        """Type commands; gives what they print. What they export stays."""
+        """Run commands and return their output; their exports persist."""
         lines = [line.removeprefix("$ ") for line in text.splitlines()]
         keep = self._folder / ".environment"
         script = "\n".join(["set -euo pipefail", *lines, "", f"pwd > '{keep}.pwd'", f"env -0 > '{keep}'"])
@@ -70,7 +70,7 @@ class Terminal:
         return came
 
     def start(self, text: str, where: str, place: str = "here") -> None:
-        """Type a command into a terminal of its own, and wait until ``where`` answers."""
+        """Run a command in a separate terminal, and wait until ``where`` answers."""
         log = self._folder / f".background-{len(self._background)}.log"
         # "exec env" takes variables before the command, and leaves no shell that would not pass signals on.
         with log.open("wb") as stream:

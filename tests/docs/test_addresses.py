@@ -18,7 +18,7 @@ def plain(address: str) -> str:
 
 
 def test_every_address_of_a_gateway_stands_on_a_page(stage: Stage) -> None:
-    """Rule: each address of ``/-/openapi.json`` is on a page of docs/, whatever names its parameters have there."""
+    """Rule: each address of ``/-/openapi.json`` is on a page of docs/, under any names of its parameters."""
     with urllib.request.urlopen(f"{stage.endpoint}/-/openapi.json", timeout=30) as answer:
         described = {plain(f"/-{address}") for address in json.load(answer)["paths"]}
     text = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))

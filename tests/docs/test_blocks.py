@@ -1,4 +1,4 @@
-"""Nothing on a page is only believed: what can be run is run, what is a file of some format is read, and links lead somewhere."""
+"""Checks of all pages: runnable blocks are run, files are parsed, and links resolve."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_every_document_on_a_page_can_be_read():
 
 
 def anchors(page: Path) -> set[str]:
-    """What can follow ``#`` in a link to a page: its headings, as GitHub writes them, and what has a name of its own."""
+    """The anchors of a page: its headings, as GitHub spells them, and elements with an id or name."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     found: set[str] = set(re.findall(r'<a (?:id|name)="([^"]+)"', text))
     for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""docker-compose.yml and what it mounts, as far as that can be held without an engine: nothing is built or started here."""
+"""docker-compose.yml and its mounted files, checked without a container engine: nothing is built or started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def compose() -> dict[str, Any]:
 
 
 def environment_of(service: dict[str, Any]) -> dict[str, str]:
-    """What a service is given: its file of secrets, and what is in docker-compose.yml."""
+    """A service's environment: its file of secrets, and docker-compose.yml."""
     given: dict[str, str] = {}
     if "env_file" in service:
         assert service["env_file"].startswith("${LARDER_SECRETS:-./deploy/docker/secrets.example}/")
@@ -143,7 +143,7 @@ def test_every_image_is_pinned(compose):
 
 
 def test_every_service_comes_back_and_says_how_it_is(compose):
-    """Rule: every service has a restart policy, and a health check of its own or of its image."""
+    """Rule: every service has a restart policy, and its own health check or its image's."""
     dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text()
     for name, service in compose["services"].items():
         assert service["restart"] == "unless-stopped", name

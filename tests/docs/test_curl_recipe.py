@@ -16,7 +16,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/batch-protocol.md"
 
 @pytest.mark.timeout(120)
 def test_a_batch_with_curl(stage: Stage) -> None:
-    """What is printed is the list of an archive with the three items, in their order, and the manifest at the end."""
+    """The recipe lists an archive with the three items, in order, and the manifest at the end."""
     credentials = Credentials(VISION.access_key_id, VISION.secret_access_key)
     build("s3://demo/digits/", stage.folder / "digits.parquet", endpoint=stage.endpoint, credentials=credentials)
     Client(stage.endpoint, credentials=credentials).register("digits", stage.folder / "digits.parquet")

@@ -34,7 +34,7 @@ def command(stage: Stage) -> list[str]:
 
 
 def run(stage: Stage, command: list[str]) -> str:
-    """Run to the end, and return what was printed."""
+    """Run to the end and return the output."""
     done = subprocess.run(
         command,
         cwd=stage.folder,
@@ -59,7 +59,7 @@ def test_it_learns_and_says_what_it_cost(stage: Stage, command: list[str]):
 
 
 def test_it_goes_on_after_ctrl_c(stage: Stage, command: list[str], tmp_path: Path):
-    """Ctrl-C, which reaches the workers too, saves a whole checkpoint, from which the same command goes on."""
+    """Ctrl-C, which reaches the workers too, saves a complete checkpoint, from which the same command resumes."""
     checkpoint, said = tmp_path / "digits.checkpoint", tmp_path / "said.txt"
     endless = [*command, "--checkpoint", str(checkpoint), "--batch-size", "16", "--epochs"]
     with said.open("w") as stream:

@@ -40,13 +40,13 @@ def names_in(path: Path) -> frozenset[str]:
 
 
 def exists(module: str, name: str) -> bool:
-    """Whether a file has this test."""
+    """True if a file has this test."""
     path = ROOT / module
     return path.is_file() and name in names_in(path)
 
 
 def sound(cells: list[str]) -> bool:
-    """Whether a row has a feature, what Larder does, a verdict, and tests and nothing else in its last cell."""
+    """True if a row has four cells: feature, Larder's behaviour, verdict, and tests only."""
     if len(cells) != 4 or "" in cells or cells[2] not in VERDICTS:
         return False
     return not TEST.sub("", cells[3]).strip(", ")
@@ -69,7 +69,7 @@ def test_a_row_without_its_parts_is_noticed(cells: list[str]):
 
 
 def test_every_named_test_exists():
-    """Rule: a test that is renamed or removed takes its row along."""
+    """Rule: every test named on the page exists."""
     named = set(TEST.findall(PAGE.read_text(encoding="utf-8")))
     assert len(named) > 80
     assert [f"{module}::{name}" for module, name in sorted(named) if not exists(module, name)] == []

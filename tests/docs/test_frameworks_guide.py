@@ -16,12 +16,12 @@ pytestmark = pytest.mark.timeout(TIMEOUT + 60)
 
 @pytest.fixture(scope="module")
 def printed(stage: Stage) -> list[str]:
-    """What each block that is run printed, by its place; no package may look for anything elsewhere."""
+    """Returns the output of each block, by its place; packages may not download anything."""
     return run(PAGE, stage, TIMEOUT, HF_HUB_OFFLINE="1")
 
 
 def test_every_recipe_runs(printed: list[str]):
-    """Nothing on the page fails; only the large packages are left out, and what is printed is what the page shows."""
+    """Every block runs, except those for the large packages, and its output matches the page."""
     assert len(printed) == len(typed(PAGE)) + 1
     assert left_out(PAGE) == ["class", "from", "def"]
     for block, came in zip(typed(PAGE), printed, strict=False):

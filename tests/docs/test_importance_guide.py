@@ -1,4 +1,4 @@
-"""docs/importance.md is executed: its blocks in order, in one program without a gateway, and what they print is compared."""
+"""The blocks of docs/importance.md run in order, in one program without a gateway; their output is compared with the page."""
 
 import subprocess
 import sys

@@ -16,9 +16,9 @@ from packaging.version import Version
 from tests.docs.blocks import ROOT, SHELL, blocks
 
 OLDEST = "22.3"
-"""What Python 3.11.0 came with (its Lib/ensurepip)."""
+"""The pip version bundled with Python 3.11.0 (its Lib/ensurepip)."""
 BOUND = 1500
-"""Seconds. A minute does, where downloads are quick; a search for versions takes longer than anybody waits."""
+"""Seconds. With quick downloads a minute suffices; a search for compatible versions takes far longer."""
 SEARCHING = re.compile(r"looking at multiple versions|taking longer than usual|backtrack", re.IGNORECASE)
 INSTALLS = ("README.md", "docs/quickstart.md", "docs/deploy.md", "deploy/docker/Dockerfile", "Makefile")
 

@@ -53,5 +53,5 @@ assert Counter(first + rest) == Counter(list(range(ITEMS)) * 3)
 
 
 def test_every_item_once_per_epoch_and_after_a_resume(tmp_path: Path):
-    """A run that stops in the middle of its second epoch and resumes from ModelCheckpoint's file trains on exactly the rest."""
+    """A run that stops in its second epoch and resumes from ModelCheckpoint's file trains on exactly the remaining items."""
     run_recipe("class Digits(", tmp_path, BEFORE, AFTER)

@@ -1,4 +1,4 @@
-"""docs/loader.md is executed: its blocks in order, in one namespace, against a real gateway, and what they print is compared."""
+"""The blocks of docs/loader.md run in order, in one namespace, against a real gateway; their output is compared with the page."""
 
 import re
 from dataclasses import fields
@@ -18,18 +18,18 @@ pytestmark = pytest.mark.timeout(TIMEOUT + 60)
 
 @pytest.fixture(scope="module")
 def printed(stage: Stage) -> list[str]:
-    """What each block that is run printed, by its place."""
+    """Returns the output of each block, by its place."""
     return run(PAGE, stage, TIMEOUT)
 
 
 def test_every_block_of_the_guide_runs(printed: list[str]):
-    """Nothing on the page fails, and only what other tests run is left out."""
+    """Every block runs, except those that other tests run."""
     assert len(printed) == len(typed(PAGE)) + 1
     assert left_out(PAGE) == ["make", "python"]
 
 
 def test_what_the_guide_says_is_printed(printed: list[str]):
-    """Output that the page shows is what came, where three dots stand for anything."""
+    """The output matches the page's, where three dots match anything."""
     shown = 0
     for block, came in zip(typed(PAGE), printed, strict=False):
         if block.output is not None:

@@ -15,7 +15,7 @@ from tests.docs.blocks import ROOT, blocks
 
 PAGE = ROOT / "docs/adding-a-policy.md"
 PLUGINS = ("-p", "pytest_asyncio.plugin", "-p", "pytest_timeout", "-p", "_hypothesis_pytestplugin")
-"""What these tests need; the import of all plugins that are installed takes longer than they do."""
+"""The plugins that these tests need; importing all installed ones takes longer than the tests."""
 COPIED = ("tests/conftest.py", "tests/policies/test_eviction_orders.py", "tests/store")
 
 

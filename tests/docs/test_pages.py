@@ -1,6 +1,6 @@
-"""Pages that are typed from their first block to their last, as a newcomer would, each in a folder and a terminal of its own.
+"""Pages whose blocks run from first to last, as a newcomer would type them, each page in its own folder and terminal.
 
-What stands in them is what is run; only ports, and what belongs to the reader (a bucket, folders), are others here.
+The blocks run as written; only ports and the reader's own names (a bucket, folders) are replaced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(400)
 Stage = Callable[[Path], AbstractContextManager[Terminal]]
 OWN = "tests/docs/test_pages.py"
 CHAIN = {"AWS_ACCESS_KEY_ID": "origin-key-a", "AWS_SECRET_ACCESS_KEY": "origin-secret-a"}
-"""What the credential chain finds for the origin."""
+"""The origin's credentials, for the AWS credential chain."""
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def alone(folder: Path) -> Iterator[Terminal]:
 
 @contextmanager
 def readme(folder: Path) -> Iterator[Terminal]:
-    """There is a bucket with photographs, and the machine has keys for it."""
+    """A terminal on a machine with keys for a bucket of photographs."""
     with OriginThread() as origin:
         origin.put("datasets", "imagenet/0001.jpg", b"a photograph")
         swaps = {
@@ -78,7 +78,7 @@ secret_access_key = "origin-secret-a"
 
 @contextmanager
 def operations(folder: Path) -> Iterator[Terminal]:
-    """A gateway runs whose catalog has a key; what the page says about backup must bring it back."""
+    """A terminal with a running gateway whose catalog has a key; asserts at the end that the page's backup restored the key."""
     port = str(quiet_port())
     asked = {"LARDER_ENDPOINT": f"http://127.0.0.1:{port}", "LARDER_ADMIN_TOKEN": "an-admin-token"}
     serve = ("larder-gateway serve --config larder.toml", f"http://127.0.0.1:{port}/-/readyz")

@@ -1,4 +1,4 @@
-"""The recipe for Ray Train, with the package: every item once per epoch over all of its workers."""
+"""The recipe for Ray Train with the real package: every item once per epoch, over all workers."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

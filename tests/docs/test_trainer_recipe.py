@@ -66,5 +66,5 @@ assert Counter(first + rest) == Counter(list(range(ITEMS)) * 3)
 
 
 def test_every_item_once_per_epoch_and_after_a_resume(tmp_path: Path):
-    """A run that stops in the middle of its second epoch and resumes from the checkpoint trains on exactly the rest."""
+    """A run that stops in its second epoch and resumes from the checkpoint trains on exactly the remaining items."""
     run_recipe("from larder.torch.transformers", tmp_path, BEFORE, AFTER)

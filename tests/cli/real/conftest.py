@@ -47,13 +47,13 @@ def running(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def variables(running: Running) -> dict[str, str]:
-    """What an operator has set."""
+    """An operator's environment variables."""
     return {"LARDER_ENDPOINT": running.endpoint, "LARDER_ADMIN_TOKEN": ADMIN}
 
 
 @pytest.fixture
 def operator(variables: dict[str, str]) -> Operator:
-    """Runs ``larder-gateway`` there; what it was to do must be done, unless the test says which status it has."""
+    """Returns a function that runs ``larder-gateway`` and asserts its exit status, by default 0."""
 
     def typed(*words: str, status: int = 0, **more: str) -> Ran:
         ran = run_here(*words, **{**variables, **more})

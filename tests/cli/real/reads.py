@@ -13,7 +13,7 @@ SOON = 30.0
 
 
 def served(running: Running, key: str, secret: str) -> str:
-    """What a read with an access key comes to: the cache's word, or the code of the refusal."""
+    """Read with an access key; return the cache status, or the error code."""
     try:
         return cache_status(running.client(key, secret).get_object(Bucket="photos", Key="train/00.jpg"))
     except ClientError as refused:
@@ -21,5 +21,5 @@ def served(running: Running, key: str, secret: str) -> str:
 
 
 def cached(running: Running) -> None:
-    """Have the first object in the cache; what a miss has fetched is there a moment after its answer."""
+    """Read the first object until it is a hit; a missed object is cached a moment after its answer."""
     wait_until(lambda: served(running, *GWA).startswith("HIT"), SOON, "a hit")

@@ -117,7 +117,7 @@ def test_a_dataset_and_its_plan(operator, user, origin, running, tmp_path):
 
 
 def test_jobs(operator, user, origin, running, tmp_path):
-    """Rule: a job that registered is listed by both command lines, and is gone when it is removed."""
+    """Rule: both command lines list a registered job until it is removed."""
     made = stock(origin, tmp_path, "jobs", bytes_of(20, 1000, 8))
     made.register(running)
     body = {"job": "resnet-1", "dataset": "jobs", "gpus": 8, "batch_size": 4, "ranks": 1}
