@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import NamedTuple
 
 from gateway import metrics
 from gateway.model.datasets import ApiError
@@ -24,8 +23,7 @@ _CODES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PeerCaller:
+class PeerCaller(NamedTuple):
     """A node of this fleet, verified by the head of its request; the body is confirmed later."""
 
     verified: Verified
@@ -61,16 +59,12 @@ class PeerGate:
         self._secret = secret
         self._now = now
 
-    def admit(self, scope: Mapping[str, Any]) -> PeerCaller:
-        """Verify the head of a request over plain ASGI, before its body is read.
-
-        Args:
-            scope: of the request, whose ``raw_path`` and headers are as they arrived.
+    def admit(self, request: WireRequest) -> PeerCaller:
+        """Verify the head of a request, as it arrived, before its body is read.
 
         Raises:
             ApiError: not a request of another node; the header ``REFUSED`` has the reason in one word. Counted.
         """
-        request = WireRequest(scope["method"], scope["raw_path"], scope["query_string"], list(scope["headers"]))
         try:
             return PeerCaller(verify(self._secret, request, self._now()))
         except PeerRefused as refused:

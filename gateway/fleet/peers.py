@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
 
 from gateway import metrics
 from gateway.fleet.peer_gate import REFUSED
@@ -26,7 +26,7 @@ from gateway.model.objects import Header
 from gateway.model.peer_auth import PeerSigner
 from gateway.model.sigv4 import WireRequest
 from gateway.net.dialing import ExchangeFailed, ServerAddress
-from gateway.net.exchange import OWN_HEADERS, Connections, StreamedResponse
+from gateway.net.exchange import Connections, StreamedResponse
 
 SILENCE = 2.0
 """Seconds of silence before a node is checked, and seconds for it to confirm that it is alive."""
@@ -95,7 +95,7 @@ class Peers:
         # Unlimited: waiting for a free connection would look like a slow node.
         self._connections = Connections(limit=0, connect=_CONNECT, silence=_LONGEST, buffer=_READ_BUFFER, whole=WHOLE)
 
-    async def request(
+    def request(
         self,
         node: Node,
         method: str,
@@ -105,7 +105,7 @@ class Peers:
         query: str = "",
         body: bytes = b"",
         timeout: float = _LONGEST,
-    ) -> StreamedResponse:
+    ) -> Coroutine[Any, Any, StreamedResponse]:
         """Send a request, and wait as long as the node is alive; return at the head of its answer.
 
         Args:
@@ -120,7 +120,7 @@ class Peers:
         Raises:
             PeerUnavailable: it did not answer, is not alive, or refused the call. It is now suspected.
         """
-        return await self._ask(_Peer(node, self, SILENCE), method, path, headers, query, body, timeout)
+        return self._ask(_Peer(node, self, SILENCE), method, path, headers, query, body, timeout)
 
     async def check(self, node: Node) -> None:
         """Check that a node is alive.
@@ -141,14 +141,16 @@ class Peers:
         """One request. All calls between nodes are idempotent, so one whose connection broke is repeated."""
         node = peer.node
         address, target = ServerAddress.of(node.address), f"{path}?{query}" if query else path
-        raw = [(name.lower().encode(), value.encode()) for name, value in headers]
+        raw = []
+        for name, value in headers:
+            raw.append((name.lower().encode(), value.encode()))  # in Python 3.11 a comprehension is a call
         signed = self._signer.headers(WireRequest(method, path.encode(), query.encode(), raw), body, time.time())
-        sent = (("Host", address.name), *headers, *signed, *OWN_HEADERS)
+        sent = (("Host", address.name), *headers, *signed)
         began = time.perf_counter()
         answer = await self._connections.ask(peer, method, address, target, sent, body, within=within, repeat=True)
         peer.result = "broken"
         self._latency.observe(time.perf_counter() - began)
-        if (reason := answer.header(REFUSED)) is not None:
+        if (reason := answer.fields.get(REFUSED)) is not None:
             answer.abort()
             metrics.PEER_REQUESTS.labels("refused").inc()
             self.members.suspect(node.id, reason)

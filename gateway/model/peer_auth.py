@@ -15,12 +15,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.model.errors import LarderError
 from gateway.model.fleet import PROTOCOL, is_node_name
 from gateway.model.objects import Header
-from gateway.model.sigv4 import RawHeader, WireRequest, keyed_hash
+from gateway.model.sigv4 import EMPTY_SHA256, RawHeader, WireRequest, keyed_hash
 
 PEER = "x-larder-peer"
 PEER_PROTOCOL = "x-larder-protocol"
@@ -34,6 +34,7 @@ _OWN = (PEER, PEER_PROTOCOL, PEER_DATE, PEER_BODY, PEER_SIGNATURE)
 _OWN_RAW = {name.encode(): name for name in _OWN}
 _PREFIX = b"x-larder-"
 _SIGNATURE = PEER_SIGNATURE.encode()
+_PROTOCOL = str(PROTOCOL)
 
 
 class PeerRefused(LarderError):
@@ -59,18 +60,16 @@ class PeerSigner:
 
     def headers(self, request: WireRequest, body: bytes, now: float) -> list[Header]:
         """The headers to add to a request that has all its other headers; ``now`` in seconds since the epoch."""
-        own = {
-            PEER: self.node,
-            PEER_PROTOCOL: str(PROTOCOL),
-            PEER_DATE: str(int(now)),
-            PEER_BODY: sha256(body).hexdigest(),
-        }
-        pairs = [*request.headers, *((name.encode(), value.encode()) for name, value in own.items())]
-        return [*own.items(), (PEER_SIGNATURE, _signature(self.secret, request, pairs))]
+        digest = sha256(body).hexdigest() if body else EMPTY_SHA256
+        own = [(PEER, self.node), (PEER_PROTOCOL, _PROTOCOL), (PEER_DATE, str(int(now))), (PEER_BODY, digest)]
+        pairs = list(request.headers)
+        for name, value in own:
+            pairs.append((name.encode(), value.encode()))  # in Python 3.11 a comprehension is a call
+        own.append((PEER_SIGNATURE, _signature(self.secret, request, pairs)))
+        return own
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(NamedTuple):
     """The verified head of a request from the node ``node``; its body must have the SHA-256 ``body``, in hex."""
 
     node: str
@@ -82,7 +81,7 @@ class Verified:
         Raises:
             PeerRefused: it differs from the signed one.
         """
-        if not hmac.compare_digest(self.body.encode(), sha256(body).hexdigest().encode()):
+        if self.body != (sha256(body).hexdigest() if body else EMPTY_SHA256):
             raise PeerRefused("body", "The body differs from the signed one.")
 
 
@@ -105,7 +104,7 @@ def verify(secret: str, request: WireRequest, now: float) -> Verified:
         PeerRefused: no node of this fleet sent it.
     """
     own = _own(request.headers)
-    if own[PEER_PROTOCOL] != str(PROTOCOL):
+    if own[PEER_PROTOCOL] != _PROTOCOL:
         raise PeerRefused(
             "protocol",
             f"This node speaks version {PROTOCOL} of the protocol between nodes; run the same release of Larder on all nodes.",
@@ -130,14 +129,16 @@ def _own(headers: Iterable[RawHeader]) -> dict[str, str]:
             if name in found:
                 raise PeerRefused("unsigned", f"{name} appears more than once.")
             found[name] = value.decode("latin-1")
-    if missing := [name for name in _OWN if name not in found]:
-        raise PeerRefused("unsigned", f"Only nodes of the fleet may use this address: {missing[0]} is missing.")
+    if len(found) < len(_OWN):
+        missing = next(name for name in _OWN if name not in found)
+        raise PeerRefused("unsigned", f"Only nodes of the fleet may use this address: {missing} is missing.")
     return found
 
 
 def _signature(secret: str, request: WireRequest, headers: Iterable[RawHeader]) -> str:
     """Sign the lines. They are unambiguous: no part of a request's head can contain a line feed."""
-    named = sorted([pair for pair in headers if pair[0].startswith(_PREFIX) and pair[0] != _SIGNATURE])
     lines = [b"larder-peer-1", request.method.encode(), request.raw_path, request.query]
-    lines += [name + b":" + value.strip() for name, value in named]
+    for name, value in sorted(headers):
+        if name.startswith(_PREFIX) and name != _SIGNATURE:
+            lines.append(name + b":" + value.strip())
     return keyed_hash(secret.encode(), b"\n".join(lines))

@@ -19,11 +19,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from gateway.model.keys import ObjectKey, is_bucket_name
 from gateway.model.outcomes import Outcome, Reason
+from gateway.model.sigv4 import PLAIN_PATH
 
 OBJECTS = "/-/peer/v1/objects/"
 CACHE = "x-larder-cache"
@@ -45,6 +47,8 @@ _GENERAL = {
     Outcome.BYPASS: Reason.NOT_A_READ,
 }
 """Replaces a reason that only the answering node's version knows. A hit needs none."""
+_KEPT = 1024
+"""Buckets whose address is kept, and cache statuses; they are in every request and answer."""
 LONGEST_ERROR = 16 * 1024
 """Most bytes of the document of ``x-larder-error``: the extra elements of the S3 error."""
 
@@ -79,6 +83,7 @@ class CacheStatus(NamedTuple):
         return self.outcome.value if self.reason is None else f"{self.outcome.value}; reason={self.reason.value}"
 
     @classmethod
+    @lru_cache(maxsize=_KEPT)
     def read(cls, text: str) -> CacheStatus:
         """Parse the result of ``str``, also of another version: reasons are added, and a fleet is upgraded node by node.
 
@@ -96,7 +101,14 @@ class CacheStatus(NamedTuple):
 
 def object_path(key: ObjectKey) -> str:
     """The address of an object at another node."""
-    return OBJECTS + "/".join(quote(part, safe="") for part in key)
+    name = key.key
+    plain = not name.encode().translate(None, PLAIN_PATH)
+    return _bucket_path(key.origin, key.bucket) + (name.replace("/", "%2F") if plain else quote(name, safe=""))
+
+
+@lru_cache(maxsize=_KEPT)
+def _bucket_path(origin: str, bucket: str) -> str:
+    return f"{OBJECTS}{quote(origin, safe='')}/{quote(bucket, safe='')}/"
 
 
 def object_of(raw_path: bytes) -> ObjectKey:

@@ -39,7 +39,7 @@ def item_key(digest: bytes) -> int:
 
 def path_key(bucket: str, key: str) -> int:
     """The key of an object by its place."""
-    return item_key(sha256(f"{bucket}/{key}".encode()).digest())
+    return int.from_bytes(sha256(f"{bucket}/{key}".encode()).digest()[:8], "little")
 
 
 class Ring:

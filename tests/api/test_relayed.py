@@ -47,6 +47,7 @@ class Said:
 
     def __post_init__(self) -> None:
         self.headers = list(self.fields.items())
+        self.fields = {name.lower(): value for name, value in self.headers}
         self._left = list(self.pieces)
 
     def header(self, name: str) -> str | None:

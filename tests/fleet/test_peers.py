@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -18,6 +17,7 @@ from gateway.fleet.peer_gate import REFUSED, PeerGate
 from gateway.fleet.peers import Peers, PeerUnavailable
 from gateway.model.datasets import ApiError
 from gateway.model.fleet import Node, NodeState
+from gateway.model.sigv4 import WireRequest
 from tests.origins.processes import free_port
 
 SECRET = "a secret of sixteen characters and more"
@@ -77,16 +77,11 @@ def counted(result: str) -> float:
     return REGISTRY.get_sample_value("larder_peer_requests_total", {"result": result}) or 0.0
 
 
-def scope_of(request: web.Request) -> dict[str, Any]:
-    """The ASGI scope of a request."""
+def arrived(request: web.Request) -> WireRequest:
+    """A request as the gate gets it."""
     raw_path, _, query = request.raw_path.partition("?")
     headers = [(name.lower(), value) for name, value in request.raw_headers]
-    return {
-        "method": request.method,
-        "raw_path": raw_path.encode(),
-        "query_string": query.encode(),
-        "headers": headers,
-    }
+    return WireRequest(request.method, raw_path.encode(), query.encode(), headers)
 
 
 def gated(gate: PeerGate) -> Handler:
@@ -95,7 +90,7 @@ def gated(gate: PeerGate) -> Handler:
     async def handler(request: web.Request) -> web.Response:
         body = await request.read()
         try:
-            caller = gate.admit(scope_of(request))
+            caller = gate.admit(arrived(request))
             caller.confirm(body)
         except ApiError as error:
             return web.Response(status=error.status, headers=error.headers, text=error.detail)
@@ -149,9 +144,9 @@ async def test_a_clock_that_is_far_off_is_named() -> None:
 
 def test_refusals_say_what_to_do() -> None:
     """Rule: a stranger gets status 403, one word in a header, and a remedy."""
-    scope = {"method": "GET", "raw_path": b"/-/peer/v1/x", "query_string": b"", "headers": []}
+    request = WireRequest("GET", b"/-/peer/v1/x", b"", [])
     with pytest.raises(ApiError) as caught:
-        PeerGate(SECRET).admit(scope)
+        PeerGate(SECRET).admit(request)
     assert caught.value.status == 403
     assert caught.value.headers == {REFUSED: "unsigned"}
     assert "x-larder-peer" in caught.value.detail

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from prometheus_client import Counter
 
@@ -28,7 +28,7 @@ from gateway.model.sigv4 import WireRequest
 from gateway.server.cycle import FILES
 from gateway.server.received import Receive, whole_body
 from gateway.server.refusals import Scope, Send, SendFiles
-from gateway.server.strangers import authenticated
+from gateway.server.strangers import AUTHENTICATED, authenticated
 
 log = logging.getLogger("larder.v1")
 PEER = "/peer/v1/"
@@ -52,7 +52,7 @@ class NodeCaller(Protocol):
 class NodeGate(Protocol):
     """Admits nodes of the fleet; see ``gateway.fleet.peer_gate.PeerGate``."""
 
-    def admit(self, scope: Scope) -> NodeCaller:
+    def admit(self, request: WireRequest) -> NodeCaller:
         """Verify a request's head. Raises ApiError, with the reason, when the sender is not a node of this fleet."""
 
 
@@ -100,8 +100,7 @@ class Address:
     at_once: Callable[[WireRequest, Principal], Hit | None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Admitted:
+class _Admitted(NamedTuple):
     """A request whose head is verified."""
 
     kind: str
@@ -193,9 +192,12 @@ class PeerApp(Edge):
         kind, address, names = self._find(path)
         if scope["method"] not in address.methods:
             raise ApiError("MethodNotAllowed", headers={"Allow": ", ".join(address.methods)})
-        caller = self._gate.admit(scope)
-        authenticated(scope)
-        request = WireRequest(scope["method"], scope["raw_path"], b"", scope["headers"], scope["scheme"])
+        request = WireRequest(
+            scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], scope["scheme"]
+        )
+        caller = self._gate.admit(request)
+        if AUTHENTICATED in scope:
+            authenticated(scope)
         principal = self._principal(request, address.on_behalf_of)
         return _Admitted(kind, address, caller, request, principal, names)
 

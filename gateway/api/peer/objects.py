@@ -63,10 +63,7 @@ class PeerObjects:
     @property
     def address(self) -> Address:
         """The endpoint of this class."""
-        return Address(re.compile("objects/.+"), ("GET", "HEAD", "POST"), self.send, at_once=self._hit)
-
-    def _hit(self, request: WireRequest, principal: Principal) -> Hit | None:
-        return self._hot.find_for_node(request, principal.identity)
+        return Address(re.compile("objects/.+"), ("GET", "HEAD", "POST"), self.send, at_once=self._hot.find_for_node)
 
     async def send(self, request: PeerRequest) -> None:
         """Answer one request.
@@ -79,7 +76,7 @@ class PeerObjects:
         scope, send = request.scope, request.send
         wire = WireRequest(scope["method"], scope["raw_path"], b"", scope["headers"], scope["scheme"])
         if FILES in scope["extensions"]:
-            hit = self._hot.find_for_node(wire, request.principal.identity)
+            hit = self._hot.find_for_node(wire, request.principal)
             if hit is not None:
                 await _send_hit(send, hit)
                 return

@@ -148,9 +148,9 @@ class HotReads:
             return Unresolved.OTHER
         return self._render(known, principal.identity, now, wanted) or Unresolved.OTHER
 
-    def find_for_node(self, request: WireRequest, identity: OriginIdentity) -> Hit | None:
-        """A hit for another node, whose client reads with ``identity``; or ``None``: the long path must decide."""
-        fields = request.fields
+    def find_for_node(self, request: WireRequest, principal: Principal) -> Hit | None:
+        """A hit for another node, which asks for ``principal``; or ``None``: the long path must decide."""
+        fields, identity = request.fields, principal.identity
         known = self._addresses.get((identity.origin, b"", request.raw_path))
         if known is None or request.method != "GET" or not _OF_READS.isdisjoint(fields.keys()):
             return None

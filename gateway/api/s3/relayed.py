@@ -103,7 +103,7 @@ class RelayedReads:
         """
         key = exchange.key
         assert key is not None
-        asked = _asked(exchange, forced=is_forced(exchange) or self._engine.owes(key))
+        asked = _asked(exchange, forced=self._engine.owes(key))
         if not self._services.rules.for_path(key.path).cache or asked is None:
             return await self._local.read(exchange)
         stale: list[Answer] = []
@@ -195,19 +195,19 @@ class RelayedReads:
         Raises:
             PeerUnavailable, ValueError: the answer is invalid.
         """
-        said = response.header(wire.FORWARD)
-        if response.status == wire.MISDIRECTED and said is not None:
+        fields = response.fields
+        if response.status == wire.MISDIRECTED and (said := fields.get(wire.FORWARD)) is not None:
             told = wire.CacheStatus.read(said)
             if told.reason is None:
                 raise ValueError("a reason is missing")
             response.release()
             return Forward(told.reason, miss=told.outcome is Outcome.MISS)
-        if (said := response.header(wire.CACHE)) is None:
+        if (said := fields.get(wire.CACHE)) is None:
             raise ValueError((await response.read(wire.LONGEST_ERROR)).decode("utf-8", "replace"))
         told = wire.CacheStatus.read(said)
-        if (code := response.header(wire.ERROR)) is not None:
+        if (code := fields.get(wire.ERROR)) is not None:
             return await _error(response, code, told)
-        length = response.header("content-length") or ""
+        length = fields.get("content-length", "")
         size = int(length) if length.isdigit() else None
         answer = Answer(response.status, _raw(response), b"", told.outcome, told.reason)
         if exchange.request.method == "HEAD" or response.status in (204, 304):
@@ -275,16 +275,20 @@ async def _relayed(stream: ByteStream) -> AsyncGenerator[bytes]:
 def _asked(exchange: Exchange, *, forced: bool) -> list[Header] | None:
     """The headers to send to the home; ``None`` if the origin must answer, or a header cannot be passed on.
 
-    ``forced``: the home must revalidate with the origin.
+    ``forced``: the home must revalidate with the origin, even if the client does not demand it.
     """
-    request = exchange.request
-    span = request.fields.get(b"range")
-    if span is not None and parse_range(span.decode("latin-1")) is None:
-        return None
-    found = [(name, value) for name in wire.ASKED if (value := request.fields.get(name)) is not None]
-    if not all(value.isascii() for _, value in found):
-        return None
-    headers = [(name.decode(), value.decode()) for name, value in found]
+    fields = exchange.request.fields
+    headers: list[Header] = []
+    if not exchange.plain:
+        span = fields.get(b"range")
+        if span is not None and parse_range(span.decode("latin-1")) is None:
+            return None
+        for name in wire.ASKED:
+            if (value := fields.get(name)) is not None:
+                if not value.isascii():
+                    return None
+                headers.append((name.decode(), value.decode()))
+        forced = forced or is_forced(exchange)
     if forced:
         headers.append(wire.FORCED)
     if exchange.wants_checksums:
@@ -294,21 +298,22 @@ def _asked(exchange: Exchange, *, forced: bool) -> list[Header] | None:
 
 def _version(response: StreamedResponse) -> tuple[Version, tuple[int, int]] | None:
     """The version and the span of bytes that an answer has; ``None`` if its headers do not say so exactly."""
-    etag, length = response.header("etag") or "", response.header("content-length") or ""
+    fields = response.fields
+    etag, length = fields.get("etag", ""), fields.get("content-length", "")
     if not etag.startswith('"') or not length.isdigit():
         return None
     if response.status == 200:
         return (etag, int(length)), (0, int(length))
-    span = content_range(response.header("content-range") or "") if response.status == 206 else None
+    span = content_range(fields.get("content-range", "")) if response.status == 206 else None
     return None if span is None else ((etag, span[2]), (span[0], span[1] + 1))
 
 
 def _raw(response: StreamedResponse) -> RawHeaders:
-    return [
-        (name, value.encode("latin-1"))
-        for told, value in relayable(response.headers)
-        if (name := _raw_name(told)) is not None
-    ]
+    raw = []
+    for told, value in relayable(response.headers):
+        if (name := _raw_name(told)) is not None:
+            raw.append((name, value.encode("latin-1")))  # in Python 3.11 a comprehension is a call
+    return raw
 
 
 @lru_cache(maxsize=_NAMES_KEPT)
@@ -327,7 +332,7 @@ async def _error(response: StreamedResponse, code: str, told: wire.CacheStatus) 
     if code not in S3_CODES:
         raise ValueError(f"{code!r} is not an S3 error code")
     extra = wire.read_error(await response.read(wire.LONGEST_ERROR))
-    span = response.header("content-range")
+    span = response.fields.get("content-range")
     return AboutCached(
         code, (told.outcome, told.reason), extra=extra, headers={"Content-Range": span} if span is not None else {}
     )
