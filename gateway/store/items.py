@@ -160,7 +160,7 @@ class ItemBlobs:
         If the disk must be accessed, one thread opens all of those files in one go.
         """
         files: list[ItemFile | None] = [None] * len(indices)
-        verified = np.flatnonzero(content.states.flags[indices] == VERIFIED).tolist()
+        verified = (content.states.flags[indices] == VERIFIED).nonzero()[0].tolist()
         if not verified or not self._disk.readable:
             return files
         wanted = {place: digests[place] for place in verified}
@@ -182,12 +182,15 @@ class ItemBlobs:
         # One look at each array for all items: a look for every item costs a quarter of this loop.
         stamps, crcs = content.states.stamp[indices].tolist(), content.states.crc32[indices].tolist()
         for place, fd in opened:
-            if fd == _MISSING:
-                flags[indices[place]] = NOT_KNOWN
             if fd < 0:
+                if fd == _MISSING:
+                    flags[indices[place]] = NOT_KNOWN
                 continue
             status = fstat(fd)
-            if stamp_of(status.st_mtime_ns) == stamps[place]:
+            modified = status.st_mtime_ns
+            if (modified ^ (modified >> 32)) & 0xFFFFFFFF == stamps[
+                place
+            ]:  # stamp_of in place: a call less for each item
                 files[place] = ItemFile(fd, status.st_size, crcs[place])
             else:
                 closer.close_files([fd])

@@ -111,10 +111,11 @@ class Parts(io.RawIOBase):
         return all(not os.path.exists(f"/proc/self/fd/{file}") for file in self.open)
 
 
-def test_items_are_read_while_others_are_opened(tmp_path):
-    """Rule: the files of a part are read and closed before the next part is waited for."""
+@pytest.mark.parametrize("part", [1, 32, 70])
+def test_items_are_read_while_others_are_opened(tmp_path, part):
+    """Rule: the files of a part, however large it is, are read and closed before the next part is waited for."""
     items = [Item(at, 100 + at, b"item %d" % at) for at in range(70)]
-    parts = Parts(tmp_path, items, 32)
+    parts = Parts(tmp_path, items, part)
     decoding = Decoder(np.arange(100, 170, dtype="<u4"), length=len(parts.body), files=parts)
     received = decoding.decode(parts)
     assert [bytes(data) for data in received.data] == [item.data for item in items]

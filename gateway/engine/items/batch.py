@@ -81,9 +81,9 @@ class Batches:
         """An answer of at most ``files`` files of this node that can be opened while it is sent; ``None``: ``open`` is needed."""
         await self._prepare(ask)
         wanted = min(ask.take, len(ask.indices))
-        positions = np.flatnonzero(self.resident(ask))[:wanted]
+        positions = self.resident(ask).nonzero()[0][:wanted]
         flags = ask.registration.content.states.flags[ask.indices[positions]]
-        if wanted > min(files, LARGEST_OPEN_BATCH) or len(positions) < wanted or np.any(flags != VERIFIED):
+        if wanted > min(files, LARGEST_OPEN_BATCH) or len(positions) < wanted or (flags != VERIFIED).any():
             return None
         return Unopened(positions, partial(self._open_some, ask)) if self._items.readable else None
 

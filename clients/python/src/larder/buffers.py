@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-SIZE = 16 << 20
-"""Bytes of a buffer that items share: the allocator returns larger ones to the system, and maps them anew page by page."""
+SIZE = 31 << 20
+"""Bytes of a buffer that items share. glibc maps buffers of 32 MiB and more anew each time, page by page. It keeps the memory of
+smaller ones, up to twice the largest that was freed (mallopt(3), M_TRIM_THRESHOLD): with smaller buffers it keeps too little."""
 
 
 class Space:

@@ -58,8 +58,6 @@ _ENTRY = np.dtype(
 """The same, for many entries."""
 _GROUP = 1 << 20
 """Bytes that are read at a time, about: a connection reset costs at most one group."""
-_PART = 32
-"""Entries that are read at a time where files come with them: while these are read, the gateway opens the next ones."""
 
 
 Buffer = bytes | bytearray | memoryview
@@ -246,18 +244,22 @@ class Decoder:
     def _attached_form(self, source: ByteSource, count: int) -> None:
         """Read the items from the files that come with their entries, part by part, into shared buffers.
 
+        A part is as many entries as files have come: while they are read, the gateway opens the next ones.
         They are received once all entries were checked, and verified by the end record. What a file lacks is not received.
         """
         assert self._files is not None
         space, kept, files, index = Space(self._buffer), Received(), list[int](), bytearray()
         room = self._limit
+        first = 0
         try:
-            for first in range(0, count, _PART):
-                block = self._read(source, min(_PART, count - first) * _ROW.size, "its index")
+            while first < count:
+                block = self._read(source, _ROW.size, "its index")
+                files += self._files.take()
+                part = max(1, min(len(files), count - first))
+                block += self._read(source, (part - 1) * _ROW.size, "its index")
                 index += block
                 # The files of the others are gone: they are requested again.
                 rows = [row for row in _ROW.iter_unpack(block) if row[5] == OK]
-                files += self._files.take()
                 if len(files) < len(rows):
                     raise self._broken(f"{kept.attached + len(files)} of {count} open files came with it")
                 size = sum([row[3] for row in rows])
@@ -268,6 +270,7 @@ class Decoder:
                 _read_files(rows, files, space, kept)
                 close_all(files[: len(rows)])
                 del files[: len(rows)]
+                first += part
             self._checked(bytes(index), self._limit)
             self._end(source)
             files += self._files.take()
