@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from sqlite3 import Connection
 
 import pytest
 
@@ -91,6 +93,36 @@ async def test_what_was_here_is_charged_page_by_page(open_store, root: Path) -> 
         "default",
     ]
     assert_index_equals_disk(root)
+
+
+async def steps_of_a_page(store: Store, limit: int) -> int:
+    """Instructions that SQLite executes to look at the first objects of a stream."""
+    steps = [0]
+
+    def count() -> None:
+        steps[0] += 1
+
+    def look(connection: Connection) -> None:
+        connection.set_progress_handler(count, 1)
+        pool_rows.charge_below(connection, stream_place(BELOW), "", 1.0, limit)
+        connection.set_progress_handler(None, 1)
+
+    await store._disk.write(look)
+    return steps[0]
+
+
+async def test_a_page_costs_the_same_in_a_large_cache(open_store) -> None:
+    """Rule: to charge some objects to a pool takes the same work however many blobs are in the pools."""
+    store = await open_store(capacity=CAPACITY)
+    await have(store, BELOW)
+
+    async def put_many(first: int, last: int) -> None:
+        await asyncio.gather(*(put(store, f"a/{number:04}", b"%d" % number) for number in range(first, last)))
+
+    await put_many(0, 100)
+    before = await steps_of_a_page(store, 100)
+    await put_many(100, 400)
+    assert await steps_of_a_page(store, 100) < 2 * before
 
 
 @pytest.mark.parametrize(

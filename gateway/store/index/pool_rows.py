@@ -229,7 +229,8 @@ def charge_below(connection: Connection, place: ObjectKey, after: str, now: floa
     moved: dict[str, list[bytes]] = {}
     for page in _pages(list(keys)):
         held = connection.execute(
-            "SELECT object_id, digest, pool FROM object_blocks JOIN blobs USING (digest) "  # noqa: S608
+            # CROSS: from the objects to their blobs, or SQLite compares every blob of the pools with every object of the page.
+            "SELECT object_id, digest, pool FROM object_blocks CROSS JOIN blobs USING (digest) "  # noqa: S608
             f"WHERE object_id IN ({_marks(page)}) AND pool IN ({_marks(movable)})",
             (*page, *movable),
         )
