@@ -28,8 +28,6 @@ T = TypeVar("T")
 
 FILE_THREADS = 8
 """Threads for small work on files; with those below, the maximum that a hung disk blocks."""
-_ROW = 8
-"""Small pieces of work that one of them does in a row while the disk is quick."""
 _VERIFY_THREADS = 2
 _MOUNT_PATIENCE = 30.0
 """Seconds for the first use of the directory, which syncs several files; after that, the start continues without the disk."""
@@ -54,7 +52,7 @@ class Disk:
         """Whether the keeper must compare everything: after the index was recreated, older blobs have no rows."""
         self._watch = HangWatch(self.failed)
         self._database = Database(directory.index, directory.require, self._watch, self._hear)
-        self._files = Threads(FILE_THREADS, "larder-file", self._watch, self.failed, _ROW)
+        self._files = Threads(FILE_THREADS, "larder-file", self._watch, self.failed, directory.require)
         self._reading = Threads(FILE_THREADS, "larder-read", self._watch)
         self._verifying = Threads(_VERIFY_THREADS, "larder-verify", self._watch)
         self._chores = Threads(_CHORE_THREADS, "larder-chore", self._watch)
@@ -206,34 +204,12 @@ class Disk:
             DiskFault: the disk failed or hangs, or the directory was replaced.
             OSError: the work raised it.
         """
-        self.require()
-        return self._files.submit(partial(self._checked, work), abandoned=abandoned)
-
-    def step(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """``run`` a step of writing a blob; whatever fails is a fault of the disk.
-
-        Raises:
-            DiskFault: it failed.
-            Exception: the work raised it, and it says nothing about the disk.
-        """
         if not self.in_use:
             self.require()
-        return self._files.submit(partial(self._stepped, work))
+        return self._files.submit(work, abandoned=abandoned)
 
-    def _stepped(self, work: Callable[[], T]) -> T:
-        with disk_faults():
-            return self._checked(work)
-
-    def _checked(self, work: Callable[[], T]) -> T:
-        self.directory.require()
-        return work()
-
-    async def bounded(self, work: Callable[[], T]) -> T:
-        """``run``, even while the disk is not in use, or its directory is gone."""
-        return await self._files.submit(work)
-
-    async def read_file(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
-        """``bounded``, in threads reserved for readers, so that fills do not wait for them."""
+    async def bounded(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
+        """``run``, even while the disk is not in use, or its directory is gone, in threads for which fills do not wait."""
         return await self._reading.submit(work, abandoned=abandoned)
 
     async def verify(self, work: Callable[[], T], patience: float) -> T:

@@ -251,7 +251,7 @@ async def open_blobs(disk: Disk, wanted: Mapping[K, bytes], take: Callable[[Iter
     slow = [name for name, fd in opened if fd < 0]
     if slow:
         digests = [wanted[name] for name in slow]
-        descriptors = await disk.read_file(partial(open_each, disk.directory, digests), close_each)
+        descriptors = await disk.bounded(partial(open_each, disk.directory, digests), close_each)
         take(zip(slow, descriptors, strict=True))
 
 

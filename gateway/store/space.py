@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from gateway.config import CacheSettings
 from gateway.policies.breaker import BreakerState, FailureKind
-from gateway.policies.watermarks import Space, room_for_blobs, spare
+from gateway.policies.watermarks import Space, admits, room_for_blobs, spare
 from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.usage import disk_bytes
 from gateway.store.directory import Free
@@ -55,6 +55,9 @@ class SpaceMeter:
         self._evicting = 0
         self._free: Free | None = None
         self._free_at = 0.0
+        self._spared: tuple[object, ...] = ()
+        self._spare = 0
+        """Bytes that fills may have without an eviction, as of the values in ``_spared``."""
 
     @contextmanager
     def evicting(self) -> Iterator[None]:
@@ -70,12 +73,18 @@ class SpaceMeter:
         """Measure the file system. Blocks; raises ``OSError``."""
         self._free, self._free_at = self._disk.directory.free(), time.monotonic()
 
-    def measure_if_due(self) -> None:
-        """``measure``, unless the last result is recent, and leaves more room than anybody fills until it is not."""
+    def measure_if_due(self) -> bool:
+        """``measure``, unless the last result is recent, and leaves more room than anybody fills until it is not.
+
+        Returns:
+            Whether what was promised fits, as far as this has measured it.
+        """
         free = self._free
         roomy = free is not None and free.bytes - self._settings.reserve > _ROOMY
-        if not roomy or time.monotonic() - self._free_at > _RECENT:
-            self.measure()
+        if roomy and time.monotonic() - self._free_at <= _RECENT:
+            return True
+        self.measure()
+        return admits(self.current(), 0)
 
     def current(self) -> Space:
         """The space as last known; free space is that of the last measurement.
@@ -116,7 +125,12 @@ class SpaceMeter:
 
     def take(self, size: int) -> bool:
         """Reserve bytes if the counts are recent and nothing must be evicted for them; returns whether it did."""
-        if self._loop.time() - self._counted_at >= _TRUSTED_FOR or size > spare(self.current()):
+        if self._loop.time() - self._counted_at >= _TRUSTED_FOR:
+            return False
+        measured = self.counts, self._free, self.leaving, self.datasets
+        if measured != self._spared:
+            self._spared, self._spare = measured, spare(self.current()) + self.filling
+        if self.filling + size > self._spare:
             return False
         self.filling += size
         return True

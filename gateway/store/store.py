@@ -82,7 +82,7 @@ class Store:
         self.results = ResultBlobs(self, disk, self._opener, self._space)
         self.purged = AppliedPurges(disk)
         self.work: DiskWork = disk
-        self.on_disk = disk.step
+        self.on_disk = disk.run
         self.wrote = disk.wrote
         self.bounded = disk.bounded
         self.is_open = self.opened.has
@@ -399,7 +399,7 @@ class Store:
             DiskFault: the disk hangs.
             OSError: it cannot be read.
         """
-        return await self._disk.read_file(partial(os.pread, fd, count, offset))
+        return await self._disk.bounded(partial(os.pread, fd, count, offset))
 
     # --- the interface of writers (gateway/store/writer.py, WriterHost)
 
@@ -413,8 +413,7 @@ class Store:
 
     def create_temporary(self) -> tuple[int, str]:
         """A file for a writer, if its reservation still fits into the file system. Runs in a thread."""
-        self._space.measure_if_due()
-        if not admits(self._space.current(), 0):
+        if not self._space.measure_if_due():
             raise DiskUnavailable("no-space", "the file system is full")
         return self.directory.create_temporary()
 

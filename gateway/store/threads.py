@@ -35,8 +35,11 @@ LONG = math.inf
 _LOOK_EVERY = 0.25
 _WEIGHT = 0.2
 """Of the last row of jobs in the average."""
-_QUICK = 0.002
-"""Seconds for a job of a quick disk: its files are in memory, and waking a thread costs as much as the job."""
+_SHARE = 0.0005
+"""Seconds of a small job that justify one more thread. Threads compete for the interpreter, and one that needs less for a job does
+more of them than the event loop can answer."""
+_ROW = 0.002
+"""Seconds that one thread works on small jobs before it reports them."""
 
 
 class Station:
@@ -68,7 +71,8 @@ class HangWatch:
         self._on_hung = on_hung
         self._stations: list[Station] = []
         self.waits: set[asyncio.Future[Any]] = set()
-        """The waits that ``future`` registered; the code that ends a wait removes it."""
+        """The waits for the threads; the code that begins a wait adds it, the code that ends it removes it."""
+        self.looks = False
         self._timer: asyncio.TimerHandle | None = None
 
     def station(self) -> Station:
@@ -77,13 +81,14 @@ class HangWatch:
         self._stations.append(station)
         return station
 
-    def future(self) -> asyncio.Future[Any]:
-        """Register a wait for one of the threads."""
-        future = self._loop.create_future()
-        self.waits.add(future)
-        if self._timer is None:
-            self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
-        return future
+    def leave(self, station: Station) -> None:
+        """A thread has ended."""
+        self._stations.remove(station)
+
+    def look(self) -> None:
+        """Look at the threads regularly, as long as there are waits; called when one was added and ``looks`` is false."""
+        self.looks = True
+        self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
 
     def stuck(self) -> bool:
         """Whether a thread has exceeded its patience."""
@@ -96,7 +101,7 @@ class HangWatch:
             self._timer.cancel()
 
     def _look(self) -> None:
-        self._timer = None
+        self.looks = False
         if self.stuck():
             fault = DiskFault(FailureKind.HUNG, f"the disk did not answer within {HUNG_AFTER:g} s")
             self._on_hung(fault)
@@ -106,7 +111,7 @@ class HangWatch:
                     future.exception()  # mark as retrieved: the waiter may have left
             self.waits.clear()
         elif self.waits:
-            self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
+            self.look()
 
 
 class _Job(NamedTuple):
@@ -119,17 +124,6 @@ class _Job(NamedTuple):
 _Outcome = tuple[_Job, Any, BaseException | None]
 
 
-def _done(job: _Job, station: Station) -> _Outcome:
-    """Do a job. Runs in a thread."""
-    station.begin(job.patience)
-    try:
-        return job, job.work(), None
-    except BaseException as failure:
-        return job, None, failure
-    finally:
-        station.end()
-
-
 class Threads:
     """At most ``limit`` threads, started on demand.
 
@@ -138,7 +132,8 @@ class Threads:
         name: of each, followed by its number.
         watch: ends the waits for them; ``None`` for work that may take any time.
         failed: hears in the event loop which faults of the disk the work raised, whether anybody still waits for it or not.
-        row: jobs that one thread does one after the other while the disk is quick; more than 1 for small work only.
+        before: for small work, of which a quick disk has rows done by few threads: called in a thread before each row; what
+            it raises is the failure of the row.
     """
 
     def __init__(
@@ -147,7 +142,7 @@ class Threads:
         name: str,
         watch: HangWatch | None,
         failed: Callable[[DiskFault], None] | None = None,
-        row: int = 1,
+        before: Callable[[], object] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._limit = limit
@@ -155,10 +150,11 @@ class Threads:
         self._watch = watch
         self._waits: set[asyncio.Future[Any]] = set() if watch is None else watch.waits
         self._failed = failed
-        self._row = row
+        self._before = before
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._idle = 0
+        self._rows = 0
+        """Rows of jobs that were handed over and have not come back."""
         self._gathered: list[_Job] = []
         self._hand_over: asyncio.Handle | None = None
         self._pace = 1.0
@@ -178,24 +174,32 @@ class Threads:
             patience: seconds that it may take once it has begun.
             abandoned: called in the thread with the result if the waiter has left.
         """
-        future = self._loop.create_future() if self._watch is None else self._watch.future()
+        future = self._loop.create_future()
+        if self._watch is not None:
+            self._watch.waits.add(future)
+            if not self._watch.looks:
+                self._watch.look()
         self._gathered.append(_Job(work, future, patience, abandoned))
         if self._hand_over is None:
             self._hand_over = self._loop.call_soon(self._flush)
         return future
 
     def _flush(self) -> None:
-        """Hand over what this turn of the event loop submitted: to one thread each, or a row to one if the disk is quick."""
+        """Hand over what this turn of the event loop submitted: a job to each thread, or rows to few if the disk is quick."""
         jobs, self._gathered, self._hand_over = self._gathered, [], None
-        row = self._row if self._pace < _QUICK else 1
+        most, row = self._limit, 1
+        if self._before is not None:
+            most, row = min(most, 1 + int(self._pace / _SHARE)), max(1, int(_ROW / self._pace))
+        while len(self._threads) > most:
+            self._threads.pop()
+            self._jobs.put(None)
         for start in range(0, len(jobs), row):
-            if not self._idle and len(self._threads) < self._limit:
+            self._jobs.put(jobs[start : start + row])
+            self._rows += 1
+            if len(self._threads) < min(most, self._rows):
                 thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
-            elif self._idle:
-                self._idle -= 1
-            self._jobs.put(jobs[start : start + row])
 
     def stop(self) -> None:
         """End the threads after the submitted work; does not wait."""
@@ -207,7 +211,7 @@ class Threads:
         station = Station() if self._watch is None else self._watch.station()
         while (jobs := self._jobs.get()) is not None:
             began = time.monotonic()
-            outcomes = [_done(job, station) for job in jobs]
+            outcomes = self._do(jobs, station)
             took = (time.monotonic() - began) / len(jobs)
             try:
                 self._loop.call_soon_threadsafe(self._deliver, outcomes, took)
@@ -216,9 +220,30 @@ class Threads:
                     _drop(*outcome)
             # Drop the results: an idle thread would keep a blob open until its next job.
             del jobs, outcomes
+        if self._watch is not None:
+            self._watch.leave(station)
+
+    def _do(self, jobs: list[_Job], station: Station) -> list[_Outcome]:
+        """Do a row of jobs. Runs in a thread."""
+        if self._before is not None:
+            station.begin(HUNG_AFTER)
+            try:
+                self._before()
+            except BaseException as failure:
+                station.end()
+                return [(job, None, failure) for job in jobs]
+        outcomes: list[_Outcome] = []
+        for job in jobs:
+            station.begin(job.patience)
+            try:
+                outcomes.append((job, job.work(), None))
+            except BaseException as failure:
+                outcomes.append((job, None, failure))
+            station.end()
+        return outcomes
 
     def _deliver(self, outcomes: list[_Outcome], took: float) -> None:
-        self._idle += 1
+        self._rows -= 1
         self._pace += _WEIGHT * (took - self._pace)
         for job, result, error in outcomes:
             self._waits.discard(job.future)

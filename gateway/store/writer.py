@@ -25,7 +25,7 @@ from gateway.model.objects import BlobRef
 from gateway.policies.breaker import FailureKind
 from gateway.store.blobs import OpenBlob
 from gateway.store.directory import CacheDirectory
-from gateway.store.failures import DiskFault
+from gateway.store.failures import DiskFault, disk_faults
 from gateway.store.threads import closer
 
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ class WriterHost(Protocol):
     directory: CacheDirectory
 
     def on_disk(self, work: Callable[[], T]) -> Awaitable[T]:
-        """Run a step in a thread; raises DiskFault for failures of the disk, and the step's other exceptions."""
+        """Run a step in a thread; raises the step's exceptions, or DiskFault."""
 
     def wrote(self, seconds: float) -> None:
         """Report how long a write took."""
@@ -156,7 +156,10 @@ class BlobWriter:
         if mtime_ns is not None:
             self._blob = OpenBlob(self.fd, ref, mtime_ns)
             self._host.published(ref, self._blob)
-        self._end(_WriterState.COMMITTED)
+        self._state = _WriterState.COMMITTED
+        self._host.settled(self._expected)
+        if not self._holders:
+            self._close()
 
     def _complete(self, last: bytes | memoryview, digest: bytes | None) -> tuple[BlobRef, int | None]:
         """The blob, and the modification time of its file, ``None`` if the blob was cached already. Runs in a thread."""
@@ -177,8 +180,12 @@ class BlobWriter:
         """Discard the file. Idempotent, never fails, does not wait; does nothing after ``commit``."""
         if self._state is not _WriterState.OPEN:
             return
+        self._state = _WriterState.ABORTED
+        self._host.settled(self._expected)
         # The keeper removes leftovers in tmp/, and a missing file is fine.
-        self._end(_WriterState.ABORTED)
+        closer.submit(self._remove)
+        if not self._holders:
+            self._close()
 
     def hold(self) -> None:
         """Keep ``fd`` open until ``release`` is called as often."""
@@ -189,31 +196,26 @@ class BlobWriter:
         """Undo one ``hold``."""
         assert self._holders > 0, "released more often than held"
         self._holders -= 1
-        self._close_if_unused()
+        if not self._holders and self._state is not _WriterState.OPEN:
+            self._close()
 
     def _step(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do a step, in a thread; skipped if the writer has been aborted by the time the thread gets to it."""
-        with self._using:
+        with self._using, disk_faults():
             if self._state is not _WriterState.OPEN:
                 raise DiskFault(FailureKind.IO, "the blob was aborted")
             return work(*args, **kwargs)
 
-    def _end(self, state: _WriterState) -> None:
-        self._state = state
-        self._host.settled(self._expected)
-        if state is _WriterState.ABORTED:
-            closer.submit(self._remove)
-        self._close_if_unused()
-
-    def _close_if_unused(self) -> None:
-        if self._state is not _WriterState.OPEN and not self._holders and not self._closed:
-            self._closed = True
-            if self._blob is None:
-                closer.submit(self._close)
-            else:
-                self.fd, self._blob = -1, None
-
     def _close(self) -> None:
+        """Nobody uses the descriptor any more."""
+        self._closed = True
+        if self._blob is None:
+            closer.submit(self._close_file)
+        else:
+            self.fd, self._blob = -1, None
+
+    def _close_file(self) -> None:
+        """Runs in a thread."""
         with self._using:
             if self.fd >= 0:
                 descriptor, self.fd = self.fd, -1
@@ -237,7 +239,8 @@ async def commit_all(host: WriterHost, blobs: Sequence[tuple[BlobWriter, memoryv
     """
 
     def write() -> list[tuple[BlobRef, int | None]]:
-        return [writer._complete(data, None) for writer, data in blobs]
+        with disk_faults():
+            return [writer._complete(data, None) for writer, data in blobs]
 
     try:
         done = await host.on_disk(write)

@@ -37,8 +37,8 @@ async def test_a_call_that_hangs_delays_no_other() -> None:
 
 async def test_a_quick_disk_has_small_work_done_in_a_row() -> None:
     """Rule: one thread runs all work that one turn of the event loop submits; each piece has its own result."""
-    threads = Threads(8, "test", None, row=8)
-    threads._pace = 0.0
+    threads = Threads(8, "test", None, before=lambda: None)
+    threads._pace = 1e-4
 
     def fail() -> int:
         raise ValueError
@@ -51,9 +51,38 @@ async def test_a_quick_disk_has_small_work_done_in_a_row() -> None:
 
 
 async def test_a_slow_disk_has_small_work_done_at_once() -> None:
-    """Rule: operations of one turn run in parallel until the disk has proved fast."""
-    threads, meeting = Threads(8, "test", None, row=8), threading.Barrier(3)
+    """Rule: work waits for no other work of its turn unless the disk has shown that it is quick."""
+    threads, meeting = Threads(8, "test", None, before=lambda: None), threading.Barrier(3)
     await asyncio.gather(*(threads.submit(partial(meeting.wait, 30)) for _ in range(3)))
+    threads.stop()
+
+
+async def test_a_disk_that_has_become_quick_keeps_one_thread_busy() -> None:
+    """Rule: threads that quick work does not need any more end, as they would compete for the interpreter."""
+    threads, meeting = Threads(8, "test", None, before=lambda: None), threading.Barrier(3)
+    await asyncio.gather(*(threads.submit(partial(meeting.wait, 30)) for _ in range(3)))
+    begun = threads._threads.copy()
+    threads._pace = 1e-4
+    assert await threads.submit(threading.get_ident) in [thread.ident for thread in begun]
+    threads.stop()
+    for thread in begun:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in begun)
+
+
+async def test_what_precedes_a_row_fails_all_of_it() -> None:
+    """Rule: no piece of a row is done when the disk turns out to be another one before."""
+    done: list[int] = []
+
+    def refuse() -> None:
+        raise DiskFault(FailureKind.GONE)
+
+    threads = Threads(8, "test", None, before=refuse)
+    threads._pace = 1e-4
+    works = [threads.submit(partial(done.append, number)) for number in range(3)]
+    outcomes = await asyncio.gather(*works, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [DiskFault] * 3
+    assert done == []
     threads.stop()
 
 

@@ -132,7 +132,10 @@ class _Lane:
         self._thread.start()
 
     def submit(self, operation: Callable[..., Any], argument: object = _NONE) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = self._watch.future()
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._watch.waits.add(future)
+        if not self._watch.looks:
+            self._watch.look()
         self._gathered.append(_QueuedOperation(operation, future, argument))
         if not (self._at_once or (self._gathers and argument is not _NONE)):
             self._at_once = True
@@ -153,7 +156,9 @@ class _Lane:
 
     def stop(self) -> asyncio.Future[None]:
         """End the thread after the submitted operations."""
-        self._ended: asyncio.Future[None] = self._watch.future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._watch.waits.add(self._ended)
+        self._watch.look()
         self._flush()
         self._jobs.put(None)
         return self._ended
