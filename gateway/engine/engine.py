@@ -85,13 +85,15 @@ class Engine:
             DiskUnavailable: it cannot be stored; forward the request instead.
             OriginUnavailable: the origin cannot be reached.
         """
-        entry, part = found.entry, found.part
-        body = Body(self.blocks, entry, ask.identity, start, stop)
+        entry, part, fill, following = found.entry, found.part, found.fill, None
+        if fill is not None:
+            following = self.blocks.follow(fill, start // entry.record.block_size, ask.identity)
+        body = Body(self.blocks, entry, ask.identity, start, stop, following)
+        if following is not None:
+            return body
         try:
             body.data = None if part is None else part.piece(start, stop)
             if body.data is not None:
-                return body
-            if found.fill is not None and self.blocks.follow(body, found.fill):
                 return body
             await self.blocks.load(entry, body.numbers[0], body.numbers[-1])
             body.missed = self.blocks.lacks(entry, body.numbers)

@@ -11,7 +11,6 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 

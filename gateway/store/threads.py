@@ -36,8 +36,8 @@ _LOOK_EVERY = 0.25
 _WEIGHT = 0.2
 """Of the last row of jobs in the average."""
 _SHARE = 0.0005
-"""Seconds of a small job that justify one more thread. Threads compete for the interpreter, and one that needs less for a job does
-more of them than the event loop can answer."""
+"""Seconds of a small job that justify one more thread. Threads compete for the interpreter, and one that is quicker does more jobs
+than the event loop has."""
 _ROW = 0.002
 """Seconds that one thread works on small jobs before it reports them."""
 

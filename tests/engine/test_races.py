@@ -128,7 +128,7 @@ async def test_a_reader_who_is_refused_the_rest_of_an_object_takes_it_from_nobod
 async def shared(bench: Bench, tmp_path: Path) -> AsyncIterator[Bench]:
     """The same, as one of several workers."""
     leases = FillLeases(tmp_path / "fills")
-    bench.engine.blocks._leases = bench.engine.services.leases = leases
+    bench.engine.blocks.leases = bench.engine.services.leases = leases
     yield bench
     await bench.engine.close()
     leases.close()

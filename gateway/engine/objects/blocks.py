@@ -8,7 +8,7 @@ from dataclasses import replace
 from gateway.engine.fetching import GrowingBlob
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.entries import Grants, ObjectEntry
-from gateway.engine.objects.fill import Fill, FillParts
+from gateway.engine.objects.fill import Fill
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, read_range
 from gateway.engine.objects.small_ranges import SmallRanges
 from gateway.engine.services import Services
@@ -44,8 +44,8 @@ class Blocks:
         self._services = services
         self._grants = grants
         self._forget = forget
-        self._store = services.store
-        self._leases = services.leases
+        self.store = services.store
+        self.leases = services.leases
         self._accesses = services.store.accesses
         self._max_fills = max_fills
         self._growing: dict[Slot, tuple[Fill, GrowingBlob]] = {}
@@ -96,12 +96,7 @@ class Blocks:
         self, entry: ObjectEntry, span: tuple[int, int], identity: OriginIdentity, response: StreamedResponse | None
     ) -> Fill:
         """``start_fill``, but the caller's task carries the fill out, and goes on with ``Fill.run`` at once."""
-
-        async def reopen(start: int, stop: int) -> StreamedResponse:
-            return await self.read_range(entry, identity, start, stop)
-
-        parts = FillParts(entry, *span, response, reopen, self._leases, self._services.now())
-        fill = Fill(self._store, parts, self)
+        fill = Fill(self, entry, span, identity, response, self._services.now())
         self._fills.add(fill)
         self._reading.add(fill)
         self._counts["started"].inc()
@@ -125,21 +120,19 @@ class Blocks:
         if self._growing.get(slot, (None,))[0] is fill:
             del self._growing[slot]
 
-    def follow(self, body: Body, fill: Fill) -> bool:
-        """Have a body follow the fill that came of its reader's question; ``False`` if that is over.
+    def follow(self, fill: Fill, number: int, identity: OriginIdentity) -> tuple[Fill, GrowingBlob] | None:
+        """The fill that came of a reader's question, and one of its blocks, joined; ``None`` if that is over.
 
         Raises:
             LarderError: the fill failed before its first byte.
         """
-        number = body.numbers[0]
         block = fill.blocks[number]
         if block.failure is not None:
             raise block.failure
         if not block.join():
-            return False
-        body.follow(fill, block)
-        self._accesses.record(Access(body.entry.key, number, b"", False, self._services.now(), body.identity))
-        return True
+            return None
+        self._accesses.record(Access(fill.entry.key, number, b"", False, self._services.now(), identity))
+        return fill, block
 
     async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlob]:
         """See ``BlockSource.block``."""
@@ -171,7 +164,7 @@ class Blocks:
                 return fill, fill.blocks[number]
         finally:
             if leased:
-                self._leases.release(entry.key, number, entry.generation)
+                self.leases.release(entry.key, number, entry.generation)
 
     def record(self, entry: ObjectEntry, number: int, identity: OriginIdentity, *, hit: bool = False) -> None:
         """Record a read of a block that changes no blob's rank."""
@@ -211,9 +204,9 @@ class Blocks:
         if any(self._has(entry, number) for number in numbers):
             return True
         for number in numbers:
-            if not self._leases.acquire(entry.key, number, entry.generation):
+            if not self.leases.acquire(entry.key, number, entry.generation):
                 return True
-            self._leases.release(entry.key, number, entry.generation)
+            self.leases.release(entry.key, number, entry.generation)
         return False
 
     @staticmethod
@@ -241,7 +234,7 @@ class Blocks:
         Raises:
             DiskUnavailable: it takes longer than storing the block is worth.
         """
-        if not await self._leases.take(key, number, generation, LEASE_PATIENCE):
+        if not await self.leases.take(key, number, generation, LEASE_PATIENCE):
             raise DiskUnavailable(Reason.OVERLOAD, "another worker is filling this block, slowly")
 
     async def _resident(self, body: Body, number: int) -> OpenBlob | None:
@@ -249,10 +242,10 @@ class Blocks:
         ref = entry.blobs.get(number)
         if ref is None:
             return None
-        blob = self._store.resident(ref)
+        blob = self.store.resident(ref)
         if blob is None:
             try:
-                blob = await self._store.open_blob(ref)
+                blob = await self.store.open_blob(ref)
             except BlobGone:
                 entry.blobs.pop(number, None)
                 return None
@@ -263,21 +256,21 @@ class Blocks:
     async def load(self, entry: ObjectEntry, first: int, last: int) -> None:
         """Learn from the index which of the blocks ``first`` to ``last`` are resident, unless memory already knows."""
         if entry.record.row_id and self.lacks(entry, range(first, last + 1)):
-            for number, ref in (await self._store.blocks(entry.record.row_id, first, last)).items():
+            for number, ref in (await self.store.blocks(entry.record.row_id, first, last)).items():
                 entry.blobs.setdefault(number, ref)
 
     async def _adopt_row(self, entry: ObjectEntry) -> None:
         """Find the row that another worker has written for an object of which this one knew only the metadata."""
-        if entry.record.row_id or not self._leases.shared:
+        if entry.record.row_id or not self.leases.shared:
             return
-        row = await self._store.lookup(entry.key)
+        row = await self.store.lookup(entry.key)
         if row is not None and entry.is_of(row.meta) and row.block_size == entry.record.block_size:
             entry.record = replace(entry.record, row_id=row.row_id)
             for identity, granted_at in entry.grants.items():
-                await self._store.grant(row.row_id, identity, granted_at, lambda: self._is_current(entry))
+                await self.store.grant(row.row_id, identity, granted_at, lambda: self._is_current(entry))
 
     def _is_current(self, entry: ObjectEntry) -> bool:
-        return self._store.generations.at(*entry.slots) == entry.generation
+        return self.store.generations.at(*entry.slots) == entry.generation
 
     def _missing_until(self, entry: ObjectEntry, number: int, last: int) -> int:
         while number < last:
@@ -302,7 +295,7 @@ class Blocks:
             await self._grants.revoke(entry, identity)
             raise
         except ObjectChanged:
-            row = await self._store.lookup(entry.key)
+            row = await self.store.lookup(entry.key)
             if row is None or entry.is_of(row.meta):  # else it was written, and forgotten, since the body began
                 await self._forget([entry.key])
             raise

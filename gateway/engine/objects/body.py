@@ -51,11 +51,17 @@ class Body:
     ``numbers`` are the blocks it needs; ``direct`` says that bytes came from the origin and were kept nowhere. ``data`` has all
     bytes of a small range that was read without its block; ``alone`` says that this reader caused that. ``prepare`` does
     everything that can fail before the first byte; ``pieces`` then yields spans (valid until the next one is asked for), and the
-    bytes that are in no file.
+    bytes that are in no file. ``following`` is the first block, joined for this body, and its fill.
     """
 
     def __init__(
-        self, source: BlockSource, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int
+        self,
+        source: BlockSource,
+        entry: ObjectEntry,
+        identity: OriginIdentity,
+        start: int,
+        stop: int,
+        following: tuple[Fill, GrowingBlob] | None = None,
     ) -> None:
         self.entry = entry
         self.identity = identity
@@ -66,19 +72,17 @@ class Body:
         self.first = start % entry.record.block_size
         """The number of the first byte in its block."""
         self.joined = False
-        self.missed = False
+        self.missed = following is not None
         self.partial = False
         self.direct = False
         self.alone = False
         self.data: bytes | None = None
         self._source = source
         self._fill: Fill | None = None
-        self._ready: OpenBlob | tuple[Fill, GrowingBlob] | None = None
-
-    def follow(self, fill: Fill, block: GrowingBlob) -> None:
-        """Take the first block, which was joined for this body, from its fill."""
-        self._ready, self._fill, self.missed = (fill, block), fill, True
-        fill.readers += 1
+        self._ready: OpenBlob | tuple[Fill, GrowingBlob] | None = following
+        if following is not None:
+            self._fill = following[0]
+            self._fill.readers += 1
 
     async def prepare(self) -> None:
         """Open the first block, or get all bytes of a small range.
@@ -108,7 +112,8 @@ class Body:
 
     def close(self) -> None:
         """Release what is held; the fill has one reader less."""
-        self._release_ready()
+        if self._ready is not None:
+            self._release_ready()
         if self._fill is not None:
             self._fill.readers -= 1
             self._fill = None

@@ -19,12 +19,13 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable
+from typing import Protocol
 
 from gateway.engine.fetching import RESUMES, ByteStream, GrowingBlob
 from gateway.engine.objects.entries import ObjectEntry
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
+from gateway.model.keys import OriginIdentity
 from gateway.model.objects import ObjectRecord
 from gateway.model.outcomes import Reason
 from gateway.net.exchange import StreamedResponse
@@ -36,32 +37,19 @@ LINGER = 64 * 1024**2
 FAR_AHEAD = 4
 """Blocks between a fill and a reader who does not wait for it."""
 
-ReadSpan = Callable[[int, int], Awaitable[StreamedResponse]]
-"""Ask the origin for the bytes [start, stop) of exactly the object being filled; raises ``LarderError``."""
-
 
 class FillEnded(LarderError):
     """The fill stopped before this block, which had no readers; a reader of it starts another fill."""
 
 
-class FillParts(NamedTuple):
-    """The subject of a fill: the object, the blocks ``first`` to ``last`` (inclusive), and the source of their bytes.
-
-    The caller holds the lease of the first block, which is the fill's from then on. ``started_at`` is when, in seconds since the
-    epoch: the first use of the blocks, which may be long after the object was confirmed.
-    """
-
-    entry: ObjectEntry
-    first: int
-    last: int
-    response: StreamedResponse | None
-    reopen: ReadSpan
-    leases: FillLeases
-    started_at: float
-
-
 class FillOwner(Protocol):
     """The keeper of fills that readers may join."""
+
+    store: Store
+    leases: FillLeases
+
+    async def read_range(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> StreamedResponse:
+        """The bytes [start, stop) of exactly this object from the origin; raises ``LarderError``."""
 
     def block_ended(self, fill: Fill, block: GrowingBlob) -> None:
         """No more readers may join the block."""
@@ -74,27 +62,42 @@ class FillOwner(Protocol):
 
 
 class Fill:
-    """One origin read in progress."""
+    """One origin read in progress.
 
-    def __init__(self, store: Store, parts: FillParts, owner: FillOwner) -> None:
-        self.entry = parts.entry
-        self.last = parts.last
-        self.current = parts.first
+    Args:
+        owner: has what all fills share.
+        entry: the object.
+        span: its first and last block to fill. The caller holds the lease of the first, which is the fill's from now on.
+        identity: the keys to read the origin with.
+        response: an open answer with the bytes of the blocks; ``None``: the fill asks for them.
+        started_at: now, in seconds since the epoch: the first use of the blocks, which may be long after the object was confirmed.
+    """
+
+    def __init__(
+        self,
+        owner: FillOwner,
+        entry: ObjectEntry,
+        span: tuple[int, int],
+        identity: OriginIdentity,
+        response: StreamedResponse | None,
+        started_at: float,
+    ) -> None:
+        self.entry = entry
+        self.current, self.last = span
         self.readers = 0
         self.race = False
         self.disk_failed = False
         self.end = "failed"
-        self._store = store
-        self._response = parts.response
-        self._reopen = parts.reopen
-        self._first = parts.first
         self._owner = owner
-        self._leases = parts.leases
-        self._started_at = parts.started_at
+        self._store = owner.store
+        self._leases = owner.leases
+        self._identity = identity
+        self._response = response
+        self._started_at = started_at
         self._ended: set[int] = set()
-        record = parts.entry.record
+        record = entry.record
         self.blocks: dict[int, GrowingBlob] = {}
-        for number in range(parts.first, parts.last + 1):
+        for number in range(self.current, self.last + 1):
             self.blocks[number] = GrowingBlob(number, record.block_length(number))
 
     def __repr__(self) -> str:
@@ -117,8 +120,11 @@ class Fill:
         block = self.blocks[self.current]
         # Not an attribute: the stream refers to the fill, and both would be left to the garbage collector.
         stream: ByteStream | None = None
+        start = self.current * self.entry.record.block_size
         try:
-            stream = await self._open()
+            response = self._response or await self._reopen(start)
+            # The end may have come nearer by then: the fill may have been cut short.
+            stream = ByteStream(response, self._stop() - start, lambda offset: self._reopen(start + offset))
             while True:
                 stream.resumes = RESUMES
                 writer = await self._store.create(block.length)
@@ -149,11 +155,9 @@ class Fill:
                 self._leases.release(self.entry.key, self.current, self.entry.generation)
             self._owner.fill_ended(self)
 
-    async def _open(self) -> ByteStream:
-        start, stop = self._span_from(self._first * self.entry.record.block_size)
-        response = self._response or await self._reopen(start, stop)
-        # The end may have come nearer by then: the fill may have been cut short.
-        return ByteStream(response, stop - start, lambda offset: self._reopen(*self._span_from(start + offset)))
+    def _reopen(self, start: int) -> Awaitable[StreamedResponse]:
+        """Ask for the bytes from a position of the object on."""
+        return self._owner.read_range(self.entry, self._identity, start, self._stop())
 
     def _abort(self, stream: ByteStream | None, failure: LarderError) -> None:
         if stream is not None:
@@ -167,8 +171,7 @@ class Fill:
         following, entry = self.current + 1, self.entry
         if following > self.last:
             return False
-        start, stop = self._span_from(following * entry.record.block_size)
-        if self.readers == 0 and stop - start > LINGER:
+        if self.readers == 0 and self._stop() - following * entry.record.block_size > LINGER:
             return False
         if not self._leases.acquire(entry.key, following, entry.generation):
             return False
@@ -188,9 +191,10 @@ class Fill:
         entry.blobs.update(stored)
         return bool(stored)
 
-    def _span_from(self, position: int) -> tuple[int, int]:
+    def _stop(self) -> int:
+        """The end of the last block."""
         record = self.entry.record
-        return position, min((self.last + 1) * record.block_size, record.meta.size)
+        return min((self.last + 1) * record.block_size, record.meta.size)
 
     def _end_rest(self, failure: LarderError) -> None:
         for block in self.blocks.values():
