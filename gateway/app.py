@@ -40,7 +40,7 @@ from gateway.api.v1.batch import BatchEndpoint
 from gateway.api.v1.identity import Identities
 from gateway.api.v1.results import ResultsEndpoint
 from gateway.config import Settings, load_settings
-from gateway.edge.asgi import LateApp, Router
+from gateway.edge.asgi import LateApp
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.items.results import Results
@@ -64,7 +64,7 @@ from gateway.origin.client import OriginClient
 from gateway.origin.listing import Listings
 from gateway.server.files import read_cold_by
 from gateway.server.local import LOCAL, LocalAddress
-from gateway.server.refusals import Application, Receive, Scope, Send, SendFiles
+from gateway.server.refusals import Application, Begin, Receive, Scope, Send, SendFiles
 from gateway.server.run import LISTENING, before_stop
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import DATASETS
@@ -96,7 +96,7 @@ _COLLECTED_AFTER = 10_000
 Python's own 700 a cold read spent 6 % of its time on looking for some."""
 
 
-class Larder(Router):
+class Larder:
     """One worker's ASGI application: S3 at ``/``, everything else under ``/-/``; its lifespan owns the services."""
 
     def __init__(self, settings: Settings, start: Start, file: ConfigFile | None = None) -> None:
@@ -105,6 +105,9 @@ class Larder(Router):
         self._file = file
         self._lifecycle = Lifecycle()
         self._stack = AsyncExitStack()
+        self.begin: Begin
+        """See ``Edge.begin``."""
+        self._objects: S3App
         self._ops: OpsApp
         self._data: DataApp
         self._endpoints: LateApp
@@ -118,20 +121,26 @@ class Larder(Router):
         """Do ``work`` when everything is closed."""
         self._stack.callback(work)
 
-    def begin_elsewhere(
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Answer one request."""
+        if scope["type"] != "http" or scope["raw_path"].startswith(b"/-"):
+            return self._answer_elsewhere(scope, receive, send)
+        return self._objects(scope, receive, send)
+
+    def _begin_elsewhere(
         self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles
     ) -> Awaitable[None] | None:
         """See ``Edge.begin``: objects for other nodes are sent at once."""
         if self._peer is not None and scope["raw_path"].startswith(_OF_NODES) and self._is_ops(scope):
-            return self._peer.begin({**scope, "path": scope["path"][2:]}, receive, send, send_files)
-        return self.elsewhere(scope, receive, send)
+            return self._peer.begin(scope, receive, send, send_files)
+        return self._answer_elsewhere(scope, receive, send)
 
-    def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def _answer_elsewhere(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve paths under "/-", unless the host names a bucket: there, "/-/x" is the object "-/x"."""
         if scope["type"] == "lifespan":
             return self._lifespan(receive, send)
         if not self._is_ops(scope):
-            return self.objects(scope, receive, send)
+            return self._objects(scope, receive, send)
         path = scope["path"][2:] or "/"
         return self._app_of(path)({**scope, "path": path}, receive, send)
 
@@ -201,14 +210,9 @@ class Larder(Router):
         forwarder = Forwarder(engine, _spooling(settings, store), relayed.warm)
         rights = ReaderRights(listings, finder(authenticator))
         note = watch_streams(settings, management, engine, rights, self._admin.catalog, stack)
-        self.objects = s3 = S3App(
-            authenticator,
-            ReadPaths(reads, hot, relayed, note),
-            forwarder,
-            accounting,
-            settings.server.domain,
-            settings.server.max_in_flight,
-        )
+        ways = ReadPaths(reads, hot, relayed, note)
+        s3 = S3App(authenticator, ways, forwarder, accounting, settings.server, self._begin_elsewhere)
+        self._objects, self.begin = s3, s3.begin
         registrations = self._serve_datasets(Identities(authenticator), engine, origin, management, accounting)
         ground = WorkerServices(
             settings, self._start, fleet, management, engine, channel, listings, authenticator, live, self._admin

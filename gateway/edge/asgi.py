@@ -1,4 +1,4 @@
-"""Shared by all ASGI applications of the edges: the choice of the application, and the wrapper around each.
+"""Shared by all ASGI applications of the edges: the wrapper around each.
 
 FastAPI with its endpoints and their documents would cost a start a fifth of a second. Requests for data do without it, so it is
 imported after the start (``LateApp``).
@@ -27,37 +27,6 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 Headers = Iterable[tuple[bytes, bytes]]
-
-
-class Router(ABC):
-    """Sends a request to the application of its path.
-
-    ``objects`` serves S3; ``elsewhere`` has the lifespan, and paths that begin with "/-", which no bucket name can.
-    """
-
-    objects: Edge
-
-    def begin(self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles) -> Awaitable[None] | None:
-        """See ``Edge.begin``."""
-        if scope["raw_path"].startswith(b"/-"):
-            return self.begin_elsewhere(scope, receive, send, send_files)
-        return self.objects.begin(scope, receive, send, send_files)
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Answer one request."""
-        if scope["type"] != "http" or scope["raw_path"].startswith(b"/-"):
-            return self.elsewhere(scope, receive, send)
-        return self.objects(scope, receive, send)
-
-    def begin_elsewhere(
-        self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles
-    ) -> Awaitable[None] | None:
-        """See ``Edge.begin``; for a request that may not concern an object."""
-        return self.elsewhere(scope, receive, send)
-
-    @abstractmethod
-    def elsewhere(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Answer a request that may not concern an object."""
 
 
 class Edge(ABC):

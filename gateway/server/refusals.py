@@ -23,6 +23,8 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 SendFiles = Callable[[int, bytes, Sequence[tuple[int, int, int]]], Awaitable[None] | None]
 """Sends a whole response of files (status, header lines, spans); returns what is left to await, ``None`` if all is sent."""
+Begin = Callable[[Scope, Receive, Send, SendFiles], Awaitable[None] | None]
+"""Begins to answer a request; see ``gateway.edge.asgi.Edge.begin``."""
 RETRY_AFTER = b"1"
 """Seconds that a client refused because of overload should wait; SDKs back off further by themselves."""
 

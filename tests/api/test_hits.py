@@ -50,8 +50,8 @@ class PromptEdge:
             Accounting(
                 "node", self.access, self.tally, LiveRequests(nobody), TenantRates(nobody, "worker", time.monotonic)
             ),
-            "",
-            10,
+            settings.server,
+            nobody,
         )
 
     def find(self, *_asked: object) -> Hit:

@@ -23,6 +23,7 @@ from gateway.api.s3.hot import Hit, HotReads, Unresolved
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_upload, key_of
 from gateway.api.s3.relayed import RelayedReads
+from gateway.config import ServerSettings
 from gateway.edge.asgi import Edge
 from gateway.edge.problems import encoded, note_refusal
 from gateway.engine.objects.body import Body
@@ -34,7 +35,7 @@ from gateway.model.redaction import redact_path
 from gateway.model.sigv4 import WireRequest
 from gateway.server.cycle import FILES
 from gateway.server.received import Receive, request_body
-from gateway.server.refusals import HOST_ID, SendFiles
+from gateway.server.refusals import HOST_ID, Begin, SendFiles
 from gateway.server.strangers import AUTHENTICATED, authenticated
 from gateway.store.accesses import Note
 
@@ -57,7 +58,16 @@ class ReadPaths:
 
 
 class S3App(Edge):
-    """Answers every request outside ``/-/``."""
+    """Answers every request outside ``/-/``, which no bucket name can begin.
+
+    Args:
+        authenticator: verifies requests.
+        reads: the ways to read an object.
+        forwarder: sends requests on to the origin.
+        accounting: counts and logs answers.
+        settings: of the server.
+        elsewhere: begins to answer the other requests.
+    """
 
     breaks_off = True
 
@@ -67,10 +77,10 @@ class S3App(Edge):
         reads: ReadPaths,
         forwarder: Forwarder,
         accounting: Accounting,
-        domain: str,
-        limit: int,
+        settings: ServerSettings,
+        elsewhere: Begin,
     ) -> None:
-        super().__init__(log, limit)
+        super().__init__(log, settings.max_in_flight)
         self._authenticator = authenticator
         self._reads = reads.objects
         self._forwarder = forwarder
@@ -79,11 +89,14 @@ class S3App(Edge):
         self._note = reads.note
         self._relayed = reads.relayed
         self._posts = PostObjects(authenticator, forwarder)
-        self._domain = domain
+        self._domain = settings.domain
+        self._elsewhere = elsewhere
         self._serial = int.from_bytes(os.urandom(6), "big") << 16
 
     def begin(self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles) -> Awaitable[None] | None:
         """See ``Edge.begin``: a hit that can be sent at once needs no task."""
+        if scope["raw_path"].startswith(b"/-"):
+            return self._elsewhere(scope, receive, send, send_files)
         if self.in_flight >= self._limit:
             return self(scope, receive, send)
         trace = self._look(scope)
