@@ -35,11 +35,9 @@ LONG = math.inf
 _LOOK_EVERY = 0.25
 _WEIGHT = 0.2
 """Of the last row of jobs in the average."""
-_SHARE = 0.0005
-"""Seconds of a small job that justify one more thread. Threads compete for the interpreter, and one that is quicker does more jobs
-than the event loop has."""
-_ROW = 0.002
-"""Seconds that one thread works on small jobs before it reports them."""
+_ROW = 0.008
+"""Seconds that one thread works on small jobs before it reports them: waking another thread costs as much as a job whose files
+are in memory, and threads compete for the interpreter."""
 
 
 class Station:
@@ -80,10 +78,6 @@ class HangWatch:
         station = Station()
         self._stations.append(station)
         return station
-
-    def leave(self, station: Station) -> None:
-        """A thread has ended."""
-        self._stations.remove(station)
 
     def look(self) -> None:
         """Look at the threads regularly, as long as there are waits; called when one was added and ``looks`` is false."""
@@ -132,8 +126,8 @@ class Threads:
         name: of each, followed by its number.
         watch: ends the waits for them; ``None`` for work that may take any time.
         failed: hears in the event loop which faults of the disk the work raised, whether anybody still waits for it or not.
-        before: for small work, of which a quick disk has rows done by few threads: called in a thread before each row; what
-            it raises is the failure of the row.
+        before: for small work, of which a thread does several jobs in a row while the disk is quick: called in the thread
+            before each row; what it raises is the failure of the row.
     """
 
     def __init__(
@@ -153,8 +147,7 @@ class Threads:
         self._before = before
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._rows = 0
-        """Rows of jobs that were handed over and have not come back."""
+        self._idle = 0
         self._gathered: list[_Job] = []
         self._hand_over: asyncio.Handle | None = None
         self._pace = 1.0
@@ -185,21 +178,17 @@ class Threads:
         return future
 
     def _flush(self) -> None:
-        """Hand over what this turn of the event loop submitted: a job to each thread, or rows to few if the disk is quick."""
+        """Hand over what this turn of the event loop submitted: a job to each thread, small ones of a quick disk in rows."""
         jobs, self._gathered, self._hand_over = self._gathered, [], None
-        most, row = self._limit, 1
-        if self._before is not None:
-            most, row = min(most, 1 + int(self._pace / _SHARE)), max(1, int(_ROW / self._pace))
-        while len(self._threads) > most:
-            self._threads.pop()
-            self._jobs.put(None)
+        row = 1 if self._before is None else max(1, int(_ROW / self._pace))
         for start in range(0, len(jobs), row):
-            self._jobs.put(jobs[start : start + row])
-            self._rows += 1
-            if len(self._threads) < min(most, self._rows):
+            if not self._idle and len(self._threads) < self._limit:
                 thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
+            elif self._idle:
+                self._idle -= 1
+            self._jobs.put(jobs[start : start + row])
 
     def stop(self) -> None:
         """End the threads after the submitted work; does not wait."""
@@ -220,8 +209,6 @@ class Threads:
                     _drop(*outcome)
             # Drop the results: an idle thread would keep a blob open until its next job.
             del jobs, outcomes
-        if self._watch is not None:
-            self._watch.leave(station)
 
     def _do(self, jobs: list[_Job], station: Station) -> list[_Outcome]:
         """Do a row of jobs. Runs in a thread."""
@@ -243,7 +230,7 @@ class Threads:
         return outcomes
 
     def _deliver(self, outcomes: list[_Outcome], took: float) -> None:
-        self._rows -= 1
+        self._idle += 1
         self._pace += _WEIGHT * (took - self._pace)
         for job, result, error in outcomes:
             self._waits.discard(job.future)

@@ -57,19 +57,6 @@ async def test_a_slow_disk_has_small_work_done_at_once() -> None:
     threads.stop()
 
 
-async def test_a_disk_that_has_become_quick_keeps_one_thread_busy() -> None:
-    """Rule: threads that quick work does not need any more end, as they would compete for the interpreter."""
-    threads, meeting = Threads(8, "test", None, before=lambda: None), threading.Barrier(3)
-    await asyncio.gather(*(threads.submit(partial(meeting.wait, 30)) for _ in range(3)))
-    begun = threads._threads.copy()
-    threads._pace = 1e-4
-    assert await threads.submit(threading.get_ident) in [thread.ident for thread in begun]
-    threads.stop()
-    for thread in begun:
-        thread.join(30)
-    assert not any(thread.is_alive() for thread in begun)
-
-
 async def test_what_precedes_a_row_fails_all_of_it() -> None:
     """Rule: no piece of a row is done when the disk turns out to be another one before."""
     done: list[int] = []

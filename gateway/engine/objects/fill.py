@@ -70,7 +70,7 @@ class Fill:
         span: its first and last block to fill. The caller holds the lease of the first, which is the fill's from now on.
         identity: the keys to read the origin with.
         response: an open answer with the bytes of the blocks; ``None``: the fill asks for them.
-        started_at: now, in seconds since the epoch: the first use of the blocks, which may be long after the object was confirmed.
+        started_at: now, in seconds since the epoch: the first use of the blocks, perhaps long after the object was confirmed.
     """
 
     def __init__(
