@@ -1,12 +1,14 @@
-"""Background tasks: loops that survive errors, tasks that end with their owner, and work on many things at once."""
+"""Background tasks: loops that survive errors, tasks that end with their owner, calls that many share, and work on many things at
+once."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Iterable
 from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 STOP_WITHIN = 10.0
 """Seconds that ``stop`` waits for tasks to end."""
@@ -16,6 +18,7 @@ _LONGEST_BACKOFF = 5.0
 
 log = logging.getLogger("larder.tasks")
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 Pause = float | Callable[[], float]
 
@@ -99,6 +102,97 @@ class Tasks:
     async def stop(self) -> None:
         """Cancel the tasks and wait for their end; see ``stop``."""
         await stop(tuple(self._tasks))
+
+
+class _Call(NamedTuple, Generic[T]):
+    task: asyncio.Task[T]
+    began: float
+    owner: Hashable
+    waiters: list[asyncio.Future[T]]
+
+
+class SingleFlight(Generic[K, T]):
+    """Calls in flight, one per key, which concurrent callers share. A call belongs to no caller: it continues when they leave.
+
+    Args:
+        tasks: run the calls.
+    """
+
+    def __init__(self, tasks: Tasks | None = None) -> None:
+        self._calls: dict[K, _Call[T]] = {}
+        self._tasks = Tasks() if tasks is None else tasks
+        self.drain = self._tasks.join
+        """Wait for the calls in flight."""
+        self.stop = self._tasks.stop
+        """Cancel the calls in flight."""
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._calls
+
+    def begin(self, key: K, call: Coroutine[Any, Any, T], owner: Hashable = None) -> asyncio.Task[T]:
+        """Start a call that later callers join, replacing one in flight; see ``owner``."""
+        task = self._tasks.start(call)
+        begun = self._calls[key] = _Call(task, task.get_loop().time(), owner, [])
+        task.add_done_callback(partial(self._end, key, begun))
+        return task
+
+    def waiter(self, key: K) -> asyncio.Future[T]:
+        """The result of the call in flight for a key, for one caller, which may cancel it."""
+        call = self._calls[key]
+        waiter: asyncio.Future[T] = call.task.get_loop().create_future()
+        call.waiters.append(waiter)
+        return waiter
+
+    def join(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
+        """``waiter``, after starting a call if there is none."""
+        if key not in self._calls:
+            self.begin(key, call())
+        return self.waiter(key)
+
+    async def result(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of the call for a key; raises its exception."""
+        return await self.join(key, call)
+
+    def answer(self, key: K, result: T) -> None:
+        """Give the callers their result before the call ends, one turn of the event loop earlier than its end would.
+
+        Later callers start a new call.
+        """
+        for waiter in self._calls.pop(key).waiters:
+            if not waiter.done():
+                waiter.set_result(result)
+
+    def began(self, key: K) -> float:
+        """When the call in flight for a key began, on the event loop's clock."""
+        return self._calls[key].began
+
+    def owner(self, key: K) -> Hashable:
+        """The owner of the call in flight for a key; ``None`` if there is no call."""
+        call = self._calls.get(key)
+        return None if call is None else call.owner
+
+    def forget(self, key: K) -> None:
+        """Let later callers start a new call; callers that have joined get its result."""
+        self._calls.pop(key, None)
+
+    def _end(self, key: K, call: _Call[T], task: asyncio.Task[T]) -> None:
+        """A call is over, perhaps cancelled before it began."""
+        if self._calls.get(key) is call:
+            del self._calls[key]
+        failure = None if task.cancelled() else task.exception()
+        for waiter in call.waiters:
+            if waiter.done():
+                continue
+            if task.cancelled():
+                waiter.cancel()
+            elif failure is None:
+                waiter.set_result(task.result())
+            else:
+                waiter.set_exception(failure)
+                waiter.exception()  # mark the error as retrieved: its caller may not wait
 
 
 def keep_running(

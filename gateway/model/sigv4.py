@@ -253,9 +253,10 @@ class Prepared(NamedTuple):
             raw_path: percent-encoded path as it will be sent.
             query: percent-encoded query as it will be sent, without "?".
         """
+        path = raw_path.encode()
         canonical = b"%b\n%b\n%b\n%b" % (
             method.encode(),
-            canonical_path(raw_path.encode()),
+            canonical_path(path) if path.translate(None, PLAIN_PATH) else path or b"/",
             canonical_query(query_pairs(query.encode())) if query else b"",
             self.rest,
         )

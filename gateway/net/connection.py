@@ -169,17 +169,13 @@ class ClientConnection(asyncio.Protocol):
         self._until_close, self._bodiless, self._reusable = False, bodiless, not last
         self._sending, self.paused = streamed, False
         if not streamed:
-            self.await_head(within)
+            now = self._loop.time()
+            self._head_by = now + within
+            self.deadline = min(self._head_by, now + self._silence)
         if body:
             self.transport.writelines((request, body))
         else:
             self.transport.write(request)
-
-    def await_head(self, within: float) -> None:
-        """From now on, only the peer is waited for."""
-        now = self._loop.time()
-        self._head_by = now + within
-        self.deadline = min(self._head_by, now + self._silence)
 
     async def write(self, piece: bytes, patience: float) -> None:
         """Send a piece of the request's body; returns when the next one may follow, at once if the connection is gone.
@@ -200,10 +196,12 @@ class ClientConnection(asyncio.Protocol):
         self._sending = False
         if self._incoming is None:
             return
+        now = self._loop.time()
         if self._in_head:
-            self.await_head(within)
+            self._head_by = now + within
+            self.deadline = min(self._head_by, now + self._silence)
         elif not self.paused:
-            self.deadline = self._loop.time() + self._silence
+            self.deadline = now + self._silence
 
     def pause_writing(self) -> None:
         """The peer is slower than the sender."""

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from aiohappyeyeballs import AddrInfoType, start_connection
 from cachetools import TTLCache
 
-from gateway.flight import SingleFlight
+from gateway.tasks import SingleFlight
 
 P = TypeVar("P", bound=asyncio.Protocol)
 

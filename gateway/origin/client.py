@@ -27,6 +27,7 @@ from gateway.metrics import (
     LoopHistogram,
     LoopSum,
 )
+from gateway.model import sigv4
 from gateway.model.errors import IdentityGone, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
@@ -36,7 +37,6 @@ from gateway.net.upload import Upload
 from gateway.origin.credentials import KeyRing, Keys, KeySource, is_chained
 from gateway.origin.reach import Reach
 from gateway.origin.refusals import RefusedKeys
-from gateway.origin.signer import Signer
 
 CHAIN = "gateway.origin.chain"
 """The module of the AWS credential chain, imported when an origin first needs it."""
@@ -44,6 +44,81 @@ _OF_KEYS = (400, 401, 403)
 """Statuses of answers that may refuse a key itself."""
 _READ_BUFFER = 128 * 1024
 """Bytes of an answer that are read ahead."""
+_KEPT_KEYS = 1024
+_KEPT_FORMS = 64
+"""Kinds of requests, by signer and headers, that are kept within one second."""
+_SIGNED = ("host", "content-type", "content-md5")
+
+
+class Signer:
+    """Signs requests of one gateway worker by SigV4; ``now`` returns seconds since the epoch.
+
+    Only the headers required by S3 are signed: Host, Content-Type, Content-MD5 and every ``x-amz-*`` header (AWS,
+    "Authenticating Requests: Using the Authorization Header"). A short canonical request is cheap, and a proxy between the
+    gateway and its origin can rewrite unsigned headers without breaking the request.
+
+    Results are cached across requests: the signing key, four HMACs per key, day and region; and for one second the time
+    stamp, and the canonical form of the headers, which most reads have in common.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._second = -1
+        self._stamp = ""
+        self._prepared: dict[tuple[object, ...], sigv4.Prepared] = {}
+        self._signing_keys: dict[tuple[Keys, str, str], bytes] = {}
+
+    def sign(
+        self,
+        method: str,
+        raw_path: str,
+        query: str,
+        headers: list[Header],
+        *,
+        payload_hash: str,
+        keys: Keys,
+        region: str,
+    ) -> None:
+        """Append the headers that authenticate the request as ``keys`` to ``headers``, which must name the host.
+
+        Args:
+            method: upper-case HTTP method.
+            raw_path: percent-encoded path, as it goes to the wire.
+            query: percent-encoded query, as it goes to the wire, without "?".
+            headers: changed in place.
+            payload_hash: hex SHA-256 of the body, or one of S3's markers such as ``UNSIGNED-PAYLOAD``.
+            keys: sign the request.
+            region: of the origin.
+        """
+        second = int(self._now())
+        if second != self._second:
+            self._second, self._stamp = second, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
+            self._prepared.clear()
+        stamp = self._stamp
+        given = (keys, region, payload_hash, *headers)
+        headers.append(("x-amz-date", stamp))
+        headers.append(("x-amz-content-sha256", payload_hash))
+        if keys.session_token:
+            headers.append(("x-amz-security-token", keys.session_token))
+        prepared = self._prepared.get(given)
+        if prepared is None:
+            if len(self._prepared) >= _KEPT_FORMS:
+                self._prepared.clear()
+            signed = [pair for pair in headers if pair[0][:6].lower() == "x-amz-" or pair[0].lower() in _SIGNED]
+            key = self._signing_key(keys, stamp[:8], region)
+            prepared = sigv4.prepare(signed, payload_hash, keys.access_key_id, key, stamp, region)
+            self._prepared[given] = prepared
+        headers.append(("Authorization", prepared.sign(method, raw_path, query)))
+
+    def _signing_key(self, keys: Keys, day: str, region: str) -> bytes:
+        name = (keys, day, region)
+        found = self._signing_keys.get(name)
+        if found is None:
+            if len(self._signing_keys) >= _KEPT_KEYS:
+                self._signing_keys.clear()
+            found = sigv4.signing_key(keys.secret_access_key, day, region)
+            self._signing_keys[name] = found
+        return found
 
 
 class _Link:
@@ -53,7 +128,7 @@ class _Link:
 
     def __init__(self, origin: Origin) -> None:
         self.bytes = LoopSum(ORIGIN_BYTES)
-        self._in_flight = LoopSum(ORIGIN_IN_FLIGHT)
+        self.in_flight = LoopSum(ORIGIN_IN_FLIGHT)
         self.origin = origin
         self.address = ServerAddress.of(origin.endpoint)
         self.active = 0
@@ -71,13 +146,9 @@ class _Link:
         await self.reach.close()
         await self.connections.close()
 
-    def began(self) -> None:
-        self.active += 1
-        self._in_flight.inc()
-
     def ended(self) -> None:
         self.active -= 1
-        self._in_flight.inc(-1)
+        self.in_flight.inc(-1)
 
     def failed(self, what: str, cause: ExchangeFailed | None) -> OriginUnavailable:
         if cause is not None:
@@ -227,7 +298,8 @@ class OriginClient:
                 method, raw_path, query, pairs, payload_hash=payload_hash, keys=keys, region=link.origin.region
             )
         began = time.perf_counter()
-        link.began()
+        link.active += 1
+        link.in_flight.inc()
         try:
             if body is None or isinstance(body, bytes):
                 link.reach.asked()

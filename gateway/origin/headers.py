@@ -69,9 +69,15 @@ def entity_headers(headers: Sequence[Header], *, checksums_asked: bool = True) -
     if nominated:
         kept = [pair for pair in kept if pair[0].lower() not in nominated]
     told = checksums_asked and "content-range" not in found
+    length = found.get("content-length", "")
+    if "content-range" in found:
+        exact = content_range(found["content-range"])
+        size = exact[2] if exact else -1
+    else:
+        size = int(length) if length.isascii() and length.isdigit() else -1
     return ObjectMeta(
         etag=found.get("etag", ""),
-        size=_size(found),
+        size=size,
         last_modified=found.get("last-modified", ""),
         headers=tuple(kept),
         checksums=tuple(checksums) if told else None,
@@ -86,14 +92,6 @@ def content_range(value: str) -> tuple[int, int, int] | None:
     if unit.lower() != "bytes" or not all(part.isascii() and part.isdigit() for part in (first, last, total)):
         return None
     return int(first), int(last), int(total)
-
-
-def _size(found: dict[str, str]) -> int:
-    if "content-range" in found:
-        exact = content_range(found["content-range"])
-        return exact[2] if exact else -1
-    length = found.get("content-length", "")
-    return int(length) if length.isascii() and length.isdigit() else -1
 
 
 def _tokens(value: str) -> Iterable[str]:

@@ -13,11 +13,11 @@ import asyncio
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from gateway.flight import SingleFlight
 from gateway.imports import imported
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.origin.client import OriginClient
+from gateway.tasks import SingleFlight
 
 PAGE_KEYS = 1000
 """Most keys and common prefixes of a page, S3's own limit."""

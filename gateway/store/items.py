@@ -19,7 +19,6 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.flight import SingleFlight
 from gateway.model.errors import BlobGone
 from gateway.model.objects import BlobRef
 from gateway.store.blobs import OpenBlob
@@ -31,6 +30,7 @@ from gateway.store.index import blob_rows
 from gateway.store.index.blob_rows import BlobRow
 from gateway.store.opening import Opener
 from gateway.store.threads import close_passed, closer
+from gateway.tasks import SingleFlight
 
 K = TypeVar("K")
 

@@ -11,7 +11,6 @@ import errno
 import os
 from functools import partial
 
-from gateway.flight import SingleFlight
 from gateway.metrics import VERIFIED_BLOBS
 from gateway.model.errors import BlobGone
 from gateway.model.objects import BlobRef
@@ -22,6 +21,7 @@ from gateway.store.failures import DiskFault, disk_fault
 from gateway.store.index import blob_rows
 from gateway.store.index.blob_rows import BlobRow
 from gateway.store.threads import HUNG_AFTER, SLOWEST_READ
+from gateway.tasks import SingleFlight
 
 # Exhausting these is not the blob's fault.
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})

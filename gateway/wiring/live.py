@@ -13,11 +13,10 @@ from gateway.api.s3.auth import Authenticator
 from gateway.config import Rule, Settings
 from gateway.config_base import TenantLimit
 from gateway.engine.services import Services
-from gateway.flight import SingleFlight
 from gateway.model.errors import ConfigError
 from gateway.origin.client import OriginClient
 from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching, Rules
-from gateway.tasks import repeat
+from gateway.tasks import SingleFlight, repeat
 from gateway.wiring.config_file import ConfigFile
 
 log = logging.getLogger("larder.app")

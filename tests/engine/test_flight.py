@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.flight import SingleFlight
+from gateway.tasks import SingleFlight
 
 
 class Work:

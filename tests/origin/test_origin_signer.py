@@ -7,9 +7,9 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from gateway.origin import signer as signing
+from gateway.origin import client as signing
+from gateway.origin.client import Signer
 from gateway.origin.credentials import Keys
-from gateway.origin.signer import Signer
 from gateway.testing.origin import FakeOrigin, User
 from tests.origin.test_origin_client import AS_ALICE, client_for, origin_at
 

@@ -259,28 +259,26 @@ class S3App(Edge):
         return Answer(error.status, headers, content, outcome, reason, error.code, len(content))
 
     async def _send(self, scope: Scope, send: Send, trace: Trace, answer: Answer) -> None:
-        self._finish_headers(trace, answer)
-        turned_around = time.perf_counter()
-        try:
-            await complete(scope, send, answer)
-        finally:
-            self._accounting.note(scope, trace, answer, turned_around)
-
-    def _finish_headers(self, trace: Trace, answer: Answer) -> None:
-        """Add the headers that every answer has and the origin did not send."""
+        """Send an answer, with the headers that every answer has and the origin did not send; account for it."""
         headers = answer.headers
         names = set()
         if not isinstance(answer.content, Body):  # an object is stored without them
             for name, _ in headers:
                 names.add(name.lower())  # in Python 3.11 a comprehension is a call
         headers.append(cache_status(answer.outcome, answer.reason))
-        headers.append((b"x-larder-request-id", trace.request_id.encode()))
+        request_id = trace.request_id.encode()
+        headers.append((b"x-larder-request-id", request_id))
         if b"x-amz-request-id" not in names:
-            headers.append((b"x-amz-request-id", trace.request_id.encode()))
+            headers.append((b"x-amz-request-id", request_id))
         if b"date" not in names:
             headers.append(date_header(int(time.time())))
         if b"server" not in names:
             headers.append(SERVER)
+        turned_around = time.perf_counter()
+        try:
+            await complete(scope, send, answer)
+        finally:
+            self._accounting.note(scope, trace, answer, turned_around)
 
 
 def _head_of(trace: Trace, hit: Hit) -> bytes:

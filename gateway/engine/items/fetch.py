@@ -41,7 +41,6 @@ from gateway.engine.items.wanted import (
     Wanted,
 )
 from gateway.engine.services import Services
-from gateway.flight import SingleFlight
 from gateway.metrics import MOVED_ITEMS
 from gateway.model.access import Access
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
@@ -59,6 +58,7 @@ from gateway.store.datasets.locations import Location
 from gateway.store.failures import disk_faults
 from gateway.store.index.pool_rows import Entering
 from gateway.store.writer import BlobWriter, WrongDigest
+from gateway.tasks import SingleFlight
 
 ATTEMPTS = 3
 LARGEST_IN_MEMORY = 8 * 1024**2

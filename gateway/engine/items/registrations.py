@@ -31,7 +31,6 @@ from cachetools import TLRUCache
 from gateway.engine.items.homes import PREFIX, Node, PeerNodes
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.datasets import DatasetTable, ListedRegistration, Name, State
-from gateway.flight import SingleFlight
 from gateway.model.datasets import ApiError, is_dataset_id, is_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
@@ -41,7 +40,7 @@ from gateway.store.datasets.announced import AnnouncedRegistration, Mark, invent
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import Registry
 from gateway.store.failures import disk_faults
-from gateway.tasks import repeat
+from gateway.tasks import SingleFlight, repeat
 
 log = logging.getLogger("larder.datasets")
 

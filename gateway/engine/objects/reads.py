@@ -26,7 +26,6 @@ from gateway.engine.objects.handover import Moved
 from gateway.engine.objects.ranged import is_exact
 from gateway.engine.objects.small_ranges import Part
 from gateway.engine.services import Services
-from gateway.flight import SingleFlight
 from gateway.metrics import CHECKS
 from gateway.model.errors import DiskUnavailable, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
@@ -39,6 +38,7 @@ from gateway.origin.reach import Reach
 from gateway.policies.admission import refusal
 from gateway.policies.freshness import Verdict, decide, may_serve_stale
 from gateway.policies.rules import Caching
+from gateway.tasks import SingleFlight
 
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
 _ATTEMPTS = 3

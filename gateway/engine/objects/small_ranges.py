@@ -14,13 +14,13 @@ from cachetools import LRUCache
 
 from gateway.engine.fetching import ByteStream
 from gateway.engine.objects.entries import ObjectEntry
-from gateway.flight import SingleFlight
 from gateway.metrics import SMALL_RANGES
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.net.exchange import StreamedResponse
 from gateway.policies import granularity
 from gateway.policies.granularity import SmallRange
 from gateway.store.generations import Generations
+from gateway.tasks import SingleFlight
 
 _KEPT = 16 * 1024**2
 """Bytes of ranges that a worker keeps."""

@@ -10,12 +10,12 @@ from functools import partial
 from gateway.engine.space.preload import Reader
 from gateway.fleet.announcer import DOWN
 from gateway.fleet.jobs import JobRecord, Jobs
-from gateway.flight import SingleFlight
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
 from gateway.store.items import ItemBlobs
+from gateway.tasks import SingleFlight
 
 _SOON = 0.5
 """Seconds that one turn waits for a registration, which may have to be copied from another node; it goes on coming."""
