@@ -84,15 +84,19 @@ class Tasks:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.forget = self._tasks.discard
+        """A task has ended."""
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run ``work`` until it ends or the owner stops."""
+    def start(
+        self, work: Coroutine[Any, Any, T], ended: Callable[[asyncio.Task[T]], object] | None = None
+    ) -> asyncio.Task[T]:
+        """Run ``work`` until it ends or the owner stops; ``ended`` is called then, and must call ``forget``."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self.forget if ended is None else ended)
         return task
 
     async def join(self) -> None:
@@ -134,9 +138,9 @@ class SingleFlight(Generic[K, T]):
 
     def begin(self, key: K, call: Coroutine[Any, Any, T], owner: Hashable = None) -> asyncio.Task[T]:
         """Start a call that later callers join, replacing one in flight; see ``owner``."""
-        task = self._tasks.start(call)
-        begun = self._calls[key] = _Call(task, task.get_loop().time(), owner, [])
-        task.add_done_callback(partial(self._end, key, begun))
+        waiters: list[asyncio.Future[T]] = []
+        task = self._tasks.start(call, partial(self._end, key, waiters))
+        self._calls[key] = _Call(task, task.get_loop().time(), owner, waiters)
         return task
 
     def waiter(self, key: K) -> asyncio.Future[T]:
@@ -178,12 +182,14 @@ class SingleFlight(Generic[K, T]):
         """Let later callers start a new call; callers that have joined get its result."""
         self._calls.pop(key, None)
 
-    def _end(self, key: K, call: _Call[T], task: asyncio.Task[T]) -> None:
+    def _end(self, key: K, waiters: list[asyncio.Future[T]], task: asyncio.Task[T]) -> None:
         """A call is over, perhaps cancelled before it began."""
-        if self._calls.get(key) is call:
+        self._tasks.forget(task)
+        call = self._calls.get(key)
+        if call is not None and call.task is task:
             del self._calls[key]
         failure = None if task.cancelled() else task.exception()
-        for waiter in call.waiters:
+        for waiter in waiters:
             if waiter.done():
                 continue
             if task.cancelled():

@@ -88,7 +88,6 @@ class BlobWriter:
         self._host = host
         self._expected = expected
         self._clock = clock
-        self._sha256 = hashlib.sha256()
         self._crc32 = 0
         self._state = _WriterState.OPEN
         self._holders = 0
@@ -116,6 +115,7 @@ class BlobWriter:
         """Runs in a thread."""
         if self.fd < 0:
             self.fd, self.path = self._host.create_temporary()
+            self._sha256 = hashlib.sha256()
         left = memoryview(data).cast("B")
         while left:
             taken = self._host.directory.append(self.fd, left)

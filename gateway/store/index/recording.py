@@ -16,7 +16,7 @@ from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import ObjectMeta, ObjectRecord
 from gateway.policies.eviction.order import BlobFacts
-from gateway.store.generations import slot_of
+from gateway.store.generations import slots_of
 from gateway.store.index import blob_rows, objects, pool_rows
 from gateway.store.index.blob_rows import Counts, Kept
 from gateway.store.index.objects import Recorded
@@ -67,7 +67,7 @@ class Recording(NamedTuple):
         key, meta = self.key, self.meta
         checksums = None if meta.checksums is None else objects.encode(meta.checksums)
         stated = (meta.etag, meta.size, meta.last_modified, objects.encode(meta.headers), checksums)
-        return (*key, slot_of(key), *stated, self.block_size, self.confirmed_at)
+        return (*key, slots_of(key)[0], *stated, self.block_size, self.confirmed_at)
 
 
 class _Arrived(NamedTuple):
