@@ -304,6 +304,27 @@ def test_what_was_not_handled_is_handled_in_the_next_epoch():
     assert crew.working == 2
 
 
+@pytest.mark.parametrize("interrupted", ["start", "retire"])
+def test_ctrl_c_while_workers_change_leaves_the_crew_whole(interrupted):
+    """Rule: the next epoch waits for no worker that was not started, or was not told to end."""
+    host = SimulatedWorkers(random.Random(3), 0.0)
+    crew = crew_of(host)
+    if interrupted == "retire":
+        list(crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first)))
+        crew.scale(1)
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(host, interrupted, interrupt)
+        list(crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first)))
+    again = crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first))
+    assert [each.item for each in again] == in_order(60, 8)
+    assert crew.working == (2 if interrupted == "start" else 1)
+
+
+def interrupt(worker):
+    """Ctrl-C instead of a change."""
+    raise KeyboardInterrupt
+
+
 def test_a_hanging_function_is_ended_and_named():
     """A heartbeat that shows one element for longer than the timeout: its worker is killed, and the element has failed."""
 

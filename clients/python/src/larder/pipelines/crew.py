@@ -149,11 +149,12 @@ class Crew:
         active = [number for number, member in self._members.items() if not member.retiring]
         for _ in range(self._target - len(active)):
             number, self._number = self._number, self._number + 1
-            self._members[number] = _Member(self._clock())
+            # In this order: after Ctrl-C between the two, nobody waits for a worker that there is not.
             self._host.start(number)
+            self._members[number] = _Member(self._clock())
         for number in active[self._target :]:
-            self._members[number].retiring = True
             self._host.retire(number)
+            self._members[number].retiring = True
 
     def _fill(self, ledger: SplitLedger) -> None:
         """Give every worker something to do, those with the least first, as long as the queue has room."""

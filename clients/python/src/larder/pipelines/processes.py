@@ -99,8 +99,8 @@ class ProcessHost:
         self._finish()
 
     def _send(self, worker: int, message: Split | None) -> None:
-        # A worker that is gone says so by the end of its stream.
-        with suppress(OSError):
+        # A worker that is gone says so by the end of its stream. It could read nothing after half of a message.
+        with suppress(OSError), interrupts_deferred():
             self._channels[worker].send(message)
 
     def _next_event(self, worker: int) -> Event:
