@@ -17,6 +17,7 @@ import pytest
 from pipeline_steps import number, pipeline_of, vector
 
 from larder.errors import LarderWarning
+from larder.pipelines import fingerprint
 from larder.pipelines.fingerprint import fingerprints
 from larder.pipelines.stages import Stage
 
@@ -121,6 +122,22 @@ def test_the_order_of_stages_counts():
 def test_names_of_python_have_a_fingerprint():
     """Also those that have no truth value."""
     assert mark(program(UNIMPLEMENTED)).digest
+
+
+def test_packages_elsewhere_go_by_their_version(tmp_path, monkeypatch):
+    """Rule: a package of the user's or the system's site goes by name and version, like one of the environment."""
+    site, found = tmp_path / "site-packages", []
+    (site / "elsewhere-1.dist-info").mkdir(parents=True)
+    (site / "elsewhere.py").write_text("import threading\nLOCK = threading.Lock()\ndef used(x):\n    with LOCK: return x\n")
+    monkeypatch.syspath_prepend(str(site))
+    for version in (1, 1, 2):
+        (site / "elsewhere-1.dist-info" / "METADATA").write_text(f"Name: elsewhere\nVersion: {version}\n")
+        (site / "elsewhere-1.dist-info" / "RECORD").write_text("elsewhere.py,,\n")
+        for known in (fingerprint._installed, fingerprint._origin, fingerprint._distributions):
+            known.cache_clear()
+        found.append(mark(program("import elsewhere\ndef f(x): return elsewhere.used(x)")).digest)
+    assert found[0] == found[1] != found[2]
+    assert all(found)
 
 
 def test_a_recursive_function_has_a_fingerprint():

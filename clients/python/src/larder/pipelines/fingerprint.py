@@ -24,7 +24,6 @@ import functools
 import random
 import re
 import sys
-import sysconfig
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -49,6 +48,8 @@ _CLASS_NOISE = frozenset({
     "__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__abstractmethods__", "_abc_impl", "__hash__",
     "__parameters__", "__firstlineno__", "__static_attributes__", "__dataclass_fields__", "__dataclass_params__", "__slots__",
 })  # fmt: skip
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages, whether of the environment, the user or the system."""
 _ITEM_NAMES = frozenset({"index", "bucket", "key", "name", "offset"})
 _RANDOM_MODULES = ("random", "secrets", "uuid", "numpy.random", "torch.random", "torch.distributions")
 _RANDOM_TYPES = (random.Random, np.random.Generator, np.random.RandomState)
@@ -356,8 +357,7 @@ def _installed(module: str | None) -> bool:
     file = getattr(sys.modules.get(top), "__file__", None) or _found(top)
     if file is None:
         return top in _distributions()
-    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    return any(Path(file).is_relative_to(folder) for folder in folders if folder)
+    return not _PACKAGES.isdisjoint(Path(file).parts)
 
 
 def _found(top: str) -> str | None:
