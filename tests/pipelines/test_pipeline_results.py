@@ -18,6 +18,7 @@ from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
 from larder.credentials import Credentials
 from larder.errors import LarderWarning, StageFailed
 from larder.pipelines import Pipeline
+from larder.pipelines.fingerprint import fingerprints
 from larder.source import Access
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway
@@ -286,7 +287,7 @@ def test_an_element_that_cannot_be_decoded_is_replaced(running: Running, items: 
     """Rule: a stored element that cannot be decoded is computed once, counted, and replaced."""
     step = Noting(tmp_path / "computed")
     made = pipeline(running, items, step)
-    mark = made._runtime.cache_mark(made._stages.elements)
+    mark = made._runtime.cache_mark(fingerprints(made._stages.elements))
     assert mark is not None
     source = made._open().source
     source.results(made._open().info, mark.name, "somebody").put({3: [b"no element"], 4: [b""]})

@@ -31,6 +31,7 @@ from larder.errors import GatewayUnavailable, RequestRefused
 from larder.heartbeat import HeartbeatThread, JobDirectives, PipelineDirective, Registration
 from larder.importance import ImportanceReport, ImportanceSender
 from larder.options import refuse_unknown
+from larder.planner.upcoming import Upcoming
 from larder.retry import Patience, Retry
 from larder.run import Batch
 from larder.source import OUTAGE, Access, DatasetName, GatewaySource, is_file
@@ -147,6 +148,16 @@ class Job:
     def pipeline_directive(self) -> PipelineDirective:
         """The fleet's instructions for this rank's pipeline: its workers, and the mark to store and read."""
         return self._heartbeat.pipeline_directive
+
+    def report_position(self, upcoming: Callable[[], Upcoming | None], *, now: bool = False) -> None:
+        """Report the chunks that a `larder.pipeline` uses next, for the fleet to load them and to evict others.
+
+        Args:
+            upcoming: of the rank; called if a heartbeat has taken the last position.
+            now: an epoch begins or ends, so the last position is out of date.
+        """
+        if (now or self._heartbeat.position_due) and (position := upcoming()) is not None:
+            self._heartbeat.position, self._heartbeat.position_due = position, False
 
     def report_step(self, seconds: float, waited: float, items: int, hits: int, in_flight: int) -> None:
         """Report a mini-batch of a `larder.pipeline`, for the fleet to find whether the job gains from the cache.

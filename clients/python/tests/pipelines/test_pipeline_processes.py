@@ -1,5 +1,6 @@
 """Input workers as processes: exactly once over deaths and scaling, and nothing left behind."""
 
+import multiprocessing
 import os
 import select
 import signal
@@ -208,6 +209,30 @@ def test_a_forgotten_pipeline_ends_its_workers():
     wait_for_end(processes)
 
 
+def _iterate(pipeline, begun, found):
+    try:
+        next(begun)
+    except StateError as error:
+        found.send(str(error))
+    found.send(sorted(value for value, _ in pipeline))
+    pipeline.close()
+
+
+def test_a_forked_process_has_workers_of_its_own(kept):
+    """Two processes that read one worker's socket would each get half of its messages."""
+    pipeline = kept(with_workers(200).map(with_process))
+    begun = iter(pipeline)
+    came = [next(begun)[0]]
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_iterate, args=(pipeline, begun, theirs))
+    child.start()
+    came += [value for value, _ in begun]
+    assert ours.recv() == "this iteration belongs to the process that was forked; begin a new one"
+    assert ours.recv() == list(range(200))
+    child.join()
+    assert sorted(came) == list(range(200))
+
+
 def test_a_source_without_items_is_an_error_of_the_epoch(kept):
     """A reader that fails in a worker raises in the training loop."""
     source = MemorySource(20, before=refuse)
@@ -311,6 +336,22 @@ def test_ctrl_c_while_workers_are_read_loses_nothing(monkeypatch):
     while len(events) < 2:
         events = host.poll(60)
     assert [type(event) for _, event in events] == [Broken, Ended]
+    host.close()
+
+
+def test_ctrl_c_while_a_worker_is_told_something_tells_all_of_it(monkeypatch):
+    """Rule: a worker that had half of a message could read nothing after it."""
+    host, (ours, theirs) = ProcessHost(b"no task"), socket.socketpair()
+    host._channels[0] = Channel(ours)
+    send_fds = socket.send_fds
+    monkeypatch.setattr(
+        socket, "send_fds", interrupting(lambda sock, buffers, fds: send_fds(sock, [buffers[0][:2]], fds))
+    )
+    with pytest.raises(KeyboardInterrupt):
+        host.retire(0)
+    ours.shutdown(socket.SHUT_WR)
+    assert Channel(theirs).receive() == (None, None)
+    theirs.close()
     host.close()
 
 

@@ -1,7 +1,7 @@
 """What the trainer says of its stages, and that it follows the fleet's decision on what to store."""
 
 from fake_jobs import job_at
-from pipeline_steps import number, pipeline_of
+from pipeline_steps import Adding, number, pipeline_of
 
 from larder.heartbeat import PipelineDirective
 from larder.pipelines.metering import ELEMENTS, ProfiledStages, ProfileMeter, StepMeter
@@ -110,6 +110,45 @@ def test_a_pipeline_reports_its_stages_and_follows_the_decision(jobs):
     (mark,) = profiles[0]["marks"]
     assert (mark["stage"], len(mark["fingerprint"])) == (2, 64)
     assert profiles[0]["end"]["stage"] == 3
+
+
+def test_a_pipeline_reports_its_position(jobs):
+    """Heartbeats have the epoch, and the chunks that come next in it: the fleet loads them, and knows an epoch that stores."""
+    with job_at(jobs, batch_size=2) as job:
+        pipeline = pipeline_of(40, job=job, workers=0).map(number).autocache().batch(2)
+        pipeline.set_epoch(3)
+        while not any(beat["epoch"] > 3 for beat in jobs.beats):
+            list(pipeline)
+    first = next(beat for beat in jobs.beats if "profile" in beat)
+    assert first["epoch"] == 3
+    assert first["upcoming"][: first["epoch_left"]] == jobs.decided["run", 3]
+    assert all(beat["upcoming"] for beat in jobs.beats if beat["epoch"])
+
+
+def test_functions_that_change_are_reported_anew(jobs):
+    """The results of other functions are another pipeline's: the next epoch begins with a profile under the new fingerprint."""
+    adding = Adding(0)
+    with job_at(jobs, batch_size=2) as job:
+        pipeline = pipeline_of(40, job=job, workers=0).map(adding).autocache().batch(2)
+        list(pipeline)
+        list(pipeline)
+        adding.more = 1
+        list(pipeline)
+    begun = [beat["profile"] for beat in jobs.beats if beat.get("profile", {}).get("end", {}).get("num_elements") == 0]
+    first, second = (profile["marks"][0]["fingerprint"] for profile in begun)
+    assert first != second
+
+
+def test_a_mark_that_the_user_sets_wins(jobs):
+    """After ``set_cache`` the fleet's decisions are not followed."""
+    jobs.cache, jobs.reason = 2, "fastest"
+    with job_at(jobs, batch_size=2) as job:
+        pipeline = pipeline_of(4 * ELEMENTS, job=job, workers=0).map(number).autocache().map(float).batch(2)
+        pipeline.set_cache(None)
+        while sum("profile" in beat for beat in jobs.beats) < 3:
+            list(pipeline)
+        assert job.pipeline_directive.cache == 2
+    assert {beat["profile"]["cache"] for beat in jobs.beats if "profile" in beat} == {None}
 
 
 def test_what_is_not_readable_changes_no_instruction():

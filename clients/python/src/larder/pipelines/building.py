@@ -310,18 +310,13 @@ class Pipeline:
         self._runtime.scale(workers)
 
     def set_cache(self, mark: int | None) -> None:
-        """Read and store the results of the mark at this stage, from the next epoch on; ``None``: compute everything.
+        """Read and store the results of the mark at this stage, from the next epoch on; ``None``: compute everything. With a
+        job, the fleet decides no longer.
 
         Raises:
             ValueError: there is no such mark, or its results cannot be stored.
         """
-        before = self._runtime.cache
-        self._runtime.set_cache(mark)
-        try:
-            self._runtime.checked_mark(self._stages.elements)
-        except ValueError:
-            self._runtime.set_cache(before)
-            raise
+        self._runtime.set_cache(mark, self._stages.elements)
 
     def close(self) -> None:
         """End the input workers. They also end with the training process, and with the last reference to the pipeline."""

@@ -165,7 +165,7 @@ class ProfileMeter:
     """
 
     def __init__(self, stages: ProfiledStages) -> None:
-        self._stages = stages
+        self.stages = stages
         self._before: Counts | None = None
         self._latest: Counts = {}
         self._earlier: Counts = {}
@@ -175,9 +175,9 @@ class ProfileMeter:
 
     def first(self) -> dict[str, object] | None:
         """A profile without elements, for the fleet to look for stored results; ``None`` without a mark that can be stored."""
-        if not any(self._stages.marks.values()):
+        if not any(self.stages.marks.values()):
             return None
-        return self._profile({stage: StageCounts() for stage in (*self._stages.marks, self._stages.end)}, 1)
+        return self._profile({stage: StageCounts() for stage in (*self.stages.marks, self.stages.end)}, 1)
 
     def begin(self, cache: int | None) -> None:
         """An epoch begins, with the mark that is stored or read in it."""
@@ -204,7 +204,7 @@ class ProfileMeter:
                 self._earlier = {}
             self._before, self._workers = counts, workers
             return None
-        end = self._stages.end
+        end = self.stages.end
         if not end or self._passed(counts, end).elements < ELEMENTS:
             return None
         points = {stage: self._passed(counts, stage) for stage in self._points}
@@ -213,10 +213,10 @@ class ProfileMeter:
 
     @property
     def _points(self) -> tuple[int, ...]:
-        return 0, *self._stages.marks, self._stages.end
+        return 0, *self.stages.marks, self.stages.end
 
     def _profile(self, points: Counts, workers: int) -> dict[str, object]:
-        end = self._stages.end
+        end = self.stages.end
         read = None if self._cache is None else _reading(points.get(self._cache, StageCounts()))
         return {
             **({} if read is None else {"read": read}),
@@ -226,7 +226,7 @@ class ProfileMeter:
             "end": _metrics(end, points[end]),
             "marks": [
                 {**_metrics(stage, points[stage]), "fingerprint": digest}
-                for stage, digest in self._stages.marks.items()
+                for stage, digest in self.stages.marks.items()
             ],
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -17,7 +18,7 @@ from larder.job import Job
 from larder.loader import Loader
 from larder.pipelines.crew import HEARTBEAT, Crew, CrewLimits
 from larder.pipelines.elements import DROPPED, decode
-from larder.pipelines.fingerprint import fingerprints, result_name
+from larder.pipelines.fingerprint import Fingerprint, fingerprints, result_name
 from larder.pipelines.hosts import WorkerChoice
 from larder.pipelines.metering import (
     BatchMeter,
@@ -48,6 +49,8 @@ from larder.seeds import own_generators, seed_generators
 
 AUTO, COMPUTE = "auto", "compute"
 """Modes of results: as the fleet decides; or compute them in every epoch."""
+Marks = Mapping[int, Fingerprint]
+"""The fingerprints of a pipeline's marks, by stage."""
 
 
 @dataclass(frozen=True)
@@ -138,11 +141,14 @@ class PipelineRuntime:
         self.steps: StepMeter | None = None
         self.meter = BatchMeter()
         self._finds_workers = self._scaled = False
+        self._follows = options.cache == AUTO
+        """Whether the fleet decides which mark is stored."""
         self._in_force: int | None = None
         self.counts: Counter[str] = Counter()
         self.waited = 0.0
         self._owner = ""
         self._crew: Crew | None = None
+        self._process = os.getpid()
         self._inline: SplitComputation | None = None
         self._payload: bytes | None = None
         self._ended_crews: Counts = {}
@@ -161,6 +167,8 @@ class PipelineRuntime:
         """
         options = self.options
         payload = None if self.choice.number == 0 else pickled(task)
+        if self._process != os.getpid():  # a fork: the workers are the other process's
+            self._crew, self._process = None, os.getpid()
         if self._crew is not None and payload is not None and payload == self._payload:
             return self._crew
         self._end_crew()
@@ -179,28 +187,30 @@ class PipelineRuntime:
             self._inline = SplitComputation(task)
         return self._inline
 
-    def advised_by(self, job: Job, stages: tuple[Stage, ...], *, batched: bool) -> None:
+    def advised_by(self, job: Job, stages: tuple[Stage, ...], marks: Marks, *, batched: bool) -> None:
         """Let the fleet find marks to store, and the number of workers, unless the user has set one.
 
-        Workers begin with one (Cachew, section 4.3), which profiles the stages (section 4.4).
+        Workers begin with one (Cachew, section 4.3), which profiles the stages (section 4.4). Functions that have changed are
+        another pipeline, which the fleet decides on anew.
         """
-        if self.job is not None:
-            return
-        self.job, self._finds_workers = job, self.choice.number is None and not self._scaled
-        if self._finds_workers:
-            self.workers = 1
-        self.steps = StepMeter(1 if batched else job.batch_size)
-        marks = {number: result_name(each, keys=self.options.keys) for number, each in fingerprints(stages).items()}
-        self.profiles = ProfileMeter(ProfiledStages(stages[-1].number if stages else 0, marks))
-        first = self.profiles.first()
-        if first is not None:
-            job.begin_pipeline(first)
+        if self.job is None:
+            self.job, self._finds_workers = job, self.choice.number is None and not self._scaled
+            if self._finds_workers:
+                self.workers = 1
+            self.steps = StepMeter(1 if batched else job.batch_size)
+        names = {number: result_name(each, keys=self.options.keys) for number, each in marks.items()}
+        points = ProfiledStages(stages[-1].number if stages else 0, names)
+        if self.profiles is None or self.profiles.stages != points:
+            self.profiles = ProfileMeter(points)
+            first = self.profiles.first()
+            if first is not None:
+                job.begin_pipeline(first)
         self._follow(job)
 
     def _follow(self, job: Job) -> None:
         """Do as the fleet decided on what to store, unless the user has."""
-        if job.pipeline_directive.reason and self.options.cache == AUTO:
-            self.set_cache(job.pipeline_directive.cache)
+        if job.pipeline_directive.reason and self._follows:
+            self.cache = job.pipeline_directive.cache
 
     def owned(self, start: Progress, job: str) -> Progress:
         """A state with the owner of this run's claims on results; one that it has stays."""
@@ -250,9 +260,14 @@ class PipelineRuntime:
             self.workers = workers
             crew.scale(workers)
 
-    def set_cache(self, mark: int | None) -> None:
-        """Store and read the results of a mark, by its number, from the next epoch on; ``None``: compute everything."""
-        self.cache = mark
+    def set_cache(self, mark: int | None, stages: tuple[Stage, ...]) -> None:
+        """Store and read the results of a mark, by its number, from the next epoch on; ``None``: compute everything.
+
+        Raises:
+            ValueError: there is no such mark, or its results cannot be stored.
+        """
+        self._checked(mark, fingerprints(stages))
+        self.cache, self._follows = mark, False
 
     def scale(self, workers: int) -> None:
         """Change the number of workers, now and for later iterations.
@@ -268,34 +283,30 @@ class PipelineRuntime:
         if self._crew is not None:
             self._crew.scale(workers)
 
-    def cache_mark(self, stages: tuple[Stage, ...]) -> CacheMark | None:
+    def cache_mark(self, marks: Marks) -> CacheMark | None:
         """The mark through which an epoch that begins now is read; ``None``: everything is computed.
 
         Raises:
             ValueError: the user chose a mark that there is not, or whose results cannot be stored.
         """
         try:
-            return self.checked_mark(stages)
+            return self._checked(self.cache, marks)
         except ValueError:
-            if self.options.cache != AUTO:
+            if not self._follows:
                 raise
             return None  # a function has changed since the fleet decided
 
-    def checked_mark(self, stages: tuple[Stage, ...]) -> CacheMark | None:
-        """As ``cache_mark``, and raise also if the fleet chose the mark.
-
-        Raises:
-            ValueError: there is no such mark, or its results cannot be stored.
-        """
-        if self.cache is None:
+    def _checked(self, mark: int | None, marks: Marks) -> CacheMark | None:
+        """Raises ``ValueError`` if there is no such mark, or its results cannot be stored."""
+        if mark is None:
             return None
-        found = fingerprints(stages).get(self.cache)
+        found = marks.get(mark)
         if found is None:
-            marks = ", ".join(str(stage.number) for stage in stages if stage.kind == AUTOCACHE) or "none"
-            raise ValueError(f"stage {self.cache} is no mark; the marks are at stages: {marks}")
+            known = ", ".join(map(str, marks)) or "none"
+            raise ValueError(f"stage {mark} is no mark; the marks are at stages: {known}")
         if not found.digest:
-            raise ValueError(f"results of the mark at stage {self.cache} are not stored: {found.reason}")
-        return CacheMark(self.cache, result_name(found, keys=self.options.keys), self._owner)
+            raise ValueError(f"results of the mark at stage {mark} are not stored: {found.reason}")
+        return CacheMark(mark, result_name(found, keys=self.options.keys), self._owner)
 
     def stats(self, stages: tuple[Stage, ...]) -> dict[str, Any]:
         """See `Pipeline.stats`."""
@@ -360,10 +371,15 @@ class EpochElements:
         self._start = runtime.owned(loader.begin(begun), loader.settings.job_name)
         self.epoch = self._start.epoch
         self._tracker = Tracker(self._start)
-        if isinstance(loader.settings.job, Job):
-            runtime.advised_by(loader.settings.job, stages.elements, batched=bool(stages.batch))
-        self._cache = runtime.cache_mark(stages.elements)
+        self._job = loader.settings.job if isinstance(loader.settings.job, Job) else None
+        known = self._job is not None or runtime.cache is not None
+        marks = fingerprints(stages.elements) if known else {}
+        self._report_position(now=True)
+        if self._job is not None:
+            runtime.advised_by(self._job, stages.elements, marks, batched=bool(stages.batch))
+        self._cache = runtime.cache_mark(marks)
         self._cancelled = ""
+        self._process = os.getpid()
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the latest element or batch."""
@@ -379,7 +395,7 @@ class EpochElements:
         """The values, in order.
 
         Raises:
-            StateError: the iteration was cancelled.
+            StateError: the iteration was cancelled, or belongs to another process.
             StageFailed: a function raised, hung, or killed its worker repeatedly.
             ItemError: an item could not be read.
             PipelineError: the pipeline cannot run, or elements do not make a batch.
@@ -389,11 +405,15 @@ class EpochElements:
         while True:
             if self._cancelled:
                 raise StateError(self._cancelled)
+            if self._process != os.getpid():
+                raise StateError("this iteration belongs to the process that was forked; begin a new one")
+            self._report_position()
             self._runtime.next_step(batch)
             began = perf_counter()
             piece = next(delivered, None)
             self._runtime.arrived(perf_counter() - began)
             if piece is None:
+                self._report_position(now=True)
                 return
             self._tracker.add(np.array(piece.places, np.int64), 0, 0)
             self._runtime.counts["elements"] += len(piece.indices)
@@ -402,6 +422,10 @@ class EpochElements:
             value = piece.value
             del piece  # the queue must not keep what the loop has
             yield value
+
+    def _report_position(self, *, now: bool = False) -> None:
+        if self._job is not None:
+            self._job.report_position(self._tracker.upcoming, now=now)
 
     def _delivered(self) -> Iterator[Piece]:
         stages, options = self._stages, self._runtime.options
