@@ -6,6 +6,7 @@ import json
 import multiprocessing
 from collections import Counter
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,39 @@ def test_a_stateful_dataloader_resumes() -> None:
     again.load_state_dict(state)
     numbers = [value for batch in [*came, *again] for value in batch["n"].tolist()]
     assert Counter(numbers) == Counter(range(103))
+
+
+@pytest.mark.filterwarnings("ignore")  # of Lightning, on which checkpoints and loaders it would like better
+@pytest.mark.parametrize("loader", [None, StatefulDataLoader], ids=["pipeline", "loader"])
+def test_lightning_resumes_from_its_checkpoint(tmp_path: Path, loader: Any) -> None:
+    """Every element once in each epoch, over a resume in the middle of one: Lightning, which knows how many batches there are,
+    fetches none ahead."""
+    import lightning
+
+    class Model(lightning.LightningModule):
+        """Notes what it is given."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.seen = torch.nn.Linear(2, 1), list[int]()
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            self.seen += torch.as_tensor(batch["n"]).tolist()
+            return self.layer(torch.as_tensor(batch["t"]).float()).square().mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def trained(resume: Path | None, **limit: int) -> list[int]:
+        model, pipeline = Model(), pipeline_of().map(tensor).batch(8)
+        data = pipeline if loader is None else loader(PipelineDataset(pipeline), batch_size=None)
+        saving = lightning.pytorch.callbacks.ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=18, save_top_k=-1)
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+        lightning.Trainer(callbacks=[saving], **quiet, **limit).fit(model, data, ckpt_path=resume)
+        return model.seen
+
+    seen = trained(None, max_steps=18) + trained(tmp_path / "step=18.ckpt", max_epochs=3)
+    assert Counter(seen) == Counter(list(range(103)) * 3)
 
 
 def test_dataloader_workers_are_refused() -> None:

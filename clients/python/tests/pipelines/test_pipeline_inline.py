@@ -73,6 +73,21 @@ def test_ranks_have_disjoint_shares_and_equally_many_batches():
     assert {len(share) for share in shares} == {4}
 
 
+@pytest.mark.parametrize("options", [{}, {"size": 8}, {"size": 8, "tail": "drop"}])
+def test_a_pipeline_has_a_length(options):
+    """That of whole epochs, on each rank, also when one is resumed; none if elements may be left out."""
+    for rank in range(2):
+        pipeline = pipeline_of(rank=rank, world=2).map(number)
+        pipeline = pipeline.batch(**options) if options else pipeline
+        came = len(list(pipeline))
+        assert len(pipeline) == came
+        next(iter(pipeline))
+        pipeline.load_state_dict(pipeline.state_dict())
+        assert len(pipeline) == came
+    with pytest.raises(TypeError, match="has no length"):
+        len(pipeline_of().map(number).filter(even))
+
+
 def test_ranks_come_from_the_environment(monkeypatch):
     """A launcher's RANK and WORLD_SIZE count, so that ranks do not all read everything."""
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -155,6 +155,17 @@ class Pipeline:
         named += [str(stage).partition(", ")[2] for stage in stages.batches]
         return ".".join([f"pipeline({name_of(self._dataset)!r})", *named])
 
+    def __len__(self) -> int:
+        """Number of batches of a whole epoch of this rank, or of elements without ``batch``; the same after a resume.
+
+        Raises:
+            TypeError: it is known at the end of an epoch, because elements are filtered or skipped.
+        """
+        if filtered(self._stages, self._runtime.options):
+            raise TypeError("a pipeline that filters or skips elements has no length")
+        loader, ranks = self._open(), self.current_ranks()
+        return loader.batches(*ranks) if self._stages.batch else loader.start(0, *ranks).share().size
+
     def map(self, function: Callable[[Any], Any]) -> Pipeline:
         """Replace each element by ``function(element)``; after ``batch``, each batch.
 

@@ -34,6 +34,10 @@ class PipelineDataset(IterableDataset[Any]):
             self._pipeline, self._ranked = self._pipeline.with_ranks(*found), True
         return self._pipeline
 
+    def __len__(self) -> int:
+        """As ``len`` of the pipeline."""
+        return len(self.pipeline)
+
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch.
 
