@@ -128,14 +128,13 @@ class StreamRuntime:
         stream = self.tree.record(BUCKET, item.path, item.block, stored.blocks, began, client, hit, size, waited)
         if Parts.PREFETCH in self._without:
             return
-        if stream is None or not stream.blocks:
+        if stream is None or not (stream.blocks and stream.pattern is Pattern.SEQUENTIAL):
             for block in self._runs.read(item.path, item.block, stored.blocks):
                 self._load(CachedBlock(item.path, block))
-        if stream is not None and stream.pattern is not None:
-            followed = self._followed.get(stream.name)
-            if followed is None or followed.stream is not stream:
-                followed = self._followed[stream.name] = self._follow(stream)
-            self._prefetch(followed, item, hit)
+        led = self.tree.led_by(BUCKET, item.path)
+        for each in (stream, led if led is not stream else None):
+            if each is not None and each.pattern is not None:
+                self._prefetch(self._following(each), item, hit)
 
     def loaded(self, item: CachedBlock) -> None:
         """A block that was loaded ahead has come, and who waited for it has got it."""
@@ -149,7 +148,7 @@ class StreamRuntime:
 
     def evicted(self, item: CachedBlock) -> None:
         """A block left for want of room."""
-        stream = self.tree.stream_of(BUCKET, item.path)
+        stream = self.tree.led_by(BUCKET, item.path)
         followed = self._followed.get(stream.name) if stream is not None else None
         if followed is not None:
             followed.ahead.dropped(_child(followed.stream, item))
@@ -158,6 +157,14 @@ class StreamRuntime:
                 followed.whole.expired()
 
     # --- prefetch
+
+    def _following(self, stream: Stream) -> _Followed:
+        followed = self._followed.get(stream.name)
+        if followed is not None and followed.stream.beginning:
+            followed.stream = stream
+        elif followed is None or followed.stream is not stream:
+            followed = self._followed[stream.name] = self._follow(stream)
+        return followed
 
     def _follow(self, stream: Stream) -> _Followed:
         keys = self._store.below(stream)

@@ -178,6 +178,64 @@ async def test_below_the_next_prefix_only_what_was_read_below_those_before(readi
     assert {path.rpartition("/")[2] for path in fetched} == {"7.csv"}
 
 
+async def test_below_folders_whose_names_differ_the_next_objects_of_all(reading: Reading) -> None:
+    """Rule: a scan of images in class folders goes on over the folders' ends; no folder's name is asked for as an object."""
+    names = [f"classes/{at // 4:03}/{at // 4:03}-{at % 4}" for at in range(120)]
+    put(reading.bench, names)
+    for name in names[:60]:
+        await reading.read(name)
+    fetched = reading.fetched()
+    assert fetched == [f"/b/{name}" for name in names[names.index(fetched[0][3:]) :][: len(fetched)]]
+    assert f"/b/{names[60]}" in fetched
+    assert all(seen.status == 200 for seen in reading.bench.origin.seen)
+
+
+async def test_of_a_large_object_in_folders_its_first_block(reading: Reading) -> None:
+    """Rule: beyond its first block a large object is loaded as it is read."""
+    names = [f"classes/{at:03}/{at:03}" for at in range(30)]
+    for name in names:
+        reading.bench.origin.put("b", name, bytes(3 * BLOCK))
+    for name in names[:20]:
+        await reading.read(name, size=3 * BLOCK)
+    asked = [seen for seen in reading.bench.origin.seen if (seen.method, seen.raw_path) == ("GET", f"/b/{names[20]}")]
+    assert [seen.header("range") for seen in asked] == [f"bytes=0-{BLOCK - 1}"]
+
+
+async def test_folders_beside_objects_are_not_taken_for_objects(reading: Reading) -> None:
+    """Rule: a scan of objects passes over the folders between them."""
+    put(reading.bench, NAMES[:60] + [f"scan/{number:04}-more/x" for number in range(60)])
+    for name in NAMES[:40]:
+        await reading.read(name)
+    assert f"/b/{NAMES[40]}" in reading.fetched()
+    assert all(seen.status == 200 for seen in reading.bench.origin.seen)
+
+
+async def test_the_first_reads_in_order_are_loaded_ahead(tmp_path: Path) -> None:
+    """Rule: the beginning of a scan is loaded ahead before the scan is a stream."""
+    async with benched(tmp_path / "cache", max_fills=64) as bench:
+        reading = Reading(
+            bench,
+            CountedListings(bench.engine.services.origin),
+            Principal("GWA", "a", bench.identity),
+            tree=AccessStreamTree(),
+        )
+        put(bench, NAMES)
+        for name in NAMES[:20]:
+            await reading.read(name)
+        await reading.ahead.close()
+    assert (reading.tree.streams(), f"/b/{NAMES[20]}" in reading.fetched()) == ([], True)
+
+
+async def test_a_scan_that_begins_again_is_listed_from_its_beginning(reading: Reading) -> None:
+    """Rule: names that were read no longer stand in once the reader is before the end of the listing."""
+    put(reading.bench, NAMES)
+    for name in NAMES:
+        await reading.read(name)
+    assert reading.listings.pages == 1
+    await reading.read(NAMES[0])
+    assert reading.listings.pages == 2
+
+
 async def test_nothing_is_loaded_that_a_rule_keeps_from_being_watched(reading: Reading) -> None:
     """Rule: ``pattern = "off"`` holds for siblings too, in whichever order the prefix above is read."""
     reading.rules = Rules([Caching(match="b/days/01[6-9]/**", pattern="off")])
@@ -244,6 +302,25 @@ async def test_where_listing_is_refused_the_names_seen_stand_in(
     assert f"/b/{NAMES[20]}" in reading.fetched()
     assert refusing.pages == 1
     assert len(caplog.records) == 1
+
+
+async def test_a_listing_that_does_not_advance_is_given_up(
+    reading: Reading, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule: a store that sends its first page for ever is asked once, which is logged, and not with each read."""
+
+    class Repeating(CountedListings):
+        async def list_page(self, *asked: object, **how: object) -> ListingPage:
+            page = await super().list_page(*asked, **{**how, "start_after": ""}, limit=5)
+            return page._replace(truncated=True)
+
+    put(reading.bench, NAMES)
+    reading.listings = Repeating(reading.bench.engine.services.origin)
+    reading.__post_init__()
+    with caplog.at_level(logging.INFO, "larder.streams"):
+        for name in NAMES[:60]:
+            await reading.read(name)
+    assert (reading.listings.pages, len(caplog.records)) == (1, 1)
 
 
 async def test_loads_have_the_readers_rights(reading: Reading) -> None:

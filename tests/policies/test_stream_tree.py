@@ -90,15 +90,47 @@ def test_shuffled_classes_are_a_random_stream_of_directories():
     assert [(one.name, one.pattern) for one in tree.streams()] == [("bucket/train/", Pattern.RANDOM)]
 
 
-@pytest.mark.parametrize(("order", "streams"), [(sorted, ["b/in/a/", "b/in/b/"]), (shuffled, ["b/in/a/"])])
-def test_beside_a_scan_few_reads_in_order_are_a_stream(order, streams):
-    """Rule: a directory beside a sequential one is known after 16 files in order, not after 100."""
+def test_a_few_reads_in_order_are_the_beginning_of_a_stream():
+    """Rule: a prefix whose first 16 children are read in order is a beginning, which no policy but prefetch knows of; with more
+    than 100 children it is a stream."""
     tree = AccessStreamTree()
-    read(tree, files(120, "in/a/"), bucket="b")
-    read(tree, order(files(20, "in/b/")), bucket="b", start=200.0)
-    read(tree, files(20, "out/"), bucket="b", start=300.0)
-    assert names(tree) == streams
-    assert {stream.pattern for stream in tree.streams()} == {Pattern.SEQUENTIAL}
+    for count, found in ((15, []), (16, [Pattern.SEQUENTIAL]), (100, [Pattern.SEQUENTIAL]), (101, [])):
+        read(tree, files(count), start=float(count))
+        assert [one.pattern for one in tree.beginnings()] == found
+        assert names(tree) == (["bucket/data/train/"] if count > 100 else [])
+        assert tree.stream_of("bucket", "data/train/new") is (tree.streams()[0] if count > 100 else None)
+        assert tree.led_by("bucket", "data/train/new") is next(iter([*tree.beginnings(), *tree.streams()]), None)
+
+
+@pytest.mark.parametrize("first", [shuffled(files(64)), [*shuffled(files(16)), *files(16)]], ids=["few", "twice"])
+def test_a_few_reads_out_of_order_are_no_beginning(first):
+    """Rule: reads in random order begin nothing."""
+    tree = AccessStreamTree()
+    read(tree, first)
+    assert tree.beginnings() == []
+
+
+def test_a_scan_that_a_stray_read_precedes_is_a_beginning():
+    """Rule: a prefix is looked at again with 32 and with 64 children, so an index file that is read first delays it only."""
+    tree = AccessStreamTree()
+    read(tree, ["data/train/z-index", *files(63)])
+    assert [one.prefix for one in tree.beginnings()] == ["data/train/"]
+
+
+def test_a_beginning_that_goes_on_out_of_order_is_none_any_more():
+    """Rule: a folder that is read in order once and at random afterwards is not loaded ahead."""
+    tree = AccessStreamTree()
+    read(tree, [*files(20), *shuffled(files(20)), *shuffled(files(20))])
+    assert tree.beginnings() == []
+    assert tree.led_by("bucket", files(1)[0]) is None
+
+
+def test_a_beginning_leaves_with_its_node():
+    """Rule: beginnings are bounded as nodes are."""
+    tree = AccessStreamTree(bound=200)
+    read(tree, [f"many/{folder:03}/{at:02}" for folder in range(60) for at in range(16)])
+    assert tree.nodes <= 200
+    assert len(tree.beginnings()) <= 200 // 16 + 1
 
 
 def test_the_deepest_stream_above_a_key_is_found():

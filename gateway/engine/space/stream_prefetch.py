@@ -1,8 +1,9 @@
 """Prefetch for access streams: their next reads are loaded before clients ask (gateway/policies/streams/prefetch.py decides).
 
 It runs beside the tree, in the keeper's worker. It loads the siblings after the last read of a sequential stream: the next blocks
-of a large object, the next objects of a prefix, or below the next prefixes what was read below those before. Siblings are listed
-a page at a time, as the reader advances. Where the origin refuses to list, the names seen so far stand in.
+of a large object, the next objects of a prefix, or below the next prefixes what was read below those before. Where names below
+prefixes differ, as those of images in class folders, it is the next objects of all of them. Siblings are listed a page at a time, as
+the reader advances. Where the origin refuses to list, or its listing does not advance, the names seen so far stand in.
 
 An object of too few blocks to be a stream has its next four blocks loaded after four in a row.
 
@@ -15,10 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from gateway.engine.operations.warm_objects import Span, Warmed, WarmObjects
 from gateway.metrics import STREAM_PREFETCHED
@@ -90,11 +92,10 @@ class PrefetchLinks:
 
 @dataclass(slots=True)
 class _Reader:
-    """A reader of a stream and its position: ``latest`` is the child read last, of an object of ``size`` bytes."""
+    """A reader of a stream and its position: ``latest`` is the sibling read last."""
 
     key: ObjectKey
     access_key: str
-    size: int
     latest: Segment
 
 
@@ -103,20 +104,22 @@ class _Ahead:
     """The state of one sequential stream beside its policy.
 
     Attributes:
+        deep: whether siblings are all objects below the stream's prefix, by the rest of their keys, rather than its children.
         listed: siblings after the reader, in order; ``True`` for objects.
-        exhausted: whether the listing ends with them.
+        end: the last sibling of all, once the listing has come to it.
         list_at: seconds of the loop's clock from which on the next page may be listed.
         seen: siblings that were read, in order.
         loaded: bytes that were loaded of siblings that were not read yet.
-        last: the last child of each client.
+        last: the last sibling that each client read.
         told: whether a failure was logged.
     """
 
     policy: AheadOf
     reader: _Reader | None = None
-    draws: int = 0
+    reads: int = 0
+    deep: bool = False
     listed: list[tuple[str, bool, int]] = field(default_factory=list)
-    exhausted: bool = False
+    end: str | None = None
     listing: bool = False
     list_at: float = 0.0
     seen: list[str] = field(default_factory=list)
@@ -124,25 +127,33 @@ class _Ahead:
     last: dict[int, Segment] = field(default_factory=dict)
     told: bool = False
 
-    def read(self, child: Segment, read: ObjectRead) -> None:
-        """A child was read; a client that stays at one reads it once."""
-        if self.last.get(read.client) == child:
+    def read(self, sibling: Segment, read: ObjectRead) -> None:
+        """A sibling was read; a client that stays at one reads it once."""
+        if self.last.get(read.client) == sibling:
             return
         if len(self.last) >= MOST_CLIENTS:
             self.last.clear()
-        self.last[read.client] = child
-        self.reader = _Reader(read.key, read.principal, read.size, child)
-        if size := self.loaded.pop(child, 0):
+        self.last[read.client] = sibling
+        self.reader = _Reader(read.key, read.principal, sibling)
+        if size := self.loaded.pop(sibling, 0):
             _USED.inc(size)
-        self.policy.read(child, read.hit)
+        self.policy.read(sibling, read.hit)
         if self.loaded:
             self.settle()
-        if isinstance(child, str):
-            at = bisect_right(self.seen, child)
-            if not at or self.seen[at - 1] != child:
-                insort(self.seen, child)
+        if isinstance(sibling, str):
+            at = bisect_right(self.seen, sibling)
+            if not at or self.seen[at - 1] != sibling:
+                insort(self.seen, sibling)
             if len(self.seen) > MOST_NAMES:
                 del self.seen[0]
+
+    def look(self, stream: Stream, reader: _Reader, *, deep: bool) -> None:
+        """Go on with all objects below a prefix, or with its children; what is known of the others is forgotten."""
+        if deep is not self.deep:
+            key = reader.key.key
+            reader.latest = key[len(stream.prefix) :] if deep else levels(key)[stream.level - 1]
+            self.deep, self.listed, self.end, self.seen = deep, [], None, []
+            self.last.clear()
 
     def settle(self) -> None:
         """Count as wasted what the policy no longer waits for."""
@@ -183,7 +194,7 @@ class StreamPrefetcher:
         name, key = f"{bucket}/", read.key.key
         for segment in levels(key):
             if (ahead := self._ahead.get(name)) is not None:
-                ahead.read(segment, read)
+                ahead.read(key[len(name) - len(bucket) - 1 :] if ahead.deep else segment, read)
             name = f"{name}{segment}/"
         if not has_blocks(key, blocks):
             return
@@ -204,8 +215,13 @@ class StreamPrefetcher:
         for name, (read, blocks) in wanted.items():
             self._tasks.start(self._load_run(name, read, blocks))
         rules = self._links.rules()
-        found = [stream for stream in self._tree.streams() if pattern_of(stream, rules) is Pattern.SEQUENTIAL]
-        latest = sorted(found, key=lambda stream: -stream.last_access)[:MOST_STREAMS]
+        found = [
+            stream
+            for known in (self._tree.streams(), self._tree.beginnings())
+            for stream in sorted(known, key=lambda stream: -stream.last_access)
+            if pattern_of(stream, rules) is Pattern.SEQUENTIAL
+        ]
+        latest = found[:MOST_STREAMS]
         for name in self._ahead.keys() - {stream.name for stream in latest}:
             left = self._ahead.pop(name)
             _WASTED.inc(sum(left.loaded.values()))
@@ -213,8 +229,8 @@ class StreamPrefetcher:
         for stream in latest:
             if (ahead := self._ahead.get(stream.name)) is None:
                 ahead = self._ahead[stream.name] = self._begin(stream)
-            if ahead.draws != stream.draws and ahead.reader is not None:
-                ahead.draws = stream.draws
+            if ahead.reads != stream.accesses and ahead.reader is not None:
+                ahead.reads = stream.accesses
                 self._advance(stream, ahead, ahead.reader)
 
     def report(self, stream: str) -> AheadReport:
@@ -252,39 +268,46 @@ class StreamPrefetcher:
             size = self._links.block_size
             paths: tuple[Tail, ...] = ()
         else:
-            following, size = self._siblings(stream, ahead, reader, principal)
-            paths = paths_below(self._tree.below(stream, PREDECESSORS + 1)[1:])
-        for child in ahead.policy.following(following, size):
-            units = list(self._units(stream, reader, child, paths))[:MOST_PATHS]
-            self._tasks.start(self._load(stream.name, ahead, child, principal, units))
+            predecessors = self._tree.below(stream, PREDECESSORS + 1)[1:]
+            paths = paths_below(predecessors)
+            ahead.look(stream, reader, deep=bool(predecessors) and not paths)
+            folders = any(isinstance(segment, str) for path in paths for segment in path[:1])
+            following, size = self._siblings(stream, ahead, reader, principal, folders=folders)
+        for sibling in ahead.policy.following(following, size):
+            units = list(self._units(stream, ahead, reader, sibling, paths))[:MOST_PATHS]
+            self._tasks.start(self._load(stream.name, ahead, sibling, principal, units))
 
     def _siblings(
-        self, stream: Stream, ahead: _Ahead, reader: _Reader, principal: Principal
+        self, stream: Stream, ahead: _Ahead, reader: _Reader, principal: Principal, *, folders: bool
     ) -> tuple[list[Segment], int]:
-        """The siblings after the reader, and the mean size of those that are objects."""
+        """The siblings after the reader, ``folders`` among them or not, and the mean size of those that are objects."""
         latest = str(reader.latest)
         ahead.listed = [each for each in ahead.listed if each[0] > latest]
         now = asyncio.get_running_loop().time()
         few = len(ahead.listed) <= ahead.policy.depth
-        if few and not ahead.exhausted and not ahead.listing and now >= ahead.list_at:
+        # A reader that has begun again is before the end.
+        more = ahead.end is None or (not ahead.listed and latest < ahead.end)
+        if few and more and not ahead.listing and now >= ahead.list_at:
             ahead.listing = True
             self._tasks.start(self._list(stream, ahead, reader, principal))
+        mean = stream.bytes // max(stream.draws, 1)
         if not ahead.listed:
             at = bisect_right(ahead.seen, latest)
-            return [*ahead.seen[at : at + ahead.policy.depth]], stream.bytes // max(stream.draws, 1)
+            return [] if ahead.listing else [*ahead.seen[at : at + ahead.policy.depth]], mean
         sizes = [size for _, is_object, size in ahead.listed if is_object]
-        mean = sum(sizes) // len(sizes) if sizes else stream.bytes // max(stream.draws, 1)
-        return [name for name, _, _ in ahead.listed], mean
+        mean = sum(sizes) // len(sizes) if sizes else mean
+        return [name for name, is_object, _ in ahead.listed if is_object or folders], mean
 
     async def _list(self, stream: Stream, ahead: _Ahead, reader: _Reader, principal: Principal) -> None:
         """List the next page of siblings, once more at the end of those that are known."""
+        deep = ahead.deep
         after = ahead.listed[-1][0] if ahead.listed else str(reader.latest)
         try:
             page = await self._links.listings.list_page(
                 principal.identity,
                 reader.key.bucket,
                 stream.prefix,
-                delimiter="/",
+                delimiter="" if deep else "/",
                 start_after=f"{stream.prefix}{after}",
             )
         except LarderError as failure:
@@ -293,21 +316,31 @@ class StreamPrefetcher:
             return
         finally:
             ahead.listing = False
+        if ahead.deep is not deep:
+            return
         listed = [each for each in _names(page, len(stream.prefix)) if each[0] > after][:MOST_NAMES]
         ahead.listed += listed
-        ahead.exhausted = not page.truncated
+        ahead.end = None if page.truncated else ahead.listed[-1][0] if ahead.listed else after
         if listed:
-            ahead.draws = 0  # the next turn goes on, without waiting for another read
+            ahead.reads = -1  # the next turn goes on, without waiting for another read
+        elif page.truncated:
+            ahead.fail(stream.name, "its listing does not advance")
+            ahead.list_at = asyncio.get_running_loop().time() + LIST_AGAIN
 
     def _units(
-        self, stream: Stream, reader: _Reader, child: Segment, paths: Sequence[Tail]
+        self, stream: Stream, ahead: _Ahead, reader: _Reader, sibling: Segment, paths: Sequence[Tail]
     ) -> Iterator[tuple[ObjectKey, Span]]:
-        """The parts to load of a child: objects, or spans of them."""
-        if isinstance(child, int):
-            yield reader.key, self._links.span(child)
+        """The parts to load of a sibling: objects, or spans of them."""
+        if isinstance(sibling, int):
+            yield reader.key, self._links.span(sibling)
+            return
+        if ahead.deep:
+            at = bisect_left(ahead.listed, sibling, key=itemgetter(0))
+            large = at < len(ahead.listed) and ahead.listed[at][2] > self._links.block_size
+            yield reader.key._replace(key=f"{stream.prefix}{sibling}"), self._links.span(0) if large else None
             return
         for path in paths or ((),):
-            names = [child, *(each for each in path if isinstance(each, str))]
+            names = [sibling, *(each for each in path if isinstance(each, str))]
             key = reader.key._replace(key=stream.prefix + "/".join(names))
             number = path[-1] if path else ""
             yield key, self._links.span(number) if isinstance(number, int) else None
@@ -316,7 +349,7 @@ class StreamPrefetcher:
         self,
         stream: str,
         ahead: _Ahead,
-        child: Segment,
+        sibling: Segment,
         principal: Principal,
         units: Sequence[tuple[ObjectKey, Span]],
     ) -> None:
@@ -329,12 +362,12 @@ class StreamPrefetcher:
                 done = await self._links.load(key, principal, span)
             if done.failure:
                 ahead.fail(stream, done.failure)
-                ahead.policy.dropped(child)
+                ahead.policy.dropped(sibling)
                 break
             if not done.there:
                 there = False
                 _LOADED.inc(done.size)
-                ahead.loaded[child] = ahead.loaded.get(child, 0) + done.size
+                ahead.loaded[sibling] = ahead.loaded.get(sibling, 0) + done.size
         else:
             ahead.policy.arrived(there=there)
         ahead.settle()

@@ -46,6 +46,7 @@ class Stream:
             were as in ``judged``.
         clients: that read it lately.
         latest: the child that was read last.
+        beginning: whether it is none yet, but the first children of a prefix that are read in order (``tree.py``).
         next_look: ``draws`` at which the pattern is recognised anew, if that was not just done: at ``looked_at``, in seconds.
         items: objects, and blocks of large ones, that were read below it.
         population: how many there are, as far as repeats tell.
@@ -82,6 +83,7 @@ class Stream:
     again: int = 0
     settled: bool = False
     judged: tuple[int, int, int] = (0, 0, 0)
+    beginning: bool = False
 
     @property
     def name(self) -> str:

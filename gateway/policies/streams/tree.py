@@ -5,8 +5,8 @@ Every level of a path is a node, down to the blocks of large objects. A node wit
 window. Successive reads of one client below the same child are one read of that child: a scan of directories is sequential at the
 level of directories too.
 
-Directories beside each other are read alike. Beside one whose files are read in order, a node is a stream after 16 children
-already, if these were read in order too: a window of each directory would be lost otherwise.
+A prefix whose first children are read in order is a *beginning* before that: what follows is loaded ahead, and nothing else is
+different. A scan of a few hundred files, or of folders with fewer, would be over before it is known otherwise.
 
 What bounds it:
 
@@ -29,10 +29,12 @@ from gateway.policies.streams.lifetime import gaps_of
 from gateway.policies.streams.names import SiblingNames, mark_of
 from gateway.policies.streams.pattern import (
     MOST_WINDOWS,
+    SEQUENTIAL_RHO,
     WINDOW,
     Pattern,
     estimated_count,
     recognise,
+    trend,
 )
 from gateway.policies.streams.stream import Segment, Stream
 from gateway.policies.streams.unevenness import MOST_UNEVEN
@@ -49,10 +51,8 @@ LOOK_EVERY = 0.5
 """Seconds between two recognitions of a stream's pattern, which takes up to a millisecond, at least."""
 _MOST_CLIENTS = 64
 """Clients of a node whose last child is remembered."""
-_FEW = 16
-"""Children of a node beside a sequential stream that show whether it is read in order too."""
-_MOST_PARENTS = 1024
-"""Parents of sequential streams that are remembered."""
+_FEW = (16, 32, 64)
+"""Numbers of children at which a prefix is looked at that is no stream yet: whether they were read in order."""
 _LOOKED_AT = 8
 """Children that may be passed over because there are streams below them, when one must leave."""
 
@@ -128,8 +128,7 @@ class AccessStreamTree:
         self._window = window
         self._root = _Branch([])
         self._streams: dict[str, Stream] = {}
-        self._in_order: set[Tail] = set()
-        """Paths of nodes below one of whose children reads are in order."""
+        self._beginnings: dict[str, Stream] = {}
         self._trails: dict[_Place, tuple[tuple[_Step, ...], _Branch]] = {}
         """The steps down to a node, and it: most reads go where others went, and need not climb down name by name."""
         self.nodes = 0
@@ -175,7 +174,8 @@ class AccessStreamTree:
                 if fresh:
                     stream.recent.add(mark)
                     self._drawn(node, stream, name, child is None, time)
-                deepest = stream
+                if not stream.beginning:
+                    deepest = stream
         if self.nodes > self._bound:
             self._sweep()
         return deepest
@@ -184,26 +184,21 @@ class AccessStreamTree:
         """All streams, by name."""
         return [self._streams[name] for name in sorted(self._streams)]
 
+    def beginnings(self) -> list[Stream]:
+        """Prefixes that are no streams yet, and whose first children were read in order."""
+        return list(self._beginnings.values())
+
     def named(self, name: str) -> Stream | None:
         """The stream of that name."""
         return self._streams.get(name)
 
     def stream_of(self, bucket: str, key: str) -> Stream | None:
         """The deepest stream above a key; that of its blocks if it has one."""
-        path = _path(bucket, key, None)
-        node, at, end = self._root, 0, len(path)
-        deepest = None
-        while True:
-            if node.stream is not None:
-                deepest = node.stream
-            child = node.children.get(path[at]) if at < end else None
-            if child is None or isinstance(child, tuple):
-                return deepest
-            at += 1
-            if path[at : at + len(child.label)] != child.label:
-                return deepest
-            at += len(child.label)
-            node = child
+        return next((stream for stream in reversed(self._above(bucket, key)) if not stream.beginning), None)
+
+    def led_by(self, bucket: str, key: str) -> Stream | None:
+        """The same, or the beginning of one if that is deeper."""
+        return next(reversed(self._above(bucket, key)), None)
 
     def siblings(self, name: str, names: SiblingNames) -> None:
         """Take over a complete listing of a stream's children.
@@ -225,6 +220,23 @@ class AccessStreamTree:
         return [[child] if isinstance(child, tuple) else [*islice(_tails(child), MOST_TAILS)] for _, child in latest]
 
     # --- one node
+
+    def _above(self, bucket: str, key: str) -> list[Stream]:
+        """Streams and beginnings above a key, the deepest last."""
+        path = _path(bucket, key, None)
+        node, at, end = self._root, 0, len(path)
+        found: list[Stream] = []
+        while True:
+            if node.stream is not None:
+                found.append(node.stream)
+            child = node.children.get(path[at]) if at < end else None
+            if child is None or isinstance(child, tuple):
+                return found
+            at += 1
+            if path[at : at + len(child.label)] != child.label:
+                return found
+            at += len(child.label)
+            node = child
 
     def _way(self, bucket: str, key: str, block: int | None) -> tuple[tuple[_Step, ...], Tail]:
         """The nodes on the path of a key, or of one block of it, each with its child there; and what is below the last child."""
@@ -265,16 +277,17 @@ class AccessStreamTree:
         return tuple(way), tuple(path[at:])
 
     def _grown(self, node: _Branch, bucket: str, key: str, block: int, blocks: int, below: int) -> None:
-        """A child entered, ``below`` segments above the end of a path: the node may have become a stream, or have a child too
-        many."""
+        """A child entered, ``below`` segments above the end of a path: the node may have become a stream, or the beginning of
+        one, or have a child too many."""
         self.nodes += 1
         children = node.children
         full = len(children) > self._window
-        if node.stream is None and node is not self._root and (full or len(children) == _FEW):
+        known = node.stream is not None and not (full and node.stream.beginning)
+        if not known and node is not self._root and (full or len(children) in _FEW):
             path = _path(bucket, key, block if has_blocks(key, blocks) else None)
             path = path[: len(path) - below]
-            if full or (tuple(path[:-2]) in self._in_order and _ordered(node)):
-                node.stream = self._new_stream(path, blocks, node)
+            if full or (isinstance(path[-1], str) and _ordered(node)):
+                self._begin(path, blocks, node, beginning=not full)
         if not full:
             return
         for passed, (name, child) in enumerate(children.items()):
@@ -284,7 +297,8 @@ class AccessStreamTree:
             if passed >= _LOOKED_AT:
                 return
 
-    def _new_stream(self, path: list[Segment], blocks: int, node: _Branch) -> Stream:
+    def _begin(self, path: list[Segment], blocks: int, node: _Branch, *, beginning: bool) -> None:
+        """A node becomes a stream, or the beginning of one."""
         bucket, *prefix = map(str, path[:-1])
         of_blocks = isinstance(path[-1], int)
         names = SiblingNames(name for name in node.children if isinstance(name, str))
@@ -294,14 +308,19 @@ class AccessStreamTree:
             len(path) - 1,
             blocks if of_blocks else 0,
             names,
+            beginning=beginning,
         )
         # The window has the read that is counted after this, and lacks the first, which made no node.
         stream.draws = stream.early = len(node.window)
         stream.again = max(0, stream.draws - names.seen)
-        self._streams[stream.name] = stream
-        self._mark(path)
+        node.stream = stream
+        if beginning:
+            self._beginnings[stream.name] = stream
+        else:
+            self._beginnings.pop(stream.name, None)
+            self._streams[stream.name] = stream
+            self._mark(path)
         self._look(node, stream)
-        return stream
 
     def _mark(self, path: list[Segment]) -> None:
         """Nodes above a stream stay longer than others."""
@@ -328,8 +347,8 @@ class AccessStreamTree:
             self._look(node, stream)
 
     def _look(self, node: _Branch, stream: Stream) -> None:
-        """Recognise the pattern of the last window."""
-        stream.next_look = stream.draws + self._window
+        """Recognise the pattern of the last window. A beginning out of order is none any more."""
+        stream.next_look = stream.draws + min(stream.draws, self._window)
         kind = int if stream.blocks else str
         reads = [read for read in node.window if isinstance(read[0], kind)]
         recent = _recent(reads, self._window)
@@ -349,20 +368,12 @@ class AccessStreamTree:
             seen = Pattern.SKEWED if evidence.unevenness > MOST_UNEVEN else seen
         stream.evidence = evidence
         stream.recognition = stream.recognition.after(seen)
-        self._note_order(stream)
+        if stream.beginning and seen is not Pattern.SEQUENTIAL:
+            del self._beginnings[stream.name]
+            node.stream = None
         stream.clients = len(node.last)
         stream.population = stream.blocks or estimated_count(max(stream.accesses, stream.draws), stream.seen)
         stream.gaps = gaps_of((time for _, time, _ in node.window[-self._window - 1 :]), stream.gaps.longest)
-
-    def _note_order(self, stream: Stream) -> None:
-        """Remember whether the nodes beside a stream may be read in order as well."""
-        above = (stream.bucket, *levels(stream.prefix.removesuffix("/")))[:-1] if stream.prefix else ()
-        if stream.pattern is not Pattern.SEQUENTIAL:
-            self._in_order.discard(above)
-            return
-        if len(self._in_order) >= _MOST_PARENTS:
-            self._in_order.clear()
-        self._in_order.add(above)
 
     # --- the shape
 
@@ -407,7 +418,7 @@ class AccessStreamTree:
             for below in list(child.children):
                 self._drop(child, below)
             if child.stream is not None:
-                del self._streams[child.stream.name]
+                del (self._beginnings if child.stream.beginning else self._streams)[child.stream.name]
 
     def _sweep(self) -> None:
         """Drop the least recently used nodes until a tenth of the bound is free."""
@@ -429,7 +440,7 @@ def _ordered(node: _Branch) -> bool:
     """Whether the few children of a node were read in order."""
     ranks = {name: float(rank) for rank, name in enumerate(sorted(node.children, key=_in_listing))}
     sightings = [(ranks[name], time, client) for name, time, client in node.window if name in ranks]
-    return recognise(sightings, len(ranks), len(ranks))[0] is Pattern.SEQUENTIAL
+    return trend(sorted(sightings, key=itemgetter(1)), len(ranks)) > SEQUENTIAL_RHO
 
 
 def _in_listing(name: Segment) -> tuple[bool, Segment]:
