@@ -44,7 +44,8 @@ def running(origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_a_node_is_drained_and_comes_back(window: Any, running: Running) -> None:
-    """Rule: the last READY node is not drained by mistake: the refusal is shown, and a box decides; Undrain ends it."""
+    """Rule: the last READY node is not drained by mistake: the refusal is shown, and a box decides; Undrain ends it. The focus is
+    then on the button that replaces the one that was pressed."""
     node = admin(running, "GET", "nodes").json["items"][0]["id"]
     page = console(window, "overview").page
     press(page, f"Drain {node}")
@@ -57,7 +58,7 @@ def test_a_node_is_drained_and_comes_back(window: Any, running: Running) -> None
     press(page, f"Undrain {node}")
     confirm(page, "Undrain")
     closed(page)
-    expect(page.get_by_role("button", name=f"Drain {node}", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name=f"Drain {node}", exact=True)).to_be_focused()
     actions = [entry["action"] for entry in admin(running, "GET", "audit?limit=2").json["items"]]
     assert actions == ["nodes.undrain", "nodes.drain"]
 
@@ -127,6 +128,44 @@ def test_a_purge_shows_first_what_goes(window: Any, running: Running) -> None:
     assert cache_status(client.get_object(Bucket="data", Key="purged/0")).startswith("MISS")
 
 
+def test_a_purge_counts_the_nodes_that_have_applied_it(window: Any) -> None:
+    """Rule: a node that did not answer is named with its reason, and is none of those that dropped something."""
+    page = console(window, "warmups").page
+    dead = {"node": "gw-2", "objects": 0, "bytes": 0, "failure": "it has been silent for 22 s"}
+    nodes = [{"node": "gw-1", "objects": 3, "bytes": 300, "failure": ""}, dead]
+    found = {
+        "bucket": "data",
+        "prefix": "",
+        "dry_run": False,
+        "objects": 3,
+        "bytes": 300,
+        "complete": False,
+        "nodes": nodes,
+    }
+    page.route("**/-/admin/purge", lambda route: route.fulfill(json=found))
+    press(page, "Purge")
+    field(page, "Bucket").fill("data")
+    confirm(page, "Show what goes")
+    confirm(page, "Purge")
+    expect(page.locator("#action-result")).to_contain_text("dropped from 1 node.")
+    expect(page.locator("#action-result")).to_contain_text("gw-2: it has been silent for 22 s")
+
+
+def test_a_warm_up_that_lost_objects_does_not_look_whole(window: Any) -> None:
+    """Rule: the state of a warm-up that ended without some of its objects is marked, and the objects are named."""
+    page = console(window, "warmups").page
+    shown = {
+        "id": "5f" * 16, "access_key_id": "GWA", "bucket": "data", "prefix": "lost/", "dataset": None, "profile": None,
+        "state": "done", "node": "gw-1", "failure": "", "total": 2, "total_bytes": 9, "done": 2, "done_bytes": 0, "there": 0,
+        "failed": 2, "examples": [{"key": "lost/1", "why": "a rule says cache = false"}],
+        "created_at": "2026-03-02T14:30:00.000Z",
+        "updated_at": "2026-03-02T14:30:00.000Z", "etag": '"17"',
+    }  # fmt: skip
+    page.route("**/-/admin/warmups*", lambda route: route.fulfill(json={"items": [shown], "next": None}))
+    expect(row(page, "data/lost/").locator("td.fair")).to_have_text("done")
+    expect(row(page, "data/lost/")).to_contain_text("2 objects not readable; lost/1: a rule says cache = false")
+
+
 def test_space_of_a_dataset_is_decided(window: Any, running: Running, origin: Origin, tmp_path: Path) -> None:
     """Rule: the dialog begins with the override in force; pin and a quota are sent together, in the API's words."""
     images = stock(origin.s3, tmp_path, "images", bytes_of(3, 1000, "images"))
@@ -162,7 +201,9 @@ def test_results_pipelines_and_jobs_are_decided(window: Any, running: Running) -
     def take(route: Route) -> None:
         request = route.request
         if request.method == "GET":
-            route.fulfill(json={"override": {"mode": None, "quota": 40_000_000_000, "etag": '"3"'}})
+            found = {"mode": None, "quota": 40_000_000_000, "etag": '"3"'}
+            pipeline = {"override": "", "pinned": None}
+            route.fulfill(json=pipeline if "/pipelines/" in request.url else {"override": found})
             return
         sent.append((request.method, request.url.partition("/-/admin/")[2], request.post_data_json))
         route.fulfill(json={})
@@ -314,6 +355,27 @@ def test_the_list_of_warm_ups_suits_everyone(window: Any, running: Running) -> N
     assert overflow(page) <= 0
     assert faint_texts(page) == []
     assert walk_by_tab(page) == (set(), [])
+
+
+def test_the_second_of_two_operators_is_told_of_the_first(window: Any, running: Running) -> None:
+    """Rule: a pin that was changed after its dialog was opened is not overwritten; the dialog says so, and shows it when opened
+    again."""
+    admin(running, "PUT", "streams/data%2Fshared%2F/pin", {"bytes": 1_000_000})
+    page = console(window, "overview").page
+    press(page, "Pin data/shared/")
+    expect(field(page, "Bytes that stay")).to_have_value("1MB")
+    admin(running, "PUT", "streams/data%2Fshared%2F/pin", {"bytes": 5_000_000})
+    field(page, "Bytes that stay").fill("7MB")
+    confirm(page, "Change")
+    expect(page.locator("#action-error")).to_contain_text("Somebody changed it after this dialog was opened")
+    page.keyboard.press("Escape")
+    closed(page)
+    press(page, "Pin data/shared/")
+    expect(field(page, "Bytes that stay")).to_have_value("5MB")
+    field(page, "Bytes that stay").fill("")
+    confirm(page, "Change")
+    closed(page)
+    expect(page.locator("#streams")).not_to_contain_text("data/shared/")
 
 
 def test_a_prefix_is_pinned_and_unpinned(window: Any, running: Running) -> None:

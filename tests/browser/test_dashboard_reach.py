@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
+from gateway.commands.output import printable
 from tests.browser import figures
 from tests.browser.chromium import PATIENCE, Played, Watched
 from tests.browser.looks import broken_words, faint_texts, marks_apart, overflow, walk_by_tab
@@ -195,3 +196,19 @@ def test_it_is_dark_where_that_is_wanted(window: Any) -> None:
     expect(page.get_by_label("Colours")).to_have_value("dark")
     page.get_by_label("Colours").select_option("auto")
     assert ground(page) == light
+
+
+def test_names_that_look_alike_are_told_apart(window: Any) -> None:
+    """Rule: characters that nobody sees, or that reorder the text, are written as the command line writes them; no space is
+    lost."""
+    overview = figures.in_trouble()
+    names = ("a\nb\tc", "a\u202eb\u2066c", "a\x1b\u200bb", "a  b", "שלום/日本😀")
+    overview["streams"] = [{**overview["streams"][0], "name": name} for name in names]
+    page = window().page
+    Played(page, overview)
+    page.goto("/-/")
+    shown_names = page.locator("#streams .name")
+    expect(shown_names).to_have_count(len(names))
+    wanted = [printable(name) for name in names]
+    assert shown_names.evaluate_all("(found) => found.map((each) => each.innerText)") == wanted
+    assert wanted[:4] == ["a\\nb\\tc", "a\\u202eb\\u2066c", "a\\x1b\\u200bb", "a  b"]

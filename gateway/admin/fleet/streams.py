@@ -8,16 +8,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from gateway.admin.fleet.documents import EvidenceDocument, StreamAhead, StreamDocument, StreamPool
-from gateway.admin.fleet.overrides import Decision, replace_override
+from gateway.admin.fleet.overrides import Decision, decision_of, replace_override
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.http.documents import RequestModel
-from gateway.admin.http.requests import Changer, Cursor, Limit, Ops, Page, Parts, Reader, paged
+from gateway.admin.http.parts import etag_of
+from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Ops, Page, Parts, Reader, paged
 from gateway.engine.space.manager import pins_of
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import STREAM
@@ -96,18 +97,21 @@ async def list_streams(
 
 
 @router.get("/streams/{name:stream}", summary="Show an access stream")
-async def show_stream(name: StreamName, _caller: Reader, operations: Ops) -> StreamDocument:
+async def show_stream(
+    name: StreamName, _caller: Reader, operations: Ops, parts: Parts, response: Response
+) -> StreamDocument:
     """One stream: its pattern, the evidence, and its share of the cache."""
     reading = await operations.fleet.look()
     found = _known(reading).get(name)
     if found is None:
         raise ApiError("NotFound", f"Unknown stream {name[:140]!r}; larder-gateway streams lists them.")
+    response.headers["ETag"] = etag_of((await decision_of(parts.catalog, f"{STREAM}{name}")).revision)
     return stream_document(reading, found)
 
 
 @router.put("/streams/{name:stream}/pin", summary="Pin a prefix")
 async def pin_stream(
-    name: PinnedName, caller: Changer, operations: Ops, parts: Parts, asked: StreamPin
+    name: PinnedName, caller: Changer, operations: Ops, parts: Parts, asked: StreamPin, if_match: IfMatch = None
 ) -> StreamDocument:
     """Keep so many bytes of a prefix, `bucket/prefix/`, or of one object, `bucket/key`, whatever others gain; the next plan, a
     heartbeat later, follows. Nothing is loaded: a warm-up does that. All pins together get at most nine tenths of the cache."""
@@ -119,7 +123,7 @@ async def pin_stream(
     if asked.bytes is not None and name not in pins and len(pins) >= _MOST_PINS:
         raise ApiError("Conflict", f"{_MOST_PINS} prefixes are pinned; larder-gateway streams unpin ends a pin.")
     decision = Decision(None if asked.bytes is None else "pin", asked.bytes)
-    await replace_override(caller, operations, parts, "streams.pin", f"{STREAM}{name}", decision, None)
+    await replace_override(caller, operations, parts, "streams.pin", f"{STREAM}{name}", decision, if_match)
     fleet.stale()
     reading = await fleet.look()
     return stream_document(reading, _known(reading).get(name) or ZoneStream(name))

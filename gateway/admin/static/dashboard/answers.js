@@ -1,7 +1,8 @@
 // How requests were answered in the last minute: statuses, and seconds by what the cache did.
 
-import { byId, cell, element, keep, setText } from "./dom.js";
+import { byId, setText } from "./dom.js";
 import { perSecond, seconds } from "./format.js";
+import { overviewTable } from "./table.js";
 
 const WORDS = {
   "": "All requests",
@@ -11,28 +12,19 @@ const WORDS = {
   BYPASS: "Past the cache",
 };
 
-function create() {
-  const name = element("span", { class: "name" });
-  const outcome = element("span", { class: "under" });
-  const cells = { rate: cell("Requests", true), p50: cell("Half within", true), p95: cell("95 % within", true), p99: cell("99 % within", true) };
-  const row = element("tr", { role: "row" }, element("th", { role: "rowheader", scope: "row" }, name, outcome), ...Object.values(cells));
-  row.parts = { name, outcome, ...cells };
-  return row;
-}
-
-function update(row, latency) {
-  const { parts } = row;
-  setText(parts.name, WORDS[latency.outcome] ?? latency.outcome);
-  setText(parts.outcome, latency.outcome);
-  setText(parts.rate, perSecond(latency.requests_per_second));
-  for (const name of ["p50", "p95", "p99"]) setText(parts[name], seconds(latency[name]));
-}
+const showLatency = overviewTable("answers", {
+  key: (each) => each.outcome || "all",
+  columns: [
+    { label: "S3 requests, last minute", show: (each) => WORDS[each.outcome] ?? each.outcome, under: (each) => each.outcome },
+    { label: "Requests", number: true, show: (each) => perSecond(each.requests_per_second) },
+    { label: "Half within", number: true, show: (each) => seconds(each.p50) },
+    { label: "95\u00a0% within", number: true, show: (each) => seconds(each.p95) },
+    { label: "99\u00a0% within", number: true, show: (each) => seconds(each.p99) },
+  ],
+});
 
 export function showAnswers({ statuses, latency }) {
   const counted = Object.entries(statuses).filter(([, rate]) => rate > 0);
-  const any = counted.length > 0;
-  byId("no-answers").hidden = any;
-  byId("answers").hidden = !any;
   setText(byId("statuses"), counted.map(([name, rate]) => `${name} ${perSecond(rate)}`).join(" · "));
-  keep(byId("answers").tBodies[0], latency, (each) => each.outcome || "all", create, update);
+  showLatency(counted.length > 0 ? latency : []);
 }

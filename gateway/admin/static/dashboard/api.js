@@ -62,7 +62,7 @@ async function request(path, options, patience) {
   if (ROLES.includes(role)) session.role = role;
   if (response.status === 204) return null;
   const document = await response.json().catch(() => null);
-  if (response.ok && document !== null) return document;
+  if (response.ok && document !== null) return { etag: response.headers.get("etag"), ...document };
   const detail = document?.detail ?? document?.title ?? `The gateway answered ${response.status}.`;
   if (response.status === 401) throw new Unauthorized(detail);
   if (response.status >= 500) throw new Unavailable(detail);

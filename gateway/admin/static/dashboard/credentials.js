@@ -103,7 +103,7 @@ export const credentials = new ListView({
     { label: "Tenant", show: (key) => key.tenant },
     { label: "State", show: state, mood: (key) => (state(key) === "in force" ? "good" : key.revoked ? "bad" : "fair") },
     { label: "May", fixed: true, show: (key) => (key.read_only ? "read" : "read, write") },
-    { label: "Allow", show: (key) => key.allow.join(", ") || "all" },
+    { label: "Allow", wide: true, show: (key) => key.allow.join(", ") || "all" },
     { label: "Expires", fixed: true, show: (key) => (key.expires ? when(key.expires) : "never") },
     { label: "Source", fixed: true, show: (key) => key.source },
   ],

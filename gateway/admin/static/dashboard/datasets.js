@@ -3,9 +3,9 @@
 import { address } from "./api.js";
 import { byId, element, keep, setText } from "./dom.js";
 import { bytes, count, share } from "./format.js";
-import { showActions } from "./listview.js";
 import { meter } from "./meter.js";
 import { datasetSpace } from "./overrides.js";
+import { showActions, showMore } from "./table.js";
 import { Timeline } from "./timeline.js";
 import { GAINS, mode, why } from "./words.js";
 
@@ -112,9 +112,7 @@ function drawTimeline(node, id) {
 export function showDatasets(datasets, jobs) {
   byId("no-datasets").hidden = datasets.length > 0;
   keep(byId("datasets"), datasets.slice(0, MOST), (dataset) => dataset.id, create, (node, dataset) => update(node, dataset, jobs));
-  const more = byId("more-datasets");
-  more.hidden = datasets.length <= MOST;
-  setText(more, `And ${count(datasets.length - MOST)} more: GET /-/admin/datasets lists them.`);
+  showMore("datasets", datasets.length - MOST);
 }
 
 // Spans of chunks by dataset id, for the window of the history.

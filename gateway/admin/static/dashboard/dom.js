@@ -1,7 +1,11 @@
-// Only this module writes to the page, and it writes text, never HTML: the data is untrusted.
+// Only this module writes to the page, and it writes text, never HTML: the data is untrusted. Characters that cannot be seen, or that
+// reorder those around them, are written as the command line writes them: otherwise different names would look alike.
 // Existing nodes are kept and updated where they differ, so focus, selection and open details survive a refresh.
 
 const SVG = "http://www.w3.org/2000/svg";
+
+const UNSEEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu;
+const ESCAPES = { "\t": "\\t", "\n": "\\n", "\r": "\\r" };
 
 export function byId(id) {
   return document.getElementById(id);
@@ -17,12 +21,20 @@ export function drawn(name, attributes = {}, ...children) {
 
 function filled(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, String(value));
-  node.append(...children);
+  node.append(...children.map((child) => (typeof child === "string" ? visible(child) : child)));
   return node;
 }
 
+function visible(text) {
+  return text.replace(UNSEEN, (sign) => {
+    const code = sign.codePointAt(0).toString(16);
+    const [letter, digits] = code.length <= 2 ? ["x", 2] : code.length <= 4 ? ["u", 4] : ["U", 8];
+    return ESCAPES[sign] ?? `\\${letter}${code.padStart(digits, "0")}`;
+  });
+}
+
 export function setText(node, text) {
-  const wanted = String(text);
+  const wanted = visible(String(text));
   if (node.textContent !== wanted) node.textContent = wanted;
 }
 
@@ -30,7 +42,8 @@ export function setAttribute(node, name, value) {
   if (node.getAttribute(name) !== String(value)) node.setAttribute(name, String(value));
 }
 
-// One node per item, by key, in the items' order; if keys repeat, the first item is shown.
+// One node per item, by key, in the items' order; if keys repeat, the first item is shown. The focus of a node that goes moves to a button
+// beside it, rather than to the top of the page.
 export function keep(parent, items, keyOf, create, update) {
   const known = new Map([...parent.children].map((node) => [node.dataset.key, node]));
   const shown = new Set();
@@ -49,12 +62,9 @@ export function keep(parent, items, keyOf, create, update) {
     else parent.insertBefore(node, before);
     update(node, item);
   }
-  for (const gone of known.values()) gone.remove();
-}
-
-// A cell of a table that becomes a list of cards on a narrow screen, where the label stands beside the value.
-export function cell(label, number = false) {
-  const attributes = { role: "cell", "data-label": label };
-  if (number) attributes.class = "number";
-  return element("td", attributes);
+  for (const gone of known.values()) {
+    const beside = gone.contains(document.activeElement) ? (gone.nextElementSibling ?? gone.previousElementSibling) : null;
+    gone.remove();
+    if (beside !== null) (beside.matches("button") ? beside : (beside.querySelector("button") ?? byId("main"))).focus();
+  }
 }

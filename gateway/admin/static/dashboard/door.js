@@ -3,7 +3,7 @@
 import { byId, setText } from "./dom.js";
 import { hideViews, revealView } from "./views.js";
 
-function open(title, text, { form = false, example = "" } = {}) {
+function open(title, text, { form = false, example = false } = {}) {
   hideViews();
   byId("views").hidden = true;
   if (byId("action").open) byId("action").close();
@@ -11,8 +11,7 @@ function open(title, text, { form = false, example = "" } = {}) {
   setText(byId("door-title"), title);
   setText(byId("door-text"), text);
   byId("token-form").hidden = !form;
-  byId("door-example").hidden = example === "";
-  setText(byId("door-example"), example);
+  byId("door-example").hidden = !example;
 }
 
 export function askForToken(complaint = "") {
@@ -32,9 +31,7 @@ export function sayClosed(code, detail) {
     open("This gateway refuses the dashboard", detail);
     return;
   }
-  open("The dashboard is switched off", "This gateway has no admin token. Set one in its configuration, then restart it:", {
-    example: '[admin]\nread_token = "a long random string"     # may read everything\ntoken = "another long random string"   # may also make changes',
-  });
+  open("The dashboard is switched off", "This gateway has no admin token. Set one in its configuration, then restart it:", { example: true });
 }
 
 export function sayUnreachable(reason) {

@@ -2,12 +2,10 @@
 
 import { address, change } from "./api.js";
 import { openAction } from "./dialog.js";
-import { byId, cell, element, keep, setText } from "./dom.js";
 import { count, duration, seconds } from "./format.js";
-import { actionsCell, showActions } from "./listview.js";
+import { overviewTable } from "./table.js";
 import { GAINS, reading } from "./words.js";
 
-const MOST = 100;
 const SILENT = 60; // seconds without a heartbeat after which a job is shown as silent
 
 function remove({ tenant, job }) {
@@ -21,20 +19,6 @@ function remove({ tenant, job }) {
   });
 }
 
-function create() {
-  const name = element("span", { class: "name" });
-  const tenant = element("span", { class: "under" });
-  const cells = {
-    dataset: cell("Dataset"), gpus: cell("GPUs", true), epoch: cell("Epoch", true), reads: cell("Reads"),
-    without: cell("Step without", true), within: cell("with cache", true), benefit: cell("Benefit", true), heard: cell("Heartbeat", true),
-  };
-  const last = actionsCell();
-  const head = element("th", { role: "rowheader", scope: "row" }, name, tenant);
-  const node = element("tr", { role: "row" }, head, ...Object.values(cells), last);
-  node.parts = { name, tenant, ...cells, actions: last.actions };
-  return node;
-}
-
 function benefit(job) {
   if (!(job.benefit > 0)) return "not measured";
   return job.benefit < GAINS ? "none" : `${job.benefit.toFixed(job.benefit < 9.95 ? 1 : 0)}\u00a0×`;
@@ -45,28 +29,18 @@ function heard(silent) {
   return silent < 1 ? "just now" : `${duration(silent)} ago`;
 }
 
-function update(node, job) {
-  const { parts } = node;
-  setText(parts.name, job.job);
-  setText(parts.tenant, job.tenant);
-  setText(parts.dataset, job.dataset_name || String(job.dataset).slice(0, 12));
-  setText(parts.gpus, count(job.gpus));
-  setText(parts.epoch, job.epoch < 0 ? "–" : count(job.epoch));
-  setText(parts.reads, reading(job));
-  setText(parts.without, job.t_miss > 0 ? seconds(job.t_miss) : "–");
-  setText(parts.within, job.t_hit > 0 ? seconds(job.t_hit) : "–");
-  setText(parts.benefit, benefit(job));
-  parts.benefit.classList.toggle("gain", job.benefit >= GAINS);
-  setText(parts.heard, heard(job.silent_seconds));
-  parts.heard.classList.toggle("silent", job.silent_seconds >= SILENT);
-  showActions(parts.actions, [{ word: "Remove", run: () => remove(job) }], job.job);
-}
-
-export function showJobs(jobs) {
-  byId("no-jobs").hidden = jobs.length > 0;
-  byId("jobs").hidden = jobs.length === 0;
-  keep(byId("jobs").tBodies[0], jobs.slice(0, MOST), (job) => `${job.tenant}/${job.job}`, create, update);
-  const more = byId("more-jobs");
-  more.hidden = jobs.length <= MOST;
-  setText(more, `And ${count(jobs.length - MOST)} more: GET /-/admin/jobs lists them.`);
-}
+export const showJobs = overviewTable("jobs", {
+  key: (job) => `${job.tenant}/${job.job}`,
+  columns: [
+    { label: "Job", show: (job) => job.job, under: (job) => job.tenant },
+    { label: "Dataset", show: (job) => job.dataset_name || String(job.dataset).slice(0, 12) },
+    { label: "GPUs", number: true, show: (job) => count(job.gpus) },
+    { label: "Epoch", number: true, show: (job) => (job.epoch < 0 ? "–" : count(job.epoch)) },
+    { label: "Reads", show: reading },
+    { label: "Step without", number: true, show: (job) => (job.t_miss > 0 ? seconds(job.t_miss) : "–") },
+    { label: "with cache", number: true, show: (job) => (job.t_hit > 0 ? seconds(job.t_hit) : "–") },
+    { label: "Benefit", number: true, show: benefit, mood: (job) => (job.benefit >= GAINS ? "gain" : "") },
+    { label: "Heartbeat", number: true, show: (job) => heard(job.silent_seconds), mood: (job) => (job.silent_seconds >= SILENT ? "silent" : "") },
+  ],
+  rowActions: (job) => [{ word: "Remove", run: () => remove(job) }],
+});

@@ -2,10 +2,8 @@
 
 import { address, change } from "./api.js";
 import { openAction } from "./dialog.js";
-import { byId, cell, element, keep, setText } from "./dom.js";
 import { bytes, count, duration, share } from "./format.js";
-import { actionsCell, showActions } from "./listview.js";
-import { meter } from "./meter.js";
+import { overviewTable } from "./table.js";
 import { nodeState } from "./words.js";
 
 function drain(node) {
@@ -49,55 +47,30 @@ function actionsOf(node) {
   return [{ word: "Drain", run: () => drain(node) }];
 }
 
-function create() {
-  const name = element("span", { class: "name" });
-  const place = element("span", { class: "under" });
-  const fill = meter("Cache");
-  const cells = {
-    state: cell("State"), cache: cell("Cache"), blobs: cell("Blobs", true), disk: cell("Disk"),
-    redis: cell("Redis"), version: cell("Version", true), up: cell("Up", true),
-  };
-  cells.cache.append(fill.node);
-  cells.cache.classList.add("wide");
-  const last = actionsCell();
-  const head = element("th", { role: "rowheader", scope: "row" }, name, place);
-  const row = element("tr", { role: "row" }, head, ...Object.values(cells), last);
-  row.parts = { name, place, fill, ...cells, actions: last.actions };
-  return row;
+function judged(good, bad) {
+  return good ? "good" : bad ? "bad" : "fair";
 }
 
-function judge(node, good, bad) {
-  node.classList.toggle("good", good);
-  node.classList.toggle("bad", bad);
-  node.classList.toggle("fair", !good && !bad);
+function gone(node) {
+  return node.state === "GONE";
 }
 
-function update(row, node) {
-  const { parts } = row;
-  setText(parts.name, node.id);
-  setText(parts.place, node.address);
-  setText(parts.state, nodeState(node.state));
-  const gone = node.state === "GONE";
-  judge(parts.state, node.state === "READY", gone);
-  row.classList.toggle("away", gone);
-  showActions(parts.actions, actionsOf(node), node.id);
-  const full = node.capacity > 0 ? node.bytes / node.capacity : 0;
-  parts.fill.show(full, `${bytes(node.bytes)} of ${bytes(node.capacity)}, ${share(full)}`);
-  setText(parts.blobs, count(node.blobs));
-  setText(parts.disk, gone ? "–" : node.disk);
-  setText(parts.redis, gone ? "–" : node.redis ? "connected" : "lost");
-  if (gone) {
-    for (const place of [parts.disk, parts.redis]) place.classList.remove("good", "fair", "bad");
-  } else {
-    judge(parts.disk, node.disk === "normal", node.disk === "down");
-    judge(parts.redis, node.redis === true, !node.redis);
-  }
-  setText(parts.version, node.version || "–");
-  setText(parts.up, gone ? `silent ${duration(node.silent_seconds)}` : duration(node.uptime_seconds));
+function full(node) {
+  return node.capacity > 0 ? node.bytes / node.capacity : 0;
 }
 
-export function showNodes(nodes) {
-  byId("no-nodes").hidden = nodes.length > 0;
-  byId("nodes").hidden = nodes.length === 0;
-  keep(byId("nodes").tBodies[0], nodes, (node) => node.id, create, update);
-}
+export const showNodes = overviewTable("nodes", {
+  key: (node) => node.id,
+  away: gone,
+  columns: [
+    { label: "Node", show: (node) => node.id, under: (node) => node.address },
+    { label: "State", show: (node) => nodeState(node.state), mood: (node) => judged(node.state === "READY", gone(node)) },
+    { label: "Cache", part: full, show: (node) => `${bytes(node.bytes)} of ${bytes(node.capacity)}, ${share(full(node))}` },
+    { label: "Blobs", number: true, show: (node) => count(node.blobs) },
+    { label: "Disk", show: (node) => (gone(node) ? "–" : node.disk), mood: (node) => (gone(node) ? "" : judged(node.disk === "normal", node.disk === "down")) },
+    { label: "Redis", show: (node) => (gone(node) ? "–" : node.redis ? "connected" : "lost"), mood: (node) => (gone(node) ? "" : judged(node.redis, true)) },
+    { label: "Version", number: true, show: (node) => node.version || "–" },
+    { label: "Up", number: true, show: (node) => (gone(node) ? `silent ${duration(node.silent_seconds)}` : duration(node.uptime_seconds)) },
+  ],
+  rowActions: actionsOf,
+});

@@ -90,7 +90,7 @@ export const origins = new ListView({
     { label: "Answers", number: true, show: ({ seen }) => (seen ? perSecond(seen.requests_per_second) : "–") },
     { label: "50, 95, 99 % within", number: true, show: latency },
     { label: "Credentials", number: true, show: (origin) => count(origin.credentials) },
-    { label: "Kept in", fixed: true, show: (origin) => origin.source },
+    { label: "Source", fixed: true, show: (origin) => origin.source },
     { label: "Problem", show: problem },
   ],
   actions: () => [{ word: "Create", main: true, run: create }],

@@ -34,7 +34,8 @@ export function resultsSpace(name, place) {
 }
 
 // Pins a prefix, or ends its pin; without a name the dialog asks for it.
-export function pinPrefix({ name = "", pinned = null } = {}) {
+export async function pinPrefix(name = "") {
+  const { pinned, etag } = name ? await read(address("streams", name)) : { pinned: null, etag: null };
   const named = { name: "name", label: "Prefix", required: true, hint: 'Such as "datasets/imagenet/val/", with its last slash; without one it is a single object.' };
   const size = {
     name: "bytes", label: "Bytes that stay", kind: "size", value: exactSize(pinned), required: !name,
@@ -45,14 +46,16 @@ export function pinPrefix({ name = "", pinned = null } = {}) {
     affects: ["The next plan follows, a heartbeat later. What is read of it stays, before anything else; a warm-up loads it."],
     fields: name ? [size] : [named, size],
     button: "Change",
-    send: (values) => change("PUT", `${address("streams", name || values.name)}/pin`, { body: { bytes: values.bytes } }),
+    send: (values) => change("PUT", `${address("streams", name || values.name)}/pin`, { body: { bytes: values.bytes }, etag }),
     said: (_stream, values) => `${name || values.name} is changed, from the next plan on.`,
   });
 }
 
 // Pipelines have no quota: what they store has one.
-export function pipelineMode({ tenant, job, override, pinned }) {
+export async function pipelineMode({ tenant, job }) {
   const name = `${tenant}/${job}`;
+  const place = address("pipelines", tenant, job);
+  const { override, pinned, etag } = await read(place);
   const mark = pinned && { mark: pinned };
   const options = [["", "auto: the fleet decides"], ["pin", "pin: store results, whatever that saves"], ["never", "never: store no results"]];
   openAction({
@@ -60,7 +63,7 @@ export function pipelineMode({ tenant, job, override, pinned }) {
     affects: ["The ranks follow from their next epoch on."],
     fields: [{ name: "mode", label: "Store", kind: "choice", options, value: override }],
     button: "Change",
-    send: ({ mode }) => change("PUT", `${address("pipelines", tenant, job)}/override`, { body: { mode: mode || null, ...(mode === "pin" && mark) } }),
+    send: ({ mode }) => change("PUT", `${place}/override`, { body: { mode: mode || null, ...(mode === "pin" && mark) }, etag }),
     said: () => `${name} is changed, from its next epoch on.`,
   });
 }

@@ -33,6 +33,13 @@ function trouble(warmup) {
   return [warmup.failure, lost, example].filter(Boolean).join("; ") || "–";
 }
 
+// A warm-up that ended without some of its objects is not like one that has all.
+function mood({ state, failed }) {
+  if (GOING.includes(state)) return "";
+  if (state === "done") return failed > 0 ? "fair" : "good";
+  return state === "cancelled" ? "fair" : "bad";
+}
+
 function warm() {
   openAction({
     title: "Warm a prefix, a dataset or a profile",
@@ -80,7 +87,8 @@ function nodeWords({ node, objects, bytes: size, failure }) {
 }
 
 function purgeWords(answer, verb) {
-  const total = `${plural(answer.objects, "object", "objects")}, ${bytes(answer.bytes)}, ${verb} from ${plural(answer.nodes.length, "node", "nodes")}.`;
+  const applied = answer.nodes.filter((node) => !node.failure).length;
+  const total = `${plural(answer.objects, "object", "objects")}, ${bytes(answer.bytes)}, ${verb} from ${plural(applied, "node", "nodes")}.`;
   const failing = answer.nodes.filter((node) => node.failure);
   const named = [...failing, ...answer.nodes.filter((node) => !node.failure)].slice(0, NODES);
   const rest = answer.nodes.length - named.length;
@@ -129,7 +137,7 @@ export const warmups = new ListView({
   key: (warmup) => warmup.id,
   columns: [
     { label: "Warm-up", show: what, under: (warmup) => `as ${warmup.access_key_id}, ${when(warmup.created_at)}` },
-    { label: "State", fixed: true, show: (warmup) => warmup.state, mood: ({ state }) => (state === "done" ? "good" : GOING.includes(state) ? "" : state === "cancelled" ? "fair" : "bad") },
+    { label: "State", fixed: true, show: (warmup) => warmup.state, mood },
     { label: "Progress", show: progress, part: partOf },
     { label: "Node", show: (warmup) => warmup.node ?? "–" },
     { label: "Problem", show: trouble },
