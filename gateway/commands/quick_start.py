@@ -16,6 +16,7 @@ import re
 import secrets
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -206,9 +207,8 @@ def _write(file: Path) -> None:
             new.write(text)
             new.flush()
             os.fsync(new.fileno())
-            os.link(new.name, file)
-    except FileExistsError:
-        return
+            with suppress(FileExistsError):
+                os.link(new.name, file)
     except OSError as error:
         raise ConfigError(
             f"{file}: the gateway's key cannot be written: {error.strerror}; LARDER_CACHE__DIR names another folder"

@@ -57,18 +57,20 @@ async def try_keys(origin: Origin) -> Trial:
     if keys is None:
         return Trial(signed=False, doubt="")
     if said := refusal_of_key(body):
-        raise KeysRefused(f"the origin refuses the key {keys.access_key_id}: {said}")
+        raise KeysRefused(
+            f"the origin refuses the key {keys.access_key_id}: {said}; AWS_ACCESS_KEY_ID or AWS_PROFILE chooses another"
+        )
     return Trial(signed=True, doubt=_doubt(origin.endpoint, answer.status, body))
 
 
 async def _sent(client: OriginClient, identity: OriginIdentity, endpoint: str) -> StreamedResponse:
-    """The answer to a request for the buckets; a failure of TLS that plain HTTP explains says so."""
+    """The answer to a request for the buckets; a failure names what to look at."""
     try:
         return await client.send(identity, "GET", "/", "", ())
     except OriginUnavailable as error:
-        if "WRONG_VERSION_NUMBER" not in str(error):
-            raise
-        raise OriginUnavailable(f"{error}; it may speak plain http: http://{endpoint.partition('://')[2]}") from None
+        plain = f"it may speak plain http: http://{endpoint.partition('://')[2]}"
+        remedy = plain if "WRONG_VERSION_NUMBER" in str(error) else "check its address, and whether it is running"
+        raise OriginUnavailable(f"{error}; {remedy}") from None
 
 
 def _doubt(endpoint: str, status: int, body: bytes) -> str:

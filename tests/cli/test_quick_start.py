@@ -102,14 +102,14 @@ def test_the_settings_of_aws_are_enough(origin: FakeOrigin, tmp_path: Path) -> N
 
 
 def test_a_start_that_cannot_work_says_why(origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: an origin that does not answer or refuses the keys is an error before a key is made."""
+    """Rule: an origin that does not answer or refuses the keys is an error before a key is made, and the error names a remedy."""
     wrong = {"AWS_ACCESS_KEY_ID": "OK", "AWS_SECRET_ACCESS_KEY": "wrong"}
-    assert "--origin: the origin http://127.0.0.1:9 gave no answer" in refused(
-        tmp_path / "1", "--origin", "http://127.0.0.1:9", **OWN
-    )
-    assert "the origin refuses the key OK: SignatureDoesNotMatch" in refused(
-        tmp_path / "2", "--origin", origin.endpoint, **wrong
-    )
+    silent = refused(tmp_path / "1", "--origin", "http://127.0.0.1:9", **OWN)
+    assert "--origin: the origin http://127.0.0.1:9 gave no answer" in silent
+    assert "check its address, and whether it is running" in silent
+    unknown = refused(tmp_path / "2", "--origin", origin.endpoint, **wrong)
+    assert "the origin refuses the key OK: SignatureDoesNotMatch" in unknown
+    assert "AWS_ACCESS_KEY_ID or AWS_PROFILE chooses another" in unknown
     assert not Path("larder-cache", FILE).exists()
 
 
@@ -177,6 +177,16 @@ def test_what_a_start_has_printed_is_not_taken_for_the_origin() -> None:
     [own] = started.keep({}).credentials
     with pytest.raises(ConfigError, match="AWS_ACCESS_KEY_ID: is a key of this gateway"):
         prepare(IN_IRELAND, {"AWS_ACCESS_KEY_ID": own.access_key_id}, {})
+
+
+@pytest.mark.usefixtures("origin")
+def test_a_file_in_the_place_of_the_cache_is_named_with_a_remedy() -> None:
+    """Rule: the error names the file, and the variable that chooses another folder."""
+    Path("larder-cache").touch()
+    with pytest.raises(
+        ConfigError, match=r"larder-cache.*cannot be written: File exists; LARDER_CACHE__DIR names another"
+    ):
+        prepare(IN_IRELAND, {}, {}).keep({})
 
 
 @pytest.mark.parametrize(
