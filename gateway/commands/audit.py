@@ -24,7 +24,7 @@ def _changed(entry: Mapping[str, Any]) -> str | None:
 
 def _word(document: Mapping[str, Any], name: str) -> str:
     value = document.get(name)
-    return "-" if value in (None, "") else worded(name, value)
+    return "-" if value in (None, "", []) else worded(name, value)
 
 
 _COLUMNS = (

@@ -233,11 +233,11 @@ def named(values: Mapping[str, Any]) -> str | None:
 
 
 def worded(name: str, value: object) -> str:
-    """A field's readable value; fields of bytes are recognised by name."""
+    """A field's readable value. Fields of bytes are recognised by name, rules are named by what they match."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return " ".join(map(str, value))
+        return " ".join(str(each.get("match", each)) if isinstance(each, dict) else str(each) for each in value)
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False)
     if name in _BYTES:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from typing import Any
 
 from gateway.commands import nodes, status, streams, traffic
@@ -52,8 +54,8 @@ def add(command: ArgumentParser) -> None:
     describe(
         command,
         _top,
-        "Traffic, the busiest buckets with their tenants, the most missed prefixes, the largest pools, origins, nodes, and\n"
-        "problems. On a terminal it is refreshed until Ctrl-C; elsewhere it is printed once.",
+        "Problems, traffic, the busiest buckets with their tenants, the most missed prefixes, the largest pools, origins and\n"
+        "nodes. On a terminal it is refreshed until Ctrl-C, as much as fits; elsewhere it is printed once.",
         "larder-gateway top",
         "larder-gateway top --once",
         "larder-gateway top --once --json | jq .traffic",
@@ -75,27 +77,38 @@ def _top(options: Namespace) -> int:
     return 0
 
 
+class _Screenful(StringIO):
+    """Takes what is printed for a terminal."""
+
+    def isatty(self) -> bool:
+        """It has the terminal's colours and width."""
+        return True
+
+
 def _refresh(admin: Admin, options: Namespace) -> None:
     paper = console()
     with paper.screen():
         while True:
             overview = admin.get("overview")
+            with redirect_stdout(_Screenful()) as printed:
+                _show(overview, options.rows)
+            # A line more than the terminal has would scroll the first one away.
             paper.clear()
-            _show(overview, options.rows)
+            line("\n".join(printed.getvalue().splitlines()[: paper.height - 1]))
             time.sleep(options.every)
 
 
 def _show(overview: Mapping[str, Any], rows: int) -> None:
     found = overview.get("traffic", {})
     status.headline(overview)
+    status.show_problems(overview)
+    line()
     status.show_traffic(overview)
     _part("buckets, last minute", traffic.BUCKETS, found.get("buckets", [])[:rows])
     _part("missed prefixes, last minutes", traffic.PREFIXES, found.get("misses", [])[:rows])
     _part("pools", _POOLS, pools(overview)[:rows])
     _part("origins", _ORIGINS, overview.get("origins", [])[:rows])
     _part("nodes", nodes.COLUMNS, overview.get("nodes", [])[:rows])
-    line()
-    status.show_problems(overview)
 
 
 def _part(name: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:

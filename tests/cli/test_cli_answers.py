@@ -134,6 +134,7 @@ def test_the_audit_log_says_what_is_different(admin, operator):
         {**common, "action": "tenants.change", "before": {"enabled": True, "n": "a"}, "after": {"enabled": False, "n": "a"}},
         {**common, "action": "credentials.create", "before": None, "after": {"tenant": "a", "expires": "", "allow": ["b/**"]}},
         {**common, "action": "tenants.remove", "before": {"enabled": True}, "after": None},
+        {**common, "action": "rules.replace", "before": {"items": []}, "after": {"items": [{"match": "b/**", "cache": True}]}},
     )  # fmt: skip
     lines = operator("audit", "--action", "x").out.splitlines()
     assert [line.split("  ")[-1].strip() for line in lines] == [
@@ -141,6 +142,7 @@ def test_the_audit_log_says_what_is_different(admin, operator):
         "enabled: yes -> no",
         "tenant a, allow b/**",
         "was enabled yes",
+        "items: - -> b/**",
     ]
     assert admin.asked[0].query["action"] == "x"
 

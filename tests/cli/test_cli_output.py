@@ -80,6 +80,17 @@ def test_a_narrow_terminal(variables):
         assert fact in told
 
 
+def test_a_refreshed_screen_keeps_its_first_lines(admin, variables):
+    """Rule: top shows as much as the terminal has lines, with the problems first, instead of scrolling them away."""
+    problem = {"severity": "error", "what": "The disk is down.", "remedy": "Replace it."}
+    answers = iter([(200, {**OVERVIEW, "problems": [problem]})])
+    admin.answers["GET overview"] = lambda _asked: next(answers, (503, {"code": "x", "detail": "ended"}))
+    ran = at_terminal("top", "--every", "10ms", variables={**variables, "LINES": "8", "NO_COLOR": "1"})
+    screen = ran.out.partition("zone")[2].partition(ESCAPE)[0].splitlines()
+    assert len(screen) == 7
+    assert [" ".join(line.split()) for line in screen[1:3]] == ["error: The disk is down.", "Replace it."]
+
+
 def test_names_cannot_command_a_terminal(admin, operator):
     """Rule: unprintable characters of a name are escaped: they cannot move the cursor or begin a line."""
     nodes = [{**OVERVIEW["nodes"][0], "id": "a\x1b[2J\nnode-9  READY"}]
