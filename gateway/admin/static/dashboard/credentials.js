@@ -1,7 +1,7 @@
 // Credentials: the access keys that clients sign with. A secret is shown once, in the dialog that makes it.
 
 import { address, change } from "./api.js";
-import { openAction } from "./dialog.js";
+import { openAction, openOn } from "./dialog.js";
 import { when } from "./format.js";
 import { ListView } from "./listview.js";
 
@@ -39,47 +39,35 @@ function create() {
 }
 
 function edit(key) {
-  openAction({
-    title: `Change ${key.access_key_id}`,
+  openOn(key.access_key_id, "Change", "changed", {
     fields: FIELDS.map((field) => ({ ...field, value: field.name === "tenant" && key.tenant === key.access_key_id ? "" : key[field.name] })),
-    button: "Change",
     send: (_values, _once, body) => change("PATCH", address("credentials", key.access_key_id), { body, etag: key.etag }),
-    said: () => `${key.access_key_id} is changed.`,
   });
 }
 
 function rotate(key) {
-  openAction({
-    title: `Rotate ${key.access_key_id}`,
+  openOn(key.access_key_id, "Rotate", "rotated", {
     affects: [`${key.access_key_id} gets a new secret. The old one is valid until the grace period ends, and refused after that.`],
     fields: [{ name: "grace", label: "Grace period", kind: "span", value: "1h", hint: 'Such as "1h" or "7d"; 0: the old secret ends at once.' }],
-    button: "Rotate",
     danger: true,
     send: (body, once) => change("POST", address("credentials", key.access_key_id, "rotate"), { body, etag: key.etag, once }),
-    said: () => `${key.access_key_id} is rotated.`,
     done: secretOf,
   });
 }
 
 function revoke(key) {
-  openAction({
-    title: `Revoke ${key.access_key_id}`,
+  openOn(key.access_key_id, "Revoke", "revoked", {
     affects: [`Every gateway refuses ${key.access_key_id}, of tenant ${key.tenant}, within a second. ${REVOKED}`],
-    button: "Revoke",
     danger: true,
     send: () => change("POST", address("credentials", key.access_key_id, "revoke")),
-    said: () => `${key.access_key_id} is revoked.`,
   });
 }
 
 function remove(key) {
-  openAction({
-    title: `Remove ${key.access_key_id}`,
+  openOn(key.access_key_id, "Remove", "removed", {
     affects: [`${key.access_key_id} is removed from this list. It stays revoked.`],
-    button: "Remove",
     danger: true,
     send: () => change("DELETE", address("credentials", key.access_key_id), { etag: key.etag }),
-    said: () => `${key.access_key_id} is removed.`,
   });
 }
 

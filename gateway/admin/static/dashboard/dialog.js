@@ -38,6 +38,11 @@ export function openAction(action) {
   settle(fields[0]?.input ?? byId("action-cancel"));
 }
 
+// Opens the dialog of a word for one record, and says what the record is after it: `openOn("ci", "Revoke", "revoked", ...)`.
+export function openOn(name, word, past, action) {
+  openAction({ title: `${word} ${name}`, button: word, said: () => `${name} is ${past}.`, ...action });
+}
+
 // Buttons cannot be pressed for a moment; then, or at once where that is a field, `focused` has the focus.
 function settle(focused) {
   const shown = current;

@@ -1,7 +1,7 @@
 // Training jobs, and their measured benefit from the cache.
 
 import { address, change } from "./api.js";
-import { openAction } from "./dialog.js";
+import { openOn } from "./dialog.js";
 import { count, duration, seconds } from "./format.js";
 import { overviewTable } from "./table.js";
 import { GAINS, reading } from "./words.js";
@@ -9,13 +9,10 @@ import { GAINS, reading } from "./words.js";
 const SILENT = 60; // seconds without a heartbeat after which a job is shown as silent
 
 function remove({ tenant, job }) {
-  openAction({
-    title: `Remove ${job}`,
+  openOn(job, "Remove", "removed", {
     affects: [`The fleet forgets ${job} of ${tenant}, as if it had timed out. A running job registers again with its next heartbeat.`],
-    button: "Remove",
     danger: true,
     send: () => change("DELETE", address("jobs", tenant, job)),
-    said: () => `${job} is removed.`,
   });
 }
 

@@ -1,23 +1,20 @@
 // The nodes of the fleet: state, and how full each cache is. A lost node is listed until it is dismissed.
 
 import { address, change } from "./api.js";
-import { openAction } from "./dialog.js";
+import { openAction, openOn } from "./dialog.js";
 import { bytes, count, duration, share } from "./format.js";
 import { overviewTable } from "./table.js";
 import { nodeState } from "./words.js";
 
 function drain(node) {
-  openAction({
-    title: `Drain ${node.id}`,
+  openOn(node.id, "Drain", "drained", {
     affects: [
       `${node.id} leaves the ring: the other nodes take over its objects, ${bytes(node.bytes)} now, as they are read.`,
       "It keeps serving its clients until it is stopped. Undrain it, or restart it, to bring it back.",
     ],
     fields: [{ name: "force", label: "Even if it is the last READY node", kind: "flag" }],
-    button: "Drain",
     danger: true,
     send: (body) => change("POST", address("nodes", node.id, "drain"), { body }),
-    said: () => `${node.id} is drained.`,
   });
 }
 
@@ -32,12 +29,9 @@ function undrain(node) {
 }
 
 function dismiss(node) {
-  openAction({
-    title: `Dismiss ${node.id}`,
+  openOn(node.id, "Dismiss", "dismissed", {
     affects: [`${node.id} is no longer listed as gone, unless it comes back. Its counts stay in the totals.`],
-    button: "Dismiss",
     send: () => change("DELETE", address("nodes", node.id)),
-    said: () => `${node.id} is dismissed.`,
   });
 }
 

@@ -1,7 +1,7 @@
 // Origins: the object stores behind the fleet, whether nodes reach them, and how fast they answer.
 
 import { address, change, read } from "./api.js";
-import { openAction } from "./dialog.js";
+import { openAction, openOn } from "./dialog.js";
 import { count, perSecond, seconds } from "./format.js";
 import { ListView } from "./listview.js";
 
@@ -46,8 +46,7 @@ function create() {
 }
 
 function edit(origin) {
-  openAction({
-    title: `Change ${origin.name}`,
+  openOn(origin.name, "Change", "changed", {
     affects: [`${count(origin.credentials)} credentials use it. With a new endpoint, caches drop its objects. Requests in progress are not affected.`],
     fields: [
       { name: "endpoint", label: "Endpoint", required: true, value: origin.endpoint },
@@ -55,20 +54,15 @@ function edit(origin) {
       { ...KEYS[0], value: origin.access_key_id },
       { ...KEYS[1], hint: "Empty: as it is." },
     ],
-    button: "Change",
     send: (_values, _once, body) => change("PATCH", address("origins", origin.name), { body, etag: origin.etag }),
-    said: () => `The origin ${origin.name} is changed.`,
   });
 }
 
 function remove(origin) {
-  openAction({
-    title: `Remove ${origin.name}`,
+  openOn(origin.name, "Remove", "removed", {
     affects: ["No credential may use it any more. The store itself is not changed."],
-    button: "Remove",
     danger: true,
     send: () => change("DELETE", address("origins", origin.name), { etag: origin.etag }),
-    said: () => `The origin ${origin.name} is removed.`,
   });
 }
 

@@ -1,7 +1,7 @@
 // Profiles: recorded reads of a job, in their order, replayed as a warm-up before its next run.
 
 import { address, change } from "./api.js";
-import { openAction } from "./dialog.js";
+import { openAction, openOn } from "./dialog.js";
 import { bytes, count, when } from "./format.js";
 import { ListView } from "./listview.js";
 
@@ -44,13 +44,10 @@ function stop(profile) {
 }
 
 function remove(profile) {
-  openAction({
-    title: `Delete ${profile.name}`,
+  openOn(profile.name, "Delete", "deleted", {
     affects: ["The recorded reads are deleted; objects stay in the caches."],
-    button: "Delete",
     danger: true,
     send: () => change("DELETE", address("profiles", profile.name), { etag: profile.etag }),
-    said: () => `The profile ${profile.name} is deleted.`,
   });
 }
 

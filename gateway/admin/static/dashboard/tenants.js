@@ -1,7 +1,7 @@
 // Tenants: the owners of credentials. The keys of a disabled tenant are refused.
 
 import { address, change } from "./api.js";
-import { openAction } from "./dialog.js";
+import { openAction, openOn } from "./dialog.js";
 import { count, exactSize, rate, when } from "./format.js";
 import { ListView } from "./listview.js";
 import { plural } from "./words.js";
@@ -25,16 +25,13 @@ function create() {
 }
 
 function edit(tenant) {
-  openAction({
-    title: `Change ${tenant.name}`,
+  openOn(tenant.name, "Change", "changed", {
     fields: [
       { ...DESCRIPTION, value: tenant.description },
       { ...REQUESTS, value: tenant.requests_per_second },
       { ...BYTES, value: exactSize(tenant.bytes_per_second || null) },
     ],
-    button: "Change",
     send: (_values, _once, body) => change("PATCH", address("tenants", tenant.name), { body, etag: tenant.etag }),
-    said: () => `${tenant.name} is changed.`,
   });
 }
 
@@ -53,13 +50,10 @@ function switched(tenant) {
 }
 
 function remove(tenant) {
-  openAction({
-    title: `Remove ${tenant.name}`,
+  openOn(tenant.name, "Remove", "removed", {
     affects: ["A tenant can be removed when it has no credentials. Its cached objects stay until they are evicted."],
-    button: "Remove",
     danger: true,
     send: () => change("DELETE", address("tenants", tenant.name), { etag: tenant.etag }),
-    said: () => `${tenant.name} is removed.`,
   });
 }
 

@@ -1,7 +1,7 @@
 // Tokens: who may use this page, the API and the command line, by name and role. A token is shown once, in the dialog that makes it.
 
 import { address, change } from "./api.js";
-import { openAction } from "./dialog.js";
+import { openAction, openOn } from "./dialog.js";
 import { when } from "./format.js";
 import { ListView } from "./listview.js";
 
@@ -28,23 +28,17 @@ function create() {
 }
 
 function edit(token) {
-  openAction({
-    title: `Change ${token.name}`,
+  openOn(token.name, "Change", "changed", {
     fields: FIELDS.map((field) => ({ ...field, value: token[field.name] })),
-    button: "Change",
     send: (_values, _once, body) => change("PATCH", address("tokens", token.name), { body, etag: token.etag }),
-    said: () => `The token ${token.name} is changed.`,
   });
 }
 
 function revoke(token) {
-  openAction({
-    title: `Revoke ${token.name}`,
+  openOn(token.name, "Revoke", "revoked", {
     affects: [`Every gateway refuses the token ${token.name} within a second, for good. The audit log keeps its name.`],
-    button: "Revoke",
     danger: true,
     send: () => change("DELETE", address("tokens", token.name), { etag: token.etag }),
-    said: () => `The token ${token.name} is revoked.`,
   });
 }
 
