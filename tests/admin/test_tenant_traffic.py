@@ -97,8 +97,9 @@ def test_batches_are_followed_live(world: Zone, used: Stock) -> None:
 
 
 def test_a_limit_counts_batches_too(world: Zone, used: Stock) -> None:
-    """Rule: a tenant that has reached its limit is refused a batch, with Retry-After."""
+    """Rule: a tenant that has reached its limit is refused a batch or a look-up, with Retry-After."""
     used.register(world.nodes[1])
     used.read(world.nodes[1], range(2))
-    refused = used.ask(world.nodes[1], range(2))
-    assert (refused.status, refused.headers["retry-after"]) == (503, "60")
+    for what in ("batch", "lookup"):
+        refused = used.ask(world.nodes[1], range(2), what=what)
+        assert (refused.status, refused.headers["retry-after"]) == (503, "60"), what

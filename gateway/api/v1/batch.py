@@ -173,10 +173,10 @@ class BatchEndpoint:
         self._planned = planned
         self._accounting = accounting
 
-    @staticmethod
     async def _ask(
-        principal: Principal, registration: Registration, body: bytes, query: BatchQuery, caching: CachingMode
+        self, principal: Principal, registration: Registration, body: bytes, query: BatchQuery, caching: CachingMode
     ) -> BatchAsk:
+        self._accounting.admit(principal.tenant)
         distinct = query.mode is BatchMode.SUBSTITUTE
         indices = parse_indices(body, registration.content.items, distinct=distinct)
         await check_rights(principal, registration, indices)
@@ -201,7 +201,6 @@ class BatchEndpoint:
             BrokenBody: the answer that has begun cannot be completed.
         """
         began, counted = time.perf_counter(), AnswerTally()
-        self._accounting.admit(principal.tenant)
         query = parse_query(scope["query_string"])
         plan = self._planned.of(registration, query.job)
         ask = await self._ask(principal, registration, body, query, plan.caching)
@@ -247,6 +246,7 @@ class BatchEndpoint:
 
         Raises:
             ApiError: the request is refused.
+            RateLimited: the tenant must wait.
         """
         if scope["query_string"]:
             raise _invalid("lookup takes no parameters")
