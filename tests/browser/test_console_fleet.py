@@ -52,6 +52,7 @@ def test_a_node_is_drained_and_comes_back(window: Any, running: Running) -> None
     expect(page.get_by_role("dialog")).to_contain_text(f"{node} leaves the ring")
     confirm(page, "Drain")
     expect(page.locator("#action-error")).to_contain_text("is the only READY node")
+    expect(page.locator("#action-error")).to_contain_text("larder-gateway nodes drain --force")
     field(page, "Even if it is the last READY node").check()
     confirm(page, "Drain")
     closed(page)

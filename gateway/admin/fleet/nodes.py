@@ -100,7 +100,7 @@ async def _check_others(operations: Operations, node: str) -> None:
         raise ApiError(
             "Conflict",
             f"{node!r} is the only READY node: without it every gateway reads and caches by itself. Start another one first, or "
-            'send {"force": true}.',
+            "drain it by force (larder-gateway nodes drain --force).",
         )
 
 

@@ -91,6 +91,6 @@ export class ListView {
     const further = Boolean(document.next);
     parts.more.hidden = !further || this.limit >= MOST;
     parts.rest.hidden = !further || this.limit < MOST;
-    setText(parts.rest, `These are the first ${count(items.length)}; GET ${declared.path} has all.`);
+    setText(parts.rest, `These are the first ${count(items.length)}; larder-gateway ${declared.command ?? declared.name} lists all.`);
   }
 }

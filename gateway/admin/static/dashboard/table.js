@@ -4,7 +4,7 @@
 // cell. It may be a `number`, `fixed` (its words are never broken), or `wide` (a line of its own on a phone). An action has a word, which
 // is the command line's too, `run`, and the role that it needs if that is another than the table's.
 
-import { address, may } from "./api.js";
+import { may } from "./api.js";
 import { perform } from "./dialog.js";
 import { byId, element, keep, setAttribute, setText } from "./dom.js";
 import { count } from "./format.js";
@@ -107,7 +107,7 @@ export class Table {
 // Says how many entries of a list are not shown.
 export function showMore(name, left) {
   byId(`more-${name}`).hidden = left <= 0;
-  setText(byId(`more-${name}`), `And ${count(left)} more: GET ${address(name)} lists them.`);
+  setText(byId(`more-${name}`), `And ${count(left)} more: larder-gateway ${name} lists them.`);
 }
 
 // Shows items in a table of the overview; beyond the first hundred of a list, only how many there are.

@@ -134,6 +134,7 @@ export const warmups = new ListView({
   about: "Warm-ups load a prefix, a dataset or a profile before it is needed. A purge drops what the caches have below a prefix.",
   empty: "No warm-up was started yet.",
   path: address("warmups"),
+  command: "warm --list",
   key: (warmup) => warmup.id,
   columns: [
     { label: "Warm-up", show: what, under: (warmup) => `as ${warmup.access_key_id}, ${when(warmup.created_at)}` },
