@@ -90,9 +90,14 @@ class EmbeddedRedis:
         """Start the server; return once it answers.
 
         Raises:
-            ConfigError: there is no redis-server, or it does not start.
+            ConfigError: there is no redis-server, or it does not start; or another gateway's answers in this directory.
         """
         self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if await self._answers():
+            raise ConfigError(
+                f"cache.dir: another gateway is running with {self._run_dir.parent}; stop it, or name another folder "
+                "(LARDER_CACHE__DIR)"
+            )
         await self._launch()
         self._tasks.start(repeat("embedded redis-server", self._watch))
 

@@ -83,6 +83,16 @@ async def test_stop_leaves_neither_process_nor_socket(run_dir: Path) -> None:
     assert not Path(server.url.removeprefix("unix://")).exists()
 
 
+async def test_a_second_gateway_of_one_directory_is_refused(redis_server: EmbeddedRedis, run_dir: Path) -> None:
+    """Rule: the error names the directory and a remedy, and the first gateway keeps its Redis."""
+    pid = redis_server.pid
+    with pytest.raises(ConfigError, match=r"another gateway is running with .*LARDER_CACHE__DIR"):
+        await EmbeddedRedis(run_dir).start()
+    async with Redis.from_url(redis_server.url) as redis:
+        assert await redis.ping()
+    assert redis_server.pid == pid
+
+
 async def test_a_server_that_dies_is_started_again_at_the_same_address(redis_server: EmbeddedRedis) -> None:
     """Workers keep the address they were given."""
     before, url = redis_server.pid, redis_server.url
