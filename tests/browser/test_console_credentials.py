@@ -137,7 +137,8 @@ def test_a_key_that_changed_meanwhile_is_not_overwritten(window: Any, running: R
 
 
 def test_a_revoked_key_is_refused(window: Any, running: Running) -> None:
-    """Rule: the dialog names the consequence; cancelling changes nothing; confirming ends the key, audited."""
+    """Rule: the dialog names the consequence; cancelling changes nothing; confirming ends the key, audited. When its row is gone,
+    the focus is at the beginning of the figures, and not on another key."""
     secret = admin(running, "POST", "credentials", {"access_key_id": "ended-here"}).json["secret_access_key"]
     page = console(window, "credentials").page
     press(page, "Revoke ended-here")
@@ -155,6 +156,7 @@ def test_a_revoked_key_is_refused(window: Any, running: Running) -> None:
     press(page, "Remove ended-here")
     confirm(page, "Remove")
     expect(row(page, "ended-here")).to_have_count(0)
+    expect(page.locator("#main")).to_be_focused()
 
 
 def test_a_viewer_is_offered_nothing(window: Any, running: Running) -> None:

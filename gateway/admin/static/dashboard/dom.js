@@ -42,8 +42,8 @@ export function setAttribute(node, name, value) {
   if (node.getAttribute(name) !== String(value)) node.setAttribute(name, String(value));
 }
 
-// One node per item, by key, in the items' order; if keys repeat, the first item is shown. The focus of a node that goes moves to a button
-// beside it, rather than to the top of the page.
+// One node per item, by key, in the items' order; if keys repeat, the first item is shown. The focus of a button that goes moves to the one
+// beside it, which is of the same record; that of a row to the beginning of the figures, as another row is another record.
 export function keep(parent, items, keyOf, create, update) {
   const known = new Map([...parent.children].map((node) => [node.dataset.key, node]));
   const shown = new Set();
@@ -63,8 +63,9 @@ export function keep(parent, items, keyOf, create, update) {
     update(node, item);
   }
   for (const gone of known.values()) {
-    const beside = gone.contains(document.activeElement) ? (gone.nextElementSibling ?? gone.previousElementSibling) : null;
+    const held = gone.contains(document.activeElement);
+    const beside = gone.nextElementSibling ?? gone.previousElementSibling;
     gone.remove();
-    if (beside !== null) (beside.matches("button") ? beside : (beside.querySelector("button") ?? byId("main"))).focus();
+    if (held) (beside?.matches("button") ? beside : byId("main")).focus({ preventScroll: true });
   }
 }
