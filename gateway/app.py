@@ -180,6 +180,7 @@ class Larder:
     async def start(self) -> None:
         """Open the services in the order of their dependencies; the stack closes them in reverse."""
         settings, stack = self._settings, self._stack
+        stack.callback(metrics.publish)
         store = await Store.open(settings.cache, now=time.time)
         stack.push_async_callback(store.close)
         read_cold_by(store.read_cold)
@@ -392,6 +393,7 @@ class Larder:
         show_memory()
         accounting.publish()
         keeper.publish()
+        metrics.publish()
 
     def _loop(self, work: Coroutine[Any, Any, None]) -> None:
         keep_running(work, self._stack)

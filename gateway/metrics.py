@@ -397,11 +397,26 @@ def _begin_at_zero() -> None:
 _begin_at_zero()
 
 
+_published: set[Any] = set()
+"""Values that other workers read from this worker's files, and that only the event loop changes."""
+
+
+def publish() -> None:
+    """Write the counts of the event loop to this worker's files, where other workers read them."""
+    for value in _published:
+        value._file.write_value(value._key, value._value, 0.0)
+
+
+def counted_in_loop(*values: Any) -> None:
+    """Have ``publish`` write values of prometheus_client that the event loop changes without its help."""
+    _published.update([value for value in values if value._multiprocess])
+
+
 class LoopSum:
     """A counter or gauge that only the event loop changes.
 
-    It adds to the value itself: without the lock that prometheus_client takes and, with several workers, without a system call
-    for the process's id. Create it in the process that counts.
+    It adds to the value itself: without the lock that prometheus_client takes and, with several workers, without a write to a
+    file, which ``publish`` does for many counts at once. Create it in the process that counts.
     """
 
     __slots__ = ("_value",)
@@ -409,13 +424,11 @@ class LoopSum:
     def __init__(self, metric: Counter | Gauge) -> None:
         metric.inc(0)  # after a fork prometheus_client begins another file
         self._value: Any = metric._value
+        counted_in_loop(self._value)
 
     def inc(self, amount: float = 1) -> None:
         """Add ``amount``, which for a gauge may be negative."""
-        value = self._value
-        value._value += amount
-        if value._multiprocess:
-            value._file.write_value(value._key, value._value, 0.0)
+        self._value._value += amount
 
 
 class LoopHistogram:
@@ -428,12 +441,9 @@ class LoopHistogram:
         self._sum: Any = histogram._sum
         self._bounds: Sequence[float] = histogram._upper_bounds
         self._buckets: Sequence[Any] = histogram._buckets
+        counted_in_loop(self._sum, *self._buckets)
 
     def observe(self, amount: float) -> None:
         """Count one observation."""
-        total, bucket = self._sum, self._buckets[bisect_left(self._bounds, amount)]
-        total._value += amount
-        bucket._value += 1
-        if total._multiprocess:
-            total._file.write_value(total._key, total._value, 0.0)
-            bucket._file.write_value(bucket._key, bucket._value, 0.0)
+        self._sum._value += amount
+        self._buckets[bisect_left(self._bounds, amount)]._value += 1

@@ -16,7 +16,7 @@ SECONDS = (0.0, 0.001, 0.0010001, 0.2, 1.0, 50.0)
 _IN_A_FORK = f"""
 import os
 from prometheus_client import Counter, Histogram
-from gateway.metrics import LoopHistogram, LoopSum
+from gateway.metrics import LoopHistogram, LoopSum, publish
 events = Counter("test_events", "Events.")
 seconds = Histogram("test_seconds", "Seconds.")
 events.inc(5)
@@ -26,6 +26,7 @@ if child == 0:
     each = LoopHistogram(seconds)
     for amount in {SECONDS}:
         each.observe(amount)
+    publish()
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 """

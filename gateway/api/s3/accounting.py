@@ -58,11 +58,10 @@ class Trace:
 class _Series:
     """The metrics of one kind of answer.
 
-    Only the event loop counts answers. So it adds to the values themselves (``Accounting.note``): without the lock that
-    prometheus_client takes for each and, with several workers, without asking for the process id four times, by system calls.
+    Only the event loop counts answers. So it adds to the values themselves (``Accounting.note``), as ``metrics.LoopSum`` does.
     """
 
-    __slots__ = ("bounds", "buckets", "requests", "seconds", "sent", "shared")
+    __slots__ = ("bounds", "buckets", "requests", "seconds", "sent")
 
     def __init__(self, requests: Counter, seconds: Histogram, sent: Counter) -> None:
         self.requests: Any = requests._value
@@ -70,7 +69,7 @@ class _Series:
         self.seconds: Any = seconds._sum
         self.bounds: Sequence[float] = seconds._upper_bounds
         self.buckets: Sequence[Any] = seconds._buckets
-        self.shared: bool = self.requests._multiprocess
+        metrics.counted_in_loop(self.requests, self.sent, self.seconds, *self.buckets)
 
 
 @cache  # as many as there are series
@@ -110,14 +109,10 @@ class Accounting:
         method, length, outcome = trace.request.method, answer.length, answer.outcome
         sent = length if method == "GET" else 0
         series = _series(method if method in METHODS else "OTHER", answer.status // 100, outcome, answer.reason)
-        bucket_of = series.buckets[bisect_left(series.bounds, seconds)]
         series.requests._value += 1
         series.seconds._value += seconds
         series.sent._value += sent
-        bucket_of._value += 1
-        if series.shared:
-            for each in (series.requests, series.seconds, series.sent, bucket_of):
-                each._file.write_value(each._key, each._value, 0.0)
+        series.buckets[bisect_left(series.bounds, seconds)]._value += 1
         if tracing.telemetry is not None and (trace_of := tracing.sampled_trace_id()) is not None:
             exposition.note(outcome.value, seconds, trace_of)
         if trace.auth is not None:
