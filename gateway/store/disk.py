@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from gateway.policies.breaker import Breaker, BreakerState, Event, Failed, FailureKind, Ok, Probed, Step, Wrote
 from gateway.store.directory import CacheDirectory
@@ -35,6 +35,20 @@ _CHORE_THREADS = 2
 log = logging.getLogger("larder.store")
 
 
+class Runs(Protocol):
+    """Runs an operation on the index."""
+
+    def __call__(self, operation: Operation[T], /) -> asyncio.Future[T]:
+        """Raises DiskFault, at once or by the future: it was not done."""
+
+
+class RunsEach(Protocol):
+    """Runs an operation on the index for an argument."""
+
+    def __call__(self, operation: SharedOperation[A, T], argument: A, /) -> asyncio.Future[T]:
+        """Raises DiskFault, at once or by the future: it was not done."""
+
+
 class Disk:
     """Directory, generations, index and breaker of one worker. Create it inside the event loop."""
 
@@ -50,7 +64,17 @@ class Disk:
         self.audit_due = False
         """Whether the keeper must compare everything: after the index was recreated, older blobs have no rows."""
         self._watch = HangWatch(self.failed)
-        self._database = Database(directory.index, directory.require, self._watch, self._hear)
+        self._database = Database(directory.index, directory.require, self._watch, self)
+        self.write: Runs = self._database.write
+        """Runs an operation in a transaction; done when that has ended."""
+        self.write_each: RunsEach = self._database.write
+        """``write`` with one argument, together with those that wait for the same operation."""
+        self.read: Runs = self._database.read
+        """Runs an operation that only reads."""
+        self.look: Runs = self._database.look
+        """``read`` for a few rows, which does not wait for longer reads."""
+        self.look_each: RunsEach = self._database.look
+        """``look`` with one argument, together with those that wait for the same operation."""
         self._files = Threads(FILE_THREADS, "larder-file", self._watch, self.failed, directory.require)
         self._reading = Threads(FILE_THREADS, "larder-read", self._watch)
         self._verifying = Threads(_VERIFY_THREADS, "larder-verify", self._watch)
@@ -138,54 +162,6 @@ class Disk:
         if not self.in_use and not self.usable():
             raise DiskFault(self.breaker.cause or FailureKind.IO, "the cache disk is not in use")
 
-    def write(self, operation: Operation[T]) -> asyncio.Future[T]:
-        """Run an operation in a transaction; done when that has ended.
-
-        Raises:
-            DiskFault: it was not done.
-        """
-        self.require()
-        return self._database.write(operation)
-
-    def write_each(self, operation: SharedOperation[A, T], argument: A) -> asyncio.Future[T]:
-        """``write`` with one argument, together with those that wait for the same operation.
-
-        Raises:
-            DiskFault: it was not done.
-        """
-        if not self.in_use:
-            self.require()
-        return self._database.write(operation, argument)
-
-    def read(self, operation: Operation[T]) -> asyncio.Future[T]:
-        """Run an operation that only reads.
-
-        Raises:
-            DiskFault: the index cannot answer.
-        """
-        self.require()
-        return self._database.read(operation)
-
-    def look(self, operation: Operation[T]) -> asyncio.Future[T]:
-        """``read`` for a few rows, which does not wait for longer reads.
-
-        Raises:
-            DiskFault: the index cannot answer.
-        """
-        if not self.in_use:
-            self.require()
-        return self._database.look(operation)
-
-    def look_each(self, operation: SharedOperation[A, T], argument: A) -> asyncio.Future[T]:
-        """``look`` with one argument, together with those that wait for the same operation.
-
-        Raises:
-            DiskFault: the index cannot answer.
-        """
-        if not self.in_use:
-            self.require()
-        return self._database.look(operation, argument)
-
     def post(self, operation: Operation[object], undone: Callable[[], object] = lambda: None) -> None:
         """``write`` without waiting; ignored while the disk is not in use.
 
@@ -254,8 +230,8 @@ class Disk:
             self.failed(fault)
             raise fault from error
 
-    def _hear(self, fault: DiskFault | None) -> None:
-        """The index failed an operation, or did some."""
+    def hear(self, fault: DiskFault | None) -> None:
+        """See ``IndexHost``."""
         if fault is not None:
             self.failed(fault)
         elif self.breaker.state is not BreakerState.NORMAL:

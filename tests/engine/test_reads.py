@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -41,8 +41,8 @@ async def test_a_question_that_never_began_is_waited_for_by_nobody(
     """Rule: readers whose question to the origin is cancelled before its first step do not wait for an answer."""
     start = bench.engine.blocks.tasks.start
 
-    def cancelled(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = start(work)
+    def cancelled(work: Coroutine[Any, Any, Any], ended: Callable[[asyncio.Task[Any]], object]) -> asyncio.Task[Any]:
+        task = start(work, ended)
         task.cancel()
         return task
 

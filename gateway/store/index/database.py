@@ -29,7 +29,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
@@ -50,8 +50,6 @@ GATHER = 0.01
 """Seconds for which operations with an argument wait for others."""
 PATIENCE = 2.0
 """Seconds that a statement waits for another process's lock on the index."""
-Hear = Callable[[DiskFault | None], None]
-"""Hears in the event loop how the index behaved: the fault of an operation, or that operations were done."""
 Check = Callable[[], None]
 """Raises ``DiskFault`` if the index is not the one that was opened; called in the threads."""
 
@@ -68,6 +66,18 @@ class _QueuedOperation:
 
 
 Outcome = tuple["_QueuedOperation", Any, BaseException | None]
+
+
+class IndexHost(Protocol):
+    """The disk that the index is on; its methods are called in the event loop."""
+
+    in_use: bool
+
+    def require(self) -> None:
+        """Raise ``DiskFault`` unless the disk may be used."""
+
+    def hear(self, fault: DiskFault | None) -> None:
+        """The index failed an operation, or did some."""
 
 
 class _Session:
@@ -114,10 +124,17 @@ class _Lane:
     """A thread that runs operations in groups, and reports each group with one wake-up of the event loop."""
 
     def __init__(
-        self, session: _Session, name: str, watch: HangWatch, hear: Hear, *, writes: bool = False, long: bool = False
+        self,
+        session: _Session,
+        name: str,
+        watch: HangWatch,
+        host: IndexHost,
+        *,
+        writes: bool = False,
+        long: bool = False,
     ) -> None:
         self._session = session
-        self._hear = hear
+        self._host = host
         self._do = self._write if writes else self._read
         self._gathers = writes
         self._patience = LONG if long else HUNG_AFTER
@@ -132,6 +149,8 @@ class _Lane:
         self._thread.start()
 
     def submit(self, operation: Callable[..., Any], argument: object = _NONE) -> asyncio.Future[Any]:
+        if not self._host.in_use:
+            self._host.require()
         future: asyncio.Future[Any] = self._loop.create_future()
         self._watch.waits.add(future)
         if not self._watch.looks:
@@ -235,13 +254,13 @@ class _Lane:
     def _deliver(self, outcomes: list[Outcome]) -> None:
         """Tell how the index behaved, once where it did as it should, and then the waiters."""
         if outcomes[-1][2] is None:
-            self._hear(None)
+            self._host.hear(None)
         for job, result, error in outcomes:
             if isinstance(error, UnicodeEncodeError):
                 # A key that is no text cannot be in the index; that says nothing about the disk.
                 error = DiskFault(FailureKind.IO, str(error))
             elif isinstance(error, DiskFault):
-                self._hear(error)
+                self._host.hear(error)
             future = job.future
             self._watch.waits.discard(future)
             if future.done():
@@ -267,10 +286,10 @@ class _Lane:
 class Database:
     """The index as the event loop uses it."""
 
-    def __init__(self, path: Path, check: Check, watch: HangWatch, hear: Hear) -> None:
-        self._writer = _Lane(_Session(path, check), "larder-index-writer", watch, hear, writes=True)
-        self._reader = _Lane(_Session(path, check), "larder-index-reader", watch, hear, long=True)
-        self._looker = _Lane(_Session(path, check), "larder-index-looker", watch, hear)
+    def __init__(self, path: Path, check: Check, watch: HangWatch, host: IndexHost) -> None:
+        self._writer = _Lane(_Session(path, check), "larder-index-writer", watch, host, writes=True)
+        self._reader = _Lane(_Session(path, check), "larder-index-reader", watch, host, long=True)
+        self._looker = _Lane(_Session(path, check), "larder-index-looker", watch, host)
         self.write = self._writer.submit
         """Runs an operation in a transaction; one with an argument, together with those that wait for the same operation."""
         self.read = self._reader.submit
