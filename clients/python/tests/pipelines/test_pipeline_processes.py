@@ -248,7 +248,7 @@ def refuse(indices):
 PROGRAM = """
     import os, sys
     sys.path.insert(0, {here!r})
-    from pipeline_steps import holding_the_lock, pipeline_of, with_process
+    from pipeline_steps import Adding, holding_the_lock, pipeline_of, with_process
 
     def main():
         pipeline = pipeline_of(10**6, workers=2).map(with_process)
@@ -365,7 +365,8 @@ def test_ctrl_c_while_a_worker_is_started_leaves_it_known(monkeypatch):
     host.close()
 
 
-def test_a_script_without_a_guard_is_told_so(program):
-    """Spawned workers import the script again; the error says what is missing."""
-    _, errors = program(main="main()").communicate(timeout=60)
+@pytest.mark.parametrize("main", ["main()", "list(pipeline_of(2, workers=1).map(Adding(1 << 10**7)))"])
+def test_a_script_without_a_guard_is_told_so(program, main):
+    """Spawned workers import the script again; the error says what is missing, also if functions have a megabyte."""
+    _, errors = program(main).communicate(timeout=60)
     assert 'A script must start its work below `if __name__ == "__main__":`' in errors

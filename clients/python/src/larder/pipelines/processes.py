@@ -20,8 +20,9 @@ from multiprocessing.process import BaseProcess
 from typing import ClassVar
 
 from larder.errors import PipelineError
-from larder.pipelines.channel import Channel, mapped
+from larder.pipelines.channel import Channel, SharedPart, mapped
 from larder.pipelines.crew import HEARTBEAT
+from larder.pipelines.elements import Encoded, decode
 from larder.pipelines.interrupts import interrupts_blocked, interrupts_deferred
 from larder.pipelines.splits import Split
 from larder.pipelines.worker import SentPart, SplitWorker
@@ -50,26 +51,31 @@ class ProcessHost:
                 "a worker of a DataLoader cannot start input workers; give the DataLoader num_workers=0, "
                 "or the pipeline workers=0"
             )
-        self._payload = payload
+        # Not an argument of the process: Python would wait forever for one that ends before it has read a large argument.
+        self._task = SharedPart()
+        self._task.append(Encoded(payload))
         self._heartbeat = heartbeat
         self._processes: dict[int, BaseProcess] = {}
         self._channels: dict[int, Channel] = {}
         self._events: list[tuple[int, Event]] = []
         self._selector = selectors.DefaultSelector()
-        self._finish = weakref.finalize(self, _end, os.getpid(), self._processes, self._channels, self._selector)
+        self._finish = weakref.finalize(
+            self, _end, os.getpid(), self._processes, self._channels, self._selector, self._task
+        )
 
     def start(self, worker: int) -> None:
         """See `WorkerHost`."""
         with interrupts_deferred():
             ours, theirs = socket.socketpair()
             process = multiprocessing.get_context("spawn").Process(
-                target=main, args=(theirs, self._payload, self._heartbeat), name=f"larder-input-{worker}", daemon=True
+                target=main, args=(theirs, self._heartbeat), name=f"larder-input-{worker}", daemon=True
             )
             with theirs, interrupts_blocked():
                 process.start()
             self._processes[worker] = process
             self._channels[worker] = Channel(ours)
             self._selector.register(ours, selectors.EVENT_READ, worker)
+            self._send(worker, self._task.size, self._task)
 
     def assign(self, worker: int, split: Split) -> None:
         """See `WorkerHost`."""
@@ -98,10 +104,10 @@ class ProcessHost:
         """See `WorkerHost`."""
         self._finish()
 
-    def _send(self, worker: int, message: Split | None) -> None:
+    def _send(self, worker: int, message: Split | int | None, memory: SharedPart | None = None) -> None:
         # A worker that is gone says so by the end of its stream. It could read nothing after half of a message.
         with suppress(OSError), interrupts_deferred():
-            self._channels[worker].send(message)
+            self._channels[worker].send(message, memory)
 
     def _next_event(self, worker: int) -> Event:
         try:
@@ -131,23 +137,24 @@ class ProcessHost:
         return Ended(f"exit status {code}")
 
 
-def main(sock: socket.socket, payload: bytes, heartbeat: float) -> None:
+def main(sock: socket.socket, heartbeat: float) -> None:
     """The main function of a worker process: compute splits until told to end.
 
     Args:
-        sock: connected to the trainer.
-        payload: the pickled `larder.pipelines.workers.WorkerTask`.
+        sock: connected to the trainer, which first sends the pickled `larder.pipelines.workers.WorkerTask`.
         heartbeat: seconds between two heartbeats.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
     _end_with_trainer()
     channel = Channel(sock)
     worker = SplitWorker(channel, heartbeat)
-    threading.Thread(target=_receive, args=(channel, worker), daemon=True).start()
     try:
-        worker.prepare(payload)
+        size, descriptor = channel.receive()
+        assert descriptor is not None
+        threading.Thread(target=_receive, args=(channel, worker), daemon=True).start()
+        worker.prepare(decode(mapped(descriptor, size)))
         worker.work()
-    except OSError:
+    except (EOFError, OSError):
         os._exit(1)  # the trainer is gone
     channel.close()
 
@@ -187,10 +194,12 @@ def _end(
     processes: dict[int, BaseProcess],
     channels: dict[int, Channel],
     selector: selectors.BaseSelector,
+    task: SharedPart,
 ) -> None:
     if os.getpid() != owner:
         return  # a forked copy; the workers are not its own
     selector.close()
+    task.close()
     for channel in channels.values():
         channel.close()
     for process in processes.values():
