@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -13,6 +13,7 @@ from gateway.fleet.jobs import JobRecord
 from gateway.fleet.scaling import WorkersChange
 from gateway.policies.space.autocache import COMPUTE, CacheReason, Projection
 from gateway.policies.space.cache_mode import NEVER, PIN, CacheDecision, PipelineProfile, pinned_mark
+from gateway.policies.space.plan import Plan
 
 _AT = "2026-03-01T09:30:00Z"
 Workers = Mapping[int, Sequence[WorkersChange]]
@@ -77,18 +78,30 @@ class PipelineDocument(BaseModel):
     scaling: list[WorkersDocument] = Field(description="workers over time, newest first")
 
 
-def pipeline_document(
-    record: JobRecord, known: KnownPipeline, workers: Workers, targets: Mapping[str, int], override: str = ""
-) -> PipelineDocument:
-    """The pipeline of a job.
+def pipeline_documents(
+    records: Iterable[JobRecord],
+    known: Mapping[str, KnownPipeline],
+    workers: Mapping[str, Workers],
+    plan: Plan,
+    overrides: Mapping[str, str],
+) -> list[PipelineDocument]:
+    """The pipelines of these jobs; jobs without one are left out.
 
     Args:
-        record: the job.
-        known: decision, profiles and past decisions.
-        workers: changes by rank, newest first.
-        targets: of the plan's pools, by name.
-        override: an operator's.
+        records: the jobs.
+        known: decision, profiles and past decisions, by job.
+        workers: changes by rank, newest first, by job.
+        plan: in force.
+        overrides: of operators, by job.
     """
+    return [
+        _document(record, known[record.key], workers.get(record.key, {}), plan, overrides.get(record.key, ""))
+        for record in records
+        if record.key in known
+    ]
+
+
+def _document(record: JobRecord, known: KnownPipeline, workers: Workers, plan: Plan, override: str) -> PipelineDocument:
     decision = known.decision or CacheDecision()
     pool = decision.pools.get(decision.stage)
     now = [changes[0].workers for changes in workers.values() if changes]
@@ -103,7 +116,7 @@ def pipeline_document(
         pinned=pinned_mark(override),
         workers=sum(now) if now else None,
         pool=pool,
-        target=None if pool is None else targets.get(pool),
+        target=None if pool is None or pool not in plan.pools else plan.pools[pool].target,
         stages=_stages(known),
         decisions=[
             DecisionDocument(

@@ -12,7 +12,7 @@ from gateway.admin.fleet.reading import FleetReader, FleetReading
 from gateway.admin.http.documents import RequestModel, ResponseModel
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Ops, Page, Parts, Reader, paged
-from gateway.edge.pipelines import PipelineDocument, pipeline_document
+from gateway.edge.pipelines import PipelineDocument, pipeline_documents
 from gateway.fleet.caching import override_name
 from gateway.model.datasets import ApiError
 from gateway.policies.space.cache_mode import PIN, pinned_mark
@@ -48,18 +48,8 @@ class PipelineOverrideDocument(ResponseModel):
 
 def pipelines_of(reading: FleetReading) -> list[PipelineDocument]:
     """The pipelines of the zone, by tenant and job."""
-    targets = {name: order.target for name, order in reading.plan.pools.items()}
-    return [
-        pipeline_document(
-            job.record,
-            reading.pipelines[job.record.key],
-            reading.scaling.get(job.record.key, {}),
-            targets,
-            reading.pipeline_overrides.get(job.record.key, ""),
-        )
-        for job in reading.jobs
-        if job.record.key in reading.pipelines
-    ]
+    records = (job.record for job in reading.jobs)
+    return pipeline_documents(records, reading.pipelines, reading.scaling, reading.plan, reading.pipeline_overrides)
 
 
 @router.get("/pipelines", summary="List pipelines")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.api.v1.job_documents import Heartbeat, PipelineDirective, ProfileReport, StageMetrics
-from gateway.edge.pipelines import PipelineDocument, pipeline_document
+from gateway.edge.pipelines import PipelineDocument, pipeline_documents
 from gateway.engine.space.planned import Planned
 from gateway.fleet.caching import PipelineDecisions
 from gateway.fleet.jobs import JobRecord
@@ -81,13 +81,7 @@ class PipelineAdvice:
         """
         names = [record.key for record in records]
         known, workers = await self.caching.of(names), await self.scaling.of(names)
-        targets = {name: order.target for name, order in self.planned.plan.pools.items()}
-        overrides = await self.caching.overrides()
-        return [
-            pipeline_document(record, known[name], workers.get(name, {}), targets, overrides.get(name, ""))
-            for name, record in zip(names, records, strict=True)
-            if name in known
-        ]
+        return pipeline_documents(records, known, workers, self.planned.plan, await self.caching.overrides())
 
     async def forget(self, job: str) -> None:
         """Forget the pipeline of a job."""

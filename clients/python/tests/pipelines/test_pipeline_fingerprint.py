@@ -128,7 +128,9 @@ def test_packages_elsewhere_go_by_their_version(tmp_path, monkeypatch):
     """Rule: a package of the user's or the system's site goes by name and version, like one of the environment."""
     site, found = tmp_path / "site-packages", []
     (site / "elsewhere-1.dist-info").mkdir(parents=True)
-    (site / "elsewhere.py").write_text("import threading\nLOCK = threading.Lock()\ndef used(x):\n    with LOCK: return x\n")
+    (site / "elsewhere.py").write_text(
+        "import threading\nLOCK = threading.Lock()\ndef used(x):\n    with LOCK: return x\n"
+    )
     monkeypatch.syspath_prepend(str(site))
     for version in (1, 1, 2):
         (site / "elsewhere-1.dist-info" / "METADATA").write_text(f"Name: elsewhere\nVersion: {version}\n")

@@ -12,7 +12,7 @@ from larder.errors import LarderError, UnexpectedAnswer
 
 _HEADING = ("JOB", "DATASET", "MODE", "MARK", "WHY", "WORKERS")
 _STAGES = ("STAGE", "", "PER ELEMENT", "BYTES", "ELEMENTS")
-_DECISIONS = ("AT", "EPOCH", "MARK", "WHY", "PROJECTED SECONDS PER EPOCH")
+_DECISIONS = ("AT", "EPOCH", "MARK", "WHY", "PROJECTED PER EPOCH")
 _WORKERS = ("AT", "RANK", "WORKERS", "MODE")
 
 
@@ -79,8 +79,11 @@ def _stage(one: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _decision(one: dict[str, Any]) -> tuple[object, ...]:
-    projected = ", ".join(
-        f"{'compute' if each.get('cache') is None else _mark(each)} {each.get('seconds', 0.0):.1f}"
-        for each in one.get("projections", ())
-    )
+    projected = ", ".join(map(_projected, one.get("projections", ())))
     return one.get("at", ""), one.get("epoch", ""), _mark(one), one.get("reason", ""), projected or "-"
+
+
+def _projected(one: dict[str, Any]) -> str:
+    mode = "compute" if one.get("cache") is None else _mark(one)
+    share = one.get("share", 1.0)
+    return f"{mode} {one.get('seconds', 0.0):.1f} s" + (f" ({share:.1%} fits)" if share < 1 else "")

@@ -225,8 +225,7 @@ class ProfileMeter:
             "cache": self._cache,
             "end": _metrics(end, points[end]),
             "marks": [
-                {**_metrics(stage, points[stage]), "fingerprint": digest}
-                for stage, digest in self.stages.marks.items()
+                {**_metrics(stage, points[stage]), "fingerprint": digest} for stage, digest in self.stages.marks.items()
             ],
         }
 
