@@ -24,7 +24,7 @@ from gateway.sim.figures import pyplot
 from larder.pipelines import Pipeline
 from larder.source import Access
 
-SWEPT = 640
+SWEPT = 480
 """Elements of an epoch. What an automatic epoch does once, ask the fleet for its order, takes some milliseconds."""
 POINTS = (0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 """Seconds of both stages, for an element."""
@@ -36,12 +36,12 @@ FIXED: Mapping[str, str | int] = {"compute": "compute", "source": 2, "full": 4}
 """Modes that a user sets: the number of the mark whose results are stored."""
 AUTOMATIC = "automatic"
 WORKERS, BATCH = 2, 2
-ROUNDS, TIMED = 5, 8.0
+ROUNDS, TIMED = 5, 5.0
 """Epochs of each side that are timed, and their seconds together, at least."""
-FEW, DEAR = 2, 2.0
-"""Epochs that are timed of a fixed mode that takes so many times as long as the cheapest one."""
-SETTLED = 8.0
-"""Seconds for which a decision has to stand: an epoch that stores, and three heartbeats with what reading takes."""
+DEAR = 2.0
+"""A fixed mode whose first epoch takes so many times as long as that of the cheapest one is not timed again."""
+SETTLED = 4.0
+"""Seconds for which a decision has to stand after the epoch that stores: three heartbeats with what reading takes."""
 PATIENCE = 60.0
 """Seconds after which a job that has not been decided on, or has not settled, is given up."""
 NEAR = 0.05
@@ -139,9 +139,8 @@ def _in_turns(sides: Mapping[str, Side]) -> None:
     while min(len(side.seconds) for side in taking) < ROUNDS or min(sum(side.seconds) for side in taking) < TIMED:
         for side in taking:
             side.seconds.append(_epoch(side.pipeline))
-        if len(sides[AUTOMATIC].seconds) == FEW:
-            bound = DEAR * min(min(sides[name].seconds) for name in FIXED)
-            taking = [side for name, side in sides.items() if name == AUTOMATIC or min(side.seconds) <= bound]
+        bound = DEAR * min(sides[name].seconds[0] for name in FIXED)
+        taking = [side for name, side in sides.items() if name == AUTOMATIC or side.seconds[0] <= bound]
 
 
 def _swept(running: Fleet, seconds: float, name: str, **options: Any) -> Pipeline:
@@ -167,13 +166,13 @@ def _epoch(pipeline: Pipeline) -> float:
 
 def _until_decided(pipeline: Pipeline, job: larder.Job) -> None:
     """Train until a decision has stood for some time: it is made again if reads take longer than was thought."""
-    began = changed = time.monotonic()
-    while time.monotonic() - changed < SETTLED:
-        before = job.pipeline_directive.cache
+    began = time.monotonic()
+    stored: float | None = None
+    while stored is None or time.monotonic() - stored < SETTLED:
+        before = job.pipeline_directive
         _epoch(pipeline)
-        decided = job.pipeline_directive.reason not in ("", "profiling")
-        if not decided or job.pipeline_directive.cache != before:
-            changed = time.monotonic()
+        stands = before.reason not in ("", "profiling") and job.pipeline_directive.cache == before.cache
+        stored = (stored or time.monotonic()) if stands else None
         if time.monotonic() - began > PATIENCE:
             raise RuntimeError(f"nothing was decided that stands: {job.pipeline_directive}")
 
@@ -269,9 +268,9 @@ def _sweep_text(points: Mapping[float, Mapping[str, Side]]) -> str:
         f"(*source*), and {EXPANDED // 1024} KiB in the rest, where the second one is (*full*); a last stage "
         f"leaves {CROPPED // 1024} KiB of it. {WORKERS} workers; epochs of {SWEPT} elements. All sides take turns for "
         f"{TIMED:g} seconds each and {ROUNDS} epochs at least; a fixed mode that takes more than {DEAR:g} times as long as the "
-        f"cheapest one takes {FEW} turns. Times are medians; the ratio is the median over the turns. The automatic side is a job "
-        "of its own: its results have other fingerprints, it reports to the fleet while it is timed, and it is timed when the "
-        f"decision has stood for {SETTLED:g} seconds.\n\n{table(columns, rows)}\n\n{verdict}"
+        "cheapest one takes one turn. Times are medians; the ratio is the median over the turns. The automatic side is a job of "
+        "its own: its results have other fingerprints, it reports to the fleet while it is timed, and it is timed when the decision "
+        f"has stood for {SETTLED:g} seconds after the epoch that stores.\n\n{table(columns, rows)}\n\n{verdict}"
     )
 
 
