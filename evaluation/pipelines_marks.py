@@ -269,8 +269,8 @@ def _sweep_text(points: Mapping[float, Mapping[str, Side]]) -> str:
         f"leaves {CROPPED // 1024} KiB of it. {WORKERS} workers; epochs of {SWEPT} elements. All sides take turns for "
         f"{TIMED:g} seconds each and {ROUNDS} epochs at least; a fixed mode that takes more than {DEAR:g} times as long as the "
         "cheapest one takes one turn. Times are medians; the ratio is the median over the turns. The automatic side is a job of "
-        "its own: its results have other fingerprints, it reports to the fleet while it is timed, and it is timed when the decision "
-        f"has stood for {SETTLED:g} seconds after the epoch that stores.\n\n{table(columns, rows)}\n\n{verdict}"
+        "its own: its results have other fingerprints, it reports to the fleet while it is timed, and it is timed when the "
+        f"decision has stood for {SETTLED:g} seconds after the epoch that stores.\n\n{table(columns, rows)}\n\n{verdict}"
     )
 
 
