@@ -34,16 +34,9 @@ from larder.loader import Loader, Shard
 from larder.mixing import refuse_mix
 from larder.options import refuse_unknown
 from larder.pipelines.fingerprint import fingerprints
-from larder.pipelines.running import (
-    EpochElements,
-    EpochStart,
-    PipelineRuntime,
-    PipelineStages,
-    RunOptions,
-    filtered,
-)
+from larder.pipelines.running import EpochElements, EpochStart, PipelineRuntime, RunOptions, filtered
 from larder.pipelines.stages import AUTOCACHE, FILTER, MAP, Stage
-from larder.pipelines.stream import stack
+from larder.pipelines.stream import PipelineStages, stack
 from larder.ranks import Ranks, environment_ranks, given_ranks
 from larder.source import Access, DatasetName, Source, name_of
 

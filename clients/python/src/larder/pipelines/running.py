@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -30,16 +30,8 @@ from larder.pipelines.metering import (
 )
 from larder.pipelines.results import claim_owner
 from larder.pipelines.splits import CacheMark, PlannedItems, Released, SplitLedger
-from larder.pipelines.stages import (
-    AUTOCACHE,
-    FILTER,
-    Counts,
-    ElementFailure,
-    Stage,
-    StageCounts,
-    summed,
-)
-from larder.pipelines.stream import BatchSizes, Piece, batched, shuffled, stack
+from larder.pipelines.stages import AUTOCACHE, FILTER, Counts, ElementFailure, Stage, StageCounts, summed
+from larder.pipelines.stream import BatchSizes, Piece, PipelineStages, batched, shuffled, stack
 from larder.pipelines.worker import pickled
 from larder.pipelines.workers import InlineHost, SplitComputation, WorkerTask
 from larder.planner import EpochPlan, Progress, Shard
@@ -51,29 +43,6 @@ AUTO, COMPUTE = "auto", "compute"
 """Modes of results: as the fleet decides; or compute them in every epoch."""
 Marks = Mapping[int, Fingerprint]
 """The fingerprints of a pipeline's marks, by stage."""
-
-
-@dataclass(frozen=True)
-class PipelineStages:
-    """The stages of a pipeline.
-
-    Args:
-        elements: those on single elements.
-        shuffle: size of the shuffle's buffer; 0 without one.
-        batch: elements of a batch; 0 without batches.
-        drop: whether a last batch that is not full is left out.
-        collate: makes a batch of a list of elements.
-        batches: those on batches.
-        count: number of stages.
-    """
-
-    elements: tuple[Stage, ...] = ()
-    shuffle: int = 0
-    batch: int = 0
-    drop: bool = False
-    collate: Callable[[list[Any]], Any] = stack
-    batches: tuple[Stage, ...] = ()
-    count: int = 0
 
 
 @dataclass(frozen=True)

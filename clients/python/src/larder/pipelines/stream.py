@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from larder.errors import PipelineError
+from larder.pipelines.stages import Stage
 from larder.seeds import seed_of
 
 
@@ -162,3 +163,26 @@ def _stacked(values: list[Any], where: str) -> Any:
 def _is_tensor(value: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+@dataclass(frozen=True)
+class PipelineStages:
+    """The stages of a pipeline.
+
+    Args:
+        elements: those on single elements.
+        shuffle: size of the shuffle's buffer; 0 without one.
+        batch: elements of a batch; 0 without batches.
+        drop: whether a last batch that is not full is left out.
+        collate: makes a batch of a list of elements.
+        batches: those on batches.
+        count: number of stages.
+    """
+
+    elements: tuple[Stage, ...] = ()
+    shuffle: int = 0
+    batch: int = 0
+    drop: bool = False
+    collate: Callable[[list[Any]], Any] = stack
+    batches: tuple[Stage, ...] = ()
+    count: int = 0
