@@ -191,9 +191,9 @@ def _verdict(streams: Outcome, stride: Outcome) -> str:
     if hits < 0.556:
         bound = 1 / max(1e-9, stride.hit_ratio()) - 1
         text += (
-            f"More than {bound:+.0%} hits is impossible here, as LRU has {stride.hit_ratio():.0%}. A stream is known "
-            "after 100 reads, and these jobs have hundreds of reads where the paper's have hundreds of thousands: what "
-            "is not yet known is a larger part. "
+            f"More than {bound:+.0%} hits is impossible here, as LRU has {stride.hit_ratio():.0%}. A scan is known "
+            "after 16 reads, another stream after 100, and these jobs have hundreds of reads where the paper's have hundreds "
+            "of thousands: what is not yet known is a larger part. "
         )
     if streams.origin_bytes > 1.05 * stride.origin_bytes:
         text += "Small objects get space before large blocks, so that fewer reads wait, and more bytes come from the store. "

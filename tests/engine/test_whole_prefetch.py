@@ -13,6 +13,7 @@ import pytest
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.engine.space import whole_prefetch
 from gateway.engine.space.stream_prefetch import PrefetchLinks
+from gateway.engine.space import whole_prefetch
 from gateway.engine.space.whole_prefetch import MOST_PAGES, WholeStreams
 from gateway.metrics import STREAM_PREFETCHED
 from gateway.model.access import ObjectRead
@@ -300,16 +301,46 @@ async def test_a_listing_that_repeats_itself_ends(training: Training) -> None:
     assert training.pages.count <= MOST_FAILURES
 
 
-async def test_an_endless_listing_is_given_up(training: Training) -> None:
-    """Rule: after a hundred pages a prefix counts as too large; nothing is loaded, and it rests."""
+async def test_an_endless_listing_is_given_up(training: Training, caplog: pytest.LogCaptureFixture) -> None:
+    """Rule: after a hundred pages a prefix counts as too large, which is logged; nothing is loaded, and it rests."""
 
     def endless(number: int) -> ListingPage:
         names = [ListedObject(f"train/endless{number:05}-{at}", SMALL) for at in range(5)]
         return ListingPage(tuple(names), (), True, f"{number}")
 
-    await again(training, endless).train(ORDER)
+    with caplog.at_level(logging.INFO, "larder.streams"):
+        await again(training, endless).train(ORDER)
     assert training.pages.count == MOST_PAGES
     assert training.fetched() == []
+    assert len(caplog.records) == 1
+
+
+async def test_a_prefix_that_is_too_long_is_listed_again_after_as_many_reads(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: a page costs no more than a thousandth of the reads: a training job on millions of objects is not listed with each
+    thousand reads."""
+    monkeypatch.setattr(whole_prefetch, "REST", 20)
+    monkeypatch.setattr(whole_prefetch, "MOST_PAGES", 3)
+
+    def long(number: int) -> ListingPage:
+        names = [ListedObject(f"train/long{number:05}-{at}", SMALL) for at in range(40)]
+        return ListingPage(tuple(names), (), True, f"{number}")
+
+    await again(training, long).train(ORDER[:100])
+    assert training.pages.count == 3
+    await training.train(ORDER[100:150])
+    assert training.pages.count == 6
+
+
+async def test_a_prefix_that_does_not_fit_is_counted_again_after_as_many_reads(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: the same where the count paused because too little would fit."""
+    monkeypatch.setattr(whole_prefetch, "REST", 20)
+    training.rooms = {"b/train/": PoolRoom(50 * SMALL)}
+    await training.train(ORDER[:150])
+    assert training.pages.count == 1
 
 
 async def test_loads_that_nobody_reads_end(training: Training) -> None:

@@ -2,8 +2,8 @@
 
 It runs beside the tree, in the keeper's worker. It loads the siblings after the last read of a sequential stream: the next blocks
 of a large object, the next objects of a prefix, or below the next prefixes what was read below those before. Where names below
-prefixes differ, as those of images in class folders, it is the next objects of all of them. Siblings are listed a page at a time, as
-the reader advances. Where the origin refuses to list, or its listing does not advance, the names seen so far stand in.
+prefixes differ, as those of images in class folders, it is the next objects of all of them. Siblings are listed a page at a time,
+as the reader advances. Where the origin refuses to list, or its listing does not advance, the names seen so far stand in.
 
 An object of too few blocks to be a stream has its next four blocks loaded after four in a row.
 

@@ -95,7 +95,7 @@ class _Whole:
         counted_at: reads of the stream before the last of them was counted.
         names: of the stream's children among them.
         since: bytes that were loaded after its room was looked at.
-        told: whether a failure was logged.
+        told: whether it was logged why nothing is loaded.
     """
 
     stream: Stream
@@ -122,9 +122,14 @@ class _Whole:
         latest = "" if self.stream.blocks else f"{self.stream.prefix}{self.stream.latest}"
         self.counted, self.walk = True, _Walk(latest, latest)
 
-    def rest(self) -> None:
+    @property
+    def patience(self) -> int:
+        """Reads after which it is counted anew: as many as objects were listed, so that pages cost next to nothing beside them."""
+        return max(REST, self.items)
+
+    def rest(self, reads: int = REST) -> None:
         """Walk again after a rest, and count anew."""
-        self.policy.rest()
+        self.policy.rest(reads)
         self.count_anew()
 
     def count_anew(self) -> None:
@@ -136,6 +141,10 @@ class _Whole:
     def fail(self, why: object) -> None:
         """Count a failure, and log the first."""
         self.policy.failed()
+        self.tell(why)
+
+    def tell(self, why: object) -> None:
+        """Log why nothing is loaded, once."""
         if not self.told:
             self.told = True
             log.info("%(stream)s cannot be loaded as a whole: %(error)s", {"stream": self.stream.name, "error": why})
@@ -223,7 +232,7 @@ class WholeStreams:
     def _outdated(self, whole: _Whole) -> bool:
         """Whether too little fitted when a stream was counted long ago: its prefix may have become smaller."""
         fits = whole_stream(Pattern.RANDOM, self._rooms[whole.stream.name].target, max(1, whole.size))
-        return not fits and whole.stream.draws >= whole.counted_at + REST
+        return not fits and whole.stream.draws >= whole.counted_at + whole.patience
 
     def _allowance(self, whole: _Whole) -> int:
         """Bytes of a stream that may be loaded now; before all of it is counted, whether it may be looked at."""
@@ -263,8 +272,12 @@ class WholeStreams:
         """Find more children; whether the walk goes on."""
         stream, reader = whole.stream, self._readers[whole.stream.name]
         principal = self._links.principal(reader.principal)
-        if principal is None or walk.ended or walk.pages >= MOST_PAGES:
+        if principal is None or walk.ended:
             whole.rest()
+            return False
+        if walk.pages >= MOST_PAGES:
+            whole.tell(f"its listing has more than {MOST_PAGES} pages")
+            whole.rest(whole.patience)
             return False
         walk.pages += 1
         if stream.blocks:

@@ -212,10 +212,10 @@ class WholeLoad:
         """A child that was loaded is not expected to be read any more."""
         self.wasted += 1
 
-    def rest(self) -> None:
+    def rest(self, reads: int = REST) -> None:
         """Load nothing for the next reads: all was looked up, or it does not help."""
         self._pace = 1
-        self._rests_until = self._draws + REST
+        self._rests_until = self._draws + reads
 
 
 class _Pending(NamedTuple):
