@@ -28,10 +28,10 @@ def table3_section() -> str:
             table(*runs_table(results)),
             _against_goals(stride, streams, _without_waiting(scenario)),
             _by_pattern(scenario, stride, streams),
-            "What streams miss of the bounds: of a scan the first 16 reads of every prefix, and of the rest the first 100, before "
-            "which nothing is known, are a larger part of a thousandth of the files; training loads at most four objects ahead at once, 27 a second from such a "
-            "store. Origin bytes are no fewer than with LRU: space goes to small files, whose misses cost most waiting per "
-            "byte, and is taken from blocks of 4 MB.",
+            "What streams miss of the bounds: of a scan the first 16 reads of every prefix, and of the rest the first 100, "
+            "before which nothing is known, are a larger part of a thousandth of the files; training loads at most four objects "
+            "ahead at once, 27 a second from such a store. Origin bytes are no fewer than with LRU: space goes to small files, "
+            "whose misses cost most waiting per byte, and is taken from blocks of 4 MB.",
             table(*clients_table(streams)),
             "AudioMNIST's folders are streams of their own, each of which begins with 16 of 150 files. "
             "Checkpoints of 125 blocks are read ahead by runs of blocks; reads without pauses find each block on its way. "

@@ -226,6 +226,26 @@ async def test_the_first_reads_in_order_are_loaded_ahead(tmp_path: Path) -> None
     assert (reading.tree.streams(), f"/b/{NAMES[20]}" in reading.fetched()) == ([], True)
 
 
+async def test_folders_that_a_scan_goes_on_over_are_not_listed_each(tmp_path: Path) -> None:
+    """Rule: once the next objects of all folders are loaded ahead, a listing serves many of them."""
+    names = [f"classes/{at // 20:03}/{at:04}" for at in range(600)]
+    async with benched(tmp_path / "cache", max_fills=64) as bench:
+        reading = Reading(
+            bench,
+            CountedListings(bench.engine.services.origin),
+            Principal("GWA", "a", bench.identity),
+            tree=AccessStreamTree(),
+        )
+        put(bench, names)
+        for name in names[:330]:
+            await reading.read(name)
+        before = reading.listings.pages
+        for name in names[330:]:
+            await reading.read(name)
+        await reading.ahead.close()
+    assert reading.listings.pages - before <= 1
+
+
 async def test_a_scan_that_begins_again_is_listed_from_its_beginning(reading: Reading) -> None:
     """Rule: names that were read no longer stand in once the reader is before the end of the listing."""
     put(reading.bench, NAMES)

@@ -13,7 +13,6 @@ import pytest
 from gateway.engine.operations.warm_objects import WarmObjects
 from gateway.engine.space import whole_prefetch
 from gateway.engine.space.stream_prefetch import PrefetchLinks
-from gateway.engine.space import whole_prefetch
 from gateway.engine.space.whole_prefetch import MOST_PAGES, WholeStreams
 from gateway.metrics import STREAM_PREFETCHED
 from gateway.model.access import ObjectRead

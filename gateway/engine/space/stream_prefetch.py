@@ -214,14 +214,7 @@ class StreamPrefetcher:
         wanted, self._wanted = self._wanted, {}
         for name, (read, blocks) in wanted.items():
             self._tasks.start(self._load_run(name, read, blocks))
-        rules = self._links.rules()
-        found = [
-            stream
-            for known in (self._tree.streams(), self._tree.beginnings())
-            for stream in sorted(known, key=lambda stream: -stream.last_access)
-            if pattern_of(stream, rules) is Pattern.SEQUENTIAL
-        ]
-        latest = found[:MOST_STREAMS]
+        latest = self._sequential()[:MOST_STREAMS]
         for name in self._ahead.keys() - {stream.name for stream in latest}:
             left = self._ahead.pop(name)
             _WASTED.inc(sum(left.loaded.values()))
@@ -232,6 +225,25 @@ class StreamPrefetcher:
             if ahead.reads != stream.accesses and ahead.reader is not None:
                 ahead.reads = stream.accesses
                 self._advance(stream, ahead, ahead.reader)
+
+    def _sequential(self) -> list[Stream]:
+        """The streams to load ahead of, those first that were read last, and then beginnings.
+
+        A beginning is left out while its reader hits, and below folders whose ends a scan is followed over: each would be listed.
+        """
+        rules = self._links.rules()
+        deep = [name for name, one in self._ahead.items() if one.deep and not one.policy.resting]
+        begun = [
+            one
+            for one in self._tree.beginnings()
+            if one.misses and not any(one.name.startswith(name) and one.name != name for name in deep)
+        ]
+        return [
+            stream
+            for known in (self._tree.streams(), begun)
+            for stream in sorted(known, key=lambda stream: -stream.last_access)
+            if pattern_of(stream, rules) is Pattern.SEQUENTIAL
+        ]
 
     def report(self, stream: str) -> AheadReport:
         """The outcome of the children of a stream that were loaded ahead."""

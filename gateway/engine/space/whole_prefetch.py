@@ -124,7 +124,7 @@ class _Whole:
 
     @property
     def patience(self) -> int:
-        """Reads after which it is counted anew: as many as objects were listed, so that pages cost next to nothing beside them."""
+        """Reads after which it is counted anew: as many as objects were listed, so that pages are few beside them."""
         return max(REST, self.items)
 
     def rest(self, reads: int = REST) -> None:
