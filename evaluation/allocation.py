@@ -15,7 +15,7 @@ from evaluation.origin import Data, Origin, origin
 from evaluation.pages import machine, picture, table, write
 from gateway.sim.figures import pyplot
 from gateway.sim.run import simulate, speedup
-from gateway.sim.scenario import parse_scenario
+from gateway.sim.scenario import Scenario, parse_as
 
 TIME = 0.4
 """Seconds here for one of the paper's."""
@@ -213,7 +213,7 @@ def lru(store: Origin, directory: Path, budget: int, base: dict[str, float]) -> 
 
 def simulation(since: float, until: float) -> dict[str, Outcome]:
     """The same in virtual time: the same sizes, times, stores and settings, measured between two moments; of several seeds."""
-    scenario = parse_scenario(_scenario(since, until))
+    scenario = parse_as(Scenario, _scenario(since, until))
     found: dict[str, list[Outcome]] = {}
     for seed in range(SEEDS):
         base, *others = simulate(scenario, seed)

@@ -21,7 +21,8 @@ from gateway.sim.scenario import (
     OriginSpec,
     RunSpec,
     Scenario,
-    load_scenario,
+    parse_as,
+    scenario_text,
 )
 
 NAMES = ("quiver-table3", "quiver-figure6", "quiver-figure7", "multi-job", "probing", "slow-job")
@@ -46,7 +47,7 @@ def run() -> None:
     where = machine()
     parts = [_intro()]
     for name in NAMES:
-        scenario = load_scenario(name)
+        scenario = parse_as(Scenario, scenario_text(name), name)
         results = simulate(scenario)
         parts += [
             f"## {name}",

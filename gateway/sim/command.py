@@ -71,10 +71,13 @@ def run(options: argparse.Namespace) -> int:
         "scores": (ScoreScenario, simulate_scores, scores_as_text, scores_as_json),
     }
     text = scenario_text(options.scenario)
-    model, simulated, table, document = kinds[kind_of(text)]
+    model, simulated, table, runs = kinds[kind_of(text)]
     scenario = parse_as(model, text, options.scenario)
     results = simulated(scenario, options.seed)
-    print(json.dumps(document(scenario, results), indent=1) if options.json else table(scenario, results))
+    if options.json:
+        print(json.dumps({"scenario": scenario.title, "runs": runs(scenario, results)}, indent=1))
+    else:
+        print(table(scenario, results))
     if options.out is not None and isinstance(scenario, Scenario):
         try:
             for path in draw(scenario, results, options.out, Path(options.scenario).stem):

@@ -51,24 +51,23 @@ def reads_as_text(scenario: ReadScenario, results: Sequence[ReadRunResult]) -> s
     return headed(scenario.title, scenario.text, *tables)
 
 
-def reads_as_json(scenario: ReadScenario, results: Sequence[ReadRunResult]) -> dict[str, Any]:
-    """Everything that was measured, as JSON types."""
-    return {"scenario": scenario.title, "runs": [_run_json(result) for result in results]}
-
-
-def _run_json(result: ReadRunResult) -> dict[str, Any]:
-    return {
-        "name": result.run.name,
-        "mode": result.run.mode,
-        "hits": result.hit_ratio(),
-        "seconds": result.mean_seconds(),
-        "origin_bytes": result.origin_bytes,
-        "ahead_bytes": result.ahead_bytes,
-        "unread_bytes": result.wasted_bytes,
-        "ended_bytes": result.released,
-        "patterns": {name: pattern.value for name, pattern in result.patterns.items()},
-        "clients": [_client_json(one) for one in result.clients],
-    }
+def reads_as_json(scenario: ReadScenario, results: Sequence[ReadRunResult]) -> list[dict[str, Any]]:
+    """Everything that was measured of each run, as JSON types."""
+    return [
+        {
+            "name": result.run.name,
+            "mode": result.run.mode,
+            "hits": result.hit_ratio(),
+            "seconds": result.mean_seconds(),
+            "origin_bytes": result.origin_bytes,
+            "ahead_bytes": result.ahead_bytes,
+            "unread_bytes": result.wasted_bytes,
+            "ended_bytes": result.released,
+            "patterns": {name: pattern.value for name, pattern in result.patterns.items()},
+            "clients": [_client_json(one) for one in result.clients],
+        }
+        for result in results
+    ]
 
 
 def _client_json(one: ClientResult) -> dict[str, Any]:

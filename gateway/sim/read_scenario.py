@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from gateway.model.errors import ConfigError
 from gateway.sim.reads import RANDOM_ORDERS, SEQUENTIAL_ORDERS, SKEWED_ORDERS, ReadOrder
-from gateway.sim.scenario import Name, OriginSpec, Seconds, Size, SpecTable
+from gateway.sim.scenario import Name, OriginSpec, Seconds, Size, SpecTable, check_names
 
 ORDERS_OF_READS: dict[str, ReadOrder] = {**RANDOM_ORDERS, **SKEWED_ORDERS, **SEQUENTIAL_ORDERS}
 BUCKET = "data"
@@ -122,13 +122,7 @@ class ReadScenario(SpecTable):
         for run in self.runs:
             if run.parts and (run.mode == "streams" or not run.fits(known, self.capacity)):
                 raise ValueError(f"runs: {run.name}: parts are of prefixes, fit the capacity, and go without streams")
-        for what, names in (
-            ("prefixes", [each.name for each in self.prefixes]),
-            ("clients", [each.name for each in self.clients]),
-            ("runs", [each.name for each in self.runs]),
-        ):
-            if twice := next((name for name in names if names.count(name) > 1), ""):
-                raise ValueError(f"{what}: the name {twice!r} comes twice")
+        check_names(prefixes=self.prefixes, clients=self.clients, runs=self.runs)
         return self
 
 

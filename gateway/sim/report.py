@@ -95,9 +95,9 @@ def as_text(scenario: Scenario, results: Sequence[RunResult]) -> str:
     return headed(scenario.title, scenario.text, aligned(*table(scenario, results)))
 
 
-def as_json(scenario: Scenario, results: Sequence[RunResult]) -> dict[str, Any]:
-    """Everything that was measured, as JSON types."""
-    return {"scenario": scenario.title, "runs": [_run_json(scenario, results, result) for result in results]}
+def as_json(scenario: Scenario, results: Sequence[RunResult]) -> list[dict[str, Any]]:
+    """Everything that was measured of each run, as JSON types."""
+    return [_run_json(scenario, results, result) for result in results]
 
 
 def _run_json(scenario: Scenario, results: Sequence[RunResult], result: RunResult) -> dict[str, Any]:

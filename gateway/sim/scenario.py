@@ -42,6 +42,18 @@ class Mode(StrEnum):
     """Belady's MIN: what will be used last is evicted, as the orders of all jobs say."""
 
 
+def check_names(**tables: Sequence[Any]) -> None:
+    """Refuse tables of one kind that have the same name.
+
+    Raises:
+        ValueError: some have.
+    """
+    for what, each in tables.items():
+        names = [table.name for table in each]
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            raise ValueError(f"{what}: the name {twice!r} comes twice")
+
+
 def _mode(text: object) -> Mode | str:
     if text in list(Mode):
         return Mode(str(text))
@@ -172,10 +184,7 @@ class Scenario(SpecTable):
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        for what, tables in (("datasets", self.datasets), ("jobs", self.jobs), ("runs", self.runs)):
-            names = [table.name for table in tables]
-            if twice := next((name for name in names if names.count(name) > 1), ""):
-                raise ValueError(f"{what}: the name {twice!r} comes twice")
+        check_names(datasets=self.datasets, jobs=self.jobs, runs=self.runs)
         sizes = {dataset.name: dataset for dataset in self.datasets}
         for job in self.jobs:
             if job.dataset not in sizes:
@@ -207,15 +216,6 @@ def built_in() -> tuple[str, ...]:
     return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
 
 
-def load_scenario(name: str) -> Scenario:
-    """Read a scenario of jobs: a file, or a built-in one by its name.
-
-    Raises:
-        ConfigError: there is none, or it is wrong; the message names the field.
-    """
-    return parse_scenario(scenario_text(name), name)
-
-
 def scenario_text(name: str) -> str:
     """The text of a scenario: a file, or a built-in one by its name.
 
@@ -239,16 +239,7 @@ def kind_of(text: str) -> Literal["jobs", "reads", "scores"]:
     return "reads" if "clients" in tables else "scores" if "trace" in tables else "jobs"
 
 
-def parse_scenario(text: str, name: str = "scenario") -> Scenario:
-    """Read the text of a scenario of jobs.
-
-    Raises:
-        ConfigError: it is wrong; the message names the field.
-    """
-    return parse_as(Scenario, text, name)
-
-
-def parse_as(model: type[T], text: str, name: str) -> T:
+def parse_as(model: type[T], text: str, name: str = "scenario") -> T:
     """Read a scenario's text as one of the kinds.
 
     Raises:

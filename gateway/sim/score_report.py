@@ -33,9 +33,9 @@ def scores_as_text(scenario: ScoreScenario, results: Sequence[ScoreRunResult]) -
     return headed(scenario.title, scenario.text, *tables)
 
 
-def scores_as_json(scenario: ScoreScenario, results: Sequence[ScoreRunResult]) -> dict[str, Any]:
-    """Everything that was measured, as JSON types."""
-    runs = [
+def scores_as_json(scenario: ScoreScenario, results: Sequence[ScoreRunResult]) -> list[dict[str, Any]]:
+    """Everything that was measured of each run, as JSON types."""
+    return [
         {
             "name": one.run.name,
             "share": one.share,
@@ -48,4 +48,3 @@ def scores_as_json(scenario: ScoreScenario, results: Sequence[ScoreRunResult]) -
         }
         for one in results
     ]
-    return {"scenario": scenario.title, "runs": runs}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from gateway.model.errors import ConfigError
-from gateway.sim.scenario import Name, SpecTable
+from gateway.sim.scenario import Name, SpecTable, check_names
 from larder.planner.draw import MAX_UNSEEN
 
 Losses = NDArray[np.float32]
@@ -56,9 +56,7 @@ class ScoreScenario(SpecTable):
 
     @model_validator(mode="after")
     def _sound(self) -> Self:
-        names = [run.name for run in self.runs]
-        if twice := next((name for name in names if names.count(name) > 1), ""):
-            raise ValueError(f"runs: the name {twice!r} comes twice")
+        check_names(runs=self.runs)
         for run in self.runs:
             if run.unseen is not None and run.sampler != "shade":
                 raise ValueError(f"runs: {run.name}: only lists of the sampler shade can have unseen")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.sim.run import RunResult, simulate
-from gateway.sim.scenario import parse_scenario
+from gateway.sim.scenario import Scenario, parse_as
 
 HEAD = """
 title = "a test"
@@ -82,6 +82,6 @@ def simulated() -> Simulated:
     """Parse and run: the results by the names of the runs."""
 
     def give(*tables: str, **head: object) -> dict[str, RunResult]:
-        return {result.run.name: result for result in simulate(parse_scenario(scenario(*tables, **head)))}
+        return {result.run.name: result for result in simulate(parse_as(Scenario, scenario(*tables, **head)))}
 
     return give

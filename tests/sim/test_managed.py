@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.sim.run import simulate, speedup
-from gateway.sim.scenario import parse_scenario
+from gateway.sim.scenario import Scenario, parse_as
 from tests.sim.conftest import dataset, job, run, scenario
 
 SMALL = dataset("d", "4GB", item="500kB", caching="chunked")
@@ -129,7 +129,7 @@ DETAILS = {
 @pytest.fixture(scope="module")
 def uncached():
     """The cluster without a cache; no run of a scenario depends on the others."""
-    (none,) = simulate(parse_scenario(scenario(*CLUSTER, run("none", "none"), **DETAILS)))
+    (none,) = simulate(parse_as(Scenario, scenario(*CLUSTER, run("none", "none"), **DETAILS)))
     return none
 
 

@@ -8,9 +8,7 @@ from gateway.sim.scenario import (
     Scenario,
     built_in,
     kind_of,
-    load_scenario,
     parse_as,
-    parse_scenario,
     scenario_text,
 )
 from gateway.sim.score_scenario import ScoreScenario
@@ -56,21 +54,21 @@ def test_a_wrong_scenario_is_refused_by_the_name_of_the_field(wrong, right, fiel
     """Rule: the message names the field, as the file has it."""
     assert wrong in GOOD
     with pytest.raises(ConfigError) as refused:
-        parse_scenario(GOOD.replace(wrong, right, 1))
+        parse_as(Scenario, GOOD.replace(wrong, right, 1))
     assert field in str(refused.value)
 
 
 def test_a_mistake_in_a_list_is_told_once():
     """Rule: a list with one wrong table is not reported as too short as well; an empty one is."""
     with pytest.raises(ConfigError) as refused:
-        parse_scenario(GOOD.replace('mode = "larder"', 'mode = "magic"').replace('mode = "none"', 'mode = "more"'))
+        parse_as(Scenario, GOOD.replace('mode = "larder"', 'mode = "magic"').replace('mode = "none"', 'mode = "more"'))
     assert "at least 1 item" not in str(refused.value)
     assert str(refused.value).count("mode") == 2
     with pytest.raises(ConfigError, match=r"runs: .*at least 1 item"):
-        parse_scenario(GOOD.partition("[[runs]]")[0].replace("[origin]", "runs = []\n[origin]", 1))
+        parse_as(Scenario, GOOD.partition("[[runs]]")[0].replace("[origin]", "runs = []\n[origin]", 1))
 
 
 def test_what_is_no_scenario_is_refused_with_those_that_there_are():
     """Rule: the remedy is in the message."""
     with pytest.raises(ConfigError, match="quiver-table3"):
-        load_scenario("no-such-scenario")
+        scenario_text("no-such-scenario")
