@@ -82,7 +82,9 @@ KINDS: Mapping[str, Kind] = {
         "Redis or fleet.zone.",
         "several-gateways-as-one-cache",
     ),
-    "catalog": Kind("error", "Check the database of database.url, and the network to it.", "lardercatalogunreachable"),
+    "catalog": Kind(
+        "error", "Check the database of database.url, its disk, and the network to it.", "lardercatalogunreachable"
+    ),
     "catalog-tables": Kind(
         "error",
         "If the tables were lost, restore the backup first: revocations are only there. Then run larder-gateway migrate as "
@@ -90,7 +92,10 @@ KINDS: Mapping[str, Kind] = {
         "lardercatalogunreachable",
     ),
     "catalog-unread": Kind(
-        "error", "Repair the catalog. Without it a revoked key would be valid again.", "lardernotready", unready=True
+        "error",
+        "Check the database of database.url, and the space on its disk. Without the catalog a revoked key would be valid again.",
+        "lardernotready",
+        unready=True,
     ),
     "catalog-split": Kind(
         "warning", "Give all nodes of the fleet one PostgreSQL as database.url.", "lardercatalogsdiffer"
