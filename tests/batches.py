@@ -64,7 +64,7 @@ class Stock:
         return taken(received)
 
     def expected(self, indices: Iterable[int]) -> dict[int, bytes]:
-        """What an exact batch of these delivers."""
+        """The bytes by position that an exact batch of these items delivers."""
         return {position: self.bodies[index] for position, index in enumerate(indices)}
 
     def missing(self, running: Running) -> list[int]:

@@ -21,7 +21,7 @@ NAMES = 60
 
 
 def content_of(name: str) -> bytes:
-    """The bytes of an object; every third one has those of its neighbour, and some have several blocks."""
+    """The bytes of an object; every third object equals its neighbour, and some have several blocks."""
     number = int(name)
     chosen = random.Random(number - number % 3 % 2)
     return chosen.randbytes(chosen.choice([0, 10, 3000, BLOCK, 3 * BLOCK + 5]))
@@ -58,7 +58,7 @@ async def check(store: Store, name: str) -> None:
 
 
 async def live(root: str, seed: int, capacity: int, rounds: int) -> None:
-    """Do random things."""
+    """Perform random operations."""
     store = await Store.open(CacheSettings(dir=root, capacity=capacity, reserve=0), now=time.time)
     chosen = random.Random(seed)
     done = 0

@@ -22,7 +22,7 @@ import pytest
 
 @contextmanager
 def permanent() -> Iterator[None]:
-    """What is made in the block is exempt from garbage collections, which also wait for its end."""
+    """Disable garbage collection in the block, and exempt all objects created by then from later collections."""
     gc.disable()
     try:
         yield

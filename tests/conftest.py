@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Settings and plug-ins of all tests."""
 
 import os
 

@@ -1,7 +1,7 @@
-"""Cases that schemathesis makes of a description, for one operation after the other.
+"""Cases that schemathesis generates from a description, operation by operation.
 
-Importing it takes three seconds of CPU, and its plug-in has each process of pytest do that, and make all cases as it collects.
-So the plug-in is off (pyproject.toml), and the tests that need a case import what makes it.
+Importing schemathesis takes three seconds of CPU. Its plug-in imports it in each process of pytest and generates all cases at
+collection, so the plug-in is off (pyproject.toml), and tests that need cases import this module.
 """
 
 from __future__ import annotations

@@ -85,6 +85,6 @@ def write_many(path: Path, count: int, seed: int = 1) -> Path:
 
 
 def files_below(directory: Path) -> set[str]:
-    """What there is in a directory of datasets, less the locks."""
+    """The files in a directory of datasets, without the locks."""
     found = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
     return {path for path in found - {"lock"} if not path.startswith("turns/")}

@@ -11,11 +11,11 @@ from gateway.store.directory import CacheDirectory, Free
 
 
 class FaultyDirectory(CacheDirectory):
-    """A real directory, except for what is switched on.
+    """A real directory with switchable faults.
 
     ``write_errno`` makes every append fail, ``read_errno`` every verification, ``probe_errno`` the probe and
-    ``publish_errno`` naming a blob; ``most_bytes`` lets one append take only so many; ``free_bytes`` is what statvfs is
-    made to say.
+    ``publish_errno`` naming a blob; ``most_bytes`` bounds the bytes that one append takes; ``free_bytes`` replaces the free
+    bytes of statvfs.
     """
 
     def __init__(self, root: Path) -> None:

@@ -47,15 +47,15 @@ class Forked:
         module: str = "gateway",
         isolated: bool = False,
     ) -> None:
-        """Start it.
+        """Start the gateway.
 
         Args:
             arguments: of ``larder-gateway``.
             environ: its environment.
             log: the file that takes its standard error.
-            files: descriptors that each of its processes may have; 0 leaves the limit as it is.
-            module: that is run.
-            isolated: digest files are read in processes of their own, as in production.
+            files: limit of descriptors of each of its processes; 0 leaves the limit unchanged.
+            module: the module to run.
+            isolated: read digest files in child processes, as in production.
         """
         reader, writer = _FORKING.Pipe(duplex=False)
         command = (os.getcwd(), list(arguments), dict(environ), writer, log, files, module, isolated)
@@ -141,7 +141,7 @@ def _become_gateway(
 
 
 def _read_at_import(environ: Mapping[str, str]) -> bool:
-    """Whether Python would have read something at its start that a process which is forked has not."""
+    """True if a new Python would run a ``sitecustomize`` that a forked process has not run."""
     folders = environ.get("PYTHONPATH", "").split(os.pathsep)
     return any((Path(folder) / "sitecustomize.py").exists() for folder in folders)
 
@@ -161,6 +161,6 @@ def _end_with_tests() -> None:
 
 @atexit.register
 def _end_what_is_left() -> None:
-    """Kill what a failed test has left: multiprocessing would wait for it."""
+    """Kill processes left by a failed test, because multiprocessing would wait for them."""
     for child in multiprocessing.active_children():
         child.kill()

@@ -93,7 +93,7 @@ class Running:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that the gateway listens on."""
         port = urlsplit(self.endpoint).port
         assert port is not None
         return port
@@ -161,10 +161,10 @@ def start(
     module: str = "gateway",
     isolated: bool = False,
 ) -> Running:
-    """Start ``larder-gateway serve`` and wait until it is ready, or answers that it is not; the caller stops it.
+    """Start ``larder-gateway serve`` and wait until it is ready, or reports that it is not; the caller stops it.
 
-    ``files`` is how many descriptors each of its processes may have; 0 leaves that as it is. ``module`` is run for it.
-    ``isolated`` has it read digest files in processes of their own, as in production.
+    ``files`` limits the descriptors of each of its processes; 0 leaves the limit unchanged. ``module`` is the module to run.
+    ``isolated`` makes it read digest files in child processes, as in production.
     """
     home.mkdir(parents=True, exist_ok=True)
     config = home / "larder.toml"
@@ -216,7 +216,7 @@ def gateway(settings: Settings, home: Path, **how: Any) -> Iterator[Running]:
 
 
 def finish(running: Running) -> None:
-    """Stop a gateway, if it still runs, and let go of what belongs to it."""
+    """Stop a gateway, if it still runs, and release its resources."""
     running.stop()
     running.process.stdout.close()
 
@@ -234,15 +234,15 @@ def fleet(
     endpoints: Mapping[int, str] = MappingProxyType({}),
     **settings: Any,
 ) -> Iterator[list[Running]]:
-    """Some gateways that are one fleet, for the time of a test; every one of them sees all as READY.
+    """Gateways that form one fleet until the block ends; each sees all as READY.
 
     Args:
         origin_endpoint: of the store behind all of them.
         redis_url: of the Redis that they share.
-        count: how many.
-        home: where each gets a folder ``node-N``, with its cache in it; its id is ``node-N`` too, from 0 on.
-        endpoints: of the store, for those nodes that reach it in another way.
-        settings: further ones of ``Settings``; its ``fleet`` is put over secret, id and a quick heartbeat.
+        count: the number of gateways.
+        home: parent of the nodes' folders ``node-N``, which hold their caches; ids are ``node-N`` too, from 0 on.
+        endpoints: other addresses of the store, for nodes that reach it differently.
+        settings: further ``Settings``; ``fleet`` overrides secret, id and the quick heartbeat.
     """
     nodes = [
         fleet_node(endpoints.get(number, origin_endpoint), redis_url, number, home, **settings)
@@ -268,9 +268,9 @@ def fleet_node(origin_endpoint: str, redis_url: str, number: int, home: Path, **
 
 
 def wait_for_fleet(nodes: Sequence[Running], states: Mapping[str, str]) -> None:
-    """Wait until each of these gateways says that the fleet's nodes are in these states.
+    """Wait until each of these gateways reports these states of the fleet's nodes.
 
-    A gateway of several workers is asked several times in a row, because each worker hears for itself.
+    A gateway of several workers is asked several times in a row, because each worker learns separately.
     """
     wait_until(
         lambda: all(members(node) == dict(states) for node in nodes for _ in range(_answers(node))),
@@ -290,7 +290,7 @@ def members(node: Running) -> dict[str, str]:
 
 
 def fleet_document(node: Running) -> Any:
-    """What a worker of a gateway answers to ``GET /-/v1/fleet``."""
+    """The answer of one worker of a gateway to ``GET /-/v1/fleet``."""
     signed = ClientSigner("GWA", "gateway-secret-a").header("GET", f"{node.endpoint}/-/v1/fleet")
     connection = node.connection()
     try:

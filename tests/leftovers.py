@@ -1,8 +1,8 @@
-"""What tests start ends with them: processes, mounts, and files in shared memory.
+"""Ends processes, mounts, and files in shared memory together with the tests that started them.
 
 The run starts with the default signal handlers, as from a terminal. Started by nohup, cron or a shell's ``&``, pytest ignores
-some signals, and every process that it starts would ignore them too. Processes carry the run's mark in their environment: by
-that those are found which were not waited for, whatever their parent is by then.
+some signals, and every process that it starts would ignore them too. Processes carry the run's mark in their environment,
+which identifies leftovers regardless of their current parent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gateway.store.generations import root_of, tables
 from tests.origins.processes import MARK, end_spawned
 
 _OF_PYTHON = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
-"""What Python starts for itself, as children of pytest, and ends with it; what the fork server forks has its command line."""
+"""Python's own helper processes: children of pytest that end with it. Processes of the fork server share its command line."""
 _HANDLERS: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGQUIT: signal.SIG_DFL,
@@ -54,7 +54,7 @@ def pytest_runtest_teardown() -> Generator[None, None, None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The last check of a run: what is left is removed and named."""
+    """The last check of a run: leftovers are removed and named."""
     yield
     deadline = time.monotonic() + _ENDING
     while (left := processes_of(os.environ[MARK])) and time.monotonic() < deadline:

@@ -16,12 +16,12 @@ from gateway.store.datasets.registry import Registry
 
 
 async def convert_near(registry: Registry, tenant: str, parquet: Path, draft: Path, grant: Grant) -> Converted:
-    """What ``Registry._convert`` gives and raises, without its limits of memory and time."""
+    """Replaces ``Registry._convert``: the same results and errors, without limits of memory and time."""
     return await read_near(parquet, draft, registry.limits, grant)
 
 
 async def read_near(parquet: Path, draft: Path, limits: Limits, grant: Grant) -> Converted:
-    """What ``gateway.store.datasets.conversion.convert`` gives and raises, without its limits of memory and time."""
+    """Replaces ``gateway.store.datasets.conversion.convert``: the same results and errors, without limits of memory and time."""
     job = ConversionJob(grant.allow, 0, grant.items, grant.output, limits.reserve)
     result = await asyncio.to_thread(_attempt, parquet, draft, job)
     return _judge(0 if "id" in result else 1, json.dumps(result).encode(), b"", limits)

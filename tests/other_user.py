@@ -1,4 +1,4 @@
-"""Another user of the machine, for what the gateway's own user and root must not have. Changing users needs root."""
+"""Runs code as another user, for rights that the gateway's user and root have implicitly. Changing users needs root."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OtherUser:
         self.kill()
 
     def result(self) -> Any:
-        """What the function returned; its exception is an assertion of the test."""
+        """The function's result; its exception fails the test."""
         data = b""
         while not data.endswith(_END):
             assert select.select([self._result], [], [], WITHIN)[0], "the child is silent"
@@ -56,7 +56,7 @@ class OtherUser:
         return result
 
     def kill(self) -> None:
-        """End it, wherever it is; once."""
+        """Kill the child at any point, at most once."""
         if self._ended:
             return
         self._ended = True
@@ -106,7 +106,7 @@ class Steps:
 
 
 def as_another_user(work: Callable[[], Any]) -> Any:
-    """The result of a function that runs as nobody."""
+    """Run a function as the user nobody and return its result."""
     with OtherUser(lambda _: work()) as child:
         return child.result()
 

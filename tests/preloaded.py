@@ -1,4 +1,4 @@
-"""What the fork server of ``tests.forked`` imports, so that no gateway that it forks has to."""
+"""Imports of the fork server of ``tests.forked``, so that forked gateways need not repeat them."""
 
 from types import SimpleNamespace
 
@@ -28,7 +28,7 @@ _WHEN_SERVING = (
     "uvicorn.loops.uvloop",
     "uvloop",
 )
-"""What a gateway imports after its application."""
+"""Modules that a gateway imports after its application."""
 
 for _module in ("gateway.cli", "gateway.commands.serving", "gateway.app", *_WHEN_SERVING):
     imported(_module)

@@ -16,7 +16,7 @@ from tests.v1 import GWA, Key, Reply, ask
 
 @dataclass(frozen=True)
 class Part:
-    """One part: scores and draws by index, and whatever of its header is to be other than right."""
+    """One part: scores and draws by index, and header fields that a test sets wrong."""
 
     sequence: int = 1
     base: int = 0
@@ -30,7 +30,7 @@ class Part:
 
     @property
     def raw(self) -> bytes:
-        """What is compressed."""
+        """The bytes before compression."""
         rows = sorted({*self.scores, *self.draws})
         differences = [struct.pack("<I", now - before) for before, now in zip([0, *rows], rows, strict=False)]
         scores = [struct.pack("<e", self.scores[row]) if row in self.scores else b"\xff\xff" for row in rows]
@@ -70,7 +70,7 @@ def put(running: Running, job: str, dataset: str, part: Part | bytes, key: Key |
 
 
 def join(running: Running, job: str, stock: Stock, key: Key = GWA) -> None:
-    """Register a job that uses the cache whatever it gains."""
+    """Register a job that uses the cache regardless of its gain."""
     said = {"job": job, "dataset": stock.name, "gpus": 1, "batch_size": 10, "ranks": 1, "caching": "on"}
     reply = ask(running, "POST", "/v1/jobs", json.dumps(said).encode(), key)
     assert reply.status in (200, 201), reply.body
@@ -83,12 +83,12 @@ def beat(running: Running, job: str, key: Key = GWA) -> Reply:
 
 
 def planned(running: Running, stock: Stock) -> dict[str, Any]:
-    """What the plan says of a dataset, as the worker that answers knows it."""
+    """The plan's entry of a dataset, in the answering worker's copy of the plan."""
     found: dict[str, Any] = ask(running, "GET", "/v1/plan").json["datasets"].get(stock.id, {})
     return found
 
 
 def by_importance(running: Running, stock: Stock, job: str, times: int = 16) -> bool:
-    """Whether all workers know that a dataset is kept by importance; keeps the job alive."""
+    """Send a heartbeat; True if all workers see the dataset kept by importance."""
     beat(running, job)
     return all(planned(running, stock).get("order") == "importance" for _ in range(times))

@@ -83,7 +83,7 @@ def touch(store: Store, digest: bytes, now: float) -> None:
 
 
 async def get(store: Store, name: str) -> bytes | None:
-    """Read an object as a hit would; ``None`` unless all of it is there."""
+    """Read an object like a hit; ``None`` unless all blocks are cached."""
     record = await store.lookup(key_of(name))
     if record is None:
         return None

@@ -108,7 +108,7 @@ def test_a_forgotten_dataset(running, reader):
 
 
 def test_a_gateway_that_dies_and_comes_back(file, origin, tmp_path):
-    """While it is gone the origin is read, verified and with a warning; afterwards the gateway is used again."""
+    """While the gateway is down, the origin is read, verified and with a warning; afterwards the gateway is used again."""
     fallback._warned_in = 0
     settings = Settings(origin.endpoint, tmp_path / "cache", server={"port": free_port()})
     everything = list(range(len(KEYS)))
@@ -153,7 +153,7 @@ def test_a_clock_that_is_wrong(running, dataset, monkeypatch):
 
 
 def test_the_store_instead_of_the_gateway(origin, dataset):
-    """The error for an endpoint that is an S3 store says that it is no gateway."""
+    """The error for an endpoint that is an S3 store says that it is not a gateway."""
     reader = larder.BatchReader(origin.endpoint, dataset, credentials=KEY, retry=AT_ONCE)
     with pytest.raises(larder.UnexpectedAnswer, match="is this the address of a Larder gateway"):
         reader.fetch([1])

@@ -1,4 +1,4 @@
-"""What every edge does around its answers: counting, shedding, refusing, breaking off."""
+"""The wrapper of every edge: counting, shedding, refusing, breaking off."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_failure_within_the_answer_breaks_it_off() -> None:
 
 @pytest.mark.parametrize("failure", [ClientGone("left"), BrokenBody("broke off")])
 async def test_a_client_that_left_gets_no_answer(failure: Exception) -> None:
-    """Rule: a connection that is gone, or must be broken, is left to the server."""
+    """Rule: the edge sends nothing on a connection that was lost or must be broken, and leaves it to the server."""
     with pytest.raises(type(failure)):
         await answered(FailingEdge(failure))
 

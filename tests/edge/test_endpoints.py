@@ -41,7 +41,7 @@ async def _asked(app: FastAPI, method: str = "GET") -> httpx.Response:
 
 
 async def test_a_request_builds_no_route(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: what a route needs is found out before the first request: it would hold up the event loop."""
+    """Rule: dependencies of a route are resolved before the first request, because resolving blocks the event loop."""
     app = share(_bare("first"), _built())
 
     def refuse(*_: Any, **__: Any) -> None:

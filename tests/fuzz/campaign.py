@@ -1,4 +1,4 @@
-"""One attack after the other, each from its own number, so that what it finds can be repeated."""
+"""Runs attacks one by one, each generated from its number, so that findings can be repeated."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def attack(world: World, number: int) -> list[int]:
 
 
 def campaign(world: World, first: int, count: int) -> Counter[int]:
-    """So many attacks; counts the statuses of the answers (0: none).
+    """Run a number of attacks and count the statuses of the answers (0: no answer).
 
     Raises:
-        Broken: something that must hold did not.
+        Broken: an invariant was violated.
     """
     statuses: Counter[int] = Counter()
     for number in range(first, first + count):

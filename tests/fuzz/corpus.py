@@ -1,4 +1,4 @@
-"""Requests as real clients send them, whole and correctly signed: what the mutations start from."""
+"""Complete, correctly signed requests of real clients, as input of the mutations."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def chunks_of(
 def sign(
     world: World, method: str, path: str, query: str, headers: Mapping[str, str], payload: str = "UNSIGNED-PAYLOAD"
 ) -> WireRequest:
-    """A request signed exactly as it is: botocore's signer would tidy up the path and put its own word for the payload."""
+    """Sign a request without changing it; botocore's signer would normalise the path and choose its own payload hash."""
     date = sigv4.format_amz_date(time.time())
     pairs = [("host", world.host), ("x-amz-date", date), ("x-amz-content-sha256", payload)]
     pairs += [(name.lower(), value) for name, value in headers.items()]

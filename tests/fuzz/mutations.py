@@ -1,4 +1,4 @@
-"""Ways to break a request: each takes its bytes and gives others, by nothing but the random numbers it is handed."""
+"""Ways to break a request: each maps bytes to other bytes, determined only by the random generator it gets."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 
 
 def preface(rng: random.Random) -> bytes:
-    """What is no HTTP/1.1 at all."""
+    """Input that is not HTTP/1.1, or exceeds all limits."""
     return rng.choice(
         [
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(60),
@@ -210,7 +210,7 @@ def mutate(data: bytes, rng: random.Random, stranger: str) -> bytes:
 
 
 def pieces_of(data: bytes, rng: random.Random) -> list[bytes]:
-    """How it is cut for sending."""
+    """Cut the data into pieces for sending."""
     if rng.random() < 0.6 or len(data) < 2:
         return [data]
     cuts = sorted(rng.randrange(1, len(data)) for _ in range(rng.randrange(1, 6)))

@@ -1,5 +1,5 @@
-"""Requests that are signed as one thing, with something added that another server could read: folded header names, respelled
-parameters, second lines, and what Connection takes away. Nothing of it may reach the origin, and all that was signed must."""
+"""Signed requests with unsigned additions that another server could interpret: folded header names, respelled parameters,
+second lines, and headers named by Connection. No addition may reach the origin, and every signed part must."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def second_line(request: WireRequest, rng: random.Random) -> None:
 
 
 def taken_away(request: WireRequest, rng: random.Random) -> None:
-    """Connection names what was signed."""
+    """Name a signed header in Connection."""
     request.headers.append((b"connection", b"close, " + _any_case(rng.choice(sorted(SIGNED)).encode(), rng)))
 
 
@@ -76,10 +76,10 @@ TRICKS: tuple[Trick, ...] = (
 
 
 def reread(world: World, rng: random.Random) -> list[int]:
-    """Send one such request; the statuses of the answer.
+    """Send one such request and return the statuses of the answer.
 
     Raises:
-        Broken: something that nobody signed reached the origin, or something that was signed did not.
+        Broken: an unsigned part reached the origin, or a signed part did not.
     """
     world.origin.seen.clear()
     method = rng.choice(["PUT", "PUT", "GET", "HEAD", "DELETE"])

@@ -1,4 +1,4 @@
-"""Bad input of every kind against a real gateway. ``python -m tests.fuzz`` goes on for as long as wanted."""
+"""Bad input of every kind against a real gateway. ``python -m tests.fuzz`` runs for as long as desired."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FORMS = [SIGNED_CHUNKS, SIGNED_TRAILER, UNSIGNED_TRAILER]
 
 
 def test_mutated_requests_break_nothing(target: World) -> None:
-    """Rule: no 5xx of ours, no hanging connection, no traceback, no file outside the cache, no other host contacted, and
-    nothing at the origin that no client completed, whatever arrives."""
+    """Rule: no input causes a 5xx of the gateway, a hanging connection, a traceback, a file outside the cache, a connection to
+    another host, or an object at the origin that no client completed."""
     statuses = campaign(target, 0, 400)
     # The attacks are of use only if some of them get through.
     assert statuses[200] > 10
@@ -31,7 +31,7 @@ def test_mutated_requests_break_nothing(target: World) -> None:
 
 
 def test_what_nobody_signed_reaches_no_origin(target: World) -> None:
-    """Rule: the origin gets signed values only, whatever was added and however it is spelled."""
+    """Rule: the origin gets only signed values, for any additions in any spelling."""
     statuses = Counter(status for number in range(250) for status in reread(target, random.Random(number)))
     # The tricks are of use only if some of what they are tried on gets through.
     assert statuses[200] > 20
@@ -64,7 +64,7 @@ FRAMINGS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("story", FRAMINGS)
 def test_bad_chunks_are_refused_and_never_stored(target: World, form: str, story: str) -> None:
-    """Rule: an aws-chunked body whose framing is wrong is an error of the client, and the origin stores nothing of it."""
+    """Rule: an aws-chunked body with wrong framing gets a client error, and the origin stores nothing of it."""
     key = f"framing/{story}/{form}"
     head, frames = chunks_of(target, key, BODY, form, 20_000)
     answer = target.send([raw(head, b"".join(FRAMINGS[story](frames)))], complete=True)
@@ -147,7 +147,7 @@ _NAMES = st.sampled_from(
 def test_whatever_is_signed_gets_an_answer(
     target: World, method: str, path: str, query: str, headers: dict[str, str], body: bytes
 ) -> None:
-    """Rule: a request that is signed and well-formed HTTP gets an answer that is no fault of ours."""
+    """Rule: a signed, well-formed request gets an answer without an error of the gateway."""
     if method not in ("PUT", "POST"):
         body = b""
     answer = target.send([raw(sign(target, method, path, query, headers), body)], complete=True)

@@ -1,7 +1,7 @@
-"""A gateway, its origin, and what must hold whatever a client sends.
+"""A gateway, its origin, and invariants under all client input.
 
-The gateway is a real process. Its home lies several directories below the one that is watched, so that a path that climbs
-out of the cache directory is seen; a listener that nobody should ever contact stands for every other host.
+The gateway is a real process. Its home is several directories below the watched one, so that a path that climbs out of the
+cache directory is detected; a listener that must never be contacted stands for every other host.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tests.gateways import Running, Settings, gateway
 KEY, SECRET = "GWA", "gateway-secret-a"
 BUCKET = "bucket"
 BODIES = (b"", b"x", b"the whole of it, and nothing but it\r\n" * 40, bytes(range(256)) * 300)
-"""What signed uploads carry; the origin may hold nothing else under ``signed/``."""
+"""Bodies of signed uploads; the origin may hold nothing else under ``signed/``."""
 READ = {"plain.bin": b"0123456789" * 500, "empty": b"", "sub/ä b+c.txt": b"spelled", "../../etc/passwd": b"not a file"}
 DEADLINE = 30.0
 """Seconds for a connection to end after its client stopped sending; only there to end a broken run."""
 _GLANCE = 0.15
-"""Seconds for which an answer is awaited before the client half-closes; decides what is seen, never what passes."""
+"""Seconds to wait for an answer before the client half-closes; affects the observations, never the verdict."""
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3})[ \r]")
 _CACHE_ENTRIES = {
     "blobs", "boot", "datasets", "index.db", "index.db-shm", "index.db-wal", "index.lock", "keeper.lock", "node",
@@ -52,7 +52,7 @@ class World:
 
     @property
     def host(self) -> str:
-        """What clients send as Host."""
+        """The clients' Host header."""
         return f"127.0.0.1:{self.gateway.port}"
 
     @property
@@ -147,7 +147,7 @@ class World:
         self.origin.seen.clear()
 
     def descriptors(self) -> int:
-        """How many files and sockets the gateway holds."""
+        """The number of open files and sockets of the gateway."""
         return len(list(Path(f"/proc/{self.gateway.process.pid}/fd").iterdir()))
 
     def memory(self) -> int:

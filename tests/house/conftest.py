@@ -1,4 +1,4 @@
-"""What the house tests look at: the sources as syntax trees, the project's files as text."""
+"""Input of the house tests: the sources as syntax trees, the project's files as text."""
 
 import ast
 import subprocess

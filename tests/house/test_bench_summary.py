@@ -1,4 +1,4 @@
-"""The summary of `make bench`: what counts as a regression, and what is said at the end."""
+"""The summary of `make bench`: regressions, missed budgets, the closing lines."""
 
 from dataclasses import replace
 from statistics import stdev
@@ -55,7 +55,7 @@ def test_without_a_deviation_a_tenth_is_allowed(value, worse):
 
 
 def test_a_comparison_varies_as_its_rounds():
-    """The deviation of a ratio is that of the ratios of its rounds, whose sides share what else the machine did."""
+    """The deviation of a ratio is that of the rounds' ratios, because other load on the machine affects both sides of a round."""
     found = Ratio.compared("a / b", [2.0, 8.0, 3.0], [1.0, 4.0, 1.0], 2.5)
     assert (found.value, found.deviation) == (3.0, stdev([2.0, 2.0, 3.0]))
 
@@ -72,7 +72,7 @@ def test_the_summary_has_the_run_before_beside_the_new_one(results):
 
 
 def test_the_end_names_missed_budgets_and_regressions(results):
-    """Whoever ran the benchmarks need not look for the two things that matter."""
+    """The closing lines list missed budgets and regressions."""
     write(BEFORE)
     write(replace(BEFORE, value=2.7), RATE)
     assert bench.closing({"reads": 90.0}) == [

@@ -1,4 +1,4 @@
-"""The budgets of CONTRIBUTING.md, held by tests so that nobody has to remember them."""
+"""The budgets of CONTRIBUTING.md, enforced by tests."""
 
 import ast
 import re
@@ -25,7 +25,7 @@ def nodes(tree: ast.Module) -> list[ast.AST]:
 
 
 def functions(sources: Sources) -> Iterator[tuple[str, Function]]:
-    """Every function of every module, methods and inner functions included, with the path of its module."""
+    """Every function of every module, including methods and inner functions, with the path of its module."""
     for path, tree in sources.items():
         for node in nodes(tree):
             if isinstance(node, Function):
@@ -33,7 +33,7 @@ def functions(sources: Sources) -> Iterator[tuple[str, Function]]:
 
 
 def imported(node: ast.AST) -> Iterator[str]:
-    """What an import statement names: ``import a.b`` gives a.b; ``from a import b`` gives a.b, b may be a module."""
+    """The names in an import statement: ``import a.b`` gives a.b; ``from a import b`` gives a.b, where b may be a module."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -57,7 +57,7 @@ def test_functions_are_at_most_60_lines(everything: Sources):
 
 
 def test_constructors_take_at_most_six_arguments(shipped: Sources):
-    """What needs more takes a value that names them; options with defaults are one ``TypedDict`` (PEP 692)."""
+    """A class that needs more takes one value that groups them; options with defaults are one ``TypedDict`` (PEP 692)."""
     wide = []
     for path, node in functions(shipped):
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
@@ -129,7 +129,7 @@ def _known(name: str, modules: Iterable[str]) -> str | None:
 
 
 def _cycle(graph: dict[str, set[str]]) -> list[str] | None:
-    """One cycle of the graph, or ``None``: modules nobody's import waits for are taken away until none is left."""
+    """One cycle of the graph, or ``None``: modules that no other module imports are removed until none is left."""
     left = {name: {other for other in others if other != name} for name, others in graph.items()}
     while free := [name for name, others in left.items() if not others & left.keys()]:
         for name in free:
@@ -151,14 +151,14 @@ def test_the_cycle_finder_finds_cycles(graph, found):
 
 
 def test_nothing_is_left_for_later(texts: dict[str, str]):
-    """What is in the repository works; what does not work yet is not in it."""
+    """The repository has no unfinished code and no notes about it."""
     words = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|NotImplemented" r"Error)\b")
     left = {path: found for path, text in texts.items() if path.endswith(".py") and (found := words.findall(text))}
     assert left == {}
 
 
 def test_no_test_is_skipped(everything: Sources):
-    """A skipped test is a claim that nobody checks."""
+    """A skipped test is an unchecked claim."""
     skipped = [
         f"{path}:{node.lineno}"
         for path, tree in everything.items()
@@ -171,7 +171,7 @@ def test_no_test_is_skipped(everything: Sources):
 
 
 def test_no_path_of_somebodys_machine(texts: dict[str, str]):
-    """A path that exists on one machine only helps nobody on another."""
+    """No file names a path that exists on one machine only."""
     personal = re.compile(r"(?<![\w.}])/(?:work|root|Users)/[a-z.][\w.-]*/")
     found = {path: hits for path, text in texts.items() if (hits := personal.findall(text))}
     assert found == {}

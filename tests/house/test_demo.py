@@ -1,4 +1,4 @@
-"""`make demo` as a newcomer meets it: it proves what it prints, and leaves nothing behind, whatever ends it."""
+"""`make demo` as a newcomer runs it: its output is true, and it leaves nothing behind, however it ends."""
 
 import os
 import re
@@ -24,7 +24,7 @@ FEW = 300
 """Digits for a run that does not depend on how many there are; ``STORED`` of them are stored."""
 STORED = 100
 LARGE = 2**20
-"""Bytes of its large object."""
+"""Bytes of the large object."""
 LITTLE_DATA = """\
 from gateway.demo import data
 
@@ -103,14 +103,14 @@ def command_of(folder: Path, *parts: str) -> list[str]:
 
 
 def little_data(images: int = FEW) -> str:
-    """A part of a program that leaves the demo some of its images, and a large object that is not."""
+    """Part of a program that gives the demo fewer images and a smaller large object."""
     return LITTLE_DATA.format(images=images, large=LARGE)
 
 
 def test_the_demo_proves_what_it_prints(folder: Path):
-    """It ends well, with a warm reading that cost no origin request, and with nothing left of it.
+    """The demo succeeds, its warm reading costs no origin request, and it leaves nothing behind.
 
-    Images that were loaded ahead are hits of the cold reading. Each of the ten folders is listed for that once.
+    Images loaded ahead are hits of the cold reading; for that each of the ten folders is listed once.
     """
     demo, output = run_until(folder, lambda: False)
     assert demo.returncode == 0, output
@@ -144,8 +144,8 @@ def test_an_interrupted_demo_leaves_nothing(folder: Path, moment: str):
 
 
 def test_a_kept_demo_runs_until_interrupted(folder: Path):
-    """With --keep the gateway goes on answering after the tables, until Ctrl-C ends it as well; its metrics moved. With
-    --no-train all this needs neither PyTorch nor the client."""
+    """With --keep the gateway keeps answering after the tables until Ctrl-C ends it, and its metrics have changed. With
+    --no-train the demo needs neither PyTorch nor the client."""
     output = folder.with_suffix(".txt")
     seen: dict[str, float] = {}
 
@@ -171,7 +171,7 @@ def test_a_kept_demo_runs_until_interrupted(folder: Path):
 
 
 def test_what_is_missing_for_the_training_is_said(folder: Path):
-    """Where PyTorch or the client is not installed, the demo says so at once, and how to do without."""
+    """Without PyTorch or the client, the demo reports that at once, with the option that needs neither."""
     demo, output = run_until(folder, lambda: False, command=command_of(folder, WITHOUT_TRAINING))
     assert demo.returncode == 1
     assert "also needs torch, larder" in output

@@ -1,4 +1,4 @@
-"""The documents say what the code says: names and defaults in prose are compared with the sources they describe."""
+"""Names and defaults in the documents match the sources."""
 
 import ast
 import importlib.util
@@ -38,7 +38,7 @@ def test_generated_pages_are_up_to_date(generate_docs):
 
 
 def test_every_setting_is_documented(docs):
-    """Each setting stands in docs/configuration.md with its default and the description of its declaration."""
+    """Each setting is in docs/configuration.md with its default and the description from its declaration."""
     page = docs["configuration.md"]
     missing = []
     for section, field in Settings.model_fields.items():
@@ -107,7 +107,7 @@ def test_every_make_target_that_is_named_exists(docs, root):
 
 
 def test_make_alone_lists_every_target(root):
-    """`make` prints each target that people use, with what it is for."""
+    """`make` prints each public target with its purpose."""
     command = ["make", "--no-print-directory"]
     listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
     targets = set(re.findall(r"^\.PHONY: ([a-z-]+)$", (root / "Makefile").read_text(), re.MULTILINE))
@@ -124,7 +124,7 @@ def test_links_between_pages_lead_somewhere(root):
 
 
 def test_readme_configuration_is_accepted(root, tmp_path):
-    """The example of README.md can be copied as it is."""
+    """The example of README.md is accepted unchanged."""
     example = re.search(r"```toml\n(.*?)```", (root / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     assert example is not None
     from_readme = tmp_path / "larder.toml"

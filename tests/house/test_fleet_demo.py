@@ -1,4 +1,4 @@
-"""`make fleet` as a newcomer meets it: it proves what it prints, and leaves nothing behind, whatever ends it."""
+"""`make fleet` as a newcomer runs it: its output is true, and it leaves nothing behind, however it ends."""
 
 from __future__ import annotations
 

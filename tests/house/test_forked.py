@@ -1,4 +1,4 @@
-"""The gateways that tests start import nothing by themselves, and end with the process of the tests, however that ends."""
+"""Gateways of tests are forked with all imports done, and end with the tests' process, however that ends."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ def test_leaves_another():
 
 
 def test_a_run_under_nohup_leaves_nothing(tmp_path: Path) -> None:
-    """Rule: started with SIGINT ignored, processes still hear it; those of a test end with it, others are named and killed."""
+    """Rule: processes of a run started with SIGINT ignored still receive it; a test's processes end with the test, others are
+    named and killed."""
     (tmp_path / "test_small.py").write_text(TESTS)
     options = [
         "--basetemp",

@@ -14,7 +14,7 @@ _PLACE = re.compile(r"%(?:\((?P<name>\w+)\))?[-#0 +]*\d*(?:\.\d+)?[diouxXeEfFgGc
 
 
 def _calls(sources: dict[str, ast.Module]) -> list[tuple[str, ast.Call]]:
-    """The calls of loggers, whatever their names are: what ends in "log" or "logger", as a name or an attribute."""
+    """Calls of loggers: names and attributes that end in "log" or "logger"."""
     return [
         (path, node)
         for path, tree in sources.items()
@@ -72,7 +72,7 @@ def test_fields_are_no_attributes_of_every_record():
 
 @pytest.mark.parametrize("left", [None, ""])
 def test_facts_are_fields(left):
-    """A fact stands in the message and in its field; what is unknown has no field."""
+    """A fact is in the message and in its field; an unknown one has no field."""
     facts = {"node": "gw-1", "error": OSError("no route"), "state": left}
     record = logging.LogRecord("larder", logging.INFO, "", 1, "node %(node)s: %(error)s", (facts,), None)
     line = json.loads(JsonFormatter().format(record))

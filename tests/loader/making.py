@@ -1,4 +1,4 @@
-"""What tests of the loader make, and what is sent to worker processes: so it lives in a module and not in a test."""
+"""Datasets, loaders, transforms and collate functions for tests; in a module, so that they can be sent to worker processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def numbers(batches: Iterable[Any]) -> list[int]:
 
 
 def consume(loader: Iterable[Any]) -> list[Any]:
-    """Every batch. Workers end before an error goes on its way: a traceback would keep them waiting for the next collection."""
+    """Every batch. Workers are shut down before an error propagates, because a traceback would keep them until the next
+    collection."""
     iterator = iter(loader)
     try:
         return list(iterator)
@@ -97,7 +98,7 @@ def draw_by_item(item: Item) -> tuple[int, tuple[float, float, float]]:
 
 
 def place_of(item: Item) -> tuple[str, int, str, bytes]:
-    """Where an item of a mixture is from."""
+    """The origin of an item of a mixture, with its bytes."""
     return item.dataset, item.index, item.key, bytes(item.data)
 
 
@@ -166,7 +167,7 @@ class ListeningJob(larder.Job):
 
 
 class MoodyJob(larder.Job):
-    """A job that is given another order whenever it asks, as if the fleet had forgotten it each time."""
+    """A job that gets a different order at every request, as if the fleet forgot it each time."""
 
     def __init__(self) -> None:
         super().__init__(ENDPOINT, "moody", "train", batch_size=BATCH)

@@ -10,8 +10,8 @@ from tests.loader.systems import system
 
 @pytest.mark.parametrize("substitute", [1, 10, 100])
 def test_a_static_cache_hits_exactly_what_it_holds(tmp_path: Path, substitute: int) -> None:
-    """Each item is read once per epoch, so the hit ratio is the resident fraction, whatever the look-ahead; the origin gives the
-    rest, once."""
+    """Each item is read once per epoch, so the hit ratio is the resident fraction for any look-ahead; the rest is read from the
+    origin, once."""
     with system(tmp_path, 0.3, items=100) as there:
         filling, *later = static_epochs(there, substitute, 3)
     assert filling["hits"] == 0
@@ -22,8 +22,8 @@ def test_a_static_cache_hits_exactly_what_it_holds(tmp_path: Path, substitute: i
 
 
 def test_plain_reads_hit_what_lru_hits(tmp_path: Path) -> None:
-    """Over random epochs LRU hits c + (1 - c) ln(1 - c), averaged over the sizes that the cache has between its watermarks: far
-    from the c of a cache that keeps what it has."""
+    """Over random epochs LRU hits c + (1 - c) ln(1 - c), averaged over the cache's sizes between its watermarks: far below the c
+    of a cache that never evicts."""
     with system(tmp_path, 0.5, items=150) as there:
         found = lru_epochs(there, 7)
     # 900 reads: the deviation of the sample is 0.012 at most.

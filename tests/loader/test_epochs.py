@@ -41,7 +41,7 @@ from tests.loader.making import (
 @pytest.mark.parametrize("substitute", [1, 2, 10, 10**6])
 @pytest.mark.parametrize("cached", [0.0, 0.2, 1.0])
 def test_every_item_comes_once_over_ranks(substitute, cached):
-    """Two ranks together get each item once per epoch, whatever share of them is cached."""
+    """Two ranks together get each item once per epoch, for any cached share."""
     loaders = [
         loader_of(dataset_of(1003, cached=cached, batch_size=16, substitute=substitute, rank=rank, world=2))
         for rank in range(2)
@@ -53,7 +53,7 @@ def test_every_item_comes_once_over_ranks(substitute, cached):
 @pytest.mark.parametrize("tail", ["short", "drop", "pad"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_length_is_true(tail, workers):
-    """Both ranks get as many batches as the loader's length says, for every tail, and nobody warns."""
+    """Both ranks get as many batches as the loader's length, for every tail, without warnings."""
     for rank in range(2):
         loader = loader_of(dataset_of(tail=tail, rank=rank, world=2), workers)
         assert len(loader) == len(loader.dataset) == len(list(loader)) == len(list(loader))
@@ -78,7 +78,7 @@ def test_a_dataset_of_nothing_has_no_batches(workers):
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_each_iteration_is_the_next_epoch(persistent):
-    """With workers forked anew or kept, epochs count up by themselves and are the same as without workers."""
+    """Each iteration is the next epoch, equal to that without workers, for new and for persistent workers."""
     alone, together = (loader_of(dataset_of(substitute=1), workers) for workers in (0, 2))
     together = loader_of(dataset_of(substitute=1), 2, persistent_workers=persistent)
     epochs = [[sorted(batch) for batch in together] for _ in range(3)]
@@ -98,7 +98,7 @@ def test_an_epoch_that_was_broken_off_begins_again(workers):
 
 
 def test_a_batch_short_of_the_end_is_broken_off():
-    """Without workers it is exact: all batches but one are no complete epoch, though the last is fetched already."""
+    """Without workers, an iteration that stops before the last batch does not complete the epoch, even if it was prefetched."""
     loader = loader_of(dataset_of(substitute=1))
     first = list(islice(loader, len(loader) - 1))
     assert list(loader)[:-1] == first
@@ -106,7 +106,7 @@ def test_a_batch_short_of_the_end_is_broken_off():
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loop_that_knows_the_length_completes_the_epoch(workers):
-    """Taking exactly ``len(loader)`` batches is a complete epoch, though nobody asked whether there is more."""
+    """Taking exactly ``len(loader)`` batches completes the epoch, even if the loop does not ask for another."""
     loader = loader_of(dataset_of(substitute=1), workers)
     epochs = [list(islice(loader, len(loader))) for _ in range(2)]
     assert epochs[0] != epochs[1]
@@ -150,7 +150,7 @@ def test_workers_may_be_started_any_way(method):
 
 
 def test_batches_out_of_order_are_each_item_once():
-    """With ``in_order=False`` batches come as they are made, and still each item once."""
+    """With ``in_order=False`` batches come as they are finished, each item once."""
     loader = loader_of(dataset_of(1003), 2, in_order=False)
     assert Counter(numbers(loader)) == Counter(numbers(loader)) == whole(1003)
 
@@ -181,7 +181,7 @@ def test_a_loader_that_makes_batches_itself_is_refused():
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_samples_are_transformed_and_collated(workers):
-    """With a transform, batches are what ``default_collate`` makes of the samples."""
+    """With a transform, batches are samples collated by ``default_collate``."""
     batches = list(loader_of(dataset_of(transform=as_tensor), workers))
     assert all(torch.equal(batch["index"], batch["number"]) for batch in batches)
     assert Counter(torch.cat([batch["index"] for batch in batches]).tolist()) == whole()
@@ -217,7 +217,7 @@ def _key(item):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_transform_that_fails_names_the_item(workers):
-    """The error says which item, its bucket and key, and what was wrong; also out of a worker."""
+    """The error has the item, its bucket and key, and the cause, also from a worker."""
     with pytest.raises(
         larder.ItemError, match=r"(?s)item 7 \(memory/'item-7'\) could not be transformed: ZeroDivisionError: seven"
     ):
@@ -232,7 +232,7 @@ def test_items_whose_transform_fails_are_skipped_if_told_so():
 
 
 def test_a_batch_of_nothing_but_failures_is_left_out():
-    """A batch without a sample cannot be collated; it does not come, and the epoch is complete all the same."""
+    """A batch without samples cannot be collated; it is left out, and the epoch is still complete."""
     loader = loader_of(dataset_of(9, batch_size=1, transform=fail_on_seven, on_error="skip"))
     assert sorted(int(batch[0]) for batch in loader) == [0, 1, 2, 3, 4, 5, 6, 8]
     assert loader.dataset.state_dict()["epoch"] == 1
@@ -271,7 +271,7 @@ def test_wrong_options_are_refused_at_once(options, error):
 
 
 def test_all_options_are_named():
-    """The error for an unknown option has those of the dataset and those of its loader."""
+    """The error for an unknown option lists the options of the dataset and of its loader."""
     with pytest.raises(TypeError, match=r"unknown option shuffle; .*batch_size.*tail.*transform.*rank") as raised:
         dataset_of(shuffle=True)
     assert {*DatasetOptions.__annotations__, "batch_size"} == {*str(raised.value).partition("are ")[2].split(", ")}
@@ -361,7 +361,7 @@ def two_ranks():
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_rank_and_world_come_from_torch_distributed(two_ranks, method):
-    """They are found when iteration begins, and reach workers that know nothing of torch.distributed."""
+    """Rank and world are read when iteration begins, and reach workers without torch.distributed."""
     assert two_ranks.ranks() == (1, 2)
     came = numbers(loader_of(two_ranks, 1, multiprocessing_context=method))
     other = numbers(loader_of(dataset_of(rank=0, world=2)))
@@ -370,7 +370,7 @@ def test_rank_and_world_come_from_torch_distributed(two_ranks, method):
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda dataset: pickle.loads(pickle.dumps(dataset))])
 def test_a_copy_has_epochs_of_its_own(duplicate):
-    """A copy goes on from the epoch it was made in, and neither moves the other."""
+    """A copy starts at the original's epoch; afterwards the two advance independently."""
     dataset = dataset_of(substitute=1)
     epochs = [list(loader_of(dataset)) for _ in range(2)]
     other = duplicate(dataset)
@@ -422,7 +422,7 @@ def _anonymous_files():
 
 
 def test_nothing_is_left_behind():
-    """No file on disk or in shared memory comes into being, and what a dataset has open ends with it."""
+    """A dataset creates no file on disk or in shared memory, and its open descriptors are closed with it."""
     places = ["/dev/shm", os.environ.get("TMPDIR", "/tmp")]
     gc.collect()
     before, named = (

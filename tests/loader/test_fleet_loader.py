@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def body_of(number: int) -> bytes:
-    """An item: its number, in a length of its own."""
+    """An item's bytes: its number, with a length that differs between items."""
     return b"%d" % number + b" " * (number % 5 * 50)
 
 
@@ -60,7 +60,7 @@ def digest_file(path: Path, numbers: range, folder: str) -> Path:
 
 @pytest.fixture(scope="module")
 def nodes(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Running]]:
-    """Three gateways that are one fleet, for the tests that leave it as it is."""
+    """Three gateways of one fleet, for tests that do not change it."""
     with RedisServer() as redis, fleet(origin.endpoint, redis.url, 3, tmp_path_factory.mktemp("nodes")) as running:
         yield running
 
@@ -84,7 +84,7 @@ def know_the_fleet(reader: BatchReader) -> None:
 
 
 class Run:
-    """One rank of a job, in a thread: what it received in each epoch, and what stops it in the middle of the first."""
+    """One rank of a job, in a thread; records the items of each epoch, and can pause in the middle of the first."""
 
     def __init__(self, endpoint: str, name: str, rank: int) -> None:
         self.job = larder.Job(endpoint, name, "numbers", batch_size=BATCH, ranks=2, rank=rank, credentials=KEY)

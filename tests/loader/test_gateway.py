@@ -35,12 +35,12 @@ PATIENT = larder.Retry(attempts=10_000, base=0.01, longest=0.05)
 
 
 def body_of(number: int) -> bytes:
-    """An item: its number, in a length of its own."""
+    """An item's bytes: its number, with a length that differs between items."""
     return b"%d" % number + b" " * (number % 7 * 100)
 
 
 def key_of(number: int) -> str:
-    """Where it lies."""
+    """The key of an item."""
     return f"items/{number}"
 
 
@@ -104,13 +104,13 @@ def test_cold_and_warm_every_item_comes_once(cold, origin, file, substitute):
 
 
 def test_workers_started_by_spawn_read_from_a_gateway(running, file):
-    """Credentials, connections and all reach workers that are started anew."""
+    """Spawned workers get the credentials and open their own connections."""
     loader = watch(loader_of(dataset_at(running, file), 1, multiprocessing_context="spawn"))
     assert Counter(numbers(loader)) == whole()
 
 
 def test_a_used_connection_does_not_survive_the_fork(running, file):
-    """A dataset that was read in the training process has connections of its own in each worker."""
+    """A dataset already read in the training process opens new connections in each worker."""
     dataset = dataset_at(running, file)
     next(iter(dataset))
     assert len(dataset) == 13
@@ -118,7 +118,7 @@ def test_a_used_connection_does_not_survive_the_fork(running, file):
 
 
 def test_a_dataset_is_found_by_its_name(running, file):
-    """What was registered once is read by name; a name that the gateway does not know is an error that says so."""
+    """A registered dataset is read by its name; an unknown name raises UnknownDataset."""
     larder.Client(running.endpoint, credentials=KEY).register("by-name", file)
     assert Counter(numbers(loader_of(dataset_at(running, "by-name"), 1))) == whole()
     with pytest.raises(larder.UnknownDataset):
@@ -126,7 +126,7 @@ def test_a_dataset_is_found_by_its_name(running, file):
 
 
 def test_the_gateway_forgets_the_dataset(running, file):
-    """Registration is soft state: a dataset that is named by its file is registered again, and nobody notices."""
+    """Registration is soft state: a dataset given by its file is registered again transparently."""
     iterator = iter(loader_of(dataset_at(running, file)))
     first = numbers(islice(iterator, 3))
     client = larder.Client(running.endpoint, credentials=KEY)
@@ -136,7 +136,7 @@ def test_the_gateway_forgets_the_dataset(running, file):
 
 
 def test_the_gateway_is_killed_and_started_again(origin, file, tmp_path):
-    """In the middle of an epoch the gateway is gone for a while: the loader waits, and delivers each item once."""
+    """When the gateway is down for a while within an epoch, the loader waits, and delivers each item once."""
     settings = Settings(origin.endpoint, tmp_path / "cache", server={"port": free_port()})
     first = start(settings, tmp_path)
     access = larder.Access(credentials=KEY, retry=PATIENT)
@@ -155,7 +155,7 @@ def test_the_gateway_is_killed_and_started_again(origin, file, tmp_path):
 
 
 def test_resumed_at_another_gateway_with_other_ranks(running, cold, file):
-    """Two ranks are saved; their merged state goes on at another gateway, with one rank and two workers."""
+    """The merged state of two ranks resumes at another gateway, with one rank and two workers."""
     pair = [watch(loader_of(dataset_at(running, file, rank=rank, world=2), 1)) for rank in range(2)]
     came = [number for loader in pair for number in numbers(islice(loader, 3))]
     alone = watch(loader_of(dataset_at(cold, file, 16), 2))
@@ -206,7 +206,7 @@ def test_items_that_are_not_what_they_should_be_are_skipped_if_told_so(damaged, 
 
 @pytest.mark.filterwarnings("ignore::larder.LarderWarning")
 def test_without_a_gateway_the_origin_is_read(origin, file, tmp_path):
-    """With a fallback, an epoch whose gateway goes away for good is finished from the store itself."""
+    """With a fallback, an epoch whose gateway disappears permanently is finished from the store."""
     store = larder.S3(origin.endpoint, credentials=larder.Credentials(ALICE.access_key_id, ALICE.secret_access_key))
     access = larder.Access(credentials=KEY, fallback=store, digest_file=file, retry=larder.Retry(attempts=2, base=0))
     with gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as started:
@@ -245,7 +245,7 @@ def pairs(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("caching", ["chunked", "full"])
 def test_files_beside_each_other_come_together(running, pairs, caching):
-    """Each sample once per epoch with all of its members, of which each is an item; from the cache once all are there."""
+    """Each sample comes once per epoch with all of its members, which are items each; from the cache once all are cached."""
     access = larder.Access(credentials=KEY, caching=caching)
     dataset = dataset_at(running, pairs, transform=named_pair, collate=list, keys=True, access=access)
     loader = watch(loader_of(dataset, 1))
@@ -269,7 +269,7 @@ def test_samples_by_index_and_in_a_mixture(running, pairs, file):
 
 
 def test_a_sample_without_one_of_its_members(origin, pairs, tmp_path):
-    """Rule: a sample of which a member is gone has failed as a whole, and is counted once."""
+    """Rule: a sample with a missing member fails as a whole, and is counted once."""
     with gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as started:
         origin.delete("data", "pairs/008.cls")
         try:
@@ -320,7 +320,7 @@ def test_an_indexed_dataset_for_two_ranks(running, file):
 
 
 def test_keys_of_items_come_from_the_gateway(running, file):
-    """With ``keys=True`` the transform sees where each item lies."""
+    """With ``keys=True`` the transform gets each item's bucket and key."""
     loader = loader_of(dataset_at(running, file, keys=True, transform=_place), 1)
     places = [place for batch in loader for place in batch]
     assert Counter(places) == Counter(f"data/{key_of(number)}" for number in range(N))
@@ -331,7 +331,7 @@ def _place(item: larder.torch.Item) -> str:
 
 
 class Gate:
-    """An origin's pace: after the first few answers none is given before so many reads wait at once; then all are."""
+    """Delays an origin's answers after the first ``free`` ones until ``together`` reads wait at once, then releases all."""
 
     def __init__(self, free: int, together: int) -> None:
         self._free, self._together = free, together

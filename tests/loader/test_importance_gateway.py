@@ -1,4 +1,4 @@
-"""Training by importance through a real gateway: what the sampler learns arrives, and the cache keeps the dataset by it."""
+"""Training by importance through a real gateway: the sampler's scores arrive, and the cache keeps the dataset by them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_the_sampler_learns_arrives(origin: FakeOrigin, file: Path, tmp_pat
 
 
 def test_ranks_that_cannot_exchange_send_their_own(origin: FakeOrigin, file: Path, tmp_path: Path) -> None:
-    """Rule: with a job of its own each sends the scores of its part; a job that they share sends none of one rank alone."""
+    """Rule: a rank with its own job sends the scores of its part; one rank alone of a shared job sends none."""
     settings = Settings(origin.endpoint, tmp_path / "cache", extra=PACE)
     with gateway(settings, tmp_path) as running, ExitStack() as stack:
 

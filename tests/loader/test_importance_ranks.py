@@ -1,4 +1,4 @@
-"""Training by importance in real processes: two ranks of torch.distributed with four workers each, and what is killed."""
+"""Training by importance in real processes: two ranks of torch.distributed with four workers each, under kills."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Epoch = list[list[int]]
 
 
 def in_group(run: Callable[..., Any], rank: int, port: int, results: Any, arguments: tuple[Any, ...]) -> None:
-    """Run one rank, and hand out what it returns or raises."""
+    """Run one rank in the process group, and put its result or error into the queue."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORLD)
     try:
@@ -76,7 +76,7 @@ def running_ranks(run: Callable[..., Any], *arguments: Any) -> Iterator[Callable
 
 
 def ranks_of(run: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What two training processes that know each other return, by rank."""
+    """Run two training processes of one group and return their results by rank."""
     with running_ranks(run, *arguments) as join:
         return join()
 
@@ -126,7 +126,7 @@ def epochs_of(_: int, unseen: float, items: int, epochs: int) -> list[tuple[Epoc
 
 @pytest.mark.parametrize("unseen", [0.0, 0.5])
 def test_shares_are_disjoint_and_together_the_drawn_list(unseen: float) -> None:
-    """Rule: every entry of each epoch's list reaches one rank, in the list's order, whatever the workers read ahead."""
+    """Rule: every entry of each epoch's list reaches one rank, in the list's order, regardless of the workers' read-ahead."""
     one, other = ranks_of(epochs_of, unseen, ITEMS, 3)
     for (mine, states), (others, _) in zip(one, other, strict=True):
         order = listed(states[0], ITEMS, unseen)
@@ -137,7 +137,7 @@ def test_shares_are_disjoint_and_together_the_drawn_list(unseen: float) -> None:
 
 
 def resumed(rank: int, states: list[list[dict[str, Any]]], items: int) -> list[Epoch]:
-    """What is left after each of the states."""
+    """The remaining steps of the epoch after each of the states."""
     found = []
     for state in states[rank]:
         sampler, loader = made(0.5, items)
@@ -176,8 +176,8 @@ def until_a_worker_is_killed(rank: int, batches: int) -> tuple[Epoch, dict[str, 
 
 
 def test_after_a_killed_worker_ranks_go_on_from_one_step() -> None:
-    """Rule: the rank with the killed worker raises. Restarted from a state of one step, both ranks have the rest of the list:
-    nothing is lost of what the dead worker had read ahead, and nothing comes twice."""
+    """Rule: the rank with the killed worker raises. Restarted from states of one step, both ranks get the rest of the list: items
+    that the dead worker had read ahead are neither lost nor repeated."""
     (mine, _), (others, state) = ranks_of(until_a_worker_is_killed, 3)
     rests = ranks_of(resumed, [[state], [state]], ITEMS)
     came = flat(mine[:3]) + flat(others) + [number for (rest,) in rests for number in flat(rest)]
@@ -256,8 +256,8 @@ def kept_by(running: Running) -> set[object]:
 
 
 def test_a_killed_gateway_changes_no_list(origin: FakeOrigin, file: Path, tmp_path: Path) -> None:
-    """Rule: a gateway that is killed within an epoch and comes back changes nothing of what two ranks read; the scores, which
-    it had in memory, are sent whole again, and it keeps the dataset by them."""
+    """Rule: killing and restarting the gateway within an epoch does not change the reads of two ranks; the scores, which it had
+    only in memory, are sent again in full, and it keeps the dataset by them."""
     names = ("midway-0", "midway-1", "killed", "trained-0", "trained-1", "done")
     events = {name: FORK.Event() for name in names}
     server = {"port": free_port()}

@@ -1,4 +1,4 @@
-"""ImportanceSampler in torch's own loader: workers, batches in flight, ranks, saved states, and what it refuses."""
+"""ImportanceSampler in torch's own loader: workers, batches in flight, ranks, saved states, refusals."""
 
 import json
 import multiprocessing
@@ -205,7 +205,7 @@ def _rank(rank, meeting, results, states):
 
 
 def across_ranks(tmp_path, states=()):
-    """What two training processes with two workers each get, by rank."""
+    """The results of two training processes with two workers each, by rank."""
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     meeting = tmp_path / f"meeting-{len(states)}"
@@ -361,7 +361,7 @@ def test_losses_that_are_not_finite():
 
 @pytest.mark.parametrize(("dtype", "grad"), [(torch.float16, False), (torch.bfloat16, False), (torch.float32, True)])
 def test_losses_of_any_kind(dtype, grad):
-    """Rule: losses of lower precision, and losses with gradients, are scored as they are."""
+    """Rule: losses of lower precision, and losses with gradients, are accepted."""
     sampler, _ = make()
     sampler.update(torch.tensor([3, 4]), torch.tensor([1.0, 2.0], dtype=dtype, requires_grad=grad))
     assert sampler.stats()["updated"] == 2
@@ -377,8 +377,8 @@ def test_an_epoch_without_updates_is_followed_by_a_whole_one():
 
 
 def test_a_loop_that_stops_updating_reports_nothing():
-    """Rule: after an epoch without updates the gateways hear nothing, so that the scores that they have grow old; with updates
-    they hear of the next epoch again."""
+    """Rule: after an epoch without updates nothing is sent to the gateways, so their scores age; once updates resume, the next
+    epoch is reported again."""
     job = ListeningJob()
     dataset = map_of(transform=index_of, ids=True, job=job)
     sampler = ImportanceSampler(dataset, unseen=0.5)
@@ -429,7 +429,7 @@ def test_what_is_no_state():
 
 
 def test_a_refused_state_changes_nothing():
-    """Rule: after a state was refused the sampler goes on as before."""
+    """Rule: a refused state leaves the sampler unchanged."""
     sampler, loader = make()
     train(sampler, islice(loader, 3))
     before = sampler.state_dict()

@@ -21,7 +21,7 @@ from tests.loader.making import BATCH, ENDPOINT, N, as_tensor, consume, fail_on_
 
 
 class _Pairs:
-    """A batch sampler of somebody's own: each item beside its mirror image, and the first one twice."""
+    """A custom batch sampler: each item beside its mirror image, and the first one twice."""
 
     def __iter__(self):
         return iter([[0, 0, N - 1], [1, N - 2], [-1, -N]])
@@ -50,12 +50,12 @@ def test_every_item_comes_once_in_a_random_order(workers):
     ids=lambda value: type(value).__name__,
 )
 def test_any_sampler_decides(sampler, expected):
-    """Which items come, and how often, is the sampler's business."""
+    """The sampler alone decides which items come, and how often."""
     assert Counter(numbers(DataLoader(map_of(), batch_size=BATCH, sampler=sampler))) == expected
 
 
 def test_a_batch_sampler_of_ones_own():
-    """Batches are what it says, in its order, with repetitions and negative indices."""
+    """A custom batch sampler determines the batches, in its order, with repetitions and negative indices."""
     batches = list(DataLoader(map_of(), batch_sampler=_Pairs()))
     assert batches == [[b"0", b"0", b"102"], [b"1", b"101"], [b"102", b"0"]]
 
@@ -116,7 +116,7 @@ def test_items_that_cannot_be_had_are_skipped_if_told_so():
 
 
 def test_wrong_options_are_refused():
-    """Options that only make sense with an order of ours do not exist here."""
+    """Options that require Larder's own order do not exist for an indexed dataset."""
     with pytest.raises(ValueError, match="on_error"):
         map_of(on_error="ignore")
     with pytest.raises(ValueError, match="seed"):

@@ -1,4 +1,4 @@
-"""A mixture of datasets in the stock DataLoader: workers, ranks, states, and what a transform learns of an item."""
+"""A mixture of datasets in the stock DataLoader: workers, ranks, states, and the facts that a transform gets."""
 
 import json
 from collections import Counter

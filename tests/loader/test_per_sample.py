@@ -1,4 +1,4 @@
-"""The loss of each sample: what a module gives for the sample alone, for every shape of sample."""
+"""Per-sample losses equal the module's loss for the sample alone, for every shape of sample."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ def test_their_mean_is_the_modules_loss(module, outputs, targets):
 
 
 def test_class_weights_stay():
-    """Rule: a sample's loss is that of its class times the class's weight, whatever the other samples are."""
+    """Rule: a sample's loss is weighted by its class's weight, independently of the other samples."""
     weights, outputs, targets = torch.tensor([1.0, 2.0, 4.0]), drawn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
     losses = per_sample(nn.CrossEntropyLoss(weight=weights))(outputs, targets)
     assert torch.allclose(losses, per_sample(nn.CrossEntropyLoss())(outputs, targets) * weights[targets])
@@ -90,7 +90,7 @@ def test_padding_of_sequences_leaves_the_mean():
 
 
 def test_a_module_of_ones_own():
-    """Rule: any module with a ``reduction`` works, with the arguments that it takes; it stays as it is."""
+    """Rule: any module with a ``reduction`` works, with its own arguments, and is not modified."""
 
     class Focal(nn.Module):
         def __init__(self):

@@ -39,9 +39,9 @@ _OF_A_DEAD_WORKER = "|".join(
 def killed(worker: int) -> Iterator[None]:
     """Kill -9 of a worker; the block must raise an error.
 
-    PyTorch raises its own in a handler of SIGCHLD, in whatever Python code runs then. A finalizer would swallow it, so none may
-    run. If the loader receives a batch whose memory has ended with the worker, it raises that error first: the handler runs here
-    then, and not in the code after the block.
+    PyTorch raises its error in a SIGCHLD handler, in any Python code that runs at that moment. A finalizer would swallow it, so
+    none may run. If the loader receives a batch whose memory ended with the worker, it raises that error first; then the handler
+    runs here, and not in the code after the block.
     """
     gc.collect()
     gc.disable()
@@ -68,7 +68,7 @@ def test_a_killed_worker_is_an_error_and_nothing_more():
 
 
 def test_after_a_killed_worker_a_watched_loader_goes_on_where_it_was():
-    """The state counts what was received before the kill, and loads into the same loader."""
+    """The state counts the batches received before the kill, and loads into the same loader."""
     loader = watch(loader_of(dataset_of(1003), 2))
     iterator = iter(loader)
     first = numbers(islice(iterator, 5))
@@ -93,7 +93,7 @@ def test_memory_may_be_pinned(workers):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_loaders_own_collation_is_kept_when_it_is_watched(workers):
-    """A ``collate_fn`` of the loader gets what it always got, and its result arrives unchanged."""
+    """Watching changes neither the input of the loader's ``collate_fn`` nor its result."""
     loader = watch(loader_of(dataset_of(), workers, collate_fn=Doubling()))
     batches = list(loader)
     assert {mark for mark, _ in batches} == {"collated"}
@@ -143,7 +143,7 @@ def test_the_worker_init_function_runs_as_always():
 
 
 def test_the_memory_of_a_worker_stays_flat():
-    """Over three epochs of its share of a million items, a worker does not grow with what it has delivered."""
+    """Over three epochs of its share of a million items, a worker's memory does not grow with the delivered items."""
     dataset = dataset_of(1_000_000, batch_size=500, substitute=1, collate=memory_after, rank=3, world=10)
     loader = loader_of(dataset, 1, persistent_workers=True)
     first, second, third = (max(loader) for _ in range(3))
@@ -153,7 +153,7 @@ def test_the_memory_of_a_worker_stays_flat():
 
 
 def test_a_gateway_that_is_gone_is_an_error_of_its_own(monkeypatch):
-    """Workers that reach nobody raise ``GatewayUnavailable`` in the training process, whatever way they were started."""
+    """Workers that cannot reach the gateway raise ``GatewayUnavailable`` in the training process, for every start method."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "GWA")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     access = larder.Access(retry=larder.Retry(attempts=1))

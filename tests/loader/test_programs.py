@@ -1,4 +1,4 @@
-"""Whatever a training loop does, in whatever order: each epoch has each item once."""
+"""Each epoch has each item once under any sequence of a training loop's operations."""
 
 from collections import Counter
 from itertools import islice
@@ -19,7 +19,7 @@ STEP = st.one_of(
 
 
 class Loop:
-    """A training loop, and what it has received of its epoch."""
+    """A training loop, with the items received in its epoch."""
 
     def __init__(self, items, options):
         self.items, self.options = items, options

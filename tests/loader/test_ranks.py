@@ -1,4 +1,4 @@
-"""What must hold across ranks: nobody divides the batches once more, and all go on from the same step."""
+"""Rules across ranks: no framework divides the batches again, and all ranks resume from the same step."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.loader.making import BATCH, N, dataset_of, loader_of, map_of, numbers
 
 
 def accelerates() -> types.ModuleType:
-    """What Accelerate 1.15 does in ``prepare``, in its module and under its names, for two processes.
+    """Accelerate 1.15's behaviour in ``prepare``, in a module and classes of its names, for two processes.
 
-    ``DataLoaderDispatcher`` (the default for iterable datasets) iterates in rank 0 and gives each rank a part of what comes;
+    ``DataLoaderDispatcher`` (the default for iterable datasets) iterates in rank 0 and gives each rank a part of the batches;
     ``IterableDatasetShard`` (``dispatch_batches=False``) keeps every second element. Both begin the iteration of the dataset from
     a frame of ``accelerate.data_loader``.
     """
@@ -120,7 +120,7 @@ def saved(batches: int, rank: int) -> dict[str, Any]:
 
 
 def resumed(rank: int, state: dict[str, Any], meeting: Path, results: Any) -> None:
-    """A training process that loads a state, says what came of it, and reads the rest."""
+    """Run a training process that loads a state and puts the rest of its items, or the error, into the queue."""
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     try:
         dataset = dataset_of()
@@ -133,7 +133,7 @@ def resumed(rank: int, state: dict[str, Any], meeting: Path, results: Any) -> No
 
 
 def both(states: list[dict[str, Any]], tmp_path: Path) -> dict[int, Any]:
-    """What two training processes say of the states they are given."""
+    """Load a state each in two training processes and return their results by rank."""
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     arguments = [(rank, state, tmp_path / "meeting", results) for rank, state in enumerate(states)]
@@ -175,7 +175,7 @@ def test_merged_states_resume_with_each_item_once(tmp_path: Path, batches: tuple
 
 
 def test_states_of_the_same_step_are_loaded(tmp_path: Path) -> None:
-    """Rule: each rank goes on from its own state."""
+    """Rule: each rank resumes from its own state."""
     said = both([saved(3, 0), saved(3, 1)], tmp_path)
     assert len(said[0]) + len(said[1]) == N - 6 * BATCH
 

@@ -1,4 +1,4 @@
-"""How the workers of a loader agree on the epoch, whatever happens to them."""
+"""Agreement of a loader's workers on the epoch, under kills, stragglers and restarts."""
 
 import copy
 import itertools
@@ -22,7 +22,7 @@ def tag(iteration, seed=5):
 
 
 def iterate(rounds, number, workers=2, finish=True, seed=5):
-    """One iteration in which nobody hurries: the epochs that its workers get."""
+    """Run one iteration in lockstep and return the epochs that its workers get."""
     joined = [rounds.join(worker, workers, tag(number, seed)) for worker in range(workers)]
     if finish:
         for worker, each in enumerate(joined):
@@ -31,7 +31,7 @@ def iterate(rounds, number, workers=2, finish=True, seed=5):
 
 
 def test_each_complete_iteration_is_the_next_epoch():
-    """Epochs count up by themselves."""
+    """Each complete iteration advances the epoch by one."""
     rounds = Rounds()
     assert [iterate(rounds, number) for number in range(3)] == [[0, 0], [1, 1], [2, 2]]
 
@@ -46,7 +46,7 @@ def test_an_iteration_that_was_broken_off_comes_again():
 
 
 def test_a_fast_worker_that_ends_before_a_slow_one_starts_does_not_mislead_it():
-    """Who joins late gets the epoch of those who are done already."""
+    """A worker that joins late gets the epoch of those that have already finished."""
     rounds = Rounds()
     fast = rounds.join(0, 2, tag(0))
     rounds.finish(fast.number, 0)
@@ -76,7 +76,7 @@ def test_a_straggler_of_an_earlier_iteration_changes_nothing():
 
 
 def test_equal_tags_of_different_iterations_are_told_apart():
-    """Somebody seeds torch before every iteration: each is still the next epoch."""
+    """Iterations with equal tags, as when torch is seeded before each, are still successive epochs."""
     rounds = Rounds()
     assert [iterate(rounds, 1, seed=0) for _ in range(4)] == [[0, 0], [1, 1], [2, 2], [3, 3]]
 
@@ -147,7 +147,7 @@ def test_a_state_that_comes_too_late_is_refused():
 
 
 def test_restored_workers_agree_on_their_epoch():
-    """Workers that bring states of their own get the epoch of these; if none has anything left, it is the next one."""
+    """Workers that bring saved states get the states' epoch, or the next one if no state has items left."""
     rounds = Rounds()
     joined = [rounds.restore(worker, 2, tag(0), epoch=3, nothing_left=worker == 0) for worker in TWO]
     assert [rounds.settle(each) for each in joined] == [3, 3]
@@ -167,7 +167,7 @@ def test_restored_states_of_different_epochs_are_refused():
 
 
 def test_settling_after_a_seek_keeps_the_epoch_that_was_joined():
-    """Whoever has joined a round stays in its epoch, whatever is sought meanwhile."""
+    """A worker that has joined a round stays in its epoch, even after a later seek."""
     rounds = Rounds()
     joined = rounds.join(0, 1, tag(0))
     rounds.seek(9)
@@ -186,7 +186,7 @@ def test_a_copy_goes_on_by_itself(duplicate):
 
 
 def test_something_is_made_once():
-    """``once`` gives everybody what the first one made."""
+    """``once`` returns the first caller's value to all callers."""
     rounds = Rounds()
     made = itertools.count()
     assert [rounds.once("it", lambda: {"n": next(made)}) for _ in range(3)] == [{"n": 0}] * 3
@@ -261,7 +261,7 @@ def _train(rounds, results):
 
 @pytest.mark.parametrize("survived", range(2))
 def test_a_process_that_is_killed_while_it_writes_leaves_what_was_there(monkeypatch, survived):
-    """The system may end a long write in its middle when the process is killed; the others read what was there before."""
+    """A kill may cut a long write in the middle; the other processes then read the previous content."""
     rounds = Rounds()
     rounds.seek(3, {"done": "x" * 50_000})
     write, writes = os.pwrite, itertools.count()

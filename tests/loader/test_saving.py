@@ -1,4 +1,4 @@
-"""Saving and resuming at any batch: nothing twice, nothing lost, whatever has changed meanwhile."""
+"""Saving and resuming at any batch: no item is repeated or lost, under any change in between."""
 
 import json
 from collections import Counter
@@ -39,7 +39,7 @@ def saved(loader):
 
 @pytest.mark.parametrize("at", [0, 1, 10, 12])
 def test_without_workers_the_dataset_knows_its_state(at):
-    """A plain loader without workers is resumed by the state of its dataset, after any number of batches."""
+    """A plain loader without workers resumes from its dataset's state, after any number of batches."""
     dataset = dataset_of()
     first = list(islice(loader_of(dataset), at))
     other = dataset_of()
@@ -69,7 +69,7 @@ def test_a_batch_whose_transform_raised_was_not_delivered(wrapped, batch_size):
 @pytest.mark.parametrize("workers", [(2, 0), (1, 2), (0, 2), (2, 1)])
 @pytest.mark.parametrize("at", [1, 9])
 def test_a_watched_loader_is_resumed_with_other_workers(workers, at):
-    """What was received before and after a resume is each item once, though batches were on their way when it was saved."""
+    """Before and after a resume each item is received once in total, even if batches were in flight when the state was saved."""
     loader = watched(workers[0])
     first = numbers(islice(loader, at))
     other = watched(workers[1], batch_size=BATCH + 2)
@@ -123,7 +123,7 @@ def test_states_of_ranks_are_merged_for_another_world_size():
 
 
 def test_a_rank_does_not_load_the_state_of_another():
-    """A state of one rank is not merged by itself: the error says what to do."""
+    """A rank refuses the unmerged state of another; the error has the remedy."""
     loader = watched(rank=0, world=2)
     next(iter(loader))
     with pytest.raises(larder.StateError, match="merge the states of all ranks"):
@@ -213,7 +213,7 @@ def test_two_iterations_in_one_process_do_not_share_items():
 
 
 def test_with_workers_and_unwatched_there_is_no_state():
-    """Nobody knows what was received, so asking for the state is an error that names the remedy."""
+    """The received batches are unknown, so requesting the state is an error with the remedy."""
     dataset = dataset_of()
     before = saved(dataset)
     list(loader_of(dataset, 1))
@@ -287,7 +287,7 @@ def test_a_damaged_state_is_refused(field, value):
 
 
 def test_a_batch_that_was_left_out_counts():
-    """A batch without a sample does not come, but what was in it is not asked for again after a resume."""
+    """A batch without samples is left out, and its items count as done: a resume does not request them again."""
     options = {"items": 20, "batch_size": 1, "transform": fail_on_seven, "on_error": "skip"}
     loader = watched(1, **options)
     for count, _ in enumerate(loader, 1):
@@ -315,7 +315,7 @@ def test_items_that_were_skipped_are_not_asked_for_again():
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("at", [0, 1, 7])
 def test_the_order_of_the_fleet_is_saved(workers, at):
-    """Rule: all workers of an iteration take one order, which is asked for once; a resumed epoch goes on in its own."""
+    """Rule: all workers of an iteration use one order, which is requested once; a resumed epoch keeps its order."""
     loader = watched(workers, job=MoodyJob())
     first = numbers(islice(loader, at))
     state = saved(loader)
@@ -329,7 +329,7 @@ def test_the_order_of_the_fleet_is_saved(workers, at):
 # torchdata 0.11 calls something that torch 2.13 tells it not to.
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 class TestStateful:
-    """torchdata's StatefulDataLoader asks each worker for a state of its own."""
+    """torchdata's StatefulDataLoader saves a state per worker."""
 
     @staticmethod
     def loader(workers, **options):
@@ -360,7 +360,7 @@ class TestStateful:
 
     @pytest.mark.parametrize("workers", [0, 2])
     def test_the_end_of_an_epoch_is_the_start_of_the_next(self, workers):
-        """Saved after the last batch, whether more was asked for or not, it goes on with the next epoch, complete."""
+        """A state saved after the last batch, whether or not another was requested, resumes with the whole next epoch."""
         plain = loader_of(dataset_of(substitute=1))
         epochs = [sorted(map(sorted, plain)) for _ in range(3)]
         for ask in (False, True):
@@ -387,7 +387,7 @@ class TestStateful:
         assert Counter(came + numbers(loader)) == whole()
 
     def test_it_goes_on_from_a_state_with_skipped_items(self):
-        """What had been skipped before is counted once, not once per worker, when workers are saved and resumed."""
+        """Skipped items are counted once, not once per worker, when workers are saved and resumed."""
         source = MemorySource(N, failures=dict.fromkeys(range(0, N, 5), MISSING))
         loader = watched(source=source, on_missing="skip")
         came = numbers(islice(loader, 5))
@@ -414,7 +414,7 @@ class TestStateful:
 
 
 class TestWatching:
-    """What a watched loader is, besides its state."""
+    """Watching a loader: batches, length, statistics, refusals."""
 
     @pytest.mark.parametrize("workers", [0, 2])
     def test_batches_and_length_are_the_loaders(self, workers):
@@ -426,7 +426,7 @@ class TestWatching:
         assert loader.num_workers == workers
 
     def test_stats_are_those_of_the_batches_received(self):
-        """Counts of the workers arrive with the batches; those that nobody received do not count."""
+        """Workers' counts arrive with the batches; batches that were not received do not count."""
         loader = watched(2, cached=0.4)
         assert len(numbers(islice(loader, 5))) == 5 * BATCH
         assert loader.stats().items == 5 * BATCH
@@ -440,7 +440,7 @@ class TestWatching:
         assert stats.computed > 0
 
     def test_only_our_datasets_can_be_watched(self):
-        """Another dataset is refused by the name of its type."""
+        """Another dataset is refused with the name of its type."""
         with pytest.raises(TypeError, match="not of list"):
             watch(DataLoader([1, 2, 3]))
 

@@ -18,7 +18,7 @@ SAVING = SimpleNamespace(should_save=True)
 
 @pytest.fixture(scope="module")
 def transformers():
-    """The module, which imports the package if it is there: a second for the process of these tests, and no other."""
+    """Returns the module; importing it here costs only these tests the second that its import of transformers takes."""
     return import_module("larder.torch.transformers")
 
 

@@ -24,7 +24,7 @@ class _Seeded(Dataset):
 
 
 def test_seeds_of_workers_are_not_disturbed():
-    """Unseeded, what random, numpy and torch give in a worker is what they give there without us."""
+    """Unseeded, random, numpy and torch draw the same numbers in a worker as without Larder."""
     torch.manual_seed(11)
     plain = [draws.tolist() for draws in next(iter(DataLoader(_Seeded(), batch_size=BATCH, num_workers=1)))]
     torch.manual_seed(11)

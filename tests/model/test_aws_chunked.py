@@ -253,7 +253,7 @@ def test_endless_trailer() -> None:
 
 
 def test_bytes_after_the_end() -> None:
-    """Nothing may follow the last chunk of a form without trailers."""
+    """Bytes after the last chunk of a form without trailers are refused."""
     assert refusal(ChunkDecoder(2, SIGNER), signed([b"hi"]) + b"more\r\n\r\n") == "MalformedTrailerError"
 
 

@@ -1,4 +1,4 @@
-"""Checksums: the check value of each algorithm, and what is refused."""
+"""Checksums: the check value of each algorithm, and refusals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_known_algorithm_is_tested() -> None:
 
 @pytest.mark.parametrize("name", list(VALUES))
 def test_check_values(name: str) -> None:
-    """Each algorithm gives its published check value, whatever the pieces."""
+    """Each algorithm gives its published check value, for any split into pieces."""
     checksum = checksums.start(name)
     for piece in (b"12", b"", b"34567", b"89"):
         checksum.update(piece)
@@ -36,7 +36,7 @@ def test_check_values(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(VALUES))
 def test_difference_is_refused(name: str) -> None:
-    """Bytes that differ from what was promised are BadDigest."""
+    """Bytes that differ from the declared checksum get BadDigest."""
     checksum = checksums.start(name)
     checksum.update(b"12345678")
     with pytest.raises(S3Error) as refused:

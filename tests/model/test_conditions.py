@@ -94,7 +94,7 @@ def test_if_match_decides_over_the_date() -> None:
 
 
 def test_failed_if_match_is_not_saved_by_the_date() -> None:
-    """If-Match false is 412 whatever If-Unmodified-Since says."""
+    """A false If-Match gets 412 regardless of If-Unmodified-Since."""
     assert verdict(if_match=OTHER, if_unmodified_since=AFTER) is FAILED
 
 
@@ -115,7 +115,7 @@ def test_failed_precondition_comes_before_not_modified() -> None:
 
 
 def test_reading_headers() -> None:
-    """Conditions are read by header name; a request without any has none at all."""
+    """Conditions are read by header name; without any, the result is None."""
     headers = {b"if-none-match": b'"x"', b"range": b"bytes=0-"}
     assert Conditions.read(headers.get) == Conditions(if_none_match='"x"')
     assert Conditions.read({b"range": b"bytes=0-"}.get) is None
@@ -133,7 +133,7 @@ def test_three_forms_of_dates(text: str) -> None:
     "text", [None, "", "yesterday", "Sun, 06 Nov 99999 08:49:37 GMT", "Sun, 99 Nov 1994 08:49:37 GMT"]
 )
 def test_unreadable_dates(text: str | None) -> None:
-    """Garbage is no date and no error."""
+    """An unreadable date counts as absent and raises no error."""
     assert http_date(text) is None
 
 

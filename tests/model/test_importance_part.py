@@ -1,4 +1,4 @@
-"""Parts of scores: read as they were written, and every way in which bytes are none."""
+"""Parts of scores: round trips, and every kind of invalid bytes."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_bomb_is_not_inflated() -> None:
 
 
 def test_the_longest_part_is_long_enough() -> None:
-    """Rule: a part of all items that compresses badly is within the limit of its body, and one of a million items is read."""
+    """Rule: a badly compressible part of all of a million items fits the body's limit and is decoded."""
     items, chance = 1_000_000, np.random.default_rng(3)
     scores = chance.uniform(0, 6, items).astype(np.float16)
     everything = np.arange(items, dtype=np.uint32)

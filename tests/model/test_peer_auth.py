@@ -1,4 +1,4 @@
-"""How nodes prove to each other that they are of one fleet."""
+"""Signatures between nodes of a fleet."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_another_protocol_is_refused(version: str) -> None:
     ],
 )
 def test_what_is_signed_cannot_be_changed(tamper: Callable[[WireRequest], WireRequest]) -> None:
-    """Rule: neither method, path, query, nor any header of ours can be changed, added or left out."""
+    """Rule: method, path, query and Larder's headers cannot be changed, added or left out."""
     assert refused(tamper(signed())) == "signature"
 
 

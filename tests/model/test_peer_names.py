@@ -1,4 +1,4 @@
-"""Names on the way between nodes: whatever a key looks like, the other node reads the same one."""
+"""Encoding of names between nodes: any key survives the round trip."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_reason_of_another_version_is_read_as_a_general_one(text: str, general
     "text", ["", "YES", "HIT; reason=", "HIT; reason=a b", "HIT; reason=Cold", "HIT;reason=cold", "hit"]
 )
 def test_other_words_are_refused(text: str) -> None:
-    """Rule: an outcome that is not known is no answer, nor is a reason in another form."""
+    """Rule: an unknown outcome, or a reason in another form, is not a valid answer."""
     with pytest.raises(ValueError, match="not a valid"):
         CacheStatus.read(text)
 
@@ -95,13 +95,13 @@ def test_a_principal_in_another_form_is_refused(text: str) -> None:
 
 @given(st.dictionaries(st.text(), st.text()))
 def test_what_is_told_of_an_error_is_read_as_it_was_told(extra: dict[str, str]) -> None:
-    """Rule: names and texts of any kind cross; the answer to a HEAD tells none."""
+    """Rule: error details with any names and texts survive the round trip; the empty body of a HEAD has none."""
     assert read_error(error_document(extra)) == extra
     assert read_error(b"") == {}
 
 
 @pytest.mark.parametrize("document", [b"[]", b"{", b'{"a":1}', b"\xff", b"null", b"[" * 100_000])
 def test_an_error_told_in_another_form_is_refused(document: bytes) -> None:
-    """Rule: a malformed error document is no answer."""
+    """Rule: a malformed error document is refused."""
     with pytest.raises(ValueError):
         read_error(document)

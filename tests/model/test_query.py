@@ -34,7 +34,7 @@ def refusal(query: bytes) -> str:
     ],
 )
 def test_what_is_forwarded_is_what_was_read(query: bytes, text: str) -> None:
-    """One spelling towards the origin, whatever the client's."""
+    """A query is forwarded in one canonical spelling, for any spelling of the client."""
     assert Query.read(query).text == text
 
 
@@ -73,7 +73,7 @@ def test_a_name_is_there_once(query: bytes) -> None:
     "query", [b"ACL", b"ACL=", b"versionid=1", b"Prefix=a", b"Uploads", b"signature=x", b"EXPIRES=1"]
 )
 def test_a_known_name_has_one_case(query: bytes) -> None:
-    """A store that does not look at the case would do what was neither signed nor classified."""
+    """A known name in another case is refused: a case-insensitive store would act on an unclassified parameter."""
     assert refusal(query) == "InvalidRequest"
 
 

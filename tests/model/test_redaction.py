@@ -1,4 +1,4 @@
-"""What logs show of addresses: no secret, whatever it is called and however it is spelled."""
+"""Redaction of addresses in logs: no secret, under any name and spelling."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DIGEST = "ab" * 32
     ],
 )
 def test_no_path_shows_a_digest(path: str) -> None:
-    """Rule: a digest is a right to read, so no spelling of its address is logged."""
+    """Rule: a digest grants reading, so no spelling of its address is logged."""
     shown = redact_path(path)
     assert "abab" not in shown.lower()
     assert "6162" not in shown
@@ -43,7 +43,7 @@ def test_no_path_shows_a_digest(path: str) -> None:
     "path", ["/bucket/date=2026-01-01/blobs/part-0", "/bucket/a%20b", f"/bucket/{DIGEST}", "/-/v1/datasets", "/", ""]
 )
 def test_other_paths_are_shown_as_they_came(path: str) -> None:
-    """Rule: keys are logged as they are; equals signs in them are no parameters."""
+    """Rule: keys are logged unchanged; equals signs in them do not count as parameters."""
     assert redact_address(path) == path
 
 
@@ -61,7 +61,7 @@ def test_a_value_is_shown_only_if_its_name_is_known_to_be_harmless(name: str) ->
 
 
 def test_words_without_a_value_are_redacted_too() -> None:
-    """Rule: a parameter without "=" is shown if it is a known one; anything else may be a secret by itself."""
+    """Rule: a parameter without "=" is shown only if it is known; any other may itself be a secret."""
     assert redact_address("/b?uploads&tell") == "/b?uploads&REDACTED"
 
 

@@ -1,4 +1,4 @@
-"""Which headers of a request mean something, and which requests are refused for theirs."""
+"""Headers of requests: forwarded, kept back, refused."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_name_that_folds_into_one_with_a_meaning_is_refused(name: bytes) -> No
 
 @given(st.sampled_from(sorted(FORWARDED)).filter(lambda name: b"-" in name), st.sampled_from(b"_.!~'*+|^`$#&"))
 def test_every_name_with_a_meaning_has_one_spelling(name: bytes, other: int) -> None:
-    """Whatever character stands for the hyphen."""
+    """A known name with any other character in place of a hyphen is refused."""
     assert refusal((name.replace(b"-", bytes([other]), 1), b"1")) == "InvalidArgument"
 
 
@@ -85,12 +85,12 @@ def test_user_metadata_may_have_any_name() -> None:
 
 
 def test_names_without_a_meaning_pass_and_stay_here() -> None:
-    """Tracing and proxies send what they like."""
+    """Headers of tracing and proxies are accepted in any form."""
     require((b"x_request_id", b"1"), (b"traceparent", b"2"), (b"x-forwarded-for", b"a"), (b"x-forwarded-for", b"b"))
 
 
 def test_an_unknown_amz_header_is_refused() -> None:
-    """It may change what a request means, and neither the cache nor the allow-list would know."""
+    """An unknown x-amz header is refused, because it may change the request's meaning unseen by cache and allow-list."""
     assert refusal((b"x-amz-new-thing", b"1")) == "NotImplemented"
 
 

@@ -68,7 +68,7 @@ def test_example_list_with_parameters() -> None:
 
 
 def test_sign_agrees_with_botocore() -> None:
-    """What ``sign`` signs, botocore signs alike: repeated spaces, upper-case names, unusual characters in the query."""
+    """``sign`` and botocore give the same signature, with repeated spaces, upper-case names, unusual characters in the query."""
     request = AWSRequest(
         "GET",
         "http://127.0.0.1:9000/b/k%20%2B%C3%BC",
@@ -243,7 +243,7 @@ def test_query_claim_is_read() -> None:
 
 @pytest.mark.parametrize("missing", list(_QUERY))
 def test_each_query_parameter_is_required(missing: str) -> None:
-    """A presigned request lacks none of the six parameters."""
+    """A presigned request without any one of the six parameters is refused."""
     with pytest.raises(S3Error) as refused:
         parse_query_claim([pair for pair in _pairs() if pair[0] != missing.encode()])
     assert refused.value.code == "AuthorizationQueryParametersError"

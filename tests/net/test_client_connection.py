@@ -1,4 +1,4 @@
-"""The answers of one connection, in whatever pieces they come."""
+"""Parsing the answers of one connection, for any split into pieces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INTERIM = [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nlink
 
 @dataclass(frozen=True)
 class Sent:
-    """An answer of an origin: its bytes, and what they mean. ``ends``: the framing says where it ends."""
+    """An origin's answer: its bytes, and the expected headers and body. ``ends``: the framing determines the end."""
 
     data: bytes
     headers: list[tuple[str, str]]
@@ -190,7 +190,7 @@ async def test_a_head_has_a_limit(head: bytes) -> None:
 
 @pytest.mark.parametrize("odd", [b"5;x=" + b"a" * 200_000, b"0\r\nx: " + b"a" * 200_000], ids=["extension", "trailer"])
 async def test_what_is_between_chunks_has_a_limit(odd: bytes) -> None:
-    """Rule: extensions and trailers without end are no body, and end the answer."""
+    """Rule: endless extensions or trailers fail the answer."""
     played = Played()
     played.hear([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"])
     played.hear([odd[at : at + 4096] for at in range(0, len(odd), 4096)])
@@ -236,7 +236,7 @@ async def test_an_ambiguous_head_is_refused(answer: bytes) -> None:
     ],
 )
 async def test_an_answer_without_a_body_leaves_the_connection_to_the_next_one(method: str, head: bytes) -> None:
-    """Rule: HEAD, 204 and 304 have no body, whatever their Content-Length (RFC 9112, section 6.3)."""
+    """Rule: HEAD, 204 and 304 have no body, with any Content-Length (RFC 9112, section 6.3)."""
     played = Played(method)
     played.hear([head])
     assert (played.answer.complete, played.keeper.ends) == (True, [True])

@@ -33,7 +33,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Origin:
-    """The remote side; remembers the kinds of its failures, and counts the answers that were let go."""
+    """The remote side; records the kinds of its failures, and counts the released answers."""
 
     bytes = BYTES
     silence: float | None = None
@@ -48,7 +48,7 @@ class Origin:
         return OriginUnavailable(what)
 
     async def check(self) -> None:
-        """It is alive."""
+        """Report the remote side as alive."""
 
     def ended(self) -> None:
         """Count it."""
@@ -475,8 +475,8 @@ def test_addresses(url: str, address: tuple[str, int, bool, str]) -> None:
 
 
 def test_a_connection_that_is_closed_before_it_is_used_fails_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: what was dialled while its life was watched, and lost before the request, is a failure of the other side, on uvloop
-    too, whose transports refuse to write once they are closed."""
+    """Rule: a monitored connection that is lost before its request counts as a failure of the remote side, on uvloop too, whose
+    closed transports refuse to write."""
     dial = Dialer.dial
 
     async def lost(self: Dialer, *how: Any) -> Any:

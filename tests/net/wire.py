@@ -1,4 +1,4 @@
-"""A connection without a network: what the peer sends is handed to it, and what it does to its transport is noted."""
+"""A connection without a network: tests feed it the peer's bytes, and its calls of the transport are recorded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 
 
 class Wire(asyncio.Transport):
-    """A transport that notes what is done to it."""
+    """A transport that records the calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Wire(asyncio.Transport):
         self._closing = True
 
     def is_closing(self) -> bool:
-        """Whether it was aborted."""
+        """True if it was aborted."""
         return self._closing
 
 
@@ -104,7 +104,7 @@ class Played:
 
     @property
     def body(self) -> bytes:
-        """What has arrived of the body."""
+        """The part of the body that has arrived."""
         return b"".join(self.answer.pieces)
 
     @property

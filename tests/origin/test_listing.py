@@ -65,7 +65,7 @@ async def listings(origin: FakeOrigin) -> AsyncIterator[Listings]:
 
 
 async def test_pages_follow_each_other_by_token_and_by_key(listings: Listings) -> None:
-    """Rule: a listing goes on with the page's token, or after its last key, and either way lists every key once."""
+    """Rule: a listing continues with the page's token, or after its last key; either way it lists every key once."""
     whole = await listings.list_page(ME, "b")
     assert [each.key for each in whole.objects] == ["top", "train/2.jpg", "train/a b&c+%25/\u00e9.jpg", "val/1.jpg"]
     assert {each.size for each in whole.objects} == {2}
@@ -134,7 +134,7 @@ async def test_keys_are_read_as_stores_list_them(listed: str, encoding: str, key
     ],
 )
 async def test_an_answer_that_is_not_a_page_is_unreadable(body: bytes) -> None:
-    """Rule: an answer that is no listing, or is truncated and empty, is an error, never an empty page."""
+    """Rule: an answer that is not a listing, or is truncated and empty, is an error, never an empty page."""
     with pytest.raises(ListingUnreadable):
         await answering(body).list_page(ME, "b")
 

@@ -25,7 +25,7 @@ from tests.origin.raw_server import ANONYMOUS, AS_ALICE, EMPTY, RawServer, clien
     ],
 )  # fmt: skip
 async def test_path_goes_to_the_wire_byte_for_byte(raw_path: str) -> None:
-    """A key's path is sent as it came, to the configured host, whatever it looks like (RFC 9112, 3.2.1)."""
+    """Any path is sent unchanged to the configured host (RFC 9112, 3.2.1)."""
     async with RawServer([[EMPTY]]) as server:
         client = await client_for(origin_at(server.endpoint))
         (await client.send(AS_ALICE, "GET", raw_path, "", ())).release()
@@ -54,7 +54,7 @@ async def test_query_goes_to_the_wire_byte_for_byte(query: str) -> None:
     ],
 )  # fmt: skip
 async def test_what_cannot_be_a_path_is_refused(raw_path: str, query: str) -> None:
-    """Nothing in a path or query may end the request line or name another host."""
+    """A path or query that would end the request line or name another host is refused."""
     async with RawServer([[EMPTY]]) as server:
         client = await client_for(origin_at(server.endpoint))
         with pytest.raises(S3Error, match="InvalidURI"):
@@ -85,7 +85,7 @@ async def test_a_host_header_of_the_caller_changes_nothing() -> None:
 
 
 async def test_response_headers_keep_order_spelling_and_repetitions() -> None:
-    """What the origin said can be replayed as it was, bytes beyond ASCII included."""
+    """The origin's headers keep order, spelling and repetitions, including bytes beyond ASCII."""
     answer = (
         b'HTTP/1.1 200 OK\r\nETAG: "x"\r\nx-A: 1\r\nContent-Length: 0\r\nx-A: 2\r\nx-amz-meta-n: \xc3\xa9\xff\r\n\r\n'
     )
@@ -143,7 +143,7 @@ async def test_redirects_are_the_clients_business() -> None:
 
 
 async def test_the_first_bytes_come_before_the_last() -> None:
-    """next_chunk gives what has arrived, so readers can follow a fill that is under way."""
+    """next_chunk returns the bytes that have arrived, so readers can follow a fill in progress."""
     async with FakeOrigin() as origin:
         origin.put("b", "k", b"a" * 500 + b"b" * 500)
         gate = origin.inject(Hang(after=500)).gate
@@ -185,7 +185,7 @@ async def test_a_body_without_its_end_is_origin_unavailable(answer: bytes) -> No
     ],
 )
 async def test_an_answer_that_is_not_http_is_origin_unavailable(answer: bytes) -> None:
-    """What is not an answer is none."""
+    """An answer that is not HTTP raises OriginUnavailable."""
     async with RawServer([[answer]]) as server:
         client = await client_for(origin_at(server.endpoint))
         with pytest.raises(OriginUnavailable):
@@ -194,7 +194,7 @@ async def test_an_answer_that_is_not_http_is_origin_unavailable(answer: bytes) -
 
 
 async def test_no_more_connections_than_allowed() -> None:
-    """max_connections bounds what one worker asks of an origin at once; the rest waits."""
+    """max_connections bounds the concurrent requests of one worker to an origin; further ones wait."""
     async with FakeOrigin() as origin:
         origin.put("b", "k", b"x")
         gate = origin.inject(Hang(times=3)).gate
@@ -311,7 +311,7 @@ async def fails_after(piece: bytes) -> AsyncIterator[bytes]:
 async def test_a_body_that_fails_is_never_completed(
     body: Callable[[], AsyncIterator[bytes]], length: int, code: str
 ) -> None:
-    """The failure of a body reaches the caller as it was, and the origin stores nothing."""
+    """The error of a failing body reaches the caller unchanged, and the origin stores nothing."""
     async with FakeOrigin() as origin:
         origin.put("b", "other", b"")
         client = await client_for(origin_at(origin.endpoint))
@@ -354,7 +354,7 @@ async def test_an_unknown_identity_is_not_sent_unsigned() -> None:
 
 
 async def test_replace_changes_keys_and_keeps_answers_that_are_under_way() -> None:
-    """A reload neither needs a restart nor breaks what is being read."""
+    """A reload takes effect without a restart, and answers in progress are completed."""
     async with FakeOrigin() as origin:
         origin.put("b", "k", b"a" * 500 + b"b" * 500)
         gate = origin.inject(Hang(after=500)).gate
@@ -393,7 +393,7 @@ async def test_an_answer_before_the_body_was_read_is_returned() -> None:
 
 
 async def test_the_origin_comes_back_on_the_same_port() -> None:
-    """After an outage the next request succeeds; no state of the client has to be reset."""
+    """After an outage the next request succeeds, without a reset of the client."""
     async with FakeOrigin() as origin:
         origin.put("b", "k", b"x")
         client = await client_for(origin_at(origin.endpoint))

@@ -36,7 +36,7 @@ class Chain:
         return self
 
     async def get_credentials(self) -> Chain | None:
-        """The chain's source, or ``None`` when it has none."""
+        """The chain's source, or ``None`` without one."""
         self.lookups += not self.access_key
         return self if self.access_key else None
 
@@ -70,7 +70,7 @@ def test_identity_is_the_tenants_own_key_then_the_origins_then_the_chain() -> No
 
 
 async def test_an_anonymous_caller_does_not_get_the_chains_keys() -> None:
-    """The gateway lends its role to nobody who did not authenticate."""
+    """An unauthenticated caller does not use the gateway's role."""
     ring = KeyRing([KEYLESS], [], CredentialChain(Clock(), Chain()))
     assert await ring.keys(identity_of(KEYLESS, None)) is None
     assert await ring.keys(identity_of(KEYLESS, PLAIN)) == Keys("temporary-1", "secret", "token")

@@ -1,4 +1,4 @@
-"""Which headers cross the gateway, and what they say of the object."""
+"""Headers of origins' answers: relaying, and facts about the object."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_answer_is_relayed_whole_but_for_its_connection() -> None:
 
 
 def test_entity_headers_of_a_whole_object() -> None:
-    """What is replayed on a hit: the object's headers, not the answer's."""
+    """A hit replays the object's headers, not those of the origin's answer."""
     meta = entity_headers(ANSWER)
     assert (meta.etag, meta.size, meta.last_modified) == ('"abc"', 11, "Mon, 17 Nov 2026 10:00:00 GMT")
     assert meta.checksums == (("x-amz-checksum-crc32", "AAAAAA=="), ("x-amz-checksum-type", "FULL_OBJECT"))
@@ -39,7 +39,7 @@ def test_entity_headers_of_a_whole_object() -> None:
 
 
 def test_no_checksums_differ_from_unknown_checksums() -> None:
-    """Asked for and absent is "the origin has none"; not asked for, or a range, is "not known"."""
+    """Absent checksums mean "none" if they were requested for the whole object, otherwise "unknown"."""
     plain = [("ETag", '"a"'), ("Content-Length", "1")]
     assert entity_headers(plain).checksums == ()
     assert entity_headers(plain, checksums_asked=False).checksums is None

@@ -41,13 +41,13 @@ def test_signatures_equal_botocores(path: str, query: str) -> None:
 
 
 def test_range_and_other_plain_headers_are_not_signed() -> None:
-    """A short canonical request is cheap, and a proxy may rewrite what is not signed."""
+    """Plain headers stay unsigned: a short canonical request is cheap, and a proxy may rewrite unsigned headers."""
     value = sign(Signer(lambda: AT), extra=(("Range", "bytes=0-1"), ("If-Match", '"x"')))["authorization"]
     assert "SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-security-token," in value
 
 
 def test_requests_of_one_second_are_each_signed_for_what_they_ask() -> None:
-    """What is kept of one request signs no other path, query, header, key or body."""
+    """The signer's cache never applies to another path, query, header, key or body."""
     signer, kept = Signer(lambda: AT), []
     other = Keys("AKIDOTHER", KEYS.secret_access_key, "")
 

@@ -76,7 +76,7 @@ INTERIMS = {
 async def test_silence_after_an_interim_answer_is_origin_unavailable(
     method: str, interim: bytes, every: float | None
 ) -> None:
-    """An interim answer is none: the head of the final one has a limit, and its connection is given up with it."""
+    """An interim answer does not count: the time limit applies to the final head, and the connection is dropped after it."""
     async with InterimServer(interim, every=every) as server, asyncio.timeout(30):
         client = await client_for(origin_at(server.endpoint, read_timeout=0.2, connect_timeout=0.2))
         body = {"body": content(b"abc", b"def"), "content_length": 6} if method == "PUT" else {}
@@ -87,7 +87,7 @@ async def test_silence_after_an_interim_answer_is_origin_unavailable(
 
 
 async def test_an_interim_answer_before_the_final_one_is_passed_over() -> None:
-    """What counts is the final answer, and the connection serves the next request."""
+    """An interim answer is skipped, and the connection serves the next request."""
     async with RawServer([[CONTINUE + EMPTY, EMPTY]]) as server:
         client = await client_for(origin_at(server.endpoint))
         for _ in range(2):

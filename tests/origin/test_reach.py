@@ -1,4 +1,4 @@
-"""Whether an origin answers, found out over connections that lead nowhere."""
+"""Reachability of origins over connections that are dropped, refused or silent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.origin.raw_server import AS_ALICE, client_for, origin_at
 
 @contextmanager
 def full_backlog() -> Iterator[str]:
-    """The address of a listener that takes no more connections: what is sent there is dropped, as by a firewall."""
+    """The address of a listener with a full backlog, where packets are dropped as by a firewall."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -51,7 +51,7 @@ async def test_dropped_connections_are_silence() -> None:
 
 
 async def test_a_refusal_is_no_silence() -> None:
-    """Rule: an origin that refuses connections is lost, but costs a request no time; its return is found by itself."""
+    """Rule: an origin that refuses connections counts as lost but not silent; probes detect its return."""
     async with FakeOrigin() as origin:
         client = await client_for(origin_at(origin.endpoint, check_timeout=0.2))
         await origin.stop()
@@ -67,7 +67,7 @@ async def test_a_refusal_is_no_silence() -> None:
 
 
 async def test_a_failure_right_after_a_probe_is_found_out_too() -> None:
-    """Rule: probes keep a distance, and none that is due is left out: one failed request is enough, whenever it comes."""
+    """Rule: one failed request leads to a probe, even right after another probe; probes keep their distance."""
     async with FakeOrigin() as origin:
         client = await client_for(origin_at(origin.endpoint, check_timeout=0.4))
         reach = client.reach(AS_ALICE)
@@ -81,7 +81,7 @@ async def test_a_failure_right_after_a_probe_is_found_out_too() -> None:
 
 
 async def test_an_answered_request_ends_the_loss() -> None:
-    """Rule: an answer to any request shows that the origin is back; no probe has to come first."""
+    """Rule: an answer to any request ends the loss, without a probe."""
     async with FakeOrigin() as origin:
         origin.put("b", "k", b"body")
         client = await client_for(origin_at(origin.endpoint))

@@ -58,7 +58,7 @@ async def test_a_right_that_is_missing_is_no_refused_key() -> None:
 
 
 def test_a_refusal_is_forgotten_after_a_while() -> None:
-    """Rule: a refused key that is no longer used stops being a problem."""
+    """Rule: the problem of a refused key ends when the key is no longer used."""
     now = 0.0
     keys = RefusedKeys(lambda: now)
     keys.refused("o", "k", b"<Error><Code>InvalidAccessKeyId</Code><Message>Unknown.</Message></Error>")

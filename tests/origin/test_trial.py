@@ -33,7 +33,7 @@ def chain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def tried(status: int, body: bytes) -> Trial:
-    """What comes of an origin that answers so."""
+    """Try the keys of an origin that gives this answer."""
     async with RawServer([[answer(status, body)]]) as server:
         return await try_keys(Origin(endpoint=server.endpoint))
 

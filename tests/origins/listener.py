@@ -1,8 +1,8 @@
-"""A TCP server in a thread and an event loop of its own, for relays that tests cut.
+"""A TCP server in its own thread and event loop, for relays that tests cut.
 
-``asyncio.start_server`` starts the handler of a connection one turn after it has accepted it. A relay that closes in between
-leaves that connection open: it carries on, or the loop ends with its transport unclosed, which fails whichever test runs when it
-is collected. Here a connection belongs to the server from the moment it is accepted.
+``asyncio.start_server`` starts a connection's handler one turn after accepting it. A relay that closes in between leaves the
+connection open: it stays alive, or the loop ends with an unclosed transport, which fails the test that runs when it is
+collected. Here a connection belongs to the server from the moment it is accepted.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from tests.origins.processes import stop
 
 @contextmanager
 def moto_server() -> Iterator[str]:
-    """A moto server in a process of its own; gives its address."""
+    """A moto server in a new process; yields its address."""
     command = [sys.executable, "-m", "tests.origins.moto"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Small things that starting servers for tests needs."""
+"""Helpers for starting servers in tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def wait_until(condition: Callable[[], bool], within: float, what: str) -> None:
 
 
 def speaks_http(endpoint: str) -> bool:
-    """Whether anything, an error included, is answered at an address."""
+    """True if an address answers by HTTP, even with an error."""
     try:
         urllib.request.urlopen(endpoint, timeout=5).close()
     except urllib.error.HTTPError as error:
@@ -47,12 +47,12 @@ def speaks_http(endpoint: str) -> bool:
 
 
 def missing(programs: Sequence[str]) -> list[str]:
-    """Those of the programs that are not on PATH."""
+    """The programs that are not on PATH."""
     return [program for program in programs if shutil.which(program) is None]
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists."""
+    """True if the process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -73,7 +73,7 @@ _spawned: list[subprocess.Popen[Any]] = []
 
 
 def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """``Popen`` for a process of one test: it is killed, with what it has started, when the test ends."""
+    """``Popen`` for a process of one test: it is killed, with its descendants, when the test ends."""
     process = subprocess.Popen(command, **options)
     _spawned.append(process)
     return process
@@ -99,7 +99,7 @@ def kill_tree(pid: int) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """What a process has started, and what that has started."""
+    """All descendants of a process."""
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
         direct = [int(child) for thread in threads for child in (thread / "children").read_text().split()]
@@ -109,7 +109,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def stop(process: subprocess.Popen[bytes], within: float = 20.0) -> None:
-    """End a process, by force when it does not go by itself."""
+    """Terminate a process, and kill it if it does not end."""
     process.terminate()
     try:
         process.wait(within)

@@ -2,8 +2,8 @@
 
 A one-node Ceph cluster in memory: one monitor, one OSD with a memory store, one gateway. There is no manager: it only reports,
 and takes more of the processor than the others together. Debian's packages are radosgw, ceph-mon, ceph-osd and ceph-common. All
-daemons belong to one process, this module run as a program, which ends them, by their ids, on request or when the process
-that it watches is gone. So a test run that is killed leaves no cluster behind, and the workers of pytest-xdist can share one.
+daemons belong to one process, this module run as a program, which ends them, by their ids, on request or when the watched
+process ends. So a killed test run leaves no cluster behind, and the workers of pytest-xdist can share one.
 
     python -m tests.origins.radosgw DIRECTORY PORT WATCHED_PID
 """

@@ -1,8 +1,8 @@
 """Programs on a local Ray cluster of several nodes, for test_ray_workers.py.
 
 ``python -m tests.pipelines.ray_programs cluster`` starts the cluster, then runs a function of `SCENARIOS` for each name on its
-input. ``... train ADDRESS`` is a training process of its own. Both say what they found in lines of JSON. Ray warns,
-changes signal handlers and the environment: none of that is for the process of the tests.
+input. ``... train ADDRESS`` is a separate training process. Both report their findings in lines of JSON. Ray warns and changes
+signal handlers and the environment, so it stays out of the tests' process.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def removed() -> dict[str, Any]:
 
 
 def resumed() -> dict[str, Any]:
-    """An epoch that goes on with another number of workers, from a state."""
+    """Resume an epoch from a state with another number of workers."""
     with closing(pipeline_of(103, "ray:2", seed=3).map(number).batch(8)) as pipeline:
         first = [batch.tolist() for batch in islice(pipeline, 5)]
         state = json.loads(json.dumps(pipeline.state_dict()))
@@ -205,7 +205,7 @@ def stored(endpoint: str, dataset: str, file: str) -> dict[str, Any]:
 
 
 def failed() -> dict[str, Any]:
-    """What functions that raise and hang are to the training loop."""
+    """The errors that the training loop gets for functions that raise or hang."""
     said = []
     for function in (failing_at_7, hanging_at_7):
         with closing(pipeline_of(20, "ray:1", timeout=1).map(function)) as pipeline:
@@ -230,7 +230,7 @@ def closed() -> dict[str, Any]:
 
 
 def wait_for_end(processes: set[int]) -> None:
-    """Wait until none of these processes runs, and Ray has their CPUs back."""
+    """Wait until none of these processes runs and Ray has their CPUs again."""
     deadline = time.monotonic() + 60
     while any(Path(f"/proc/{each}").exists() for each in processes) or (
         ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]

@@ -14,12 +14,12 @@ from larder.source import Item
 
 
 class Noting:
-    """The bytes of an item as an array, and a line in a file for every item that is computed.
+    """Returns an item's bytes as an array, and writes a line to a file for every computed item.
 
     Args:
-        file: where the lines go; what a line has is written in one call.
-        factor: of the array.
-        seconds: that it takes.
+        file: takes the lines; each line is written in one call.
+        factor: multiplies the array.
+        seconds: duration of each call.
         fails: index of an item for which it raises.
     """
 
@@ -40,14 +40,14 @@ class Noting:
         return {"index": item.index, "data": self.factor * np.frombuffer(item.data, np.uint8).astype(np.int64)}
 
     def computed(self) -> Counter[int]:
-        """How often each item was computed."""
+        """The number of computations of each item."""
         if not os.path.exists(self.file):
             return Counter()
         return Counter(map(int, Path(self.file).read_text().split()))
 
 
 FACTOR = 1
-"""What ``scaled`` multiplies by: a global, of which every process has its own."""
+"""Factor of ``scaled``: a global, separate in every process."""
 
 
 def scaled(item: Item) -> dict[str, Any]:
@@ -77,5 +77,5 @@ def indices(element: dict[str, Any]) -> int:
 
 
 def even(element: dict[str, Any]) -> bool:
-    """Whether the number of its item is even."""
+    """True if the number of the element's item is even."""
     return int(element["index"]) % 2 == 0

@@ -25,7 +25,7 @@ WITHIN = 120.0
 
 
 def train(endpoint: str, name: str, step: Noting, found: Any) -> None:
-    """One epoch of a job of one worker, in a process of its own."""
+    """One epoch of a job with one worker, in a separate process."""
     options = {"workers": 1, "cache": MARK, "access": access(), "endpoint": endpoint}
     made = larder.pipeline(name, **options).map(step).autocache()
     found.put(sorted((element["index"], int(element["data"].sum())) for element in made))
@@ -33,18 +33,18 @@ def train(endpoint: str, name: str, step: Noting, found: Any) -> None:
 
 
 def killed(redis: RedisServer, _: ExitStack) -> None:
-    """It is gone for good."""
+    """Kill Redis for the rest of the test."""
     redis.kill()
 
 
 def restarted(redis: RedisServer, _: ExitStack) -> None:
-    """It comes back, and has forgotten every claim and every script."""
+    """Restart Redis without its claims and scripts."""
     redis.kill()
     redis.start()
 
 
 def paused(redis: RedisServer, rest: ExitStack) -> None:
-    """It keeps its connections and answers nothing."""
+    """Pause Redis: it keeps its connections and answers nothing."""
     standing: AbstractContextManager[None] = redis.paused()
     rest.enter_context(standing)
 

@@ -53,8 +53,8 @@ def cache_of(running: Running) -> int:
 def test_results_are_at_their_homes_and_every_gateway_has_them(
     origin: FakeOrigin, two: list[Running], tmp_path: Path
 ) -> None:
-    """Rule: what one gateway is given goes to the homes of its items, and every gateway reads it there; so does what
-    replaces it. When a node is killed, its part is missing, and the rest is read."""
+    """Rule: results put through one gateway go to their items' homes, where every gateway reads them; replacements do too. When
+    a node is killed, its part is missing, and the rest is read."""
     made = stock(origin, tmp_path / "files", "fleet", bytes_of(ITEMS, 300, "fleet"))
     made.register(two[0])
     elements = {index: b"result %d" % index * 50 for index in range(ITEMS)}
@@ -88,7 +88,7 @@ def test_a_pipeline_splits_its_results_by_home(origin: FakeOrigin, two: list[Run
     direct = [running.metric("larder_peer_requests_served_total", what="results") for running in two]
 
     def split() -> bool:
-        """Whether an epoch went to the homes directly."""
+        """True if an epoch read from the homes directly."""
         served = [running.metric("larder_peer_requests_served_total", what="results") for running in two]
         assert values(epochs) == whole
         return served == [running.metric("larder_peer_requests_served_total", what="results") for running in two]

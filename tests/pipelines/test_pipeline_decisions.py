@@ -70,7 +70,7 @@ def pipeline(running: Running, items: Stock, run: larder.Job, step: Noting) -> P
 
 
 def elements(made: Pipeline) -> Counter[int]:
-    """How often each element comes in an epoch."""
+    """The number of times that each element comes in an epoch."""
     return Counter(element["index"] for element in made)
 
 

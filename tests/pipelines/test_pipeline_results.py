@@ -68,7 +68,7 @@ def pipeline(running: Running, items: Stock, step: Any, **options: Any) -> Pipel
 
 
 def expected(items: Stock, factor: int = 1, more: int = 0) -> dict[int, list[int]]:
-    """What the elements should be, by index."""
+    """The expected elements, by index."""
     return {index: [factor * byte + more for byte in body] for index, body in enumerate(items.bodies)}
 
 
@@ -81,7 +81,7 @@ def values(elements: Iterator[Any] | Pipeline) -> dict[int, list[int]]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_epoch_stores_and_the_next_ones_read(running: Running, items: Stock, tmp_path: Path, workers: int) -> None:
-    """Rule: each element is computed once, whatever the number of workers; the epochs have the same elements."""
+    """Rule: each element is computed once, for any number of workers; all epochs have the same elements."""
     step = Noting(tmp_path / "computed")
     made = pipeline(running, items, step, workers=workers)
     for _ in range(3):
@@ -227,7 +227,7 @@ def test_a_gateway_that_is_killed_costs_computations_only(origin: FakeOrigin, tm
 
 
 def test_without_a_gateway_everything_is_computed(origin: FakeOrigin, tmp_path: Path) -> None:
-    """Rule: when it is gone for good, items come from the store, and marks are computed: whole epochs, with one warning."""
+    """Rule: when the gateway is permanently down, items come from the store and marks are computed: whole epochs, one warning."""
     made = stock(origin, tmp_path / "files", "gone", bytes_of(ITEMS, SIZE, "gone"))
     step = Noting(tmp_path / "computed")
     store = larder.S3(origin.endpoint, credentials=Credentials(ALICE.access_key_id, ALICE.secret_access_key))

@@ -47,10 +47,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TrainingRun:
-    """A training run to which events happen.
+    """A training run that is subjected to events.
 
     Args:
-        settings: of its gateway, whose port stays the same.
+        settings: of its gateway, whose port does not change.
         home: of the gateway.
         file: the dataset.
         seed: of the events.
@@ -66,7 +66,7 @@ class TrainingRun:
         self.processes: set[int] = set()
 
     def pipeline_of(self, workers: int) -> Pipeline:
-        """The pipeline, with some workers or none."""
+        """The pipeline, with a number of workers, which may be 0."""
         return self.begun(workers).map(placed).batch(BATCH)
 
     def begun(self, workers: int, **options: Any) -> Pipeline:
@@ -77,7 +77,7 @@ class TrainingRun:
         )
 
     def take(self, batch: Any) -> None:
-        """Note what came."""
+        """Record the elements and their processes."""
         self.came += batch[0].tolist()
         self.processes = set(batch[1].tolist())
 
@@ -131,20 +131,20 @@ class CachingRun(TrainingRun):
         return self.begun(workers, cache=MARK).map(prepared).autocache().map(delivered).batch(BATCH)
 
     def take(self, batch: Any) -> None:
-        """Note what came, which must be right."""
+        """Check the elements, and record them and their processes."""
         numbers = batch["number"].tolist()
         assert np.array_equal(batch["array"], np.stack([content(number) for number in numbers]))
         self.came += numbers
         self.processes = set(batch["process"].tolist())
 
     def happen(self, event: str) -> bool:
-        """As without caching."""
+        """Handle an event as without caching; add up the results read before a resume."""
         if event == "resume":
             self.read += self.results()["read"]
         return super().happen(event)
 
     def results(self) -> dict[str, int]:
-        """What came of the mark's results since the trainer began."""
+        """Counts of the mark's results since the trainer began."""
         found: dict[str, int] = self.pipeline.stats()["results"]["stage 2, autocache()"]
         return found
 

@@ -33,7 +33,7 @@ SETTINGS = {
 
 
 class Cluster(NamedTuple):
-    """A cluster that runs: calls a scenario of ray_programs, and gives what it found."""
+    """A running cluster: calls a scenario of ray_programs and returns its findings."""
 
     run: Callable[..., dict[str, Any]]
     address: str
@@ -74,7 +74,7 @@ def said(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the programs write to standard error."""
+    """Returns the file for the programs' standard error."""
     return tmp_path_factory.mktemp("ray") / "log"
 
 
@@ -105,7 +105,7 @@ def test_a_cluster_gives_what_one_process_gives(cluster: Cluster) -> None:
 
 
 def test_large_elements_come_through_the_object_store(cluster: Cluster) -> None:
-    """In batches and one by one; what the loop gets is its own to write to."""
+    """Large elements arrive in batches and one by one, and the loop may write to them."""
     found = cluster.run("elements")
     assert found["sums"] == [number * 2.0**17 for number in range(6)]
     assert found["own"] == [number + 1.0 for number in range(6)]
@@ -127,7 +127,7 @@ def test_scaling_and_deaths_in_the_middle_of_an_epoch(cluster: Cluster) -> None:
 
 
 def test_a_node_is_removed_in_the_middle_of_an_epoch(cluster: Cluster) -> None:
-    """Its workers die with it; others compute what they had not returned, and the epoch is whole."""
+    """Workers die with their node; others compute the elements that they had not returned, and the epoch is complete."""
     found = cluster.run("removed")
     assert Counter(found["came"]) == Counter(range(1200))
     assert found["before"] > 0
@@ -177,7 +177,7 @@ def test_actors_end_with_their_pipeline(cluster: Cluster) -> None:
 
 
 def ended(process: int, seconds: float = 60) -> bool:
-    """Whether a process, which need not be a child, ends."""
+    """True if a process, which need not be a child, ends within ``seconds``."""
     try:
         descriptor = os.pidfd_open(process)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""The store compared with a dictionary: whatever is done to both, they agree, and index and disk stay equal."""
+"""The store compared with a dictionary: they agree under any operations, and index and disk stay equal."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ class StoreAndDictionary(RuleBasedStateMachine):
 
     @rule(name=names, content=contents, etag=etags)
     def fill(self, name, content, etag):
-        """A fill of the whole object; the same ETag keeps the grants, another one starts anew."""
+        """A fill of the whole object; the same ETag keeps the grants, another one drops them."""
         self.clock.time += 1
         old = self.model.get(name)
         same = old is not None and (old[1], len(old[0])) == (etag, len(content))
@@ -168,7 +168,7 @@ class StoreAndDictionary(RuleBasedStateMachine):
         assert_index_equals_disk(self.root)
 
     def teardown(self):
-        """Nothing is left open, or lying about."""
+        """Close the store and remove its directory."""
         if hasattr(self, "store"):
             self.runner.run(self.store.close())
             self.runner.close()

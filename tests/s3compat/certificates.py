@@ -1,4 +1,4 @@
-"""Certificates of a test run: an authority of its own, and a server certificate for 127.0.0.1 signed by it."""
+"""Certificates of a test run: a new authority, and a server certificate for 127.0.0.1 signed by it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Certificates:
 
     @property
     def tls(self) -> Tls:
-        """Both sides of a relay."""
+        """TLS for both sides of a relay."""
         server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         server.load_cert_chain(self.certificate, self.key)
         return Tls(server, ssl.create_default_context(cafile=self.authority))

@@ -1,4 +1,4 @@
-"""What clients are tried with: twelve operations, each with the objects it needs and the state it must leave behind."""
+"""Twelve operations of clients, each with the objects that it needs and the state that it must leave."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ After = Mapping[str, bytes | None]
 
 @dataclass(frozen=True)
 class Place:
-    """Where an operation is tried: a bucket, and a directory that nobody else uses."""
+    """The place of an operation: a bucket, and a directory used by no other test."""
 
     bucket: str
     stem: str
@@ -35,11 +35,11 @@ class Operation:
     Attributes:
         name: as in the table.
         needs: the client's method.
-        act: does it, and asserts what the client itself got.
+        act: performs it, and asserts the client's own result.
         there: objects that must exist before, by name.
         replaced: objects that a write replaces, if they exist.
-        after: what the objects are afterwards, ``None`` for gone; reads leave everything as it is.
-        reads: whether the gateway may answer it from its cache.
+        after: the objects afterwards, ``None`` for deleted ones; reads change nothing.
+        reads: True if the gateway may answer it from its cache.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Operation:
         return {place.key(name): body for name, body in chosen.items()}
 
     def left(self, place: Place) -> dict[str, bytes | None]:
-        """What must be there when it is done, by key."""
+        """The expected objects afterwards, by key."""
         return {place.key(name): body for name, body in self.after.items()}
 
 

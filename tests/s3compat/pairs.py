@@ -1,4 +1,4 @@
-"""The clients that `make test` tries, each with what it can do, as parameters of tests."""
+"""The clients that `make test` tries, each with its operations, as parameters of tests."""
 
 import pytest
 

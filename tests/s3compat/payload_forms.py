@@ -1,4 +1,4 @@
-"""What a request's header says about its signature, its body and its checksums, in words for a table."""
+"""Signature, body and checksums of a request, from its header, in words for a table."""
 
 from __future__ import annotations
 

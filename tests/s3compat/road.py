@@ -1,7 +1,7 @@
-"""The road between two HTTP parties: a TCP relay that can be closed and opened again, and that notes request headers.
+"""The road between two HTTP parties: a TCP relay that can be closed and reopened, and that records request headers.
 
-Between a gateway and its origin it stands for an origin that is unreachable and loses nothing. Between a client and a
-gateway it shows what the client really sends; there it speaks TLS on both sides when the gateway does.
+Between a gateway and its origin it simulates an unreachable origin that keeps its data. Between a client and a gateway it
+shows the client's actual requests; there it uses TLS on both sides if the gateway does.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Head:
 
 @dataclass(frozen=True)
 class Tls:
-    """The two sides of a road for TLS: what it shows to those who come, and whom it trusts."""
+    """The two TLS sides of a road: its server context and its client context."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
 
 
 class Road:
-    """A relay to ``target`` with a thread and an event loop of its own: ``with Road(endpoint) as road``."""
+    """A relay to ``target`` in its own thread and event loop: ``with Road(endpoint) as road``."""
 
     def __init__(self, target: str, *, tls: Tls | None = None, record: bool = False) -> None:
         self._target = urlsplit(target)
@@ -67,7 +67,7 @@ class Road:
         self._listener.open()
 
     def close(self) -> None:
-        """Refuse connections, and break those that are there."""
+        """Refuse new connections, and break the existing ones."""
         self._listener.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -10,7 +10,7 @@ from tests.s3compat.pairs import CAN
 
 @pytest.mark.parametrize(("kind", "operation"), CAN)
 def test_a_client_works_on_a_hit(place_to_try, clients, kind, operation):
-    """What a client reads comes from the cache, and what it writes is seen by the next read."""
+    """A client's reads come from the cache, and its writes are seen by the next read."""
     trials.on_a_hit(clients[kind], operation, place_to_try)
 
 

@@ -13,7 +13,7 @@ _READS = ("GET", "HEAD")
 
 
 def on_a_miss(client: Client, operation: Operation, world: World) -> None:
-    """Nothing of the objects is in the cache: the operation works, and a read asks the origin."""
+    """With no object cached, the operation works, and a read asks the origin."""
     place = _place(world)
     world.seed(operation.before(place, replace=False))
     mark = world.mark()
@@ -37,7 +37,7 @@ def on_a_hit(client: Client, operation: Operation, world: World) -> None:
 
 
 def with_the_origin_stopped(client: Client, operation: Operation, world: World) -> None:
-    """What is in the cache can be read; whatever needs the origin fails with 503 and changes nothing."""
+    """Cached objects can be read; operations that need the origin fail with 503 and change nothing."""
     place = _place(world)
     before = operation.before(place, replace=True)
     world.seed(before)
@@ -56,7 +56,7 @@ def with_the_origin_stopped(client: Client, operation: Operation, world: World) 
 
 
 def cold_with_the_origin_stopped(client: Client, operation: Operation, world: World) -> None:
-    """A read of what is not in the cache fails with 503."""
+    """A read of an uncached object fails with 503."""
     place = _place(world)
     world.seed(operation.before(place, replace=False))
     mark = world.mark()
@@ -81,7 +81,7 @@ def _check_state(operation: Operation, place: Place, world: World) -> None:
 
 
 def _reads(world: World, mark: int, place: Place) -> list[Line]:
-    """What the operation read of the objects; s3cmd also asks for their ACL, which is never cached."""
+    """The operation's reads of the objects; s3cmd also reads their ACL, which is never cached."""
 
     def read(line: Line) -> bool:
         return (

@@ -1,4 +1,4 @@
-"""Where clients are tried: an origin, the road to it, a gateway, and what the gateway says of each request."""
+"""The setting of the clients' tests: an origin, the road to it, a gateway, and the gateway's access log."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Line:
 
 @dataclass
 class World:
-    """One gateway before one origin, with a bucket of its own."""
+    """One gateway before one origin, with a new bucket."""
 
     running: Running
     road: Road
@@ -66,11 +66,11 @@ class World:
         return cache_status(answer).startswith("HIT")
 
     def read(self, key: str) -> bytes | None:
-        """What a read through the gateway gives, ``None`` when there is no such object."""
+        """Read an object through the gateway; ``None`` if it does not exist."""
         return _read(self.client, self.bucket, key)
 
     def read_origin(self, key: str) -> bytes | None:
-        """What the origin has."""
+        """Read an object from the origin; ``None`` if it does not exist."""
         return _read(self.origin, self.bucket, key)
 
     def mark(self) -> int:
@@ -78,7 +78,7 @@ class World:
         return self.log.read_bytes().rfind(b"\n") + 1
 
     def since(self, mark: int) -> list[Line]:
-        """What was asked after a mark; the line of an answer may come a moment after the answer."""
+        """The requests logged after a mark; a line may appear a moment after its answer."""
         with self.log.open() as stream:
             stream.seek(mark)
             return [_parse(line) for line in stream if line.endswith("\n")]

@@ -48,7 +48,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Target:
-    """A gateway, a client of its origin past it, and its access log."""
+    """A gateway, a client that reaches the origin directly, and the access log."""
 
     gateway: Running
     direct: Any
@@ -56,7 +56,7 @@ class Target:
     origin: str
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """Send a POST as it is."""
+        """Send a POST unchanged."""
         connection = self.gateway.connection()
         try:
             connection.request("POST", path, body, dict(headers))
@@ -77,7 +77,7 @@ class Target:
         return self.post(f"/{bucket}", encoded(fields, file, filename), {"Content-Type": FORM_TYPE})
 
     def stored(self, key: str, bucket: str = BUCKET) -> bytes | None:
-        """What the origin has under a key."""
+        """The object at the origin; ``None`` if it does not exist."""
         try:
             body: bytes = self.direct.get_object(Bucket=bucket, Key=key)["Body"].read()
         except self.direct.exceptions.NoSuchKey:
@@ -110,9 +110,9 @@ def encoded(fields: Sequence[tuple[str, str]], file: bytes | None, filename: str
 
 @dataclass
 class Policy:
-    """A policy and the form that goes with it; ``conditions`` besides those for bucket, key and signature.
+    """A policy and its form; ``conditions`` are in addition to those for bucket, key and signature.
 
-    ``document`` stands for the whole policy when it is given, ``omit`` names what the policy must lack.
+    ``document`` replaces the whole policy, ``omit`` names parts that the policy must lack.
     """
 
     key: str = "key"

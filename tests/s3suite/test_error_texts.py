@@ -12,7 +12,7 @@ from tests.s3suite.forms import BODY, BUCKET, Target
 
 @pytest.fixture
 def cached(target: Target) -> Any:
-    """A client that has read an object, so that the gateway answers by itself."""
+    """A client that has read an object, so that the gateway answers from its cache."""
     client = target.gateway.client()
     client.put_object(Bucket=BUCKET, Key="cached", Body=BODY)
     for _ in range(2):

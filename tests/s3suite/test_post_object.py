@@ -1,4 +1,4 @@
-"""POST Object: what a form uploads, and what is answered. The cases are those that ceph/s3-tests has, and some of our own."""
+"""POST Object: uploads by form and their answers. The cases are those of ceph/s3-tests, and some more."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_browser_is_sent_on(target: Target, field: str) -> None:
 
 @pytest.mark.parametrize("address", ["javascript:alert(1)", "//page.example", "done.html", "http://[", "http://a b/"])
 def test_what_is_no_address_sends_nobody_on(target: Target, address: str) -> None:
-    """Rule: S3 acts as if the field were not there when it is no URL."""
+    """Rule: as in S3, a redirect field that is not a URL is ignored."""
     reply = target.post_form(Policy("stay", [("success_action_redirect", address)]).signed())
     assert reply.status == 204
 
@@ -237,7 +237,7 @@ def test_a_field_cannot_bring_a_second_header(target: Target, value: str) -> Non
 
 
 def test_checksums_are_verified(target: Target) -> None:
-    """Rule: a checksum in a field is verified before the origin is called, whatever the origin verifies."""
+    """Rule: a checksum in a field is verified before the origin is called, regardless of the origin's own checks."""
     right = {
         "x-amz-checksum-sha256": base64.b64encode(hashlib.sha256(BODY).digest()).decode(),
         "Content-MD5": base64.b64encode(hashlib.md5(BODY).digest()).decode(),
@@ -273,7 +273,7 @@ def test_forms_and_customer_keys(target: Target) -> None:
 
 
 def test_virtual_hosts_need_no_bucket_in_the_path(target: Target) -> None:
-    """Rule: without ``server.domain`` the path names the bucket, and a form to none is refused."""
+    """Rule: without ``server.domain`` the path names the bucket, and a form without a bucket is refused."""
     reply = target.post("/", encoded([("key", "x")], BODY), {"Content-Type": FORM_TYPE})
     assert reply.error == (405, "MethodNotAllowed")
 

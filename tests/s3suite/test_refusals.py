@@ -1,4 +1,4 @@
-"""What the gateway refuses on purpose; docs/s3-compatibility.md names each."""
+"""The gateway's deliberate refusals; docs/s3-compatibility.md lists each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = f"/{BUCKET}/refused"
 
 
 def ask(target: Target, method: str, path: str, headers: dict[str, str], body: bytes | None = None) -> tuple[int, str]:
-    """Status and code of the answer to a request as it is."""
+    """Send a request unchanged; return status and code of the answer."""
     connection = target.gateway.connection()
     try:
         connection.putrequest(method, path, skip_accept_encoding=True)

@@ -1,4 +1,4 @@
-"""The caches that Larder is compared with, beside what arithmetic says of them."""
+"""The caches that Larder is compared with, checked against arithmetic."""
 
 from math import log
 
@@ -37,7 +37,7 @@ def test_a_store_that_serves_in_order_never_idles(simulated, sharing, seconds):
 
 
 def test_a_store_without_a_limit_for_a_while(simulated):
-    """Rule: without the limit a step takes its computing time; before and after, the store's time."""
+    """Rule: while the limit is lifted a step takes its computing time; before and after, the store's time."""
     tables = (dataset("d", "4GB"), job("j", "d", miss=0, compute=0.6), run("none", "none"))
     times = {"duration": 300, "measure_from": 100}
     free = simulated(*tables, bandwidth="20MB", origin="unlimited = [50, 400]", **times)["none"]
@@ -88,7 +88,7 @@ def _min_hits(trace: list[int], room: int) -> float:
 
 
 def test_the_same_seed_gives_the_same_run(simulated):
-    """Rule: a simulation is a function of its scenario and seed."""
+    """Rule: a simulation is determined by its scenario and seed."""
     tables = (dataset("d", "4GB"), job("j", "d", count=3), run("lru", "lru"))
     assert simulated(*tables)["lru"] == simulated(*tables)["lru"]
 

@@ -14,7 +14,7 @@ def arrivals(
     in_order: bool = False,
     limits: dict[float, float] | None = None,
 ) -> list[float]:
-    """When each transfer (start, size, cap, background) is through; ``limits`` are other bandwidths from some times on."""
+    """End times of the transfers (start, size, cap, background); ``limits`` maps times to new bandwidths."""
     clock = Clock()
     link = Link(clock, bandwidth, latency, in_order=in_order)
     for at, limit in (limits or {}).items():
@@ -38,7 +38,7 @@ def test_two_transfers_share_the_bandwidth():
 
 
 def test_what_one_cannot_use_goes_to_the_others():
-    """Rule: max-min fairness: a transfer with a cap of its own leaves the rest to the others."""
+    """Rule: by max-min fairness, a capped transfer leaves the rest to the others."""
     assert arrivals(100, [(0, 100, 10, False), (0, 900, 0, False)]) == pytest.approx([10, 10])
 
 
@@ -75,7 +75,7 @@ def test_in_order_the_first_gets_all():
 
 
 def test_in_order_what_the_first_cannot_use_goes_to_the_next():
-    """Rule: a cap of its own leaves the rest to those behind; the background still comes last."""
+    """Rule: a capped transfer leaves the rest to those behind it; the background still comes last."""
     transfers = [(0.0, 100.0, 10.0, False), (0.0, 900.0, 0.0, True), (0.0, 900.0, 0.0, False)]
     assert arrivals(100, transfers, in_order=True) == pytest.approx([10, 19, 10])
 

@@ -1,4 +1,4 @@
-"""Larder in the simulator: what the manager's policies do for jobs, in the paper's coarse facts."""
+"""Larder in the simulator: effects of the manager's policies on jobs, compared with the paper's main results."""
 
 import pytest
 

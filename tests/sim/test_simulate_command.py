@@ -1,4 +1,4 @@
-"""``larder-gateway simulate`` as somebody types it."""
+"""The command ``larder-gateway simulate``."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Training by importance in the simulator: closed forms, the bound h - c, and what is wrong with a scenario."""
+"""Training by importance in the simulator: closed forms, the bound h - c, invalid scenarios."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def simulated(trace: Path, share: float, **run: object) -> ScoreRunResult:
 @pytest.mark.parametrize("share", [0.1, 0.5])
 @pytest.mark.parametrize(("cache", "within"), [("lru", 0.02), ("never-evict", 1e-9), ("min", 0.01)])
 def test_uniform_orders_hit_what_theory_says(trace: Path, cache: str, share: float, within: float) -> None:
-    """Rule: of each item once per epoch, LRU hits c + (1 - c) ln(1 - c), never evicting and MIN hit c; none is unseen."""
+    """Rule: reading each item once per epoch, LRU hits c + (1 - c) ln(1 - c), never evicting and MIN hit c; no item is unseen."""
     found = simulated(trace, share, sampler="uniform", cache=cache)
     theory = closed_form(found.run, share)
     assert theory is not None

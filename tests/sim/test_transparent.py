@@ -1,4 +1,4 @@
-"""Plain clients in the simulator: what they see of a cache, of eviction orders, and of access streams with their parts."""
+"""Plain clients in the simulator: caches, eviction orders, access streams with parts."""
 
 import json
 
@@ -82,7 +82,7 @@ def test_orders_serve_hot_items_as_is_known_of_them():
 
 
 def test_streams_recognise_a_scan_and_read_ahead():
-    """Rule: after the first window a scan of small objects has hits, and next to nothing is loaded in vain."""
+    """Rule: after the first window a scan of small objects hits, and hardly any load is wasted."""
     found = simulated(
         prefix(files=2000),
         client(order="scan", compute=0.05),
@@ -217,7 +217,7 @@ def test_the_command_prints_runs_clients_and_streams(tmp_path, capsys):
 
 
 def test_prefixes_may_have_parts_of_their_own():
-    """Rule: a prefix with a share keeps it, whatever others read beside it; the others share the rest."""
+    """Rule: a prefix with a part keeps it regardless of other reads; the others share the rest."""
     parts = {"p": "10MB"}
     found = simulated(
         prefix(files=200),

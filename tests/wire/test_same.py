@@ -17,5 +17,5 @@ def test_both_sides_have_the_same_vectors() -> None:
 
 @pytest.mark.parametrize("path", sorted(HERE.glob("*.json")), ids=lambda path: path.stem)
 def test_both_copies_are_equal(path: Path) -> None:
-    """What the gateway writes is byte for byte what the client's tests read."""
+    """Both copies of a golden vector are equal, byte for byte."""
     assert (CLIENTS / path.name).read_bytes() == path.read_bytes()

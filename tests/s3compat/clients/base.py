@@ -1,4 +1,4 @@
-"""What every client is asked to do, in one form; a client overrides what it can do."""
+"""The common interface of all clients; a client overrides the operations that it supports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PART = 5 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach a gateway; ``authority`` is the PEM file to trust, when it speaks https."""
+    """Access to a gateway; ``authority`` is the PEM file to trust, if it uses https."""
 
     endpoint: str
     key: str
@@ -33,14 +33,14 @@ class Access:
 
     @property
     def tls(self) -> bool:
-        """Whether it speaks https."""
+        """True if it uses https."""
         return self.authority is not None
 
 
 class Client:
-    """A client of S3, with retries switched off, so that a refusal shows at once; ``retries``: it cannot.
+    """An S3 client with retries off, so that a refusal shows at once; ``retries`` marks one that cannot turn them off.
 
-    ``name`` is what people call it, ``package`` what its version is the version of.
+    ``name`` is its common name, ``package`` the package of its version.
     """
 
     name: ClassVar[str]
@@ -53,7 +53,7 @@ class Client:
 
     @classmethod
     def can(cls, operation: str) -> bool:
-        """Whether the client has an operation (the name of a method below)."""
+        """True if the client supports an operation (the name of a method below)."""
         return getattr(cls, operation) is not getattr(Client, operation)
 
     def version(self) -> str:
@@ -89,11 +89,11 @@ class Client:
         raise AssertionError("download")
 
     def presign_get(self, bucket: str, key: str) -> str:
-        """An address from which anybody can read."""
+        """A presigned address for reading."""
         raise AssertionError("presign_get")
 
     def presign_put(self, bucket: str, key: str) -> str:
-        """An address to which anybody can write."""
+        """A presigned address for writing."""
         raise AssertionError("presign_put")
 
     def copy(self, bucket: str, source: str, target: str) -> None:

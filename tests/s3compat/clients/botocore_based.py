@@ -132,7 +132,7 @@ class Boto3Crt(Client):
 
 
 class Aiobotocore(Client):
-    """aiobotocore in an event loop of its own."""
+    """aiobotocore in a separate event loop."""
 
     name = "aiobotocore"
     package = "aiobotocore"

@@ -38,7 +38,7 @@ class Command(Client):
         return found[0]
 
     def run(self, *arguments: str) -> str:
-        """Run the program; its standard output. Raises OSError with what it complained of."""
+        """Run the program and return its standard output. Raises OSError with its error output."""
         return self.run_raw(*arguments).decode()
 
     def run_raw(self, *arguments: str) -> bytes:
@@ -123,7 +123,7 @@ class AwsCli(Command):
 
 
 class S3cmd(Command):
-    """s3cmd. It repeats what was refused for 45 seconds, whatever its settings, and is ended earlier."""
+    """s3cmd. It retries refused requests for 45 seconds under any settings, so it is ended earlier."""
 
     name = "s3cmd"
     package = "s3cmd"
