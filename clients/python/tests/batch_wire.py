@@ -1,4 +1,4 @@
-"""Writing batch answers, independently of the gateway's code; what the fake gateway sends and the decoder's tests read."""
+"""An encoder of batch answers, independent of the gateway's code, for the fake gateway and the decoder's tests."""
 
 import json
 import struct
@@ -29,7 +29,7 @@ class Answer:
     whole_at: dict[int, int]
 
     def positions_in(self, size: int) -> set[int]:
-        """What the first ``size`` bytes deliver."""
+        """The positions that the first ``size`` bytes deliver."""
         return {position for position, end in self.whole_at.items() if end <= size}
 
 
@@ -85,7 +85,7 @@ def frames_form(items: list[Item], status: int = OK) -> Answer:
 
 
 def end_record(items: list[Item], crc: int, status: int = OK) -> bytes:
-    """What an answer with these items ends with."""
+    """The end record of an answer with these items."""
     good = [item for item in items if item.status == OK]
     size = sum(len(item.data) for item in good)
     return struct.pack("<I4sQIIIHH", 0xFFFFFFFF, b"LEND", size, len(good), len(items) - len(good), crc, status, 0)

@@ -33,7 +33,7 @@ def pytest_configure() -> None:
 
 
 class FakeGateway(ThreadingHTTPServer):
-    """Gives prepared answers; counts requests and the connections it still has to break."""
+    """A server with prepared answers; counts requests, and breaks the next ``breaks`` connections."""
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""How many examples a property is tried with: few in `make test`, fifty times as many in `make fuzz`."""
+"""Numbers of examples for property tests: few in `make test`, fifty times as many in `make fuzz`."""
 
 from hypothesis import settings
 

@@ -67,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_DELETE = do_HEAD = do_POST
 
     def send_fleet(self, path: str, query: dict[str, str]) -> None:
-        """What readers ask for in the background; it is not noted, nor has a fault it."""
+        """Answer readers' background requests, which are not recorded and get no faults."""
         server = self.server
         server.looks += 1
         if not server.fleet:
@@ -145,7 +145,7 @@ Fault = Callable[[Handler, Asked], None]
 
 @dataclass
 class Store:
-    """What the gateway has: bytes by index, statuses of what it has not, and the form that it answers in."""
+    """The fake gateway's content: bytes by index, statuses of missing items, and the form of the answers."""
 
     items: dict[int, bytes]
     lost: dict[int, int] = field(default_factory=dict)
@@ -154,10 +154,10 @@ class Store:
 
 
 class FakeBatchGateway(ThreadingHTTPServer):
-    """Serves a ``Store``; ``faults`` are used up one for each request, ``asked`` are the requests that came.
+    """Serves a ``Store``; each request uses up one of ``faults``, and is recorded in ``asked``.
 
-    ``fleet``: addresses of nodes by id, if it is part of one; ``looks``: how often that was asked for; a ``dead`` one breaks
-    off whatever comes. ``results`` answers what is asked about results of pipelines.
+    ``fleet``: addresses of nodes by id, if it is part of a fleet; ``looks``: the number of requests for them; a ``dead`` gateway
+    breaks off every connection. ``results`` answers requests about results of pipelines.
     """
 
     daemon_threads = True
@@ -187,7 +187,7 @@ class FakeBatchGateway(ThreadingHTTPServer):
             super().shutdown_request(request)
 
     def answer(self, asked: Asked) -> Answer:
-        """What the contract wants for a batch request."""
+        """The answer to a batch request by the contract."""
         indices, take = asked.indices, int(asked.query.get("take", 1 << 20))
         items: list[Item] = []
         for position, index in enumerate(indices):
@@ -206,7 +206,7 @@ class FakeBatchGateway(ThreadingHTTPServer):
 
 @contextmanager
 def serving(server: FakeBatchGateway) -> Iterator[FakeBatchGateway]:
-    """Run a server in a thread of its own."""
+    """Run a server in a thread."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -1,4 +1,4 @@
-"""What a gateway knows of importance, as the contract has it: decoded parts, applied to scores by item."""
+"""A fake gateway's importance by the contract: decoded parts, applied to scores by item."""
 
 import json
 import zlib
@@ -71,7 +71,7 @@ class FakeImportance:
             self._accept(handler)
 
     def forget(self) -> None:
-        """As after a restart."""
+        """Lose all scores, as in a restart."""
         self.scores, self.listed, self.held = {}, {}, 0
 
     def _accept(self, handler: Handler) -> None:

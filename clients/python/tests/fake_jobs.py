@@ -28,10 +28,9 @@ STEADY = {
 class FakeJobs:
     """Serves ``/-/v1/jobs``: use it as ``FakeBatchGateway.other``.
 
-    ``orders``: by epoch, where the fleet decides otherwise than proposed; ``away``: how many requests are answered 503;
-    ``workers``: input workers that a rank is told to have when it reports its pipeline; ``cache`` and ``reason``: the mark to
-    store, and why; ``gone``: whether all are broken
-    off; ``ids``: of the datasets that there are, by name (none: any).
+    ``orders``: orders by epoch that differ from the proposals; ``away``: the number of requests answered with 503;
+    ``workers``: the number of input workers in the answer to a pipeline's report; ``cache`` and ``reason``: the mark to store,
+    and the reason; ``gone``: break off all requests; ``ids``: ids of the existing datasets by name (empty: any exist).
     """
 
     directives: dict[str, object] = field(default_factory=lambda: dict(STEADY))

@@ -1,4 +1,4 @@
-"""Reading ahead of the batch that is being fetched: what is announced, what is asked for together, and when neither is."""
+"""Reading ahead of the current batch: announcements, combined requests, and their ends."""
 
 from collections import Counter
 
@@ -37,7 +37,7 @@ def test_the_items_of_the_next_batches_are_announced_once_each(caching, batch_si
 
 @pytest.mark.parametrize("flag", [HIT, JOINED])
 def test_what_was_read_ahead_is_an_origin_read(flag):
-    """Rule: an announced item that was not in the cache is no hit, however soon it is there; a cold epoch has none."""
+    """Rule: an announced item that was not cached never counts as a hit, so a cold epoch has no hits."""
     loader = loader_of(500, cached=0.0)
     _joining(loader, flag)
     assert whole(loader) == Counter(range(500))
@@ -45,7 +45,7 @@ def test_what_was_read_ahead_is_an_origin_read(flag):
 
 
 def _joining(loader, flag=JOINED):
-    """Have the reader join what was announced, as a gateway does; how many were announced and not delivered, by batch."""
+    """Make the reader join announced items, as a gateway does; return the number of undelivered announcements per batch."""
     reader, open_items, sizes = loader.reader, set(), []
     fetch, prefetch = reader.fetch, reader.prefetch
 
@@ -72,7 +72,7 @@ def test_a_warm_epoch_announces_nothing():
 
 
 def test_announcements_in_vain_end():
-    """Rule: announcing ends if no announced item is there or on its way in time, as where the store forbids keeping it."""
+    """Rule: announcing ends if no announced item is cached or being fetched in time, as when the store forbids caching."""
     loader = loader_of(2000, cached=0.0)
     assert whole(loader) == Counter(range(2000))
     assert len(loader.reader.prefetched) == 3
@@ -116,7 +116,7 @@ def test_small_batches_are_asked_for_together_where_nothing_is_cached(batch_size
 
 
 def test_what_waits_here_is_not_delivered():
-    """Rule: the state has the delivered items; the rest comes again after a resume, and none twice."""
+    """Rule: the state has only delivered items; the rest comes again after a resume, and no item repeats."""
     options = {"batch_size": 8, "cached": 0.0, "caching": "none", "substitute": 10}
     loader = loader_of(500, **options)
     run = loader.epoch(0)

@@ -43,7 +43,7 @@ def test_batches_at_the_same_time(reader):
 
 
 def test_all_calls_have_a_twin(reader, gateway):
-    """Prefetch and lookup can be awaited too, and errors arrive as they are."""
+    """Prefetch and lookup can be awaited too, and errors pass through unchanged."""
 
     def other(handler, asked):
         if asked.path.endswith("/lookup"):

@@ -1,4 +1,4 @@
-"""The client stands alone: these tests run in an environment that holds it and nothing of the gateway."""
+"""The client works alone: these tests run in an environment without the gateway."""
 
 import importlib.util
 import subprocess
@@ -27,7 +27,7 @@ def _modules(code: str) -> set[str]:
 
 @pytest.mark.parametrize("package", ["gateway", "fastapi", "sqlalchemy", "redis", "aiobotocore", "torch"])
 def test_nothing_of_the_gateway_comes_with_it(package):
-    """Installing the client installs none of what the gateway is made of."""
+    """Installing the client installs none of the gateway's dependencies."""
     assert importlib.util.find_spec(package) is None
 
 
@@ -55,7 +55,7 @@ def test_reading_batches_loads_no_extras():
 
 
 def test_every_name_is_there():
-    """What the package lists, it has, and `dir` shows it."""
+    """Every name in ``__all__`` exists, and `dir` shows it."""
     assert set(larder.__all__) <= set(dir(larder))
     assert all(getattr(larder, name).__name__ == name for name in larder.__all__)
 

@@ -42,7 +42,7 @@ class Files:
         return [] if taken else list(self.open)
 
     def closed(self):
-        """Whether each descriptor is closed."""
+        """True if every descriptor is closed."""
         return all(not os.path.exists(f"/proc/self/fd/{file}") for file in self.open)
 
 
@@ -102,12 +102,12 @@ class Parts(io.RawIOBase):
             self._arrived.append(self.open[-1])
 
     def take(self):
-        """Those that came."""
+        """Return the arrived descriptors once."""
         taken, self._arrived = self._arrived, []
         return taken
 
     def all_closed(self):
-        """Whether each descriptor is closed."""
+        """True if every descriptor is closed."""
         return all(not os.path.exists(f"/proc/self/fd/{file}") for file in self.open)
 
 
@@ -165,7 +165,7 @@ def test_a_file_that_lacks_its_item(files, damage):
 
 
 def test_an_evicted_item_stays_readable(files):
-    """Rule: a file that was removed is there as long as it is open."""
+    """Rule: a removed file stays readable while it is open."""
     for path in files.paths:
         path.unlink()
     assert decoder(files).decode(io.BytesIO(attached_form(ITEMS))).attached == 4
@@ -173,7 +173,7 @@ def test_an_evicted_item_stays_readable(files):
 
 @pytest.mark.parametrize("number", [0, 3, 5])
 def test_another_number_of_files_than_items(tmp_path, number):
-    """Rule: if files were lost on the way, none is read, and all are closed."""
+    """Rule: if files were lost in transit, none is read, and all are closed."""
     files = Files(tmp_path, [b"ten"] * number)
     decoding = decoder(files)
     with pytest.raises(TruncatedBatch, match=f"{number} of 4 open files"):
@@ -215,7 +215,7 @@ def test_every_flipped_byte(tmp_path):
 
 
 def test_files_nobody_can_bring():
-    """Rule: over TCP, an answer that claims to have files is not one of ours."""
+    """Rule: over TCP, an answer that claims to have files is refused as not a gateway's."""
     with pytest.raises(UnexpectedAnswer):
         decoder(None).decode(io.BytesIO(attached_form(ITEMS)))
 
@@ -313,7 +313,7 @@ def test_files_that_nobody_takes_are_closed(tmp_path, files):
 
 
 def test_bytes_are_requested_after_a_failure(tmp_path):
-    """Rule: files may be why a request failed, as when the kernel refuses more of them; the next one asks for none."""
+    """Rule: after a failed request the next one asks for bytes, because files may have caused the failure."""
     dataset = larder.DatasetInfo("d", "0" * 64, 10)
     retry = larder.Retry(attempts=2, base=0)
     with listening(tmp_path / "s", lambda sock: None) as heads:
@@ -325,5 +325,5 @@ def test_bytes_are_requested_after_a_failure(tmp_path):
 
 
 def test_an_answer_leaves_descriptors_for_others():
-    """Rule: a process accepts only a part of its descriptors at once."""
+    """Rule: a process accepts files for only a part of its descriptors at once."""
     assert 0 < acceptable() < resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -86,7 +86,7 @@ def test_no_items_cost_no_request(gateway):
 
 
 def test_ordered_is_the_order_of_the_request(gateway):
-    """Whatever the order of arrival, ``ordered`` gives that of the request."""
+    """``ordered`` restores the order of the request, for any order of arrival."""
     backwards = [Item(at, index, ITEMS[index]) for at, index in enumerate([4, 1, 3, 1])][::-1]
     gateway.faults = [lambda handler, asked: handler.send_batch(frames_form(backwards))] * 2
     assert _content(_reader(gateway).fetch([4, 1, 3, 1], ordered=True)) == _expected([4, 1, 3, 1])
@@ -157,7 +157,7 @@ def test_another_candidate_takes_the_place_of_a_failed_one(gateway):
 
 
 def test_all_candidates_failed(gateway):
-    """When no candidate is left, what came is returned with the failures, and they say why it is less."""
+    """When no candidate is left, the delivered items are returned with the failures, which explain the shortfall."""
     gateway.store.lost = dict.fromkeys((5, 6), MISSING)
     fetched = _reader(gateway).fetch([5, 6, 7], mode="substitute", take=2)
     assert (_content(fetched), set(fetched.failed)) == (_expected([7]), {5, 6})
@@ -192,7 +192,7 @@ def test_wrong_arguments(gateway, indices, options, error, words):
 
 
 def test_prefetch_counts(gateway):
-    """What the gateway says of a prefetch is returned."""
+    """Prefetch returns the gateway's counts."""
     gateway.other = lambda handler, asked: handler.send_json({"resident": 1, "fetching": 2, "refused": 0}, 202)
     assert _reader(gateway).prefetch([1, 2, 3]) == {"resident": 1, "fetching": 2, "refused": 0}
     assert (gateway.asked[0].query, gateway.asked[0].indices) == ({"mode": "prefetch"}, [1, 2, 3])
@@ -217,7 +217,7 @@ def test_a_bitmap_of_another_size(gateway):
     [(403, "AccessDenied"), (403, "SignatureDoesNotMatch"), (403, "InvalidAccessKeyId"), (400, "IndexOutOfRange")],
 )
 def test_a_refusal_is_not_repeated(gateway, status, code):
-    """What will not change by asking again is raised at once with the gateway's code and words."""
+    """A refusal is raised without a retry, with the gateway's code and words."""
     gateway.faults = [problem(status, code, "because of this")]
     with pytest.raises(larder.RequestRefused, match="because of this") as caught:
         _reader(gateway).fetch([1])
@@ -233,14 +233,14 @@ def test_clock_skew_is_explained(gateway):
 
 @pytest.mark.parametrize("content_type", ["text/html", "application/json", "application/x-tar"])
 def test_another_server(gateway, content_type):
-    """An answer of another kind is no batch; after the last attempt the error says what it was."""
+    """An answer of another kind is not a batch; after the last attempt the error describes it."""
     gateway.faults = [lambda handler, asked: handler.send(200, b"hello", Content_Type=content_type)] * 9
     with pytest.raises(larder.UnexpectedAnswer, match=content_type):
         _reader(gateway).fetch([1])
 
 
 def test_an_s3_store_is_no_gateway(gateway):
-    """A store's XML error says what it is asked by UnexpectedAnswer, not by a code that we would believe."""
+    """A store's XML error raises UnexpectedAnswer; its code is not trusted."""
     xml = b"<Error><Code>MethodNotAllowed</Code></Error>"
     gateway.faults = [lambda handler, asked: handler.send(405, xml, Content_Type="application/xml")] * 9
     with pytest.raises(larder.UnexpectedAnswer, match="is this the address of a Larder gateway"):
@@ -285,7 +285,7 @@ def test_a_dataset_is_registered_again_under_the_stem_of_its_content_name(gatewa
 
 
 def test_a_forgotten_dataset_is_registered_again_from_where_its_digest_file_is(gateway):
-    """A dataset that is named by the S3 address of its digest file is registered again by that address."""
+    """A dataset given by the S3 address of its digest file is registered again by that address."""
     _register(gateway)
     gateway.faults = [problem(404, "UnknownDataset")]
     address = "s3://bucket/digits.parquet"
@@ -315,7 +315,7 @@ def _forgets(handler, asked):
 
 
 def test_a_gateway_that_goes_away_while_a_dataset_is_registered(gateway, tmp_path):
-    """Rule: registering is part of the batch, and gets the batch's patience; forgetting twice is no error either."""
+    """Rule: registering is part of the batch and uses the batch's retries; a dataset forgotten twice is no error either."""
     file = tmp_path / "digits.parquet"
     file.write_bytes(b"PAR1 and so on")
     _register(gateway)
@@ -336,7 +336,7 @@ def test_without_a_digest_file_a_forgotten_dataset_is_an_error(gateway):
 
 
 def test_the_digest_file_of_another_dataset(gateway, tmp_path):
-    """Registering something else than what was read so far is refused, naming both ids."""
+    """Registering another dataset than the one read so far is refused with both ids."""
     file = tmp_path / "digits.parquet"
     file.write_bytes(b"PAR1")
     _register(gateway, "cd" * 32)
@@ -358,7 +358,7 @@ def test_expired_credentials_are_looked_for_again(gateway):
 
 
 def test_counts(gateway):
-    """What happens is counted where the caller wants it."""
+    """Requests and retries are counted in the caller's ``stats``."""
     counts = Counts()
     gateway.faults = [problem(503, "SlowDown")]
     _reader(gateway, stats=counts).fetch([1])

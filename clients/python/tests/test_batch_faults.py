@@ -59,7 +59,7 @@ def _remaining(answer, size):
 
 
 def test_a_cut_at_every_byte(gateway):
-    """Wherever the connection ends, the second request is for exactly what had not come whole."""
+    """After a cut at any byte, the second request is for exactly the incomplete items."""
     answer = _whole(gateway, REQUEST)
     reader = _reader(gateway)
     for size in range(len(answer.body)):
@@ -71,7 +71,7 @@ def test_a_cut_at_every_byte(gateway):
 
 
 def test_a_cut_at_every_byte_that_a_proxy_closes_cleanly():
-    """A chunked answer that ends early but properly, as after a proxy, is no shorter batch."""
+    """A chunked answer that a proxy ends early but properly is not accepted as a shorter batch."""
     with serving(FakeBatchGateway(Store(dict(ITEMS), frames=True))) as server:
         answer = _whole(server, REQUEST)
         reader = _reader(server)
@@ -146,7 +146,7 @@ def test_bytes_that_stay_damaged(gateway):
 
 @pytest.mark.parametrize("size", [0, 30, 150])
 def test_a_reset(gateway, size):
-    """A connection that is reset rather than closed costs a repetition of what is missing."""
+    """After a reset, only the missing items are requested again."""
     gateway.faults = [reset_after(size)]
     _check(_reader(gateway).fetch(REQUEST))
     assert len(gateway.asked) == 2
@@ -164,7 +164,7 @@ def test_silence(gateway):
 
 
 def test_a_gateway_that_always_delivers_a_little(gateway):
-    """Attempts are counted since the last item that came: five items, one for each request, are no failure of two attempts."""
+    """Attempts are counted since the last delivered item, so five requests of one item each succeed with two attempts."""
 
     def one(handler, asked):
         answer = handler.server.answer(asked)
@@ -178,7 +178,7 @@ def test_a_gateway_that_always_delivers_a_little(gateway):
 
 
 def test_a_gateway_that_delivers_nothing_more(gateway):
-    """When nothing new came in as many attempts as allowed, the error names address, attempts and cause."""
+    """After the allowed attempts without a new item, the error names address, attempts and cause."""
     first = min(_whole(gateway, REQUEST).whole_at.values())
     gateway.faults = [cut(first), *[cut(20)] * 9]
     with pytest.raises(larder.GatewayUnavailable, match="tried 3 times") as caught:
@@ -225,13 +225,13 @@ def test_busy_gateways_are_left_alone_for_as_long_as_they_ask(gateway, monkeypat
 
 @pytest.mark.parametrize("status", [500, 502, 504, 429])
 def test_errors_of_proxies_are_repeated(gateway, status):
-    """What says "not now" in other words, without a problem document, is tried again too."""
+    """Temporary errors without a problem document, as from proxies, are retried too."""
     gateway.faults = [lambda handler, asked: handler.send(status, b"<html>", Content_Type="text/html")]
     _check(_reader(gateway).fetch(REQUEST))
 
 
 def test_a_gateway_that_stays_busy(gateway):
-    """After the last attempt the error says what the gateway said."""
+    """After the last attempt the error has the gateway's words."""
     gateway.faults = [problem(503, "SlowDown", "too many fills")] * 3
     with pytest.raises(larder.GatewayUnavailable, match="503: SlowDown too many fills"):
         _reader(gateway).fetch(REQUEST)
@@ -279,7 +279,7 @@ def test_a_restart_and_then_another_trouble(gateway, outage, last):
 
 
 def test_an_origin_that_fails_every_item_is_waited_for(gateway):
-    """Rule: with an outage allowed no item is lost while none comes; without one, each has its attempts."""
+    """Rule: within an allowed outage no item is given up while none arrives; without one, each item has its attempts."""
 
     def fails_each(handler, asked):
         items = [failure(at, index, ORIGIN_ERROR, "bucket", "key", "502") for at, index in enumerate(asked.indices)]
@@ -305,7 +305,7 @@ def _origin_down_with_an_example(handler, asked):
     [(_origin_down, ""), (_origin_down_with_an_example, ", such as bucket/'a key': connection refused")],
 )
 def test_an_origin_that_is_down_is_named(gateway, fault, example):
-    """When whole answers bring nothing because the origin fails, the error says so, and does not blame the gateway."""
+    """If complete answers deliver nothing because the origin fails, the error names the origin, not the gateway."""
     gateway.faults = [fault] * 2
     with pytest.raises(larder.GatewayUnavailable) as caught:
         _reader(gateway, attempts=2).fetch(range(10), mode="substitute", take=5)
@@ -334,7 +334,7 @@ def test_a_stale_connection_is_replaced_silently(gateway):
 
 
 def test_a_gateway_that_restarts(gateway):
-    """The same reader goes on with a gateway that comes back at the same address."""
+    """A reader continues with a gateway that restarts at the same address."""
     reader = _reader(gateway)
     _check(reader.fetch(REQUEST))
     store, address = gateway.store, gateway.server_address

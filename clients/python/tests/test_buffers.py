@@ -6,7 +6,7 @@ from larder.buffers import SIZE, Space
 
 
 def address(view):
-    """Where a view's bytes are."""
+    """The memory address of a view's bytes."""
     return np.frombuffer(view, np.uint8).__array_interface__["data"][0]
 
 

@@ -21,5 +21,5 @@ def test_it_is_that_of_zlib(size):
 
 
 def test_without_the_extra_it_is_zlibs_own():
-    """Nothing but the standard library is needed."""
+    """Without the extra, checksums need only the standard library."""
     subprocess.run([sys.executable, "-c", WITHOUT], check=True)

@@ -1,4 +1,4 @@
-"""What the client says of a gateway that answers, does not answer, or is something else."""
+"""The client's ping and server_info: a gateway that answers, does not answer, or is something else."""
 
 import multiprocessing
 import pickle

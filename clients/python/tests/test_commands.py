@@ -1,4 +1,4 @@
-"""The commands that ask a gateway: datasets, jobs and the bench; and what is the same for every command."""
+"""Commands that query a gateway: datasets, jobs, the bench; and rules for every command."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def test_jobs_list(server, capsys):
 
 
 def test_pipelines(server, capsys):
-    """A row for each, and for one its stages, the projections of its decisions, and its workers over time."""
+    """The list has a row per pipeline; a single one shows stages, the projections of its decisions, and workers over time."""
     assert cli.main(["pipelines", "list"]) == 0
     heading, row = capsys.readouterr().out.splitlines()
     assert heading.split() == ["JOB", "DATASET", "MODE", "MARK", "WHY", "WORKERS"]
@@ -112,7 +112,7 @@ def test_jobs_as_json(server, capsys):
 
 
 def test_no_jobs(server, capsys):
-    """Rule: an empty list is reported, and is no problem."""
+    """Rule: an empty list is reported and is not an error."""
     server.other = lambda handler, asked: handler.send_json({"jobs": []})
     assert cli.main(["jobs", "list"]) == 0
     assert capsys.readouterr().out == "no jobs\n"
@@ -254,7 +254,7 @@ def test_a_full_disk():
 
 
 def test_a_reader_that_leaves():
-    """Rule: ``| head`` is no reason for a traceback."""
+    """Rule: ``| head`` causes no traceback."""
     process = subprocess.Popen(
         [sys.executable, "-m", "larder", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

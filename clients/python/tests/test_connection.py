@@ -46,7 +46,7 @@ def test_a_connection_is_kept(server):
 
 
 def test_an_answer_that_is_not_read_closes_its_connection(server):
-    """What is left of an answer can never be taken for the next one."""
+    """An answer that was not read to its end closes its connection, so its rest cannot be taken for the next answer."""
     connection = Connection(server.endpoint, credentials=KEY)
     with connection.exchange("GET", "/x") as response:
         assert response.status == 200
@@ -71,7 +71,7 @@ def test_a_stale_connection_is_replaced_once(server):
 
 
 def test_a_new_connection_that_breaks_off_is_an_error(server):
-    """Only what was idle may be stale; a server that never answers fails at once."""
+    """Only an idle connection may be stale; a new one that breaks off fails at once."""
     server.faults = [lambda handler, asked: handler.reset()] * 2
     connection = Connection(server.endpoint, credentials=KEY)
     with pytest.raises(ConnectionResetError):
@@ -176,7 +176,7 @@ def test_a_refused_upload_is_answered(server, tmp_path):
 
 
 def test_keys_are_sent_as_they_are(server):
-    """Nothing between us and the wire normalises a path."""
+    """A path is sent unchanged, without normalisation."""
     connection = Connection(server.endpoint, credentials=KEY)
     _get(connection, "/b/../a//%2F%0A/.")
     assert server.asked[0].path == "/b/../a//%2F%0A/."
@@ -192,7 +192,7 @@ def test_unsigned_requests_need_no_key(server):
 
 @pytest.fixture
 def tls_server(server):
-    """The same behind TLS, with a certificate of its own making."""
+    """The same server behind TLS, with a self-signed certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE)
     with serving(FakeBatchGateway(Store({}))) as secure:
@@ -212,7 +212,7 @@ def test_https_with_ones_own_authority(tls_server, monkeypatch):
 
 
 def test_https_of_an_unknown_authority(tls_server, monkeypatch):
-    """A certificate that nobody vouches for is refused."""
+    """A certificate of an unknown authority is refused."""
     monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
     connection = Connection(tls_server.endpoint.replace("http:", "https:"), credentials=KEY)
     with pytest.raises(ssl.SSLCertVerificationError):

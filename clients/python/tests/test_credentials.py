@@ -1,4 +1,4 @@
-"""Where access keys are found."""
+"""Sources of access keys."""
 
 import os
 import pickle
@@ -36,7 +36,7 @@ def test_the_environment(monkeypatch):
 
 
 def test_arguments_come_first(monkeypatch):
-    """Given credentials are used whatever else there is."""
+    """Given credentials take precedence over all other sources."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "other")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "other")
     given = Credentials("given", "secret")
@@ -51,7 +51,7 @@ def test_the_files(home):
 
 
 def test_the_environment_comes_before_the_files(home):
-    """As in the AWS SDKs."""
+    """The environment takes precedence over the files, like in the AWS SDKs."""
     _write(home, "credentials", "[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
     assert find(environment={"HOME": str(home), **ENVIRONMENT})().access_key_id == "env key"
 
@@ -74,7 +74,7 @@ def test_files_elsewhere(home, tmp_path):
 
 @pytest.mark.parametrize("text", ["no section", "[default]\nhalf", "[default]\naws_access_key_id = a\n", "\x00"])
 def test_files_that_say_nothing(home, text):
-    """Damaged and incomplete files are as good as none."""
+    """Damaged and incomplete files count as absent."""
     _write(home, "credentials", text)
     with pytest.raises(CredentialsMissing):
         find()
@@ -123,7 +123,7 @@ def test_what_was_found_is_looked_for_again_after_forgetting(home):
 
 
 def test_a_source_that_was_used_can_be_pickled(monkeypatch):
-    """What was found stays behind; the other process looks in its own places."""
+    """A pickled source has no credentials; the other process finds its own."""
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     source = CredentialSource()
@@ -133,7 +133,7 @@ def test_a_source_that_was_used_can_be_pickled(monkeypatch):
 
 
 def test_a_forked_child_looks_for_itself(home):
-    """A child uses no credentials of its parent: their locks may be held forever in it."""
+    """A forked child does not use its parent's credentials, because their locks may be held forever in the child."""
     _write(home, "credentials", "[default]\naws_access_key_id = old\naws_secret_access_key = b\n")
     source = CredentialSource()
     source.current()

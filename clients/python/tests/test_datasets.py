@@ -34,7 +34,7 @@ def client(server):
 
 @pytest.fixture
 def file(tmp_path):
-    """What is uploaded; the gateway, not the client, reads Parquet."""
+    """Returns the file to upload; it need not be valid, since the gateway, not the client, reads Parquet."""
     path = tmp_path / "digits.parquet"
     path.write_bytes(b"PAR1" * 1000)
     return path
@@ -87,13 +87,13 @@ def test_names_that_are_not_allowed(client, file, name):
 
 
 def test_dataset_by_name_and_id(client, server):
-    """Both find it."""
+    """Name and id find the same dataset."""
     assert client.dataset("digits") == client.dataset(ID) == INFO
     assert [asked.path for asked in server.asked] == ["/-/v1/datasets/digits", f"/-/v1/datasets/{ID}"]
 
 
 def test_an_unknown_dataset(client, server):
-    """The error is one that can be caught by itself."""
+    """An unknown dataset raises a specific error."""
     server.faults = [problem(404, "UnknownDataset", "register it again")]
     with pytest.raises(larder.UnknownDataset, match="register it again"):
         client.dataset("digits")
@@ -150,7 +150,7 @@ def test_documents_that_are_none(client, server, damage):
 
 @pytest.mark.parametrize("body", [b"[]", b"<html>", b"", b'{"datasets": 3}', b'{"datasets": [3]}'])
 def test_answers_that_are_none(client, server, body):
-    """Another server's success is no success."""
+    """A success of another kind of server raises an error."""
     server.other = lambda handler, asked: handler.send(200, body)
     with pytest.raises(larder.UnexpectedAnswer):
         client.datasets()

@@ -1,4 +1,4 @@
-"""Reading past a gateway that is gone: the same items, verified, said once, and the gateway is tried again."""
+"""Fallback to the origin without a gateway: the same items, verified, one warning, and retries of the gateway."""
 
 import hashlib
 import pickle
@@ -47,7 +47,7 @@ def digest_file(tmp_path):
 
 @pytest.fixture
 def dataset(digest_file):
-    """What a gateway would say of it."""
+    """Returns the dataset's info as from a gateway."""
     digests = pq.read_table(digest_file)["digest"].to_pylist()
     return larder.DatasetInfo("items", hashlib.sha256(b"".join(digests)).hexdigest(), 20, caching="full")
 
@@ -124,7 +124,7 @@ def test_exact(reader, gateway):
 
 
 def test_substitute_takes_the_first(reader):
-    """Nothing is cached at the origin, so the first candidates are as good as any."""
+    """The origin has no cached items to prefer, so the first candidates are delivered."""
     fetched = reader.fetch([7, 5, 6, 1], mode="substitute", take=2)
     assert _content(fetched) == [(7, ITEMS[7]), (5, ITEMS[5])]
 
@@ -143,7 +143,7 @@ def test_what_the_gateway_had_delivered_is_kept(reader, gateway, origin):
 
 
 def test_it_is_said_once(reader, warned):
-    """One warning in a process, with what is wrong and what happens now."""
+    """A process warns once, with the cause and the consequence."""
     reader.fetch([1])
     reader.fetch([2])
     assert [warning.category for warning in warned] == [larder.LarderWarning]
@@ -153,7 +153,7 @@ def test_it_is_said_once(reader, warned):
 
 
 def test_bytes_that_are_not_the_digest_files(reader, origin):
-    """What the origin delivers is verified; other bytes are a changed item, never data."""
+    """Bytes from the origin are verified; other bytes are reported as a changed item, never delivered."""
     origin.objects["key 3"] = b"something else"
     fetched = reader.fetch([2, 3])
     assert _content(fetched) == [(2, ITEMS[2])]
@@ -196,7 +196,7 @@ def test_the_gateway_is_tried_again_with_growing_pauses(reader, gateway):
 
 
 def test_a_gateway_that_was_given_up_is_told_nothing(reader, gateway):
-    """What it should get ready is refused at once, until it has answered: training does not wait for it once per chunk."""
+    """Prefetches are refused locally until the gateway has answered again, so that training does not wait once per chunk."""
     reader.fetch([1])
     asked = len(gateway.asked)
     reader.now += 100
@@ -210,7 +210,7 @@ def test_a_gateway_that_was_given_up_is_told_nothing(reader, gateway):
 
 
 def test_pauses_end_at_a_minute():
-    """A gateway that was gone for long is found within a minute of its return."""
+    """After a long outage the gateway is used again within a minute of its return."""
     now = 0.0
     probation = Probation(lambda: now)
     for _ in range(20):
@@ -221,7 +221,7 @@ def test_pauses_end_at_a_minute():
 
 
 def test_a_refusal_is_not_gone_around(reader, gateway):
-    """A refusal by the gateway is raised; the fallback is for gateways that are gone."""
+    """A refusal by the gateway is raised; the fallback is only for unreachable gateways."""
     gateway.faults = [problem(403, "AccessDenied")]
     with pytest.raises(larder.RequestRefused):
         reader.fetch([1])

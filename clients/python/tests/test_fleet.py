@@ -37,7 +37,7 @@ class Counts(Counter):
 
 @pytest.fixture
 def nodes():
-    """Three gateways that know of each other."""
+    """Three gateways of one fleet."""
     with ExitStack() as stack:
         servers = [stack.enter_context(serving(FakeBatchGateway(Store(dict(ITEMS))))) for _ in NAMES]
         for server in servers:
@@ -54,25 +54,25 @@ def reader_at(server, *, attempts=3, timeout=20.0, **options):
 
 
 def look(reader):
-    """What the reader does in the background, here at once."""
+    """Refresh the reader's view of the fleet now, instead of in the background."""
     reader.fleet.refresh()
 
 
 def forget(nodes):
-    """Begin to note requests anew."""
+    """Clear the recorded requests."""
     for server in nodes:
         server.asked.clear()
 
 
 def check(fetched, request):
-    """Exactly what was asked for, each with its bytes."""
+    """Assert that exactly the requested items came, each with its bytes."""
     assert Counter(fetched.indices.tolist()) == Counter(request)
     assert all(bytes(data) == ITEMS[int(index)] for index, data in zip(fetched.indices, fetched.data, strict=True))
     assert fetched.failed == {}
 
 
 def homes_of(asked):
-    """The homes of what was asked for."""
+    """The homes of the requested items."""
     return {NAMES[HOMES[index]] for index in asked.indices}
 
 
@@ -317,7 +317,7 @@ FAULTS = st.sampled_from(["none", "dead", "cut", "reset", "busy"])
     st.integers(0, 2),
 )
 def test_every_item_once_whatever_happens(faults, mode, take, alive):
-    """Rule: while one node lives, a batch is complete and has no item twice, whatever the nodes do."""
+    """Rule: while one node is alive, a batch is complete and has no item twice, under any faults of the others."""
     with ExitStack() as stack:
         servers = [stack.enter_context(serving(FakeBatchGateway(Store(dict(ITEMS))))) for _ in NAMES]
         for server in servers:
@@ -339,7 +339,7 @@ def test_every_item_once_whatever_happens(faults, mode, take, alive):
 
 
 def test_a_refusal_is_not_gone_around(nodes):
-    """Rule: a node that says no is heard: the same would be refused elsewhere."""
+    """Rule: a node's refusal is raised without asking another node, which would refuse too."""
     reader = reader_at(nodes[0])
     nodes[1].faults = [problem(403, "AccessDenied", "not yours")]
     with pytest.raises(larder.RequestRefused, match="not yours"):
@@ -418,7 +418,7 @@ def test_threads_share_a_reader(nodes):
 
 
 def test_pickling(nodes):
-    """Rule: a copy starts without the fleet's nodes, and finds them by itself."""
+    """Rule: a copy starts without the fleet's nodes, and discovers them itself."""
     reader = reader_at(nodes[0])
     reader.fetch(EVERYTHING)
     copy = pickle.loads(pickle.dumps(reader))

@@ -110,7 +110,7 @@ def test_index_form_without_a_length():
 
 
 def test_items_share_one_buffer_in_the_index_form():
-    """One allocation holds all items; what is handed out are views of it, in the bytes' format."""
+    """One allocation holds all items; the results are views of it with format "B"."""
     received = _decoder().decode(io.BytesIO(FORMS["index"].body))
     assert len({id(view.obj) for view in received.data if view.nbytes}) == 1
     assert {view.format for view in received.data} == {"B"}
@@ -132,7 +132,7 @@ def test_a_cut_at_every_byte(form):
 
 
 def test_a_reset_keeps_what_came_before():
-    """A connection that fails raises its own error, and what came whole in frames stays."""
+    """A failing connection raises its own error, and complete frames are kept."""
     answer = FORMS["frames"]
     decoder = _decoder()
     with pytest.raises(ConnectionResetError):
@@ -164,7 +164,7 @@ def test_a_flipped_bit_in_every_byte(form, bit):
 
 
 def test_a_wrong_crc_costs_one_item():
-    """An item whose bytes are damaged is counted and not received; the batch goes on after it."""
+    """An item with damaged bytes is counted and dropped; the batch continues after it."""
     body = FORMS["frames"].body.replace(b"eleven", b"twelve")
     received = _decoder().decode(io.BytesIO(body))
     assert received.corrupt == 1
@@ -185,7 +185,7 @@ def test_the_end_records_status_is_told():
 
 @pytest.mark.parametrize("field", range(3))
 def test_an_end_record_that_miscounts(field):
-    """Bytes, delivered and missing of the end record must be what came."""
+    """An end record whose counts of bytes, delivered and missing items are wrong is refused."""
     body = bytearray(FORMS["frames"].body)
     counts = list(struct.unpack_from("<QII", body, len(body) - 24))
     counts[field] += 1
@@ -236,7 +236,7 @@ def _frame(*header: int) -> bytes:
     ],
 )  # fmt: skip
 def test_hostile_answers(body):
-    """Numbers that nobody asked for are refused before anything is allocated for them."""
+    """Numbers beyond the request are refused before any allocation."""
     decoder = _decoder(length=len(body) if body.startswith(b"LRDI") else None, limit=1 << 20)
     with pytest.raises(UnexpectedAnswer):
         decoder.decode(io.BytesIO(body))
@@ -258,7 +258,7 @@ def test_explanations_that_explain_nothing(told):
 
 
 def test_large_items_come_in_groups():
-    """Items larger than what is read at once, and many small ones, come out whole and in order."""
+    """Items larger than one read, and many small ones, arrive whole and in order."""
     sizes = [3 << 20, 0, 1, (1 << 20) - 1, 1 << 20, *[1000] * 2000]
     items = [Item(at, at, bytes([at % 251]) * size) for at, size in enumerate(sizes)]
     answer = index_form(items)

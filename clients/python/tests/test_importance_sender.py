@@ -1,4 +1,4 @@
-"""Importance on its way to the gateways: what changed, to its homes, whatever they forgot; and never in the way of training."""
+"""Sending importance to the gateways: changes only, to their homes, in full after a loss, never delaying training."""
 
 import threading
 from contextlib import ExitStack
@@ -29,7 +29,7 @@ def report(epoch=1, *, scored=range(N), listed=range(N), scale=1.0):
 
 
 def scores_in(found):
-    """The scores of a report as they are sent, by item."""
+    """The scores of a report in the sent precision, by item."""
     return {item: float(score) for item, score in enumerate(coarse(found.scores)) if not np.isnan(score)}
 
 
@@ -151,8 +151,8 @@ def test_a_fleet_that_forgot_the_job(jobs, sender):
 
 
 def test_a_dataset_that_is_gone(jobs, sender):
-    """Rule: a gateway that no longer knows the dataset is told of it again; training hears nothing of it, and everything
-    follows whole."""
+    """Rule: a dataset that a gateway no longer knows is registered again and all scores are sent in full, without an error in
+    training."""
     jobs.importance.refusals.append((404, "UnknownDataset"))
     sender.offer(report())
     sender.send()
@@ -163,7 +163,7 @@ def test_a_dataset_that_is_gone(jobs, sender):
 
 
 def test_a_restarted_job_does_not_repeat_numbers(jobs, sender):
-    """Rule: a gateway that holds the report of the job's earlier life takes the first one of its next."""
+    """Rule: a gateway that holds a report of the job's previous run accepts the first one of the next run."""
     sender.offer(report())
     sender.send()
     again = ImportanceSender(sender._heartbeat, DATASET)
@@ -182,13 +182,13 @@ class Node:
 
     @property
     def importance(self):
-        """What it received."""
+        """The importance that the gateway received."""
         return self.jobs.importance
 
 
 @pytest.fixture
 def nodes():
-    """Three nodes that know of each other, and of the job."""
+    """Three nodes of one fleet, with the job."""
     known: dict[str, dict[str, object]] = {}
     with ExitStack() as stack:
         store = Store(dict.fromkeys(range(N), b""))
@@ -239,7 +239,7 @@ def test_one_home_is_away(nodes):
 
 
 def test_homes_move(nodes):
-    """Rule: when the fleet changes, every node gets the whole part of its new share."""
+    """Rule: when the fleet changes, every node gets all scores of its new share."""
     sender = sender_at(nodes[0])
     sender.offer(report())
     sender.send()

@@ -75,7 +75,7 @@ def test_what_a_job_cannot_be(jobs, name, value):
 
 
 def test_the_order_of_an_epoch_is_the_fleets(jobs):
-    """Rule: the epoch's chunks come in the gateway's order, whatever the job proposed."""
+    """Rule: the epoch's chunks come in the gateway's order, even if the job proposed another."""
     given = [9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     jobs.orders[3] = given
     with job_at(jobs) as job:
@@ -162,7 +162,7 @@ def test_a_forgotten_job_is_registered_again(jobs):
 
 
 def test_heartbeats_that_fail_are_counted(jobs):
-    """Rule: while the gateway is gone, training goes on and failures are counted; when it is back, so do heartbeats."""
+    """Rule: while the gateway is down, training continues and failed heartbeats are counted; afterwards heartbeats resume."""
     with job_at(jobs) as job:
         job.agree(0, (0, 1))
         jobs.gone = True
@@ -250,7 +250,7 @@ def test_directives_that_are_none(jobs, field, value):
 
 @pytest.mark.parametrize("preload", [True, False])
 def test_chunks_that_the_fleet_loads_are_not_announced(jobs, preload):
-    """Rule: of a rotated dataset the next chunk is announced only while the fleet does not load it by itself."""
+    """Rule: the next chunk of a rotated dataset is announced only while the fleet does not load it itself."""
     jobs.directives["preload"] = preload
     with job_at(jobs) as job:
         loader = loader_of(job, source=MemorySource(103, cached=1.0, caching="chunked"))
@@ -276,7 +276,7 @@ def test_a_job_waits_while_its_dataset_cannot_be_registered(jobs, monkeypatch):
 
 
 def test_timing_by_phase():
-    """Rule: mini-batches count for the phase that they were read in; those under way when it changes count for none."""
+    """Rule: mini-batches count for the phase in which they were read; those in progress at a change count for none."""
     timing = Timing()
     timing.add(9.0)
     timing.change("probe-miss")
@@ -312,7 +312,7 @@ def test_a_watched_loop_is_the_loop(jobs):
 
 
 def test_an_error_of_the_loop_is_the_loops(jobs):
-    """Rule: an exception of the loop passes through, and the epoch goes on where it was."""
+    """Rule: an exception passes through the watched loop, and the epoch continues from its position."""
     fail = [True]
 
     def before(indices):
@@ -482,7 +482,7 @@ def test_time_passes(jobs):
 
 
 def test_a_plan_that_is_made_in_the_middle_of_an_epoch(jobs):
-    """Rule: once the fleet loads chunks by itself, the loader stops announcing."""
+    """Rule: once the fleet loads chunks itself, the loader stops announcing."""
     jobs.directives["preload"] = False
     with job_at(jobs) as job:
         loader = loader_of(job, substitute=1, ahead=0)

@@ -38,7 +38,7 @@ def indices_of(run):
 @pytest.mark.parametrize("cached", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_every_item_comes_exactly_once(substitute, cached, ahead):
-    """Over ranks and workers each item is delivered once, with its own bytes, whatever the cache holds."""
+    """Over ranks and workers each item is delivered once, with its own bytes, for any cache content."""
     loader = loader_of(source=MemorySource(1003, cached), substitute=substitute, ahead=ahead)
     came = Counter()
     for rank in range(2):
@@ -76,7 +76,7 @@ def test_substitution_one_keeps_to_the_order():
 
 
 def test_a_batch_ahead_is_not_delivered():
-    """The state says what was handed out; the batch that is being fetched meanwhile is delivered after a resume."""
+    """The state has only delivered batches; the batch being fetched ahead is delivered after a resume."""
     loader = loader_of()
     run = loader.epoch(0)
     first = [index for _ in range(3) for index in next(run).indices.tolist()]
@@ -86,7 +86,7 @@ def test_a_batch_ahead_is_not_delivered():
 
 
 def test_the_next_batch_is_fetched_while_the_last_is_used():
-    """With ``ahead=1`` a second request is made though nobody has asked for a second batch."""
+    """With ``ahead=1`` a second request is sent before the second batch is requested."""
     second = threading.Event()
     requests = []
 
@@ -101,7 +101,7 @@ def test_the_next_batch_is_fetched_while_the_last_is_used():
 
 
 def test_nothing_is_fetched_ahead_when_it_is_switched_off():
-    """With ``ahead=0`` there is no thread, and no request that nobody waits for."""
+    """With ``ahead=0`` there is no thread and no request ahead of need."""
     threads = set(threading.enumerate())
     loader = loader_of(source=MemorySource(103, 1.0), ahead=0)
     next(loader.epoch(0))
@@ -138,7 +138,7 @@ def test_items_that_cannot_be_had_are_skipped_if_told_so(substitute, tail):
 
 
 def test_an_epoch_of_lost_items_is_over_at_once():
-    """If nothing can be had, there is no batch, and the state is the next epoch's."""
+    """If every item is lost, there is no batch, and the state is the next epoch's."""
     failures = dict.fromkeys(range(20), MISSING)
     run = loader_of(source=MemorySource(20, failures=failures), on_missing="skip").epoch(0)
     assert list(run) == []
@@ -146,7 +146,7 @@ def test_an_epoch_of_lost_items_is_over_at_once():
 
 
 def test_after_an_error_the_run_goes_on():
-    """A gateway that is gone for a while costs an exception, and neither an item nor the size of a batch."""
+    """A temporary outage costs an exception, but no item and no part of a batch."""
     failing = iter([False, True, True, False, False, True])
 
     def fail(_):
@@ -186,7 +186,7 @@ def test_a_half_filled_batch_survives_an_error():
 
 
 def test_a_chunked_dataset_is_prefetched_chunk_by_chunk():
-    """Where the gateway rotates chunks, what is left of each is announced once, and at the end the next epoch's first."""
+    """If the gateway rotates chunks, the rest of each is announced once, and at the end the next epoch's first chunk."""
     loader = loader_of(source=MemorySource(1000, caching="chunked"))
     assert len(indices_of(loader.epoch(0))) == 1000
     announced = [part.tolist() for part in loader.reader.prefetched]
@@ -198,7 +198,7 @@ def test_a_chunked_dataset_is_prefetched_chunk_by_chunk():
 
 
 def test_what_the_gateway_has_no_room_for_yet_is_announced_again():
-    """A gateway gets half of its cache ready at a time. What it refused is named again, without what has come meanwhile."""
+    """Items of an announcement that the gateway refused are announced again, without those delivered meanwhile."""
     announced = []
 
     def refuse_half(indices):
@@ -261,7 +261,7 @@ def test_a_state_of_another_dataset_is_refused_by_name():
 
 
 def test_states_of_ranks_are_merged_for_another_world_size():
-    """What two ranks left over is delivered by three, each item once."""
+    """Three ranks deliver the rest of two ranks' epoch, each item once."""
     came, states = [], []
     for rank in range(2):
         run = loader_of(1003).epoch(0, shard=Shard(rank, 2, 0, 1))
@@ -350,7 +350,7 @@ def test_copies_count_for_themselves():
 
 
 def test_nothing_is_asked_before_it_is_needed():
-    """Making a loader makes no request: the endpoint here answers nobody."""
+    """Creating a loader makes no request: this endpoint has no server."""
     loader = Loader(ENDPOINT, "train", batch_size=16)
     with pytest.raises(larder.LarderError):
         len(list(loader.epoch(0)))
@@ -368,7 +368,7 @@ def test_nothing_is_asked_before_it_is_needed():
     ],
 )
 def test_a_dataset_is_a_name_or_a_digest_file(dataset, registered, monkeypatch):
-    """A name is looked up; what looks like a path or an S3 address is registered under the stem of its name and its content."""
+    """A name is looked up; a path or an S3 address is registered under the stem of its name and its content."""
     source = GatewaySource(ENDPOINT, dataset)
     asked = []
     monkeypatch.setattr(source._client, "dataset", lambda name: asked.append((name, None)))
@@ -398,7 +398,7 @@ def test_a_name_that_is_also_a_file_is_pointed_out(tmp_path, monkeypatch):
 
 
 def test_keys_are_kept_packed():
-    """Buckets and keys come back as they were, whatever is in them."""
+    """Buckets and keys with any characters survive packing."""
     names = [("b", "a/1.jpg"), ("c", ""), ("b", "ünï/\n%2F")]
     keys = Keys(larder.ItemLocation(at, bucket, key, None, None) for at, (bucket, key) in enumerate(names))
     assert [keys[at] for at in range(len(keys))] == names
@@ -440,7 +440,7 @@ def test_background_work_is_done_in_order_and_errors_come_back():
 
 
 def test_the_background_thread_ends_with_its_owner():
-    """Nothing keeps the thread alive when nobody can submit any more."""
+    """The thread ends when the last reference to its owner is dropped."""
     background = BackgroundThread()
     thread = background.submit(threading.current_thread).result(20)
     del background

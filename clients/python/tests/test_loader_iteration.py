@@ -28,7 +28,7 @@ class TestIteration:
     """A loader is iterated like any other."""
 
     def test_each_iteration_is_the_next_epoch(self):
-        """Epochs count up by themselves, each has every item once, in an order of its own."""
+        """Each iteration is the next epoch, with every item once, in a different order."""
         loader = loader_of(substitute=1)
         epochs = [indices_of(loader) for _ in range(3)]
         assert [sorted(epoch) for epoch in epochs] == [list(range(103))] * 3
@@ -57,7 +57,7 @@ class TestIteration:
 
     @pytest.mark.parametrize("at", [0, 1, 5, 7])
     def test_it_resumes_where_it_was(self, at):
-        """What came before and after a resume is each item once, also if the resumed epoch is broken off and begun again."""
+        """Before and after a resume each item comes once in total, also if the resumed epoch is broken off and restarted."""
         loader = loader_of()
         first = indices_of(itertools.islice(loader, at))
         state = json.loads(json.dumps(loader.state_dict()))
@@ -77,7 +77,7 @@ class TestIteration:
 
     @pytest.mark.parametrize("passed", [0, 3, 7, 100])
     def test_batches_can_be_passed_over(self, passed):
-        """What is passed over is not read, and what is left are the other items; past the end is the next epoch."""
+        """Skipped batches are not read, and the rest of the epoch follows; skipping past the end leads to the next epoch."""
         loader = loader_of(substitute=1)
         whole = indices_of(loader_of(substitute=1).epoch(0))
         loader.skip_batches(passed)
@@ -106,7 +106,7 @@ class TestSequential:
 
     @pytest.mark.parametrize(("world", "items"), [(2, 103), (3, 97), (4, 1000)])
     def test_ranks_get_every_item_once_in_equally_many_batches(self, world, items):
-        """Rule: no rank pads, and none waits for a batch that another does not have."""
+        """Rule: ranks get equally many batches without padding, so none waits for a batch that another lacks."""
         loader = loader_of(items, order="sequential")
         runs = [list(loader.epoch(0, shard=Shard(rank, world, 0, 1))) for rank in range(world)]
         assert [indices_of(run) for run in runs] == [list(range(rank, items, world)) for rank in range(world)]

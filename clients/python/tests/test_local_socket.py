@@ -17,7 +17,7 @@ KEY = larder.Credentials("key", "secret")
 
 @pytest.fixture
 def path(tmp_path):
-    """Where a gateway has its socket."""
+    """Returns the path of a gateway's socket."""
     return str(tmp_path / "s")
 
 
@@ -32,7 +32,7 @@ def listening(path):
 
 
 def document_of(at, **other):
-    """What a gateway says of the socket at a path."""
+    """A gateway's description of the socket at a path."""
     return LocalSocket.at(at)._asdict() | other
 
 
@@ -44,7 +44,7 @@ def test_the_named_socket_is_used(path):
 
 @pytest.mark.parametrize("other", [{"inode": 1}, {"changed_ns": 1}, {"path": "/"}, {"path": "a\0b"}, {"path": None}])
 def test_another_socket_is_not_used(path, other):
-    """Rule: at the path of a gateway on another machine, this one may have another gateway's socket, an impostor's, or none."""
+    """Rule: a socket that does not match the gateway's description is not used: it may be another gateway's or an impostor's."""
     with listening(path):
         assert LocalSocket.named(document_of(path, **other)) is None
 

@@ -1,4 +1,4 @@
-"""Putting answers together: nothing twice, nothing lost, whatever comes."""
+"""Merging answers: no item is repeated or lost, for any answers."""
 
 import random
 from collections import Counter
@@ -12,7 +12,7 @@ from larder.merging import MAX_ITEMS, Merge
 
 
 def _answer(chance, merge, asked):
-    """Some of what was asked for, in any order, as any gateway may answer."""
+    """A possible answer: some of the requested items, in any order."""
     received = Received()
     positions = chance.sample(range(len(asked)), chance.randint(0, len(asked)))
     for position in positions:
@@ -50,7 +50,7 @@ def test_exact_over_any_answers(seed):
 
 @pytest.mark.parametrize("seed", range(200))
 def test_substitute_over_any_answers(seed):
-    """As many as wanted come, none twice; fewer only when all the others failed."""
+    """As many items as requested come, none twice; fewer only if all others failed."""
     chance = random.Random(seed)
     request = np.array(chance.sample(range(100), chance.randint(0, 30)), dtype="<u4")
     take = chance.randint(0, 30)

@@ -45,7 +45,7 @@ def once(sizes=None):
 @pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("caching", ["full", "none"])
 def test_every_item_of_every_dataset_comes_once(substitute, ahead, caching):
-    """Over ranks and workers, whatever the caches hold."""
+    """Over ranks and workers, every item of every dataset comes once, for any cache content."""
     sources = [MemorySource(size, 0.5, caching=caching, name=name) for name, size in SIZES.items()]
     loader = mixed(sources=sources, substitute=substitute, ahead=ahead)
     found = Counter()
@@ -56,7 +56,7 @@ def test_every_item_of_every_dataset_comes_once(substitute, ahead, caching):
 
 
 def test_batches_have_the_weights_and_passes_are_complete():
-    """By weights each epoch has the exact shares; a small dataset comes again and again, a large one goes on, each pass whole."""
+    """Each epoch has the exact shares of the weights; a small dataset repeats, a large one continues, each pass is complete."""
     loader = mixed({"a": 1, "b": 2, "c": 3}, items=60)
     assert [len(loader), loader.info.counts] == [4, (10, 20, 30)]
     total = Counter()
@@ -73,7 +73,7 @@ def test_batches_have_the_weights_and_passes_are_complete():
 
 @pytest.mark.parametrize("substitute", [1, 10])
 def test_a_cached_dataset_does_not_displace_another(substitute):
-    """Candidates of one dataset replace only one another: each batch has what the order gives it, whatever is cached."""
+    """Candidates replace only candidates of the same dataset, so each batch has the order's shares for any cache content."""
     sources = [MemorySource(2000, 1.0, name="hot"), MemorySource(2000, 0.0, name="cold")]
     loader = mixed(["hot", "cold"], sources=sources, batch_size=100, substitute=substitute)
     first = next(iter(loader))
@@ -84,7 +84,7 @@ def test_a_cached_dataset_does_not_displace_another(substitute):
 @pytest.mark.parametrize("weights", [None, (1, 2, 3)])
 @pytest.mark.parametrize("worlds", [(1, 1), (2, 2), (2, 3)])
 def test_one_state_resumes_all(weights, worlds):
-    """In the middle of an epoch, with other ranks: what is left comes, of each dataset, as if nothing had happened."""
+    """One merged state resumes all datasets in mid-epoch with other ranks: exactly the remaining items come."""
     datasets = SIZES if weights is None else dict(zip(SIZES, weights, strict=True))
     mix = {"datasets": tuple(datasets) if weights is None else datasets, "substitute": 1}
     expected = Counter(came(mixed(**mix).epoch(1)))
@@ -103,7 +103,7 @@ def test_one_state_resumes_all(weights, worlds):
 
 @pytest.mark.parametrize("other", [{"a": 1, "b": 1}, ("a", "b", "c"), ("b", "a"), ("a", "b")])
 def test_a_state_of_another_mixture_is_refused(other):
-    """Weights, datasets and their order are part of what a state is of."""
+    """A state is bound to the datasets, their order and their weights."""
     state = mixed({"a": 1, "b": 2}).state_dict()
     with pytest.raises(larder.StateError, match="this is a state of dataset"):
         mixed(other).load_state_dict(state)
@@ -130,7 +130,7 @@ def test_an_item_that_cannot_be_had_is_its_datasets(on_missing):
 
 
 def test_an_error_of_one_dataset_loses_no_item_of_another():
-    """A request that fails for one dataset is made again for all: what came for the others was not delivered."""
+    """A request that fails for one dataset is repeated for all, because the others' items were not delivered."""
     broken = [larder.GatewayUnavailable(ENDPOINT, 1, OSError("away"))] * 2
 
     def fail(_):
@@ -194,7 +194,7 @@ def test_wrong_mixtures_are_refused(arguments, message):
     ],
 )
 def test_options_of_a_single_dataset_are_refused(datasets, options, message):
-    """What a mixture cannot keep is not ignored."""
+    """Options that a mixture cannot support are refused, not ignored."""
     with pytest.raises(ValueError, match=message):
         mixed(datasets, **options)
 
@@ -210,7 +210,7 @@ def test_others_read_a_single_dataset():
     [({"none": 1, "a": 1}, None, "without items"), ({"a": 1, "c": 10**6}, None, "has none for the weight 1")],
 )
 def test_mixtures_that_cannot_be_made_are_refused(datasets, items, message):
-    """When the sizes are known: an empty dataset, or a weight without an item."""
+    """An empty dataset, or a weight too small for one item, is refused once the sizes are known."""
     sources = [MemorySource({"none": 0, **SIZES}[name], name=name) for name in datasets]
     with pytest.raises(ValueError, match=message):
         len(mixed(datasets, items=items, sources=sources))
@@ -233,7 +233,7 @@ def test_an_order_keeps_to_the_chunks_of_each_dataset():
     ("weights", "items", "counts"), [((1, 1, 1), 10, (4, 3, 3)), ((0.7, 0.3), 10, (7, 3)), ((5.0,), 3, (3,))]
 )
 def test_shares_are_rounded_to_the_whole(weights, items, counts):
-    """Every item of an epoch belongs to a dataset."""
+    """Rounded shares add up to the epoch."""
     assert shares(weights, items) == counts
 
 

@@ -35,7 +35,7 @@ def groups_of(table, **options):
     ],
 )
 def test_every_row_of_every_group(options):
-    """Whatever codec and pages a writer chose, the columns are those that were written."""
+    """The columns are read as written, for any codec and page size."""
     texts = [f"text {n % 7}" if n % 5 else None for n in range(100)]
     table = pa.table({"number": range(100), "text": texts, "list": [[n] * (n % 3) for n in range(100)]})
     items = groups_of(table, row_group_size=30, **options)

@@ -1,4 +1,4 @@
-"""What objects say of themselves."""
+"""Text forms of public objects."""
 
 import numpy as np
 import pytest

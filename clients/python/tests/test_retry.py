@@ -1,4 +1,4 @@
-"""When a failed request is repeated."""
+"""Retries of failed requests."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_attempts_are_counted_by_cause():
 
 
 def test_patience_holds_for_every_cause():
-    """Rule: until the outage is over every cause has a next attempt; then none has."""
+    """Rule: within the allowed outage every cause is retried; after it none is."""
     now = 0.0
     patience = Patience(larder.Retry(attempts=1, outage=120), lambda: now)
     for cause in ("connection", "cut", "origin") * 3:

@@ -1,4 +1,4 @@
-"""Which node of a fleet is home of what, as the client computes it."""
+"""Homes of keys in a fleet, as the client computes them."""
 
 from __future__ import annotations
 

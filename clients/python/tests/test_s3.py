@@ -71,7 +71,7 @@ def s3(server):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_keys_reach_the_store_unchanged(s3, server, key):
-    """Whatever is in a key, the path decodes to it."""
+    """The path decodes to the key, for any characters."""
     assert s3.get("bucket", key) == BODY
     assert unquote(server.asked[0].path) == f"/bucket/{key}"
 
@@ -99,7 +99,7 @@ def test_no_bytes_cost_no_request(s3, server):
 
 
 def test_a_store_that_ignores_ranges(s3, server):
-    """A whole object in answer to a range is cut to what was asked for."""
+    """A whole object in answer to a range is cut to the range."""
     server.other = lambda handler, asked: handler.send(200, BODY)
     assert s3.get("bucket", "key", offset=5, length=3) == BODY[5:8]
 
@@ -122,7 +122,7 @@ def test_typed_errors(s3):
 
 
 def test_a_refusal(s3, server):
-    """403 is no passing trouble."""
+    """A 403 is not retried."""
     server.faults = [lambda handler, asked: _error(handler, 403, "AccessDenied")]
     with pytest.raises(larder.S3Error, match="AccessDenied") as caught:
         s3.get("bucket", "key")
@@ -151,7 +151,7 @@ def test_a_bucket_of_another_region(s3, server):
     ids=["503", "500", "timeout", "reset", "cut"],
 )
 def test_passing_trouble_is_retried(s3, server, fault):
-    """What may be better in a moment is tried again, cut bodies too."""
+    """Temporary failures, including cut bodies, are retried."""
     server.faults = [fault] * 2
     assert s3.get("bucket", "key") == BODY
     assert len(server.asked) == 3
@@ -192,7 +192,7 @@ def test_head(s3, server):
     ],
 )
 def test_checksums_that_are_not_of_the_object(s3, server, headers):
-    """A checksum over parts, or none, or nonsense, is no hash of the object."""
+    """A checksum over parts, a missing one and an invalid one do not count as the object's hash."""
     server.other = lambda handler, asked: handler.send(200, Content_Length="3", **headers)
     assert s3.head("bucket", "key").sha256 is None
 
@@ -218,7 +218,7 @@ def _listing(handler, asked, *, size=5, encoded=True):
 
 @pytest.mark.parametrize("encoded", [True, False])
 def test_list(s3, server, encoded):
-    """All pages are read, and keys come back as they are, whether or not the store encodes them."""
+    """All pages are read, and keys are returned decoded, whether or not the store encodes them."""
     server.other = lambda handler, asked: _listing(handler, asked, encoded=encoded)
     listed = list(s3.list("bucket"))
     assert [entry.key for entry in listed] == sorted(KEYS, key=str.encode)
@@ -235,7 +235,7 @@ def test_list_parameters(s3, server):
 
 @pytest.mark.parametrize("body", [b"hello", b"", b'<!DOCTYPE x [<!ENTITY y "z">]><ListBucketResult/>'])
 def test_a_listing_that_is_none(s3, server, body):
-    """What is no listing is an error, not an empty bucket."""
+    """An answer that is not a listing is an error, not an empty bucket."""
     server.other = lambda handler, asked: handler.send(200, body)
     with pytest.raises(larder.S3Error, match="MalformedXML"):
         list(s3.list("bucket"))

@@ -1,4 +1,4 @@
-"""Samples of several objects: what is asked of the gateway, and what becomes of its answers."""
+"""Samples of several objects: requests to the gateway, and assembly of its answers."""
 
 import io
 import tarfile
@@ -77,13 +77,13 @@ def test_a_sample_fails_with_any_of_its_members():
     ("flags", "sample"), [((HIT, HIT), HIT), ((HIT, 0), 0), ((HIT, JOINED), JOINED), ((JOINED, 0), 0)]
 )
 def test_a_sample_is_as_cached_as_all_of_its_members(flags, sample):
-    """Rule: a sample is a hit only if none of its members was read from the origin."""
+    """Rule: a sample counts as a hit only if none of its members was read from the origin."""
     fetched, _ = read(Items(dict(enumerate(flags))), [0])
     assert fetched.flags.tolist() == [sample]
 
 
 def test_announcements_count_samples():
-    """Every item is announced; what the gateway counts is counted by samples, begun ones as whole."""
+    """Every item is announced; the gateway's counts are converted to samples, partial ones as whole."""
     counts = SampleReader(Items(), tuple).prefetch(np.array([1, 2], np.uint32))
     assert counts == {"resident": 0, "fetching": 2, "refused": 0}
 
@@ -95,7 +95,7 @@ def test_members_have_the_importance_of_their_sample():
 
 
 def test_a_sample_is_a_tar():
-    """What a loader delivers can be read by anything that reads archives, whatever the members' names and sizes."""
+    """A sample is a valid TAR for any names and sizes of its members."""
     members = {"jpg": b"x" * 513, "seg.png": b"", "ü" * 40: b"y" * BLOCK}
     sample = pack_sample({name: memoryview(body) for name, body in members.items()})
     with tarfile.open(fileobj=io.BytesIO(bytes(sample) + bytes(2 * BLOCK))) as archive:

@@ -92,5 +92,5 @@ def test_paths(key, path):
 
 
 def test_queries_are_in_signing_order():
-    """Parameters are encoded and sorted, so that what is sent is what is signed."""
+    """Parameters are encoded and sorted before sending, so the sent query is the signed one."""
     assert signing.encode_query([("prefix", "a b/ü"), ("list-type", "2")]) == "list-type=2&prefix=a%20b%2F%C3%BC"

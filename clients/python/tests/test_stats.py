@@ -1,4 +1,4 @@
-"""What is counted of loading, and what is said of the order."""
+"""Counts of loading, and statistics of the order."""
 
 import json
 
@@ -9,7 +9,7 @@ from larder.stats import SAMPLE, OrderQuality, Stats
 
 
 def order_of(items, *epochs):
-    """What an observer of these epochs says, batch by batch; nothing came from the cache."""
+    """Observe these epochs batch by batch, without hits."""
     quality = OrderQuality(items)
     for number, order in enumerate(epochs):
         for batch in np.array_split(np.asarray(order, np.uint32), 50):
@@ -31,7 +31,7 @@ def test_independent_orders_do_not_correlate():
 
 
 def test_one_epoch_has_nothing_to_correlate_with():
-    """There is no correlation before the second epoch."""
+    """The correlation is None before the second epoch."""
     assert OrderQuality(10).correlation is None
     assert order_of(10, range(10)).correlation is None
 
@@ -66,7 +66,7 @@ def test_hits_that_come_first_are_seen():
 
 
 def test_observers_of_parts_of_an_epoch_are_put_together():
-    """Two workers that each saw half of the items say together what one would have said, places counted as shares."""
+    """Merging two workers' observations of halves gives those of one worker, with places as shares."""
     chance = np.random.default_rng(2)
     orders = [chance.permutation(2000) for _ in range(2)]
     halves = [order_of(2000, *(order[order % 2 == half] for order in orders)) for half in (0, 1)]

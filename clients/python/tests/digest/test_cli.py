@@ -9,7 +9,7 @@ from larder import cli
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    """Python code in a process of its own."""
+    """Run Python code in a new process."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
@@ -47,7 +47,7 @@ def test_a_gateway_that_is_not_there_is_an_error_of_status_1(capsys, monkeypatch
 
 
 def test_no_endpoint_is_wrong_usage(capsys, monkeypatch):
-    """Status 2, and what can be set."""
+    """A missing endpoint gets status 2, and the message lists the ways to set it."""
     for name in ("LARDER_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")

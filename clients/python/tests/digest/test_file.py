@@ -80,7 +80,7 @@ def test_whatever_type_a_writer_chose_is_read(tmp_path, changes):
 
 
 def test_columns_of_nothing_but_null_are_whole_objects(tmp_path):
-    """DuckDB and Polars give a column without any value a type of its own."""
+    """Columns with only nulls are accepted, in any type: DuckDB and Polars choose their own type for them."""
     found = read(save(tmp_path / "d", offset=pa.nulls(N), length=pa.array([None] * N, pa.int32())))
     assert found.location(1) == Location("two", KEYS[1], None, None)
 
@@ -124,7 +124,7 @@ def _digests(position: int, value: bytes | None) -> pa.Array:
     ],
 )
 def test_what_a_column_must_not_hold_is_refused_by_column_and_row(tmp_path, changes, says):
-    """The error names the column, the first bad row and what is wrong."""
+    """The error names the column, the first bad row and the reason."""
     with pytest.raises(DigestFileError, match=says):
         read(save(tmp_path / "d", **changes))
 
@@ -164,7 +164,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 @pytest.mark.parametrize("index", [-1, N])
 def test_an_item_that_does_not_exist_is_refused(tmp_path, index):
-    """Indices count from 0, and none from the end."""
+    """Indices count from 0; negative ones are refused."""
     found = read(save(tmp_path / "d"))
     with pytest.raises(IndexError, match=f"item {index} of .* has {N}"):
         found.location(index)

@@ -1,4 +1,4 @@
-"""What a build remembers when it is killed."""
+"""The journal of a build, which survives kills."""
 
 import hashlib
 import os
@@ -58,7 +58,7 @@ def test_only_what_did_not_change_is_confirmed(tmp_path):
 
 
 def test_a_later_run_holds_what_it_confirmed_or_read(tmp_path):
-    """What is no longer listed is known but not part of the next run's result."""
+    """Objects that are no longer listed stay in the journal but are not part of the next run's result."""
     with Journal(tmp_path / "j", PURPOSE) as journal:
         for key in ("stays", "goes"):
             journal.record(whole(key))
@@ -69,7 +69,7 @@ def test_a_later_run_holds_what_it_confirmed_or_read(tmp_path):
 
 
 def test_what_is_taken_over_is_older_than_what_was_read(tmp_path):
-    """`fill` never replaces what the journal knows."""
+    """`fill` never replaces an entry of the journal."""
     with Journal(tmp_path / "j", PURPOSE) as journal:
         journal.record(whole("k", '"new"'))
         assert not journal.filled
@@ -110,7 +110,7 @@ def test_a_journal_of_another_purpose_is_refused(tmp_path):
 
 @pytest.mark.parametrize("damage", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4096])
 def test_a_damaged_journal_names_the_remedy(tmp_path, damage):
-    """A file that is no journal is never overwritten; the error says what to do."""
+    """A file that is not a journal is never overwritten; the error has the remedy."""
     (tmp_path / "j").write_bytes(damage)
     with pytest.raises(errors.DigestFileError, match="remove it"):
         Journal(tmp_path / "j", PURPOSE)
@@ -118,7 +118,7 @@ def test_a_damaged_journal_names_the_remedy(tmp_path, damage):
 
 
 def test_nothing_is_left_behind(tmp_path):
-    """Discarding removes the journal and what SQLite keeps beside it; removing what is not there is fine."""
+    """Discarding removes the journal and SQLite's files beside it; removing a missing journal is no error."""
     journal = Journal(tmp_path / "j", PURPOSE)
     journal.record(whole("k"))
     journal.discard()

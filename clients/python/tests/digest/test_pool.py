@@ -1,4 +1,4 @@
-"""Doing many things at once."""
+"""Concurrent tasks, and iterating ahead."""
 
 import threading
 
@@ -27,7 +27,7 @@ def test_an_error_is_the_outcome_of_its_task_alone():
 
 
 def test_tasks_run_at_the_same_time():
-    """As many tasks as jobs are under way at once."""
+    """As many tasks run concurrently as there are jobs."""
     meeting = threading.Barrier(4)
     assert len(list(concurrently(lambda _: meeting.wait(30), range(4), 4))) == 4
 
@@ -50,7 +50,7 @@ def test_tasks_are_taken_as_they_are_needed():
 
 
 def test_stopping_early_does_not_wait_for_a_task_that_hangs():
-    """Whoever closes the iterator gets control back; tasks that had not begun never do."""
+    """Closing the iterator returns at once; tasks that had not begun never run."""
     release = threading.Event()
     begun = []
 
@@ -67,12 +67,12 @@ def test_stopping_early_does_not_wait_for_a_task_that_hangs():
 
 
 def test_items_taken_ahead_keep_their_order():
-    """Running ahead changes nothing about what comes."""
+    """Iterating ahead keeps the items and their order."""
     assert list(ahead(iter(range(1000)), 3)) == list(range(1000))
 
 
 def test_an_error_of_what_is_taken_ahead_comes_in_its_turn():
-    """What was there before the error is delivered before it."""
+    """Items before the error are delivered before it is raised."""
 
     def breaks():
         yield 1

@@ -1,4 +1,4 @@
-"""What long work says of itself."""
+"""Progress of long work: a bar on a terminal, lines in a log."""
 
 import io
 
@@ -9,7 +9,7 @@ from larder.digest.progress import Counts, Written, describe, duration, size
 
 
 class Terminal(io.StringIO):
-    """A stream that says that somebody watches."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         """Yes."""
@@ -32,7 +32,7 @@ HALF = Counts(objects=5, bytes=5 << 20, of_objects=10, of_bytes=10 << 20, listin
 
 @pytest.fixture(autouse=True)
 def _terminal(monkeypatch):
-    """A terminal that can be painted over, wherever the tests run."""
+    """Set TERM to a capable terminal, wherever the tests run."""
     monkeypatch.setenv("TERM", "xterm")
 
 
@@ -73,7 +73,7 @@ def test_a_terminal_is_redrawn_a_few_times_a_second():
 
 
 def test_a_log_gets_a_line_now_and_then():
-    """Where nobody watches, whole lines, half a minute apart, and no carriage returns."""
+    """Without a terminal, progress is printed as whole lines, half a minute apart, without carriage returns."""
     stream, clock = io.StringIO(), Clock()
     shown = Written(stream, clock)
     for _ in range(100):
@@ -109,7 +109,7 @@ def test_a_build_shows_a_bar_where_somebody_watches(monkeypatch, progress, termi
 
 
 def test_a_shorter_line_hides_the_longer_one_before():
-    """Nothing of the line before is left standing on a terminal."""
+    """A shorter line covers all of the previous one on a terminal."""
     stream, clock = Terminal(), Clock()
     shown = Written(stream, clock)
     clock.now += 1

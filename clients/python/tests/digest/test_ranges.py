@@ -22,7 +22,7 @@ def hashed(ranges: list[Range], body: bytes = BODY, piece: int = 1 << 20) -> tup
 
 
 def expected(ranges: list[Range], body: bytes = BODY) -> list[bytes]:
-    """What hashing each range by itself gives."""
+    """The digest of each range, computed separately."""
     return [hashlib.sha256(body[one.offset : one.stop]).digest() for one in ranges]
 
 
@@ -62,7 +62,7 @@ def test_no_ranges_take_no_request():
 
 
 def test_a_range_beyond_the_end_has_no_digest():
-    """A stream that ends early gives the digests of what came whole and of nothing else."""
+    """A stream that ends early gives digests of the complete ranges only."""
     ranges = [Range(0, 10), Range(5, 10)]
     found, _ = hashed(ranges, BODY[:12])
     assert found == [hashlib.sha256(BODY[:10]).digest(), None]

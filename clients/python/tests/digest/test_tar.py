@@ -35,7 +35,7 @@ def scan(data: bytes, piece: int = 1 << 20):
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("piece", [1, 511, 513, 1 << 20])
 def test_members_are_where_their_offsets_say(form, piece):
-    """Offset and length address exactly the member's content, whatever the pieces that arrive; the digest is its SHA-256."""
+    """Offset and length address exactly the member's content, for any split into pieces; the digest is its SHA-256."""
     data = archive(CONTENTS, format=FORMATS[form])
     found = scan(data, piece)
     assert [member.name for member in found] == list(CONTENTS)
@@ -229,7 +229,7 @@ def test_an_item_that_is_no_sample_says_so(item):
     ("name", "parts"), [("a/b.c/d.tar.gz", ("a/b.c/d", "tar.gz")), ("d", ("d", "")), ("x/.y", ("x/", "y"))]
 )
 def test_names_are_split_at_the_first_dot(name, parts):
-    """As WebDataset does."""
+    """Names are split like in WebDataset."""
     assert split_name(name) == parts
 
 

@@ -37,7 +37,7 @@ def test_what_was_written_is_read(tmp_path):
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path):
-    """However the rows arrive: nothing of time, machine or order of work is in the file."""
+    """The file depends only on the rows, not on time, machine or order of work."""
     write(tmp_path / "a", rows(1000), "objects")
     write(tmp_path / "b", iter(rows(1000)), "objects")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

@@ -42,7 +42,7 @@ def noisy(value: int) -> tuple[int, float, float]:
 
 
 def even(value: int) -> bool:
-    """Whether a number is even."""
+    """True if a number is even."""
     return value % 2 == 0
 
 

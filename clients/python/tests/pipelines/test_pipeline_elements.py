@@ -1,4 +1,4 @@
-"""The format of elements: what can be stored comes back, everything else is refused, and no bytes make a reader misbehave."""
+"""The format of elements: storable values survive the round trip, others are refused, and invalid bytes are detected."""
 
 import enum
 import threading
@@ -101,7 +101,7 @@ def test_views_share_memory_and_copies_do_not():
 
 
 def test_what_a_filter_dropped_is_an_element():
-    """There is one mark for it, which is itself after reading."""
+    """``DROPPED`` is a singleton that survives encoding."""
     assert decode(encode(DROPPED)) is DROPPED
 
 

@@ -26,7 +26,7 @@ LIMITS = CrewLimits(elements=40, bytes=1 << 20, timeout=60.0)
 
 
 class SimulatedWorkers:
-    """Workers that die, fall silent, repeat themselves and lose what they have not sent, by a seeded chance."""
+    """Workers that die, fall silent, repeat results and lose unsent ones, by a seeded chance."""
 
     advice = "Look at them"
 
@@ -42,13 +42,13 @@ class SimulatedWorkers:
         self.back = 0.0
 
     def start(self, worker):
-        """It is ready at once."""
+        """Start a worker that is ready at once."""
         self.splits[worker] = deque()
         self.most = max(self.most, len(self.splits))
         self.events.append((worker, Started()))
 
     def assign(self, worker, split):
-        """Nothing happens to a worker that is gone. A silent one dies of what it gets, unless that would be the third time."""
+        """Assign a split; a dead worker ignores it. A silent worker dies of it, unless that would be the split's third death."""
         if worker in self.splits:
             self.splits[worker].append(split)
         if worker in self.silent:
@@ -57,11 +57,11 @@ class SimulatedWorkers:
                 self.silent.discard(worker)
 
     def retire(self, worker):
-        """It ends when it has nothing left."""
+        """Let the worker end when it has no split left."""
         self.retiring.add(worker)
 
     def kill(self, worker):
-        """What it has computed and not sent is lost."""
+        """Kill a worker; its unsent results are lost."""
         if self.splits.pop(worker, None) is not None:
             self.events.append((worker, Ended("exit status -9")))
 
@@ -70,7 +70,7 @@ class SimulatedWorkers:
         self.splits.clear()
 
     def poll(self, seconds):
-        """Every worker does one thing, or nothing. Sometimes the gateway restarts."""
+        """Every worker takes at most one step. Sometimes the gateway restarts."""
         self.now += self.chance.uniform(0, HEARTBEAT)
         if self.chance.random() < self.trouble / 4:
             self.restart_gateway()
@@ -148,7 +148,7 @@ def crew_of(host, workers=2):
 @settings(max_examples=200)
 @given(st.integers(0, 2**32), st.integers(0, 200), st.integers(1, 20), st.sampled_from([0.0, 0.02, 0.2]))
 def test_every_element_leaves_once_and_in_order(seed, items, batch, trouble):
-    """Whatever dies, repeats itself, restarts or is scaled, and however often the trainer resumes, the epoch is the same."""
+    """The epoch is the same under any deaths, repetitions, restarts, scaling, and resumes of the trainer."""
     chance = random.Random(seed)
     came, progress, crew = [], None, None
     while progress is None or progress.epoch == 0:
@@ -182,7 +182,7 @@ def test_an_element_that_kills_its_workers_is_given_up(seed):
 
 
 def test_workers_may_wait_for_room_while_others_work():
-    """On a full cluster a worker that does not begin is no error, and the others go on; without any other it is one."""
+    """On a full cluster a worker that does not start is no error while others work; without any other it is an error."""
 
     class Full(SimulatedWorkers):
         def start(self, worker):
@@ -252,7 +252,7 @@ def test_workers_that_never_begin_are_an_error():
 
 
 def test_numbers_of_splits_are_not_used_again():
-    """After an epoch that ended with an error, late parts of its splits meet no split of the next epoch."""
+    """After an epoch that ended with an error, late parts of its splits match no split of the next epoch."""
 
     class Failing(SimulatedWorkers):
         def assign(self, worker, split):
@@ -288,7 +288,7 @@ def test_what_comes_with_an_error_is_not_lost():
 
 
 def test_what_was_not_handled_is_handled_in_the_next_epoch():
-    """Rule: Ctrl-C while events are handled, here a warning that is an error, loses none of them."""
+    """Rule: an interruption while events are handled, here a warning raised as an error, loses none of them."""
 
     class Telling(SimulatedWorkers):
         def start(self, worker):

@@ -1,4 +1,4 @@
-"""Fingerprints: equal code has an equal one, a change of anything that a function can see another, and doubts have none."""
+"""Fingerprints: equal for equal code, different after a change of anything that a function can see, absent in doubt."""
 
 import functools
 import multiprocessing
@@ -55,7 +55,7 @@ UNIMPLEMENTED = """
         def __eq__(self, other): return NotImplemented
     def f(x, size=Size()): return x
 """
-"""What a dataclass has, too."""
+"""A function with ``NotImplemented``, which a dataclass's methods contain too."""
 CHANGES = {
     "a global": ("SIZE = 3", "SIZE = 4"),
     "a value inside of a global": ("[1, 2]", "[1, 3]"),
@@ -84,7 +84,7 @@ def test_a_change_of_what_the_function_sees_changes_it(change):
 
 
 def test_closures_and_arguments_count():
-    """A function made by another one, and a partial one, differ by what they were given."""
+    """Closures and partial functions differ by their captured values and arguments."""
 
     def made(offset):
         return lambda x: x + offset
@@ -105,7 +105,7 @@ def test_attributes_of_the_users_modules_count():
 
 
 def test_attributes_of_a_function_count():
-    """A function may keep its settings in attributes of its own."""
+    """A function's own attributes count, because they may hold its settings."""
     digests = set()
     for size in (1, 2):
         function = program("def f(x): return x * f.size")
@@ -153,7 +153,7 @@ def _send_digest(queue):
 
 
 def test_another_process_finds_the_same():
-    """Results are shared between processes that never met, whatever the seed of their hashes."""
+    """Processes compute equal fingerprints independently, with any hash seed."""
     context = multiprocessing.get_context("spawn")
     queue = context.SimpleQueue()
     process = context.Process(target=_send_digest, args=(queue,))
@@ -167,13 +167,13 @@ GENERATOR = np.random.default_rng(1)
 
 
 def locked(x):
-    """Uses what has no fingerprint."""
+    """Uses a lock, which has no fingerprint."""
     with LOCK:
         return x
 
 
 def imports_inside(x):
-    """Imports a module of the user where nobody can follow it."""
+    """Imports a user's module inside the function, where it is not traced."""
     import pipeline_steps_elsewhere  # type: ignore[import-not-found]
 
     return pipeline_steps_elsewhere.number(x)
@@ -232,7 +232,7 @@ def of_numpy(x):
 
 
 def of_a_generator(x):
-    """Uses a generator of its own."""
+    """Uses its own generator."""
     return GENERATOR.normal() + x
 
 

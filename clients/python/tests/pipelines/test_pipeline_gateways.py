@@ -1,4 +1,4 @@
-"""Pipelines at a gateway of a test: one without results, and what a pipeline keeps over its epochs."""
+"""Pipelines at a fake gateway: gateways without results, and state kept over epochs."""
 
 import pytest
 from fake_gateway import ID, FakeBatchGateway, Store, problem, serving
@@ -17,7 +17,7 @@ ACCESS = larder.Access(credentials=larder.Credentials("key", "secret"), split=Fa
 
 
 def plain(status, text):
-    """An answer that is no gateway's, such as a proxy's."""
+    """An answer of something else than a gateway, such as a proxy."""
     return lambda handler, asked: handler.send(status, text, Content_Type="text/plain")
 
 
@@ -138,7 +138,7 @@ def test_a_pipeline_without_workers_keeps_its_connection(server):
 
 
 def test_a_pipeline_without_workers_computes_with_changed_functions(server):
-    """Rule: the client is kept; each epoch has the function as it is then, and no store of results of an earlier one."""
+    """Rule: the client is reused; each epoch uses the function's current state, and no results of its earlier one."""
     server.results = problem(404, "NotFound")
     add = Adding(0)
     pipeline = (

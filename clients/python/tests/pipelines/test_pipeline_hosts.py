@@ -1,4 +1,4 @@
-"""Where workers run: what ``workers=`` may say, and Ray without Ray. A cluster itself is in the tests of the gateway."""
+"""Hosts of workers: values of ``workers=``, and Ray without the package. The gateway's tests use a real cluster."""
 
 import sys
 
@@ -44,7 +44,7 @@ def test_without_a_number_there_is_a_worker_for_each_core():
 
 
 def test_without_ray_the_error_names_the_extra(monkeypatch):
-    """Nothing of Ray is imported before it is asked for."""
+    """Ray is imported only when requested; without it the error names the extra."""
     monkeypatch.setitem(sys.modules, "ray", None)
     pipeline = pipeline_of(workers="ray").map(number)
     with pytest.raises(PipelineError, match=r"needs Ray: pip install 'larder\[ray\]'"):

@@ -53,7 +53,7 @@ def test_without_stages_elements_are_the_bytes_of_items():
 
 
 def test_a_filter_drops_elements_and_the_epoch_is_whole():
-    """What a filter keeps comes once; the rest is counted."""
+    """Elements that pass a filter come once; dropped ones are counted."""
     pipeline = pipeline_of().map(number).filter(even).batch(8)
     batches = list(pipeline)
     assert sorted(numbers(batches)) == list(range(0, 103, 2))
@@ -145,7 +145,7 @@ def test_a_state_saved_at_the_end_is_the_next_epoch():
 
 
 def test_after_a_break_the_epoch_is_repeated():
-    """As with other loaders: only a complete iteration advances the epoch."""
+    """Like in other loaders, only a complete iteration advances the epoch."""
     pipeline = pipeline_of().map(number).batch(8)
     for _ in pipeline:
         break
@@ -178,7 +178,7 @@ def test_a_replaced_iteration_raises_state_error(interrupt, why):
 
 
 def test_set_epoch_gives_that_epoch():
-    """An epoch can be chosen, and is the one that comes by itself."""
+    """``set_epoch`` selects an epoch, which equals the one that iteration reaches."""
     pipeline, other = pipeline_of().map(number).batch(8), pipeline_of().map(number).batch(8)
     numbers(pipeline)
     other.set_epoch(1)
@@ -193,7 +193,7 @@ def test_a_state_of_another_dataset_is_refused():
 
 
 def test_a_pipeline_can_be_extended_and_pickled():
-    """Two pipelines may share a beginning; a pickled one goes on where it was."""
+    """Two pipelines may share their first stages; a pickled one continues from its position."""
     begun = pipeline_of().map(number)
     small, large = begun.batch(2), begun.batch(50)
     assert (len(next(iter(small))), len(next(iter(large)))) == (2, 50)
@@ -204,7 +204,7 @@ def test_a_pipeline_can_be_extended_and_pickled():
 
 
 def test_a_function_that_raises_is_named_with_element_and_stage():
-    """The error has index, key, stage and the function's own traceback; what came before it is in the state."""
+    """The error has index, key, stage and the function's own traceback; earlier elements are in the state."""
     pipeline = pipeline_of().map(failing_at_7).map(noisy).batch(4)
     came = []
     with pytest.raises(
@@ -233,7 +233,7 @@ def test_a_value_that_cannot_be_stored_is_named():
 
 @pytest.mark.parametrize("on_missing", ["raise", "skip"])
 def test_an_item_that_is_not_there(on_missing):
-    """It is an error, as in other loaders, or it is skipped."""
+    """A missing item is an error, like in other loaders, or is skipped."""
     pipeline = pipeline_of(source=MemorySource(20, failures={3: MISSING}), on_missing=on_missing).map(number)
     if on_missing == "skip":
         assert Counter(pipeline) == whole(20) - Counter([3])
@@ -298,7 +298,7 @@ def test_stages_in_an_order_that_makes_no_sense_are_refused(wrong, message):
 
 
 def test_without_a_gateway_the_iteration_says_so():
-    """Building asks nobody; iterating raises what other loaders raise."""
+    """Building a pipeline makes no request; iterating without a gateway raises the same error as other loaders."""
     access = larder.Access(credentials=larder.Credentials("key", "secret"), retry=larder.Retry(attempts=1))
     pipeline = larder.pipeline("train", endpoint="http://127.0.0.1:9", access=access).map(number).batch(8)
     with pytest.raises(larder.GatewayUnavailable, match=r"127\.0\.0\.1:9 did not answer"):

@@ -54,7 +54,7 @@ def with_workers(items=103, **options):
 
 
 def alive(process):
-    """Whether a process runs; a zombie does not."""
+    """True if the process runs; a zombie does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -62,7 +62,7 @@ def alive(process):
 
 
 def wait_for_end(processes, seconds=30):
-    """Wait until none of these processes, which need not be children, runs."""
+    """Wait until none of these processes runs; they need not be children."""
     for process in processes:
         try:
             descriptor = os.pidfd_open(process)
@@ -93,7 +93,7 @@ def test_workers_are_kept_between_epochs(kept):
 
 
 def test_a_function_that_changes_between_epochs_reaches_the_workers(kept):
-    """Workers are started anew with what a function has become; they never compute with what it was."""
+    """Workers are restarted with a changed function; they never compute with its old state."""
     adding = Adding(0)
     pipeline = kept(with_workers(20, workers=1).map(adding))
     before = list(pipeline)
@@ -180,7 +180,7 @@ def enlarged(element):
 
 
 def test_elements_may_be_changed_and_kept(kept):
-    """What the loop gets is its own: writing to an element changes nothing else."""
+    """The loop owns its elements: writing to one changes no other."""
     own = []
     for element in kept(with_workers(50).map(vector)):
         element["x"] += 1
@@ -189,7 +189,7 @@ def test_elements_may_be_changed_and_kept(kept):
 
 
 def test_a_closed_pipeline_leaves_nothing():
-    """Workers end, descriptors are closed, and ``/dev/shm`` has nothing of ours, also after an abandoned epoch."""
+    """Closing ends workers, closes descriptors and leaves nothing in ``/dev/shm``, also after an abandoned epoch."""
     before, files = shared_memory(), len(os.listdir("/proc/self/fd"))
     pipeline = with_workers(400).map(with_process)
     elements = iter(pipeline)
@@ -241,7 +241,7 @@ def test_a_source_without_items_is_an_error_of_the_epoch(kept):
 
 
 def refuse(indices):
-    """As a gateway that is gone would."""
+    """Fail like a dead gateway."""
     raise PipelineError("no items today")
 
 
@@ -267,7 +267,7 @@ PROGRAM = """
 
 @pytest.fixture
 def program(tmp_path):
-    """Start a training program of its own; it prints the processes of its workers."""
+    """Start a training program in a new process; it prints the processes of its workers."""
     started = []
 
     def start(main='if __name__ == "__main__": main()'):

@@ -1,4 +1,4 @@
-"""What the trainer says of its stages, and that it follows the fleet's decision on what to store."""
+"""The trainer's profiles of its stages; it follows the fleet's decision on the mark to store."""
 
 from fake_jobs import job_at
 from pipeline_steps import Adding, number, pipeline_of
@@ -22,7 +22,7 @@ def counted(elements, seconds=0.002, size=100):
 
 
 def summed(one, other):
-    """Both counts together."""
+    """The sum of both counts."""
     found = {stage: StageCounts() for stage in one}
     for part in (one, other):
         for stage, counts in part.items():
@@ -31,7 +31,7 @@ def summed(one, other):
 
 
 def test_a_profile_has_the_elements_since_the_last_one():
-    """Table 1: time per element, bytes and elements of each mark and of the end; what was computed before does not count."""
+    """A profile has time per element, bytes and elements of each mark and of the end (Table 1); earlier elements do not count."""
     meter = ProfileMeter(STAGES)
     start = counted(50, seconds=1.0)
     assert meter.profile(start, 1) is None
@@ -161,7 +161,7 @@ def test_what_is_not_readable_changes_no_instruction():
 
 
 def test_a_step_lasts_from_one_request_to_the_next():
-    """A mini-batch has its seconds, those spent waiting, and what was read meanwhile; the first of an epoch does not count."""
+    """A step has its seconds, its waiting seconds, and the reads meanwhile; the first batch of an epoch is not a step."""
     meter = StepMeter(1)
     ended = []
     for epoch in range(2):

@@ -26,13 +26,13 @@ STAGES = (Stage(MAP, 1, number), Stage(AUTOCACHE, 2), Stage(MAP, 3, lambda value
 
 
 class FakeStore:
-    """Results in memory, with claims; in a share of its calls it fails, by a seeded chance.
+    """Results in memory, with claims; a share of the calls fails, by a seeded chance.
 
     Args:
         owner: of claims.
         shared: elements and claims of all owners.
         trouble: share of calls that do nothing, and of elements that are damaged.
-        seconds: of an answer, half of them by the processor.
+        seconds: duration of an answer, half of it CPU time.
     """
 
     def __init__(self, owner, shared, trouble=0.0, chance=None, room=10**9, seconds=0.0):
@@ -84,7 +84,7 @@ class FakeStore:
 
 
 class Reading:
-    """Reads splits through a store, and notes what it computes."""
+    """Reads splits through a store, and records its computations."""
 
     def __init__(self, store, fails=()):
         self.through = ReadThrough(store, "stage 2, autocache()")
@@ -257,7 +257,7 @@ class FullMemory:
 
 
 class FakeLink:
-    """A link to the trainer that keeps what is sent."""
+    """A link to the trainer that records the messages."""
 
     cannot_load = ""
     memory = FullMemory
@@ -271,7 +271,7 @@ class FakeLink:
 
 
 def test_the_last_part_of_a_split_has_all_counts():
-    """Rule: however parts are cut, the counts of results are there when the last element of an epoch is."""
+    """Rule: for any size of parts, the counts of results arrive no later than the epoch's last element."""
     source, stages, link = StoredSource(4), (Stage(MAP, 1, number), Stage(AUTOCACHE, 2)), FakeLink()
     worker = SplitWorker(link, heartbeat=3600)
     worker.prepare(pickled(WorkerTask(source, source.describe(), stages, 1)))
@@ -311,12 +311,12 @@ class ResultsInMemory(MemorySource):
 
     @property
     def waits(self):
-        """Requests that waited for somebody's claims."""
+        """The number of requests that waited for claims of others."""
         return sum(store.waits for store in self.stores)
 
 
 def begun(source, **options):
-    """A pipeline whose trainer ends after six elements, with its claims on the others of their split; and what came."""
+    """A pipeline whose trainer stops after six elements, with claims on the rest of the split; and those elements."""
     pipeline = pipeline_of(40, source=source, cache=2, **options).map(number).autocache()
     elements = iter(pipeline)
     came = [next(elements) for _ in range(6)]

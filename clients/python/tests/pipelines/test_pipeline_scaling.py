@@ -1,4 +1,4 @@
-"""What the trainer measures for the fleet, and that it follows the fleet's decision."""
+"""The trainer's measurements for the fleet; it follows the fleet's number of workers."""
 
 from itertools import count
 

@@ -29,7 +29,7 @@ def contrary(candidates: Candidates) -> np.ndarray:
 
 
 def canonical(candidates: Candidates) -> np.ndarray:
-    """Answers what the order names first."""
+    """A cache that delivers the first candidates of the order."""
     return candidates.indices[: candidates.take]
 
 

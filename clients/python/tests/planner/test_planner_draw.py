@@ -70,7 +70,7 @@ def test_importance_decides():
 @pytest.mark.parametrize("unseen", [0.1, 0.25, 0.5, 0.525])
 @pytest.mark.parametrize("cached", [0.1, 0.2, 0.5])
 def test_the_bound_is_kept_and_met(unseen, cached):
-    """Rule: with a share c cached, hits are at most c + u; a cache that holds all repeated items meets that."""
+    """Rule: with a share c cached, hits are at most c + u; a cache that holds all repeated items reaches that bound."""
     items = 2000
     weights = np.random.default_rng(1).permutation(np.arange(1200, 1200 + items)).astype(np.uint16)
     drawn = draw(weights, items, DrawRule(unseen), 1.0, "bound")
@@ -82,7 +82,7 @@ def test_the_bound_is_kept_and_met(unseen, cached):
 
 
 def test_the_papers_draw_leaves_more_than_a_third_unseen():
-    """Rule: N draws with replacement leave at least 1/e of the items out, whatever the scores (Jensen's inequality)."""
+    """Rule: N draws with replacement leave out at least 1/e of the items, for any scores (Jensen's inequality)."""
     weights = np.linspace(1200, 2800, 5000).astype(np.uint16)
     counts = draw(weights, 5000, DrawRule(None), 1.0, "paper").counts()
     assert 0.36 < np.mean(counts == 0) < 0.41

@@ -1,4 +1,4 @@
-"""Every item of an epoch is delivered exactly once, whatever the cache holds and however the job is split."""
+"""Every item of an epoch is delivered exactly once, for any cache content and any split of the job."""
 
 import numpy as np
 import pytest
@@ -71,7 +71,7 @@ def test_every_size_gives_equal_numbers(world, batch_size, workers):
 @settings(max_examples=examples(40))
 @given(orders(), WORLDS, WORKERS, BATCHES, FACTORS, answers)
 def test_drop(order, world, workers, batch_size, substitute, answer):
-    """A dropped tail is what does not fill one more batch on every rank: the count is exact, and nothing comes twice."""
+    """A dropped tail has the items that do not fill one more batch on every rank: the count is exact, and no item repeats."""
     session = Session(fresh(order), world, workers, batch_size, substitute, "drop", answer)
     ends = session.run()
     items = all_items([session])
@@ -81,7 +81,7 @@ def test_drop(order, world, workers, batch_size, substitute, answer):
 
 
 def test_drop_leaves_out_the_end():
-    """Without substitutes, what a dropped tail leaves out is the end of the order."""
+    """Without substitutes, a dropped tail is the end of the order."""
     order = EpochOrder(Layout(1003), seed=4, epoch=0)
     session = Session(fresh(order), 2, 2, 16, 1, "drop")
     session.run()

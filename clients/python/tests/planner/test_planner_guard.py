@@ -46,7 +46,7 @@ def test_losses_are_weighted():
 
 
 def test_an_epoch_without_losses():
-    """Rule: after an epoch without losses the next one has every item; then the curve goes on."""
+    """Rule: after an epoch without losses the level is 0; the next losses continue the curve."""
     curve = LossCurve([2.0, 1.5])
     curve.close()
     assert (curve.level(), curve.means) == (0.0, [2.0, 1.5])

@@ -22,7 +22,7 @@ def loss_of(ids):
 
 
 class Ranks:
-    """Plans of several ranks that exchange what they learn."""
+    """Plans of several ranks that exchange their losses."""
 
     def __init__(self, items, rule, world, **options):
         self.world = world
@@ -70,8 +70,8 @@ def test_shares_are_the_list(items, rule, world, batch_size, epochs):
 @settings(max_examples=60)
 @given(st.integers(1, 150), rules, st.integers(1, 3), st.integers(1, 4), st.integers(1, 30), st.integers(0, 6))
 def test_any_number_of_ranks_resumes_to_the_rest(items, rule, world, later, batch_size, batches):
-    """Rule: what was trained before the state and what is left of it are the list, whatever the numbers of ranks; a rest that
-    does not divide evenly repeats at most ``ranks - 1`` entries."""
+    """Rule: entries before the state and the rest together are the list, for any numbers of ranks; a rest that does not divide
+    evenly repeats at most ``ranks - 1`` entries."""
     ranks = Ranks(items, rule, world)
     ranks.begin()
     ranks.train(batch_size)
@@ -148,7 +148,7 @@ def test_equal_losses_draw_evenly():
 
 
 def test_the_guard_can_be_left_out():
-    """Rule: without the guard the whole share is used as soon as there are scores, whatever the loss does."""
+    """Rule: without the guard the whole share is used as soon as there are scores, regardless of the loss."""
     plan = ImportancePlan(50, DrawRule(0.3), guard=False)
     levels = []
     for epoch in range(4):

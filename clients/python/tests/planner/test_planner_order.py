@@ -50,7 +50,7 @@ def test_it_is_a_permutation(layout, seed, epoch, group, data):
 @settings(max_examples=examples(50))
 @given(layouts, st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500)), max_size=8))
 def test_any_slice(layout, slices):
-    """A slice is the same whatever was looked at before it."""
+    """A slice does not depend on earlier look-ups."""
     order = EpochOrder(layout, seed=1, epoch=2)
     every = EpochOrder(layout, seed=1, epoch=2).items(0, layout.items)
     for start, stop in slices:
@@ -58,7 +58,7 @@ def test_any_slice(layout, slices):
 
 
 def test_positions_outside():
-    """There is nothing before the first position, nor after the last."""
+    """Positions before the first and after the last are refused."""
     order = EpochOrder(Layout(10), seed=0, epoch=0)
     with pytest.raises(IndexError, match="from 0 to 9"):
         order.at(np.array([10]))
@@ -85,7 +85,7 @@ def test_stripes(items):
 
 @pytest.mark.parametrize("classes", [10, 100, 1000])
 def test_a_chunk_of_sorted_data_has_its_classes_in_proportion(classes):
-    """Sorted by class, whatever the number of classes: a chunk holds each as a random tenth of the dataset does."""
+    """For any number of classes in sorted data, a chunk holds each class in the proportion of a random tenth."""
     layout = Layout(100 * classes, order_seed=5)
     counts = np.bincount(layout.stripe(3) // 100, minlength=classes)
     expected = layout.chunk_size(3) / classes
@@ -104,7 +104,7 @@ def test_jobs_use_the_same_chunks():
 
 
 def test_joining_at_a_chunk():
-    """``chunks`` decides in which order chunks come, and what is in them, and in which order, stays as it was."""
+    """``chunks`` determines the order of the chunks; their content and inner order do not change."""
     plain = EpochOrder(Layout(1000), seed=0, epoch=1)
     given = (7, 1, 0, 9, 2, 8, 3, 6, 4, 5)
     joined = EpochOrder(Layout(1000), seed=0, epoch=1, chunks=given)
@@ -232,13 +232,13 @@ def test_copies():
     ],
 )
 def test_impossible_layouts(arguments, named):
-    """A layout that cannot be is refused by the name of what is wrong."""
+    """An impossible layout is refused with the name of the wrong value."""
     with pytest.raises(ValueError, match=named):
         Layout(**{"items": 10, **arguments})
 
 
 @pytest.mark.parametrize("arguments", [{"epoch": -1}, {"chunks": (10,)}, {"chunks": (0,) * 10}, {"group": "size"}])
 def test_impossible_orders(arguments):
-    """An order that cannot be is refused by the name of what is wrong."""
+    """An impossible order is refused with the name of the wrong value."""
     with pytest.raises(ValueError, match=next(iter(arguments))):
         EpochOrder(Layout(10), **{"seed": 0, "epoch": 0, **arguments})

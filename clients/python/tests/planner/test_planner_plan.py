@@ -1,4 +1,4 @@
-"""What an epoch's plan asks for, what it accepts, and what it says of the chunks to come."""
+"""An epoch's plan: candidates, deliveries, skips, prefetching of chunks."""
 
 import ast
 import copy
@@ -38,7 +38,7 @@ def test_without_substitutes_it_is_the_order():
 
 
 def test_candidates_are_the_first_pending():
-    """Ten candidates per item, the first pending ones of the share, and what was not used comes first the next time."""
+    """Ten candidates per item, the first pending ones of the share; unused ones come first the next time."""
     order, plan = make(items=100_000)
     first = plan.candidates()
     assert np.array_equal(first.indices, order.items(0, 160))
@@ -98,7 +98,7 @@ def test_a_batch_larger_than_the_reach():
     ],
 )
 def test_wrong_deliveries(wrong, why):
-    """What was not asked for, comes twice or is too much is refused, and changes nothing."""
+    """A delivery of unrequested, repeated or too many items is refused, and changes nothing."""
     _, plan = make()
     before = plan.candidates()
     with pytest.raises(ValueError, match=why):
@@ -108,7 +108,7 @@ def test_wrong_deliveries(wrong, why):
 
 
 def test_delivering_the_same_twice():
-    """An item that was delivered is no candidate any more."""
+    """A delivered item is no longer a candidate."""
     _, plan = make()
     candidates = plan.candidates()
     plan.deliver(candidates.indices[:2])
@@ -117,14 +117,14 @@ def test_delivering_the_same_twice():
 
 
 def test_delivering_unasked():
-    """Nothing can be delivered before there were candidates."""
+    """A delivery before any candidates were requested is refused."""
     _, plan = make()
     with pytest.raises(ValueError, match="candidates"):
         plan.deliver([1])
 
 
 def test_skipping_after_the_batch_is_full():
-    """What failed of a request can be skipped after the batch was filled from the rest of it."""
+    """Failed items of a request can be skipped after the rest has filled the batch."""
     _, plan = make()
     candidates = plan.candidates()
     plan.deliver(candidates.indices[:16])
@@ -136,7 +136,7 @@ def test_skipping_after_the_batch_is_full():
 
 
 def test_skipping_everything():
-    """An epoch none of whose items can be had ends, without a batch."""
+    """An epoch in which every item fails ends without a batch."""
     for tail in ("short", "drop", "pad"):
         _, plan = make(items=40, tail=tail)
         while (candidates := plan.candidates()) is not None:
@@ -205,7 +205,7 @@ def test_prefetch_names_each_chunk_once():
 
 
 def test_prefetch_does_not_wait_for_what_is_passed_over():
-    """What was delivered counts, not what is pending: an item that is passed over again and again holds up no chunk."""
+    """Prefetching follows deliveries, not pending items: an item that is repeatedly passed over delays no chunk."""
     plan = EpochPlan(EpochOrder(Layout(1000), seed=0, epoch=0), ALONE, batch_size=10, substitute=10)
     named = []
     while len(plan):
@@ -232,7 +232,7 @@ def test_prefetch_is_a_share():
 
 
 def test_prefetch_leaves_out_what_was_delivered():
-    """What was already taken from the next chunk as a substitute is not prefetched."""
+    """Items already taken from the next chunk as substitutes are not prefetched."""
     order, plan = make(items=1000, substitute=10**6)
     used, _ = next_batch(plan, contrary)
     part = plan.prefetch()
@@ -240,7 +240,7 @@ def test_prefetch_leaves_out_what_was_delivered():
 
 
 def test_chunks_in_memory():
-    """A plan of ten million items holds no more than two chunks of them."""
+    """A plan of ten million items keeps at most two chunks in memory."""
     order = EpochOrder(Layout(10_000_000, 10, 1000), seed=0, epoch=0)
     plan = EpochPlan(order, Shard(3, 8, 1, 4), batch_size=256)
     for _ in range(40):
@@ -249,7 +249,7 @@ def test_chunks_in_memory():
 
 
 def test_copies_are_independent():
-    """A copied or pickled plan goes on from the same point, on its own."""
+    """A copied or pickled plan continues from the same point, independently."""
     _, plan = make()
     next_batch(plan, contrary)
     copies = copy.deepcopy(plan), pickle.loads(pickle.dumps(plan))
@@ -271,13 +271,13 @@ def test_copies_are_independent():
     ],
 )
 def test_impossible_plans(arguments):
-    """A plan that cannot be is refused by the name of what is wrong."""
+    """An impossible plan is refused with the name of the wrong value."""
     with pytest.raises(ValueError, match=next(iter(arguments))):
         make(**arguments)
 
 
 def test_a_state_of_another_order():
-    """A state goes on only with the order it was made under."""
+    """A state resumes only under the order that it was made with."""
     state = Progress.start("", EpochOrder(Layout(1003), seed=0, epoch=4))
     with pytest.raises(StateError, match='"epoch" is 4'):
         make(progress=state)

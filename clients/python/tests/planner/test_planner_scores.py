@@ -33,7 +33,7 @@ def test_ranks_of_a_smaller_batch_are_stretched():
 
 
 def test_all_scores_are_positive():
-    """Rule: q of Eq. 1 is above 0 wherever p is, so every score is positive."""
+    """Rule: q of Eq. 1 is positive for every positive p, so every score is positive."""
     assert rank_scores(np.zeros(256)).min() > 2
 
 
@@ -65,7 +65,7 @@ def test_weights_of_fresh_scores_are_the_scores():
 
 
 def test_scores_move_to_the_mean_as_they_age():
-    """Rule: the distance to the mean halves every ``HALF_LIFE`` epochs, up or down, and is gone in the end."""
+    """Rule: the distance to the mean halves every ``HALF_LIFE`` epochs, up or down, and finally reaches 0."""
     items = ItemScores(2)
     items.set(np.arange(2), np.array([2.5, 5.5], np.float16), 0)
     mean = 4 * WEIGHT_UNIT

@@ -56,13 +56,13 @@ def test_sets_of_numbers(upto, some, more, ordinal):
 
 
 def test_a_round_trip():
-    """A state comes back from JSON as it was."""
+    """A state survives the round trip through JSON."""
     for state in [*states_after(7), merge(states_after(3))]:
         assert through_json([state]) == [state]
 
 
 def test_what_a_state_says():
-    """Without substitutes, what is done is a number that a person can read and edit."""
+    """Without substitutes, ``done`` is a number that a person can read and edit."""
     _, state = states_after(7, answer=canonical, substitute=1)
     assert state.to_json() == {
         "version": 3,
@@ -83,7 +83,7 @@ def test_what_a_state_says():
 
 
 def test_an_edited_state():
-    """A state in which "done" was moved on by hand goes on from there."""
+    """A state whose "done" was advanced by hand resumes from there."""
     state = states_after(0, world=1)[0].to_json()
     state["done"]["upto"] = 160
     session = Session([Progress.from_json(state)], 1, 1, 16, 1)
@@ -124,7 +124,7 @@ def test_one_batch_before_the_end():
 
 
 def test_uniting_workers():
-    """The state of a rank is that of its workers together, whatever the batch size and number of the next ones."""
+    """The state of a rank is the union of its workers', for any batch size and number of the next workers."""
     plans = [EpochPlan(ORDER, Shard(0, 1, worker, 3), batch_size=16) for worker in range(3)]
     found = [next_batch(plans[worker], contrary)[0] for worker in (2, 2, 0, 1, 2)]
     state = union([plan.progress() for plan in plans], batch_size=16, tail="short")
@@ -134,7 +134,7 @@ def test_uniting_workers():
 
 
 def test_uniting_after_a_resume():
-    """What was skipped or repeated before a resume is counted once, not once per worker."""
+    """Items skipped or repeated before a resume are counted once, not once per worker."""
     plan = EpochPlan(ORDER, Shard(0, 1, 0, 1), batch_size=16)
     plan.skip(plan.candidates().indices[:3])
     start = plan.progress()
@@ -145,7 +145,7 @@ def test_uniting_after_a_resume():
 
 
 def test_uniting_strangers():
-    """Workers of different ranks have no common state, and no worker at all has none."""
+    """States of different ranks' workers, and an empty list of states, cannot be united."""
     plans = [EpochPlan(ORDER, Shard(rank, 2, 0, 1), batch_size=16) for rank in range(2)]
     with pytest.raises(StateError, match='"rank"'):
         union([plan.progress() for plan in plans], batch_size=16, tail="short")
@@ -154,7 +154,7 @@ def test_uniting_strangers():
 
 
 def test_a_skip_keeps_ranks_in_step():
-    """A rank that had to skip items still has as many batches as the others after a resume."""
+    """A rank that skipped items still has as many batches as the others after a resume."""
     plans = [EpochPlan(ORDER, Shard(rank, 2, 0, 1), batch_size=16) for rank in range(2)]
     plans[0].skip(plans[0].candidates().indices[:10])
     for plan in plans:
@@ -408,7 +408,7 @@ def test_damaged_bits(data):
 
 @pytest.mark.parametrize("state", [None, [], "state", 5])
 def test_no_state_at_all(state):
-    """Something that is no object is no state."""
+    """JSON that is not an object is refused as a state."""
     with pytest.raises(StateError, match="JSON object"):
         Progress.from_json(state)
 

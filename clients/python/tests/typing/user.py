@@ -1,4 +1,4 @@
-"""A user's program, checked by mypy --strict: the library's types reach those who use it. Run nowhere."""
+"""A user's program for mypy --strict: the library's types are visible to users. It is never run."""
 
 from __future__ import annotations
 
