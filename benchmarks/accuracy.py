@@ -1,7 +1,7 @@
-"""Whether a model learns as well from a small cache: one image classification, three ways to get the images, many seeds.
+"""Accuracy of a model that trains from a small cache: one image classification, three ways to get the images, many seeds.
 
-The question and its terms. Arms, measure and margin were fixed before the first run; the numbers of seeds and epochs were cut
-from 20 and 25 afterwards, for time, when one further seed had been looked at.
+Arms, measure and margin were fixed before the first run; the numbers of seeds and epochs were cut from 20 and 25 afterwards,
+to save time, when the results of one further seed had been seen.
 
 - Data: scikit-learn's digits, 1,797 images of 8 x 8 pixels in 10 classes, stored as one PNG each under ``CLASS/NUMBER.png``, so
   that the dataset is sorted by class, as directories of images usually are. Half of them, drawn by the seed, are for training.
@@ -57,7 +57,7 @@ LEVEL = 0.05
 LEARNING_RATE = 0.05
 PROCESSES = 2
 LOW = 0.9
-"""Share of its capacity that a cache keeps for good (gateway/policies/watermarks.py)."""
+"""Share of its capacity that a cache always keeps (gateway/policies/watermarks.py)."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ ARMS = {"uniform": Arm("full", 1, 2.0), "rotating": Arm("chunked", 10, CACHED), 
 
 @dataclass(frozen=True)
 class Result:
-    """Results of one arm and seed: accuracies in percent after each epoch, and what the loader counted."""
+    """Results of one arm and seed: accuracies in percent after each epoch, and the loader's counts."""
 
     arm: str
     seed: int
@@ -141,7 +141,7 @@ def _train(dataset: CachedDataset, held_out: tuple[torch.Tensor, torch.Tensor], 
 
 
 def one(name: str, seed: int, origin_port: int) -> Result:
-    """Train once, with a gateway of its own that begins empty."""
+    """Train once, with a new, empty gateway."""
     arm = ARMS[name]
     contents, classes = _images()
     keys = list(contents)
@@ -195,7 +195,7 @@ def run() -> dict[str, dict[str, float]]:
             (root / BUCKET / key).parent.mkdir(parents=True, exist_ok=True)
             (root / BUCKET / key).write_bytes(content)
         source = stack.enter_context(origin(directory, root))
-        # Seed by seed and arm by arm, so that what else the machine does hits all arms alike.
+        # Seed by seed and arm by arm, so that other load on the machine affects all arms alike.
         jobs = [(name, seed) for seed in range(SEEDS) for name in ARMS]
         with ThreadPoolExecutor(PROCESSES) as pool:
             parts = pool.map(lambda number: _process(jobs[number::PROCESSES], source.port), range(PROCESSES))

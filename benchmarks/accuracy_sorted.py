@@ -1,7 +1,7 @@
-"""Whether a model learns as well from a small cache when the data are sorted into more classes than there are partitions.
+"""Accuracy of a model that trains from a small cache, when the data are sorted into more classes than there are partitions.
 
-The digits of benchmarks/accuracy.py have as many classes as a dataset has partitions, so that every chunk has every class however
-it is cut. Here are 100 sorted classes, as many as there are stripe units: cut from unpermuted items, a chunk has ten of them.
+The digits of benchmarks/accuracy.py have as many classes as a dataset has partitions, so every chunk has every class under any
+cut. This benchmark has 100 sorted classes, as many as stripe units: cut from unpermuted items, a chunk has ten of them.
 
 - Data: 100 classes in 32 dimensions, normal around centres that are normal themselves; 50 items of each class for training,
   sorted by class, and 50 held out.

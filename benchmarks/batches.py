@@ -1,13 +1,13 @@
-"""Batches of a dataset: what they cost the gateway, and how fast one Python process reads by them.
+"""Batches of a dataset: their cost at the gateway, and the speed of one Python process that reads them.
 
-Three comparisons in one run, in turn, so that what else the machine does hits all alike:
+Three comparisons in one run, in turn, so that other load on the machine affects all alike:
 
-- The gateway's CPU per item of batches that are in the cache, beside that of nginx proxy_cache per request for the same objects;
+- The gateway's CPU per item of cached batches, beside that of nginx proxy_cache per request for the same objects;
   both are loaded by wrk over the same number of connections.
 - Items per second of one Python process: ``BatchReader.fetch``, ``larder.loader.Loader`` and ``larder.torch.CachedDataset``
   beside boto3 and s3torchconnector, which read the same objects through nginx proxy_cache, and beside reading them as
-  files of this machine. What is read stays in memory and is not decoded.
-- The time of a batch of which nothing is in the cache, beside getting the same objects from the origin itself.
+  files of this machine. The bytes stay in memory and are not decoded.
+- The time of a batch without a cached item, beside reading the same objects from the origin.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _reading(process: Process, name: str, batch: int) -> Callable[[], dict[str, 
 
 
 def _misses(server: Running, source: Running, root: Path) -> dict[str, float]:
-    """Median milliseconds for a batch of objects that nobody has read before, by who gets it."""
+    """Median milliseconds for a batch of objects that were never read, by reader."""
     count = MISSES["items"]
     keys = make_many(root, "cold", MISSES["batches"] * count, MISSES["length"])
     info = register_files(server, root, "cold", keys)

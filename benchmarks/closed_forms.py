@@ -1,13 +1,13 @@
-"""The whole system beside what arithmetic says it must do: one gateway, a counting origin, real loaders.
+"""The whole system compared with closed forms: one gateway, a counting origin, real loaders.
 
-Three cache policies have an epoch hit ratio in closed form, for items of one size that are each read once per epoch in an order
-that is random every time:
+Three cache policies have an epoch hit ratio in closed form, for items of one size that are each read once per epoch in a new
+random order:
 
-- A static cache, which keeps what came first and evicts nothing, hits exactly the fraction ``c`` that it holds, whatever the
-  look-ahead of the loader: substitution changes when the hits come, not how many there are.
+- A static cache, which keeps the first items and evicts nothing, hits exactly the fraction ``c`` that it holds, for any
+  look-ahead of the loader: substitution changes the time of the hits, not their number.
 - LRU over plain reads hits ``c + (1 - c) ln(1 - c)``: an item comes again after all others but those that moved ahead of it.
-- Chunks in two buffers hit everything if the origin is faster than the job; and the origin reads each item once per epoch,
-  however many jobs run in step.
+- Chunks in two buffers hit everything if the origin is faster than the job; and each item is read from the origin once per
+  epoch, for any number of jobs in step.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def static_hit_ratio(fraction: float) -> float:
 
 
 def lru_hit_ratio(fraction: float) -> float:
-    """Of a cache that evicts what was used least recently, when every epoch is a new permutation.
+    """The hit ratio of an LRU cache when every epoch is a new permutation.
 
     A place that is the fraction ``x`` into an epoch is hit if fewer than the cache's items were read since: with ``y`` where
     the item was in the epoch before, those are ``1 - y`` of the old epoch and ``x`` of this one, of which ``(1 - y) x`` are the
@@ -133,7 +133,7 @@ def system(
 
 
 def static_epochs(there: System, substitute: int, epochs: int, seed: int = 0) -> list[dict[str, float]]:
-    """Run epochs over a static cache: for each what was resident before it, its hit ratio, and origin reads per item."""
+    """Run epochs over a static cache; return for each the items resident before it, its hit ratio, and origin reads per item."""
     loader = there.loader("static", "static", substitute=substitute, seed=seed, ahead=0)
     results = []
     for epoch in range(epochs):
@@ -195,11 +195,11 @@ class Reads:
 
 
 def lru_epochs(there: System, epochs: int, seed: int = 0) -> dict[str, float]:
-    """Read every object once per epoch in random order: the hit ratio after the first epoch, and what it should be.
+    """Read every object once per epoch in random order; return the hit ratio after the first epoch, and the expected one.
 
-    The cache is not of one size: it grows up to the capacity, and is cut to the low watermark then, or earlier when the
-    keeper passes by. At every moment it holds what was used last, so the expected ratio is the formula's mean over the sizes
-    that it had, which are asked for every few reads.
+    The cache's size varies: it grows up to the capacity, and is then cut to the low watermark, or earlier by a sweep of the
+    keeper. It always holds the most recently used objects, so the expected ratio is the formula's mean over its sizes, which
+    are sampled every few reads.
     """
     generator = np.random.default_rng(seed)
     reads, items = Reads(there), len(there.keys)

@@ -63,7 +63,7 @@ def _serve(connection: Connection) -> None:
 
 @contextmanager
 def distant_origin() -> Iterator[tuple[int, Connection]]:
-    """An origin in a process of its own: its port, and a connection that takes a latency and returns the reads so far."""
+    """An origin in a separate process: its port, and a connection that takes a latency and returns the number of reads so far."""
     here, there = multiprocessing.get_context("spawn").Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(there,), daemon=True)
     process.start()

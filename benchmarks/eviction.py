@@ -2,8 +2,8 @@
 
 Usage: python -m benchmarks.eviction --against PATH_OF_ANOTHER_CHECKOUT [--rounds 5]
 
-Each round measures this tree and the other one in a process of its own, in turns: evicting 10,000 blobs of 64 bytes (rows, then
-files) from a cache of 20,000, and what each of 200,000 hits on 1,000 blobs costs until the index knows them. Medians are
+Each round measures this tree and the other one in turn, in separate processes: evicting 10,000 blobs of 64 bytes (rows, then
+files) from a cache of 20,000, and the cost of each of 200,000 hits on 1,000 blobs until they are in the index. Medians are
 compared.
 """
 

@@ -63,7 +63,7 @@ SIZE = 10**12
 ZONE = "larder:default:"
 SECRET = "the secret of a fleet that is measured"
 _NO_ORIGIN = 9
-"""The port where no store listens: nobody reads."""
+"""A port without a store; this benchmark reads no objects."""
 _FLEET = """
 [redis]
 url = "redis://127.0.0.1:{redis}/0"
@@ -73,7 +73,7 @@ secret = "{secret}"
 _SETTLING, _WATCHED = 5.0, 15.0
 """Seconds that a gateway is left alone after its start, and seconds for which it is watched then."""
 LONG = 3600.0
-"""Seconds in which nothing expires and nothing repeats by itself."""
+"""Seconds; long enough that nothing expires or repeats during the run."""
 SILENT = Timing(heartbeat=LONG, dead=LONG, connect=60.0)
 MOST_SHARE = 1.05
 GROWTH_BUDGET = 1.2
@@ -304,7 +304,7 @@ def _beat(rank: int, turn: int) -> Beat:
 
 
 async def jobs(url: str) -> JobsFound:
-    """The jobs of the zone in a fleet of 64 nodes: registration, heartbeats, the leader's turn, and what the others read."""
+    """The jobs of the zone in a fleet of 64 nodes: registration, heartbeats, the leader's turn, and the followers' reads."""
     records = [_record(number) for number in range(JOBS)]
     async with AsyncExitStack() as stack:
         redis = commands(url, LONG)

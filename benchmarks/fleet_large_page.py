@@ -1,4 +1,4 @@
-"""The page of ``benchmarks/fleet_large.py``: what was counted, and what that is each second."""
+"""The page of ``benchmarks/fleet_large.py``: counts, and the rates that follow from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Usage:
         return Usage(*(factor * value for value in (self.commands, self.received, self.sent, self.cpu_us)))
 
     def cells(self) -> list[str]:
-        """As columns of a table."""
+        """The columns of a table."""
         return [f"{self.commands:,.1f}", f"{self.received:,.0f} B", f"{self.sent:,.0f} B", f"{self.cpu_us:,.0f} µs"]
 
 
@@ -44,7 +44,7 @@ class JobsFound:
 
 
 def rates(of: Mapping[str, Usage], nodes: int) -> dict[str, tuple[float, Usage]]:
-    """Messages per second of a whole idle fleet by the shipped settings, and what they cost."""
+    """Messages per second of a whole idle fleet under the shipped settings, with their cost."""
     beats = 1 / PACE.heartbeat
     often = {
         "heartbeat": beats,

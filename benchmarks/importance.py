@@ -1,4 +1,4 @@
-"""Whether a model learns as well when important items come more often: the frontier of hits, unseen items and accuracy.
+"""Accuracy of a model when important items come more often: the frontier of hits, unseen items and accuracy.
 
 Terms, fixed before the first run:
 

@@ -81,7 +81,7 @@ def build(root: str, objects: int) -> None:
 
 
 async def measure(root: str, objects: int) -> dict[str, float]:
-    """Open the index, look objects up, and evict some; in a process of its own."""
+    """Open the index, look objects up, and evict some, in a separate process."""
     settings = CacheSettings(dir=root, capacity=objects * SIZE, reserve=0)
     before, began = resident_megabytes(), time.perf_counter()
     store = await Store.open(settings, now=time.time)

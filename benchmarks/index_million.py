@@ -178,7 +178,7 @@ def _is_ready(port: int) -> bool:
 
 
 def _get(port: int, key: str) -> float:
-    """Seconds for one GET on a connection of its own."""
+    """Seconds for one GET on a new connection."""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         request = raw_request(port, key)
         began = time.perf_counter()

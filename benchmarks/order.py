@@ -1,6 +1,6 @@
-"""Randomness of the order of delivery over many epochs: the planner as it is, over a cache that is only simulated.
+"""Randomness of the order of delivery over many epochs: the shipped planner over a simulated cache.
 
-The cache chooses as the gateway does (``gateway.policies.batch``), forgets as the gateway does, and takes no time.
+The cache chooses by the gateway's code (``gateway.policies.batch``), evicts like the gateway, and takes no time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _ALONE = Shard(0, 1, 0, 1)
 
 
 class SimulatedCache:
-    """Which items are in the cache.
+    """A simulated cache: the set of resident items.
 
     Args:
         items: of the dataset.
         room: items that fit.
-        rotating: what was loaded first leaves for what is loaded; otherwise what came first stays for good.
+        rotating: evict the items loaded first; otherwise the first items stay for ever.
         seed: of its choices.
     """
 

@@ -1,7 +1,7 @@
-"""Ways to read many objects in one Python process, each in a process of its own: ``python -m benchmarks.readers NAME``.
+"""Ways to read many objects in one Python process, each run in a new process: ``python -m benchmarks.readers NAME``.
 
 The first line on standard input is the setting as JSON, each further line a measurement; each is answered by a line. So a
-process is started and warmed once, and then waits without using anything while the others are measured.
+process is started and warmed once, and then waits without using CPU while the others are measured.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Setting:
         endpoint: of the server.
         root: directory of the objects' bucket, for those that read files.
         keys: by name of the set, in the order of the items' indices.
-        access_key: to sign with; the secret is made anew for every run.
+        access_key: to sign with; every run has a new secret.
         secret_key: of it.
     """
 

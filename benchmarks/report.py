@@ -26,7 +26,7 @@ class Ratio:
 
     Attributes:
         what: a short sentence that names both sides, the same from run to run.
-        value: what was measured.
+        value: the measured ratio.
         budget: the most that it may be, or with ``at_least`` the least.
         deviation: standard deviation of the ratio over the rounds of the run; 0 of a count, ``None`` of a single measurement.
     """
@@ -47,11 +47,11 @@ class Ratio:
 
     @property
     def held(self) -> bool:
-        """Whether the value is within its budget."""
+        """True if the value is within its budget."""
         return self.value >= self.budget if self.at_least else self.value <= self.budget
 
     def worse_than(self, before: Ratio) -> bool:
-        """Whether it is worse than in an earlier run by more than the deviations of both runs."""
+        """True if it is worse than in an earlier run by more than the deviations of both runs."""
         change = before.value - self.value if self.at_least else self.value - before.value
         if self.deviation is None or before.deviation is None:
             return change > WORSE * before.value
@@ -73,7 +73,7 @@ class Judged:
 
     @property
     def worse(self) -> bool:
-        """Whether it is worse than before by more than it varies."""
+        """True if it is worse than before by more than the deviations."""
         return self.before is not None and self.ratio.worse_than(self.before)
 
 

@@ -246,7 +246,7 @@ class Requests:
 
 
 def routes(requests: Requests, root: Path, directory: Path) -> Iterator[tuple[str, Route]]:
-    """Name and route of each kind of request, after what it needs was prepared."""
+    """Name and route of each kind of request, after its preparations."""
     hits = [f"/{BUCKET}/{key}" for key in make_many(root, "hit", ITEMS, SIZE)]
     misses = [f"/{BUCKET}/{key}" for key in make_many(root, "miss", TIMES, SIZE)]
     for path in [*hits, *hits]:

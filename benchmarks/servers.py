@@ -1,4 +1,4 @@
-"""The servers that are measured, as real processes on loopback, and what the kernel says they used."""
+"""The measured servers, as real processes on loopback, and their use of resources as counted by the kernel."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ class Running:
     def cpu_seconds(self) -> float:
         """Time on a core of the whole process tree since it started.
 
-        From the scheduler's own clock, in nanoseconds: where user and system time are sampled at ticks, a server
-        that works in bursts shorter than a tick may seem to use none.
+        From the scheduler's own clock, in nanoseconds: with user and system time sampled at ticks, a server that
+        works in bursts shorter than a tick may seem to use none.
         """
         return sum(_scheduled(pid) for pid in _tree(self.pid)) / 1e9
 
@@ -170,10 +170,10 @@ def _nginx(name: str, directory: Path, port: int, http: str) -> Iterator[Running
 
 @contextmanager
 def origin(directory: Path, root: Path, limit: int = 0) -> Iterator[Running]:
-    """nginx serving files with keep-alive: the fastest object store there is; it ignores signatures.
+    """nginx serving files with keep-alive, as the fastest possible object store; it ignores signatures.
 
     Args:
-        directory: gets a folder of its own in it.
+        directory: parent of its new folder.
         root: the folder of the buckets.
         limit: bytes per second of each answer; 0 is unlimited.
     """
@@ -203,7 +203,7 @@ def nginx_slices(directory: Path, origin_port: int) -> Iterator[Running]:
 
 @contextmanager
 def nginx_uploads(directory: Path, origin_port: int) -> Iterator[Running]:
-    """nginx passing uploads on as they come, without a file of its own."""
+    """nginx passing uploads on as they arrive, without a temporary file."""
     port = free_port()
     with _nginx("nginx", directory / "nginx", port, _UPLOADS.format(port=port, origin=origin_port)) as running:
         yield running
@@ -233,14 +233,14 @@ def gateway(
     """Larder in front of the same origin, verifying SigV4; with an existing cache if one is given.
 
     Args:
-        directory: gets a folder of its own in it.
+        directory: parent of its new folder.
         origin_port: where the origin listens on loopback; it must take or ignore the key "origin" with "origin-secret".
         cache: an existing cache to use.
         capacity: of the cache, as in the configuration.
         extra: further tables of it.
         program: the gateway, which may be that of another checkout.
         workers: its processes.
-        unix_socket: where it listens too; empty: nowhere.
+        unix_socket: path of an additional socket; empty for none.
     """
     port = free_port()
     home = directory / "gateway"

@@ -1,7 +1,7 @@
-"""500 slow readers of a 64 MiB object: what they cost the gateway in memory.
+"""Memory of the gateway under 500 slow readers of a 64 MiB object.
 
 Every reader has a small receive buffer and takes 16 KiB now and then. The resident memory of the gateway's process tree
-is compared with what it was just before they came; the object is in the cache.
+is compared with that just before the readers connect; the object is cached.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Took(NamedTuple):
 
 
 def command(*words: str) -> Took:
-    """A command that ends by itself."""
+    """Measure a command that runs to its end."""
     began = time.perf_counter()
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)

@@ -1,9 +1,9 @@
 """Warm GETs with access streams and without: server CPU per request, of two gateways in turn, in one run.
 
-The objects of one prefix are read in random order, those of another in order: two streams that are recognised. The gateways
-differ in ``streams.enabled`` only. CPU is that of the server's process tree, its Redis included, divided by the requests
-answered. Beside it stand what the gateways take while nobody reads, and the parts alone: noting a read, packing and unpacking it,
-folding it into the tree.
+The objects of one prefix are read in random order, those of another sequentially: two recognised streams. The gateways differ
+only in ``streams.enabled``. CPU is that of the server's process tree, including its Redis, divided by the answered requests.
+The page also has the CPU of idle gateways, and of the single parts: noting a read, packing and unpacking it, folding it into
+the tree.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _gets() -> dict[str, dict[str, list[float]]]:
 
 
 def _best(work: Callable[[], object], count: int) -> float:
-    """Microseconds of each of ``count`` things that ``work`` does, in the fastest of some runs."""
+    """Microseconds per operation, of the ``count`` operations of ``work``, in the fastest of some runs."""
     fastest = float("inf")
     for _ in range(PARTS):
         began = time.perf_counter()

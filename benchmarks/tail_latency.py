@@ -28,7 +28,7 @@ BUDGET = 3.0
 
 
 def _paced(directory: Path, server: Running, requests: list[bytes]) -> Path:
-    """A script that sends 70 % of what the server can answer."""
+    """A script that sends 70 % of the server's highest request rate."""
     flat_out, paced = directory / f"{server.name}.lua", directory / f"{server.name}-paced.lua"
     write_script(flat_out, requests)
     run_wrk(flat_out, server.port, CONNECTIONS, 2)

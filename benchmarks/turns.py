@@ -1,4 +1,4 @@
-"""Both sides of a comparison in turn, so that what else the machine does hits them alike."""
+"""Measures the sides of a comparison in turn, so that other load on the machine affects them alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.servers import Running
 
 
 def in_turn(sides: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Measure every side ``repeats`` times, one after the other; what was measured in each round, by side."""
+    """Measure every side ``repeats`` times, in turn; return the values of all rounds, by side."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(repeats):
         for name, measure in sides.items():
