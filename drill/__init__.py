@@ -1,5 +1,5 @@
 """Faults injected into real gateways under verified load: ``make drill``.
 
-Each drill starts gateways, lets clients read and write while one fault lasts, and checks every byte that comes back. It is no
-part of ``make test``: it takes minutes, and some faults need root.
+Each drill starts gateways, lets clients read and write while one fault lasts, and checks every returned byte. ``make test``
+does not include it, because it takes minutes and some faults need root.
 """

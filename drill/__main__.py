@@ -25,7 +25,7 @@ MOST = 120.0
 
 
 def main() -> int:
-    """Run them and print a table; 1 when one showed what it must not."""
+    """Run the drills and print a table; return 1 if one failed."""
     parser = argparse.ArgumentParser(
         prog="python -m drill", description="Inject faults into gateways under verified load."
     )
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def perform(drill: Drill) -> tuple[list[str], list[str]]:
-    """The cells of a drill's row, and what is wrong with it."""
+    """Run a drill; return the cells of its row, and its failures."""
     if drill.disk and os.geteuid() != 0:
         return ["", "", "", "", "", "", "left out: needs root"], []
     findings: list[str] = []
@@ -118,7 +118,7 @@ def _refusals(seen: Seen) -> str:
 
 @contextmanager
 def _disk(home: Path, drill: Drill) -> Iterator[Path | None]:
-    """The cache directory on a file system of its own, if the drill needs one: ext4 on a loop device."""
+    """The cache directory, on a separate file system if the drill needs one: ext4 on a loop device."""
     if not drill.disk:
         yield None
         return

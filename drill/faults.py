@@ -40,16 +40,16 @@ class Drill:
 
     Attributes:
         name: as ``python -m drill NAME`` takes it.
-        what: happens, in a few words.
-        fault: injects it, and takes it back at the end of its block.
+        what: the fault, in a few words.
+        fault: injects it, and ends it at the end of its block.
         nodes: gateways.
         seconds: for which it lasts under load.
         allowed: kinds of request that may be refused meanwhile.
         within: seconds that any other request may take.
         disk: size and mkfs options of the file system that the cache is on; empty: that of the temporary directory.
-        files: descriptors that each process of a gateway may have; 0 leaves that as it is.
+        files: limit of descriptors of each gateway process; 0 leaves it unchanged.
         settings: of the gateways.
-        clients: who reads and writes.
+        clients: adds the readers and writers.
     """
 
     name: str
@@ -164,7 +164,7 @@ def one_in_a_black_hole(world: World) -> Iterator[None]:
 
 
 def clients_of_the_others(world: World) -> None:
-    """Nobody asks the node that has the fault itself; it is home of a third of everything."""
+    """Add clients of the healthy nodes only; the faulty node is the home of a third of the objects."""
     others = [gateway for number, gateway in enumerate(world.gateways) if number != 1]
     world.load.add("warm", reads(others, world.warm))
     world.load.add("cold", reads(others, world.cold))
@@ -188,7 +188,7 @@ def _cold_batches(gateways: list[Any], world: World) -> Act:
 
 @contextmanager
 def one_without_redis(world: World) -> Iterator[None]:
-    """One of three nodes alone has lost Redis; its clients write, and read what they wrote."""
+    """One of three nodes loses Redis; its clients write, and read their own writes."""
     with world.redis_links[0].cut():
         yield
 

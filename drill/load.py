@@ -1,8 +1,8 @@
-"""Verified load: clients that never stop, and compare every byte that they get.
+"""Verified load: clients that run without pause and compare every byte.
 
-Three kinds of client run side by side, each in a thread of its own. A *reader* gets objects that do not change. A *batch reader*
+Three kinds of client run side by side, each in its own thread. A *reader* gets objects that do not change. A *batch reader*
 gets the same bytes as items of a dataset. A *writer* owns a few keys: it overwrites or deletes one, and reads it back at once.
-What comes back is right, wrong, or refused; a body that breaks off counts as refused, because its client knows.
+An answer is right, wrong, or refused; a body that breaks off counts as refused, because the client notices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEALTH_EVERY = 0.2
 
 @dataclass
 class Seen:
-    """What the clients saw: how many answers of each kind and verdict, the slowest of each kind in seconds, and examples."""
+    """The clients' observations: counts by kind and verdict, the slowest answer of each kind in seconds, and examples."""
 
     answers: Counter[tuple[str, str]] = field(default_factory=Counter)
     slowest: dict[str, float] = field(default_factory=dict)
@@ -51,7 +51,7 @@ Act = Callable[[int], str]
 
 
 class Load:
-    """Clients in threads; ``seen`` is what they saw since it was last replaced."""
+    """Clients in threads; ``seen`` has their observations since it was last replaced."""
 
     def __init__(self) -> None:
         self.seen = Seen()
@@ -66,7 +66,7 @@ class Load:
         thread.start()
 
     def window(self) -> Seen:
-        """What was seen since the last call; what follows is counted anew.
+        """Return the observations since the last call, and start new ones.
 
         A request that still waits for its answer counts as slow for as long as it has waited until now.
         """
@@ -122,7 +122,7 @@ def reads(gateways: Sequence[Running], stock: Stock) -> Act:
 
 
 def batch(gateway: Running, stock: Stock, indices: Sequence[int]) -> str:
-    """Get one exact batch: what is wrong with it, or why it was refused."""
+    """Get one exact batch; return the reason of an error or a refusal, empty if it is right."""
     reply = stock.ask(gateway, indices, "mode=exact")
     if reply.status != 200:
         return f"{reply.status} {reply.body[:200]!r}"
@@ -175,7 +175,7 @@ def writes(writer: Running, readers: Sequence[Running], prefix: str, keys: int =
 
 
 def health(gateway: Running) -> Act:
-    """Ask whether the gateway is alive; it must answer whatever else happens."""
+    """A health check of the gateway, which must always be answered."""
 
     def act(_number: int) -> str:
         connection = gateway.connection()

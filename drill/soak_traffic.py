@@ -1,7 +1,7 @@
-"""Mixed load on a gateway by which every byte is verified: what a cluster does to it in a day, in minutes.
+"""Mixed load on a gateway with every byte verified: a cluster's day in minutes.
 
 Each kind of traffic is a coroutine that takes one step; `Traffic.run` takes steps of all kinds until its time is up. Keys,
-tokens, jobs and datasets are new each time, so that whatever a gateway keeps for each of them grows if nothing bounds it.
+tokens, jobs and datasets are new each time, so that any unbounded state per key, token, job or dataset grows visibly.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Traffic:
         rate: steps per second, at most.
 
     Attributes:
-        steps: how many steps of each kind were taken.
+        steps: the number of steps of each kind.
     """
 
     def __init__(self, endpoint: str, signer: ClientSigner, folder: Path, rate: float) -> None:

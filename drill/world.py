@@ -1,4 +1,4 @@
-"""What a drill happens in: an origin, gateways that reach it by links that can fail, and clients that read and write."""
+"""The setting of a drill: an origin, gateways with breakable links to it, and clients that read and write."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import KIB, Origin
 
 WARM, COLD, SIZE = 60, 1500, 24 * KIB
-"""How many objects are warm, how many cold, and the bytes of a warm one."""
+"""Numbers of warm and of cold objects, and the bytes of a warm one."""
 COLD_SIZE = 40 * KIB
 
 
 @dataclass
 class World:
-    """What a fault can be injected into.
+    """The target of a fault.
 
     Attributes:
         home: a directory of this drill.
         origin: the store.
-        gateways: that run; more than one are a fleet.
-        origin_links: how each gateway reaches the origin.
-        redis_links: how each gateway reaches Redis; empty without a fleet.
-        redis: that the fleet shares; ``None`` without one.
-        warm: objects that are in the cache, also as a dataset.
-        cold: objects that nobody has read.
+        gateways: the running gateways; several form a fleet.
+        origin_links: each gateway's link to the origin.
+        redis_links: each gateway's link to Redis; empty without a fleet.
+        redis: the fleet's Redis; ``None`` without a fleet.
+        warm: cached objects, also registered as a dataset.
+        cold: objects that were never read.
         load: the clients.
-        settings: that the gateways were started with.
+        settings: the gateways' settings.
     """
 
     home: Path
@@ -67,13 +67,13 @@ class World:
 
 @contextmanager
 def world(home: Path, nodes: int = 1, cache: Path | None = None, files: int = 0, **settings: Any) -> Iterator[World]:
-    """Gateways with a warm cache, and no clients yet.
+    """Gateways with a warm cache, without clients.
 
     Args:
         home: an empty directory.
-        nodes: how many gateways; from two on they are a fleet with a Redis of their own.
-        cache: the cache directory of a single gateway, if it is to be elsewhere than in ``home``.
-        files: descriptors that each process of a gateway may have; 0 leaves that as it is.
+        nodes: the number of gateways; two or more form a fleet with its own Redis.
+        cache: the cache directory of a single gateway, if not in ``home``.
+        files: limit of descriptors of each gateway process; 0 leaves it unchanged.
         settings: further ones of ``Settings``.
     """
     with ExitStack() as stack:
@@ -112,7 +112,7 @@ def _settings(made: World, number: int, link: Proxy, cache: Path | None, more: d
 
 
 def usual_clients(made: World) -> None:
-    """Readers of warm and cold objects, of batches, a writer, and somebody who asks for each gateway's health."""
+    """Add readers of warm and cold objects and of batches, a writer, and health checks of each gateway."""
     made.load.add("warm", reads(made.gateways, made.warm))
     made.load.add("cold", reads(made.gateways, made.cold))
     made.load.add("batch", batches(made.gateways, made.warm))
