@@ -1,5 +1,5 @@
 """Whole training runs on a fleet and in the simulator, compared: ``make evaluate`` writes docs/evaluation.
 
-Real runs have real gateways, a real Redis, the real loader, and an origin of limited bandwidth; what a GPU would do is a pause.
-Compared is only what ran side by side, as ratios: absolute times are those of the machine.
+Real runs have real gateways, a real Redis, the real loader, and an origin of limited bandwidth; a pause stands for the GPU's
+work. Only runs side by side are compared, as ratios, because absolute times depend on the machine.
 """

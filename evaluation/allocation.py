@@ -27,10 +27,10 @@ JOBS = 4
 BUDGETS = (100, 200, 700)
 PROBE = 6
 SETTLE, FILL, REST, MEASURE, BRIEF = 50.0, 12.0, 28.0, 60.0, 30.0
-"""Seconds until every job was probed, with stores without limits so that what is to be cached is, with limits again until all
-goes its way, that are measured, and for those that need no probes."""
+"""Seconds: until every job was probed; with unlimited stores, so that the plan's data are cached; with limits again, until
+steady; measured; and measured for runs without probes."""
 SEEDS = 8
-"""Runs of the simulator: which job is probed when differs with the seed, and so does what is measured."""
+"""Runs of the simulator: the order of the probes depends on the seed, and so do the measurements."""
 BEGIN, END = SETTLE + FILL + REST, SETTLE + FILL + REST + MEASURE
 """Cases that are measured."""
 
@@ -82,9 +82,9 @@ SCALE = KINDS[0].data.size / (KINDS[0].size * 1e9)
 
 @dataclass(frozen=True)
 class Outcome:
-    """``ratio`` is the mean over the jobs of how much faster each is than without a cache; ``caching`` by dataset.
+    """``ratio`` is the jobs' mean speed-up over no cache; ``caching`` has the decisions by dataset.
 
-    Of several runs it is their mean, and what was decided most often; ``lowest`` and ``highest`` say how far they differ.
+    Several runs give their mean, and the most frequent decisions; ``lowest`` and ``highest`` are the extremes.
     """
 
     ratio: float
@@ -94,7 +94,7 @@ class Outcome:
 
     @property
     def spread(self) -> str:
-        """As in the table."""
+        """The ratio with its range, as in the table."""
         return f"{self.ratio:.2f} ({self.lowest:.2f} to {self.highest:.2f})"
 
 
@@ -178,7 +178,7 @@ def _ratio(rates: dict[str, float], base: dict[str, float]) -> float:
 
 
 def larder(store: Origin, directory: Path, budget: int, base: dict[str, float]) -> Outcome:
-    """All jobs through a fleet with this budget: probed, then with what the plan wants loaded, then measured."""
+    """Run all jobs through a fleet with this budget: probe them, load the plan's data, then measure."""
     with fleet(store, directory / str(budget), capacity(budget), manager={"probe_batches": PROBE}) as running:
         names = {running.register(kind.data).id: kind.dataset for kind in KINDS}
         caching: dict[str, str] = {}

@@ -1,9 +1,9 @@
-"""Training by importance through real gateways: each side has a gateway, a part of the store and a training loop of its own.
+"""Training by importance through real gateways: each side has its own gateway, part of the store and training loop.
 
-Sides that differ only in how they sample use one gateway, one after the other; the epochs that do not count warm it up.
+Sides that differ only in sampling use one gateway, one after the other; uncounted epochs warm it up.
 
 A loop trains the network of ``evaluation/record_losses.py`` on handwritten digits, so losses and scores are those of a model that
-learns from what it reads. It reads mini-batch by mini-batch with the client, without reading ahead, and pauses for as long as a
+learns from its reads. It reads mini-batch by mini-batch with the client, without reading ahead, and pauses for as long as a
 GPU would compute. Some sides run at the same time, in threads of this process.
 """
 
@@ -66,7 +66,7 @@ class ScoreSide:
 
     @property
     def scored(self) -> bool:
-        """Whether the cache hears of scores."""
+        """True if the cache gets scores."""
         return self.run.cache in ("pq", "pq-lfu", "app", "importance")
 
     @property
@@ -215,7 +215,7 @@ class _Lists(_Training):
 
 
 class _Coarse(_Training):
-    """Draws with replacement by the mean loss of an item's last mini-batch, which a cache by scores hears at every heartbeat."""
+    """Draws with replacement by the mean loss of an item's last mini-batch; a cache by scores gets the losses at heartbeats."""
 
     def __init__(self, job: Job | str, info: DatasetInfo) -> None:
         self._scores = np.full(ITEMS, np.nan, np.float16)

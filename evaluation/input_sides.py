@@ -1,7 +1,7 @@
-"""Ways to feed a training loop with images, each as a process of its own: ``python -m evaluation.input_sides SIDE FACTS``.
+"""Ways to feed a training loop with images, each as a new process: ``python -m evaluation.input_sides SIDE FACTS``.
 
-All decode, resize and augment alike, read whole batches of items from the same gateway, and do nothing with what they get. A side
-goes through one epoch to start its workers, then is timed; its CPU time is that of all processes below it. Keys of the gateway
+All decode, resize and augment alike, read whole batches of items from the same gateway, and discard them. A side runs one epoch
+to start its workers, then is timed; its CPU time is that of all processes below it. Keys of the gateway
 come from the environment, so that this module, which workers import, needs little.
 """
 
@@ -28,7 +28,7 @@ BATCH = 32
 CROP, SIDE = 144, 160
 """Pixels: images are made ``SIDE`` wide and high; a random square of ``CROP`` is cut out."""
 EPOCHS = 2
-"""That are timed."""
+"""Number of timed epochs."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

@@ -160,9 +160,9 @@ def s3_client(endpoint: str, key: str, secret: str, connections: int) -> Any:
 
 
 def plain_reads(endpoint: str, keys: tuple[str, str], training: Training, threads: int) -> Run:
-    """A job that knows nothing of caches: boto3 in ``threads`` threads reads every object in an order of its own.
+    """A job without knowledge of caches: boto3 in ``threads`` threads reads every object in its own order.
 
-    Mini-batches are read as far ahead as the training says, as a ``DataLoader`` has it.
+    Mini-batches are read ahead by the training's depth, like in a ``DataLoader``.
     """
     data = training.data
     client = s3_client(endpoint, *keys, connections=threads)

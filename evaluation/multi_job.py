@@ -1,4 +1,4 @@
-"""Jobs that begin together on one dataset, with a cold cache and an origin of limited bandwidth: what is read, and how fast."""
+"""Jobs that begin together on one dataset, with a cold cache and an origin of limited bandwidth: origin reads and speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An object store of limited bandwidth, in a process of its own, which counts what is read of it."""
+"""An object store of limited bandwidth, in a separate process, which counts its reads."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def _batches(pipeline: Pipeline, pause: float) -> Iterator[tuple[int, list[int] 
 
 
 def _shrank(workers: Sequence[tuple[float, int]]) -> bool:
-    """Whether the latest worker was taken away again; another mode of caching also takes some away, but adds none before."""
+    """True if the last added worker was removed again; a change of the caching mode also removes some, but adds none before."""
     if len(workers) < 3:
         return False
     first, second, third = (number for _, number in workers[-3:])

@@ -83,7 +83,7 @@ class Found:
         return self.workers[-1][1]
 
     def note(self, at: float, workers: int, reason: str) -> None:
-        """Note what has changed."""
+        """Record changes of the workers and of the reason."""
         if not self.workers or self.workers[-1][1] != workers:
             self.workers.append((at, workers))
         if reason and (not self.reasons or self.reasons[-1][1] != reason):
@@ -144,7 +144,7 @@ def _register(running: Fleet, name: str, items: Mapping[str, bytes]) -> None:
 
 
 def _photo(number: int) -> bytes:
-    """A JPEG of smooth noise, as large as a photograph of its size."""
+    """A JPEG of smooth noise, with as many bytes as a photograph of these dimensions."""
     noise = np.random.default_rng(number).integers(0, 256, (SIZE[1] // 4, SIZE[0] // 4, 3), np.uint8)
     file = io.BytesIO()
     Image.fromarray(noise).resize(SIZE, Image.Resampling.BICUBIC).save(file, "JPEG", quality=90)
@@ -152,7 +152,7 @@ def _photo(number: int) -> bytes:
 
 
 def _cost(side: str, facts: Facts) -> Cost:
-    """Let a side run in a process of its own."""
+    """Run a side in a new process."""
     settings = {
         "AWS_ACCESS_KEY_ID": CREDENTIALS.access_key_id,
         "AWS_SECRET_ACCESS_KEY": CREDENTIALS.secret_access_key,

@@ -101,7 +101,7 @@ def probed(running: Fleet, trainings: list[Training]) -> dict[str, Found]:
 
 
 def compared(running: Fleet, training: Training) -> tuple[float, float]:
-    """Seconds per mini-batch without the cache and with all of it there, each measured on its own."""
+    """Seconds per mini-batch without the cache and with everything cached, measured separately."""
     return _steps(running, training, "off"), _steps(running, training, "on")
 
 

@@ -21,7 +21,7 @@ BATCH = 32
 _HIDDEN = 64
 _RATE = 0.1
 _NOISY = 0.05
-"""Share of samples whose label is drawn anew."""
+"""Share of samples with a random label."""
 _SEED = 2023
 TARGET = Path(__file__).resolve().parents[1] / "gateway" / "sim" / "scenarios" / "digits-losses.npz"
 
@@ -39,7 +39,7 @@ class Network:
         self._biases: tuple[Floats, Floats] = (np.zeros(_HIDDEN), np.zeros(classes))
 
     def step(self, pixels: Floats, labels: NDArray[np.int64]) -> Floats:
-        """Train on a mini-batch; the loss of each of its samples before that (SHADE, Eq. 3)."""
+        """Train on a mini-batch and return the loss of each sample before that (SHADE, Eq. 3)."""
         rows = np.arange(len(labels))
         hidden = np.maximum(pixels @ self._layers[0] + self._biases[0], 0)
         logits = hidden @ self._layers[1] + self._biases[1]

@@ -1,4 +1,4 @@
-"""Which chunks of a dataset are in the caches, asked again and again."""
+"""Samples of the chunks of a dataset that are in the caches."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Residency:
     shares: list[NDArray[np.float64]] = field(default_factory=list)
 
     def most(self, least_share: float = 0.02) -> int:
-        """The most chunks of which more than this share was there at one time; stray items of others do not count."""
+        """The largest number of chunks cached at one time by more than this share; stray items of others do not count."""
         return max((int(np.count_nonzero(shares > least_share)) for shares in self.shares), default=0)
 
     def bytes_share(self) -> float:
-        """The largest share of all items that was there at one time."""
+        """The largest share of all items cached at one time."""
         return max((float(shares.mean()) for shares in self.shares), default=0.0)
 
 

@@ -27,7 +27,7 @@ from gateway.sim.scenario import (
 
 NAMES = ("quiver-table3", "quiver-figure6", "quiver-figure7", "multi-job", "probing", "slow-job")
 KEPT = {"quiver-figure6": "speedup", "quiver-figure7": "chunks-Larder-ImageNet", "slow-job": "chunks-Larder-ImageNet"}
-"""Which of its pictures is the one to show; by default progress."""
+"""The picture to show of a scenario; by default progress."""
 MODES = {
     Mode.LARDER: "By the manager's plan, with substitution",
     Mode.LRU: "One cache that evicts the least recently used item; each job reads in its own order",

@@ -1,6 +1,6 @@
-"""Sides of a comparison that run at the same time: each has clients, a gateway and a store of its own, as real processes.
+"""Sides of a comparison that run at the same time: each has its own clients, gateway and store, as real processes.
 
-All share the machine, so that each is slowed down alike by what else runs on it.
+All share the machine, so other load slows them down alike.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from evaluation.workloads import SECRET as CLIENT_SECRET
 
 TOKEN = "the-evaluations-token"
 BANDWIDTH, LATENCY = 125e6, 0.03
-"""Of the store: the paper's 1 Gbit/s, and a fifth of its 150 ms. Objects are a tenth of their real size."""
+"""Bandwidth and latency of the store: the paper's 1 Gbit/s, and a fifth of its 150 ms. Objects are a tenth of their real size."""
 SAMPLE = 2.0
 """Seconds between two samples of a side."""
 _START = 90.0
@@ -41,7 +41,7 @@ _LINE = re.compile(r' (\S+) \S+ REST\.GET\.OBJECT \S+ "[^"]*" (20[06]) .* "(\w+)
 
 @dataclass(frozen=True)
 class Side:
-    """One way of caching, and who reads.
+    """One way of caching, with its jobs.
 
     Args:
         name: of the side.
@@ -49,9 +49,9 @@ class Side:
         set: of ``evaluation.workloads.SETS``.
         data: prefixes of the store.
         share: of the data that the cache may hold.
-        tables: of the configuration, beside what all have.
+        tables: of the configuration, in addition to the common ones.
         starts: seconds after which each job begins; empty: at once.
-        sampled: whether its streams are looked at while it runs.
+        sampled: sample its streams while it runs.
     """
 
     name: str
@@ -66,9 +66,9 @@ class Side:
 
 @dataclass
 class Outcome:
-    """Results of a side: by access key the seconds, reads and hits of a job; what the store sent; samples of its streams.
+    """Results of a side: by access key the seconds, reads and hits of a job; bytes sent by the store; samples of its streams.
 
-    ``cut`` are jobs that were not through in time, ``failed`` those whose clients gave up.
+    ``cut`` are jobs that did not finish in time, ``failed`` those whose clients gave up.
     """
 
     seconds: dict[str, float]
@@ -94,7 +94,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class GatewayProcess:
-    """A gateway of one side; ``log`` is beside what it prints, which is called ``output``."""
+    """A gateway of one side; ``log`` is its access log, next to its printed ``output``."""
 
     name: str
     endpoint: str
@@ -233,7 +233,7 @@ def toml_of(tables: Sequence[tuple[str, Mapping[str, object]]]) -> str:
 def process_of(
     command: Sequence[str], output: Path, environ: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process, until the block ends; what it prints goes to a file, and ``environ`` is added to this process's."""
+    """A process, until the block ends; its output goes to a file, and ``environ`` is added to this process's environment."""
     with output.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environ})
     try:

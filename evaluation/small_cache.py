@@ -106,7 +106,7 @@ def compare_lru(store: Origin, directory: Path) -> Compared:
 
 
 def compare_static(store: Origin, directory: Path) -> Compared:
-    """The early jobs with the loader, over a cache that keeps what came first."""
+    """The early jobs with the loader, over a static cache."""
     with fleet(store, directory, FRACTION * DATA.size, manager=MANAGER) as running:
         running.register(DATA, "static")
         early = _trainings()[:EARLY]

@@ -108,7 +108,7 @@ def _reference() -> str:
 
 
 class Listed(Enum):
-    """When a gateway learns the names of a prefix."""
+    """The time when a gateway learns the names of a prefix."""
 
     NEVER = "never"
     WHEN_RANDOM = "a window after it takes its reads for random, as it then loads the prefix"
@@ -440,7 +440,7 @@ def _never_worse() -> str:
 
 
 def _drawn() -> str:
-    """Mixes that nobody chose."""
+    """Randomly drawn mixes."""
     mixes = {}
     for number in range(DRAWN):
         rng = np.random.default_rng([5, number])
@@ -468,7 +468,7 @@ def _fixed_parts() -> float:
 
 
 def _mix(orders: tuple[str, ...]) -> tuple[list[PrefixSpec], list[ClientSpec]]:
-    """Each order on a prefix of its own; ``shift`` orders follow one another on parts of the time, each with other hot items."""
+    """Each order on its own prefix; ``shift`` orders follow one another on one prefix, each with other hot items."""
     if orders[0].startswith("shift"):
         prefixes = [PrefixSpec(name="p0", files=1500, size=100_000)]
         turns = ("zipf, in a row", "neighbourhood, in a row", "zipf, anywhere")

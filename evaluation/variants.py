@@ -1,10 +1,10 @@
-"""A gateway with another rule in the place of one of its own: ``python -m evaluation.variants NAME serve --config FILE``.
+"""A gateway with one rule replaced: ``python -m evaluation.variants NAME serve --config FILE``.
 
-What a setting can switch off, the evaluation switches off by that setting. The rest has no switch, because nobody should need
-one: the parts of access streams, and the schemes that other systems have in their place. A variant replaces a function of the
-gateway before it starts; everything else is the shipped code.
+Features with a setting are switched off by that setting. The others have no setting, because users should not need one: the
+parts of access streams, and the corresponding schemes of other systems. A variant replaces a function of the gateway before it
+starts; everything else is the shipped code.
 
-All variants run on a scaled clock: times that policies wait for are ``TIME`` of what they are.
+All variants run on a scaled clock: policies' waiting times are multiplied by ``TIME``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LIKELY = 0.5
 """Share of a file's successions that SFP loads the successor for."""
 _MOST_FILES = 100_000
 FUTURE = "EVALUATION_FUTURE"
-"""The variable that names the file of an order that knows what is read next."""
+"""The variable that names the file of an order that knows the future reads."""
 _TIE = 1e-6
 """Amount that a read adds to a score."""
 
@@ -61,8 +61,8 @@ def _put(where: object, **replaced: object) -> None:
 
 
 def scale_time() -> None:
-    """Let policies wait for ``TIME`` of their times. Reports of streams come and are read in every turn: as old as they are
-    otherwise, they would make a stream that is read seem idle for longer than the scaled times to live."""
+    """Multiply policies' waiting times by ``TIME``. Reports of streams are sent and read in every turn: with their usual age, an
+    active stream would seem idle for longer than the scaled times to live."""
     _put(stream_space, ROUND=ROUND * TIME, _GRAIN=stream_space._GRAIN * TIME)
     _put(lifetime, BASE=lifetime.BASE * TIME, PAUSE_BASE=lifetime.PAUSE_BASE * TIME)
     _put(stream_keeper, _REPORT_EVERY=1)
@@ -75,7 +75,7 @@ def load_no_stream_whole() -> None:
 
 
 def recognise_nothing() -> None:
-    """No stream is known, so there are no pools. Four blocks are loaded after four in a row: JuiceFS's stride prefetch."""
+    """Recognise no stream, so that there are no pools. Four blocks are loaded after four in a row: JuiceFS's stride prefetch."""
     load_no_stream_whole()
     _put(AccessStreamTree, streams=lambda _: [])
 
@@ -98,7 +98,7 @@ def default_order(order: EvictionOrder) -> Callable[[], None]:
 
 
 def stride_deeper() -> None:
-    """Twice as many blocks ahead with each run that goes on, as JuiceFS does by default."""
+    """Double the blocks read ahead while a run continues, like JuiceFS by default."""
     recognise_nothing()
     plain, ahead = BlockRuns.read, defaultdict[str, int](lambda: DEPTH)
 
@@ -135,7 +135,7 @@ def follow_successions() -> None:
 
 
 def whole_prefixes() -> None:
-    """Everything below the next folders is loaded, not only what was read below the last ones."""
+    """Load everything below the next folders, not only the paths that were read below the previous ones."""
     names = tuple((f"{number:06d}",) for number in range(PLACES))
     _put(stream_prefetch, paths_below=lambda *_: names)
 
@@ -199,7 +199,7 @@ def evict_farthest() -> None:
 
 
 def load_nothing_important() -> None:
-    """Load nothing of the next list ahead: the paper's APP without its prefetch."""
+    """Load no item of the next list ahead: the paper's APP without its prefetch."""
 
     async def load(*_: object) -> None:
         pass

@@ -1,7 +1,7 @@
 """The workloads of IGTCache's Table 3 by real S3 clients, scaled down; ``python -m evaluation.workloads`` runs some of them.
 
-That process gets its order as JSON on standard input, and answers with the seconds that each job took. A job has an access key of
-its own, so that the gateway's access log says what became of its reads.
+That process gets its order as JSON on standard input, and answers with the seconds of each job. Each job has its own access
+key, so that the gateway's access log identifies its reads.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Where:
     cut: list[str]
 
     def over(self) -> bool:
-        """Whether the time is up."""
+        """True if the time is up; records the cut job."""
         if time.monotonic() < self.deadline:
             return False
         self.cut.append(self.access_key)
@@ -355,7 +355,7 @@ def eviction(order: ReadOrder) -> dict[str, Job]:
 
 
 def lifetime() -> dict[str, Job]:
-    """The jobs of Figure 11: one ends, the other goes on until its time is up."""
+    """The jobs of Figure 11: one ends, the other continues until its time is up."""
     ended = partial(_boto, _ordered(epochs, "one", 2 * DATA["one"].files, 1), 4, TIME * 0.2)
     other = partial(_boto, _ordered(epochs, "other", 100 * DATA["other"].files, 2), 4, TIME * 0.2)
     return {"JOB00": Job("ended", "random", "boto3", ended), "JOB01": Job("other", "random", "boto3", other)}
