@@ -53,7 +53,7 @@ USUAL_PLACES = PLACES[:2]
 
 @dataclass
 class Tried:
-    """What came of one client: its version, the failures by (place, state, operation), and the headers it sent."""
+    """Results of one client: its version, the failures by (place, state, operation), and the headers it sent."""
 
     version: str = ""
     failures: dict[tuple[str, str, str], str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Tried:
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the command line's clients."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--client", action="append", default=[], help="only this one (by name); the page stays as it is"
@@ -180,7 +180,7 @@ def write_page(tried: dict[str, Tried]) -> None:
 
 
 def client_table(tried: dict[str, Tried]) -> str:
-    """One line for each client: how many of its operations passed in each state, and which did not."""
+    """One line for each client: the number of passed operations in each state, and the failed ones."""
     states = list(trials.STATES)
     lines = [
         f"| client | version | {' | '.join(states)} | does not pass, and where |",
@@ -207,7 +207,7 @@ def _failures(result: Tried) -> str:
 
 
 def form_table(tried: dict[str, Tried]) -> str:
-    """Which client sends which form of signature, payload and checksum."""
+    """The forms of signature, payload and checksum that each client sends."""
     forms: dict[str, list[str]] = defaultdict(list)
     for name, result in tried.items():
         for form, schemes in result.forms.items():

@@ -1,6 +1,6 @@
-"""Write the tables of docs/ that repeat what the code declares: settings, metrics, reasons.
+"""Write the tables of docs/ that repeat declarations of the code: settings, metrics, reasons.
 
-A page keeps its prose; what stands between ``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced.
+A page keeps its prose; the text between ``<!-- generated: NAME -->`` and ``<!-- end -->`` is replaced.
 `make docs` runs it; tests/house/test_docs.py fails while a page is out of date.
 """
 
@@ -134,7 +134,7 @@ SHARED = ("--help", "--json", "--endpoint", "--token", "--token-file", "--profil
 
 
 def _commands(parser: argparse.ArgumentParser, level: int = 3) -> str:
-    """A section for each command: how it is typed, what it does, its arguments, and examples."""
+    """A section for each command: usage, purpose, arguments, examples."""
     sections = []
     for command in subcommands(parser):
         sections += [_described(command, level), _commands(command, level + 1)]
@@ -233,7 +233,7 @@ def _document(name: str, schema: Document) -> str:
 
 
 def _shown(schema: Document) -> str:
-    """The first example; nothing where it is empty, or an object that has a section of its own."""
+    """The first example; empty for an empty one, or for an object with its own section."""
     example = next(iter(schema.get("examples", [])), None)
     return "" if example in (None, "", [], {}) or isinstance(example, dict) else f"such as `{json.dumps(example)}`"
 
