@@ -64,7 +64,7 @@ CLASSES = (10, 100, 1000)
 
 
 def static_hit_ratio(fraction: float) -> float:
-    """Of a cache that never evicts."""
+    """The hit ratio of a cache that never evicts."""
     return fraction
 
 

@@ -27,7 +27,7 @@ class Usage:
     cpu_us: float
 
     def times(self, factor: float) -> Usage:
-        """So many messages."""
+        """The usage of ``factor`` messages."""
         return Usage(*(factor * value for value in (self.commands, self.received, self.sent, self.cpu_us)))
 
     def cells(self) -> list[str]:

@@ -50,7 +50,7 @@ class SimulatedCache:
         return got, hits
 
     def prefetch(self, items: NDArray[np.uint32]) -> None:
-        """These will be wanted."""
+        """Queue items for loading, in random order."""
         self._wanted.extend(self._random.permutation(items).tolist())
 
     def work(self, count: int) -> None:

@@ -87,7 +87,7 @@ def prefetch_nothing() -> None:
 
 
 def default_order(order: EvictionOrder) -> Callable[[], None]:
-    """All of the cache has this order."""
+    """Use this order for the whole cache."""
 
     def replace() -> None:
         recognise_nothing()
@@ -194,7 +194,7 @@ class FarthestFirst(EvictionOrder):
 
 
 def evict_farthest() -> None:
-    """All of the cache has the order of MIN."""
+    """Use the order of MIN for the whole cache."""
     default_order(FarthestFirst())()
 
 

@@ -63,7 +63,7 @@ async def test_an_origin_is_changed_by_who_has_read_it(world: AdminWorld) -> Non
     ],
 )
 async def test_an_origin_that_cannot_work_is_refused(world: AdminWorld, body: dict[str, object], word: str) -> None:
-    """Rule: by the field's name, and it is not there afterwards."""
+    """Rule: an invalid origin is refused with the field's name, and not created."""
     asked = {"name": "archive", "endpoint": "http://127.0.0.1:2", **body}
     assert word in (await world.ask("POST", "/origins", 400, asked))["detail"]
     await world.ask("GET", "/origins/archive", 404)

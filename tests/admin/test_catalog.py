@@ -110,7 +110,7 @@ async def test_a_catalog_of_a_newer_version_is_refused(admin: AdminWorld, catalo
 
 
 async def test_a_change_that_fails_leaves_nothing(admin: AdminWorld) -> None:
-    """Rule: neither its rows, nor its line in the audit log, nor a new version."""
+    """Rule: a failed change leaves neither rows, nor an audit line, nor a new version."""
     catalog = admin.catalog
 
     async def fail() -> None:

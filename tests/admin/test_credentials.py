@@ -222,7 +222,7 @@ STRANGE = [
 async def test_names_that_are_no_names_are_refused(
     world: AdminWorld, path: str, field: str, more: dict[str, str]
 ) -> None:
-    """Rule: by the field's name, before anything is done."""
+    """Rule: an invalid name is refused with the field's name, before anything is changed."""
     for name in STRANGE:
         refused = await world.ask("POST", path, 400, {field: name, **more})
         assert refused["detail"].startswith(f"{field}: "), refused

@@ -105,7 +105,7 @@ async def test_the_audit_log_names_the_token(url: str) -> None:
 
 
 async def test_a_revoked_token_is_refused(url: str) -> None:
-    """Rule: at once; a token made later under its name is another one."""
+    """Rule: a revoked token is refused at once, also after a new token got its name."""
     async with AdminWorld.opened(url, "") as world:
         token = await made(world, "ci")
         await world.ask("DELETE", "/tokens/ci", 204)

@@ -161,7 +161,7 @@ async def test_answers_are_kept_by_nobody(begun: str) -> None:
     ],
 )
 def test_tokens_that_cannot_work_are_refused(tmp_path: Path, line: str, word: str) -> None:
-    """Rule: at the start, naming the setting."""
+    """Rule: unusable tokens are refused at the start with the setting's name."""
     path = tmp_path / "larder.toml"
     path.write_text(f'[[origins]]\nendpoint = "http://127.0.0.1:1"\n[admin]\n{line}\n')
     with pytest.raises(ConfigError, match="admin") as refused:
@@ -181,7 +181,7 @@ def test_tokens_that_cannot_work_are_refused(tmp_path: Path, line: str, word: st
     ],
 )
 def test_a_database_that_cannot_work_is_refused(tmp_path: Path, lines: str, word: str) -> None:
-    """Rule: at the start, naming the setting, without the password."""
+    """Rule: an unusable database is refused at the start with the setting's name, without the password."""
     path = tmp_path / "larder.toml"
     path.write_text(f'[[origins]]\nendpoint = "http://127.0.0.1:1"\n[database]\n{lines}\n')
     with pytest.raises(ConfigError, match="database") as refused:

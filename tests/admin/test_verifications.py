@@ -86,7 +86,7 @@ def test_what_is_wrong_is_refused(world: Zone) -> None:
 
 
 def test_the_overview_adds_up_over_workers(world: Zone) -> None:
-    """Rule: of nodes with several workers the totals are those of all of them."""
+    """Rule: the overview's totals include all workers of every node."""
     filled(world, "workers", 20)
     wanted = int(world.metric("larder_requests_total"))
     for node in world.nodes:

@@ -177,7 +177,7 @@ def test_a_request_that_is_sent_twice_starts_one(world: Zone) -> None:
 
 
 def test_lists_are_paged_newest_first(world: Zone) -> None:
-    """Rule: each warm-up is on one page, in the order of their coming."""
+    """Rule: each warm-up is on exactly one page, in the order of the whole list."""
     for _ in range(3):
         begun(world, bucket="bucket", prefix="nothing-is-here")
     everything = [one["id"] for one in get(world.nodes[0], "/warmups?limit=1000")["items"]]

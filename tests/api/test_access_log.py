@@ -27,7 +27,7 @@ def test_a_line_has_the_fields_of_s3_in_their_order() -> None:
 
 
 def test_signatures_and_tokens_never_appear() -> None:
-    """Neither in the request line nor in the referer."""
+    """Signatures and tokens are removed from the request line and from the referer."""
     line = LINE.render(0.0)
     for secret in ("abcdef", "zzz", "tok&", "leak", "2026&"):
         assert secret not in line

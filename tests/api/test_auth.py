@@ -134,7 +134,7 @@ def test_unsigned_amz_header_is_refused() -> None:
 
 
 def test_unsigned_ordinary_header_is_ignored() -> None:
-    """Other headers may be added on the way."""
+    """Unsigned ordinary headers, as proxies add them, are accepted."""
     request = changed(ClientSigner().header("GET", URL), b"x-forwarded-for", b"10.0.0.1")
     assert authenticate(request).principal.access_key_id == "AK"
 
@@ -255,7 +255,7 @@ def test_token_is_not_looked_at_before_the_signature() -> None:
 
 
 def test_expired_credential_is_refused() -> None:
-    """After its expiry a credential is ExpiredToken; before, it is good."""
+    """A credential is accepted until its expiry, and gets ExpiredToken after it."""
     credential = PLAIN.model_copy(update={"expires": "2013-05-24T00:00:00Z"})
     assert refusal(ClientSigner().header("GET", URL), credential).code == "ExpiredToken"
     later = PLAIN.model_copy(update={"expires": "2999-01-01T00:00:00+02:00"})

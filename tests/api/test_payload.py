@@ -279,7 +279,7 @@ async def test_trailers_are_checksums_only() -> None:
 
 
 async def test_checksum_in_header_and_trailer() -> None:
-    """The same checksum in the header and in the trailer is one too many."""
+    """A checksum in both the header and the trailer gets InvalidRequest."""
     headers = lengths(b"", decoded=0, x_amz_trailer="x-amz-checksum-crc32", x_amz_checksum_crc32="AAAAAA==")
     assert await refused_at_once(claim(TRAILER_FORM), headers) == "InvalidRequest"
 

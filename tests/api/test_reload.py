@@ -65,7 +65,7 @@ def test_a_change_while_the_file_is_read_is_not_overlooked(tmp_path: Path) -> No
 
 
 def test_a_file_that_is_gone_has_changed(tmp_path: Path) -> None:
-    """Rule: so the reload says that it cannot be read, once."""
+    """Rule: a deleted file counts as changed once, so that the reload reports it once."""
     path = tmp_path / "larder.toml"
     path.write_text("text")
     file = ConfigFile(path, lambda: settings("ANY"))

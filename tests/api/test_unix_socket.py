@@ -90,7 +90,7 @@ def test_a_client_finds_the_socket(running: Running, made: Stock, path: str) -> 
 
 
 def test_signatures_are_checked_there_too(running: Running, made: Stock, path: str) -> None:
-    """Rule: to be on the machine gives no right."""
+    """Rule: requests over the unix socket need a valid signature too."""
     stranger = reader_of(running, made, secret="another secret")
     stranger._api.connection.local = LocalSocket.at(path)
     with pytest.raises(larder.RequestRefused, match="SignatureDoesNotMatch"):

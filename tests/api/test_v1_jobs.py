@@ -354,7 +354,7 @@ def test_what_is_no_json_is_refused(running: Running, data: Data, text: bytes) -
 
 
 def test_numbers_that_are_none_are_refused(running: Running, data: Data) -> None:
-    """Rule: neither NaN nor infinity is a time."""
+    """Rule: NaN and infinity are refused as times."""
     register(running, data)
     for word in ("NaN", "Infinity", "1e400"):
         text = json.dumps(beat(phases={"steady": times(1, 1.0)})).replace('"seconds": 1.0', f'"seconds": {word}')
@@ -468,7 +468,7 @@ class Elsewhere:
         """The job has no pipeline."""
 
     async def find(self, tenant: str, dataset: str) -> None:
-        """It takes long."""
+        """Never return."""
         await asyncio.Event().wait()
 
 

@@ -76,7 +76,7 @@ def test_a_gateway_that_restarts(clock, away):
 
 
 def test_a_gateway_that_stays_away(clock):
-    """Rule: after two minutes without an answer it is over."""
+    """Rule: following ends with an error after two minutes without an answer."""
     with pytest.raises(Unreachable):
         follow(answers({"at": 1}, Unreachable("refused")), clock)
     assert OUTAGE < clock.seconds <= OUTAGE + 3 * EVERY

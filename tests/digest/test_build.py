@@ -376,7 +376,7 @@ def test_a_function_that_raises_is_named(store):
 
 
 def test_a_function_that_does_not_exist_is_refused_at_once(store):
-    """Before anything is listed."""
+    """An unknown function is refused before anything is listed."""
     with pytest.raises(digest.IndexFailed, match="module:function"):
         store.build(items="larder.nowhere:items")
     assert store.s3.seen == []

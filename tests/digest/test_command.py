@@ -185,7 +185,7 @@ def test_show_tells_numbers_and_no_digest(filled, capsys):
 
 
 def test_show_as_json(filled, capsys):
-    """The same numbers for programs."""
+    """``--json`` prints the same numbers as JSON."""
     filled.put("same", b"1" * 100)
     filled.put("empty", b"")
     filled.build()
@@ -383,6 +383,6 @@ def test_checksums_of_the_store_are_mentioned(store, capsys):
 
 
 def test_nothing_of_a_build_stays_in_the_directory(filled: Store, tmp_path: Path):
-    """Neither journal nor temporary file."""
+    """A build leaves neither a journal nor a temporary file."""
     assert cli.main(command(filled)) == 0
     assert os.listdir(filled.file.parent) == [filled.file.name]

@@ -344,7 +344,7 @@ async def test_a_reader_that_leaves_neither_ends_the_read_nor_keeps_anything(dat
 
 
 async def test_a_read_that_nobody_waits_for_is_still_kept(data: Data) -> None:
-    """Rule: when every reader has left, the item is in the cache for the next."""
+    """Rule: a fetch whose readers have all left is completed, and the next reader hits."""
     hang = data.shelf.bench.origin.inject(Hang(path=data.path(0)))
     only = asyncio.create_task(data.exact([0]))
     await hang.gate.reached()

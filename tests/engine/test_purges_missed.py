@@ -17,19 +17,19 @@ class Remembered:
         self.more = more
 
     async def __call__(self, last: str) -> Unseen:
-        """Those after the last one that was applied."""
+        """The purges after the last applied one."""
         names = [purge.id for purge in self.purges]
         after = names.index(last) + 1 if last in names else 0
         return Unseen(self.purges[after:], self.more and last not in names)
 
 
 def node(bench: Bench) -> Forgetting:
-    """What forgets on the node."""
+    """The part of the node that applies purges."""
     return Forgetting(bench.store, lambda: ["default"], bench.engine.services.forgotten)
 
 
 async def cached(bench: Bench, *keys: str) -> list[str]:
-    """Those of some keys that the index has."""
+    """The keys among these that are in the index."""
     return [key for key in keys if await bench.store.lookup(ObjectKey("default", "b", key)) is not None]
 
 

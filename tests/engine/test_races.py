@@ -126,7 +126,7 @@ async def test_a_reader_who_is_refused_the_rest_of_an_object_takes_it_from_nobod
 
 @pytest.fixture
 async def shared(bench: Bench, tmp_path: Path) -> AsyncIterator[Bench]:
-    """The same, as one of several workers."""
+    """The bench as one of several workers, with fill leases."""
     leases = FillLeases(tmp_path / "fills")
     bench.engine.blocks.leases = bench.engine.services.leases = leases
     yield bench

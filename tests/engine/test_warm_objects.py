@@ -104,7 +104,7 @@ async def test_loads_take_half_of_the_places_at_most(bench: Bench) -> None:
 
 
 async def test_another_node_hears_that_a_load_goes_on(bench: Bench) -> None:
-    """Rule: there is a first line at once, and the last one says how it ended."""
+    """Rule: the first line of a load comes at once, and the last one has the result."""
     bench.origin.put("b", "k", b"x" * 100)
     objects = WarmObjects(bench.engine, None)
     lines = [line async for line in objects.progress(ObjectKey("default", "b", "k"), bench.identity)]

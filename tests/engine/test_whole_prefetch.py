@@ -117,7 +117,7 @@ async def training(tmp_path: Path) -> AsyncIterator[Training]:
 
 
 def again(training: Training, pages: Callable[[int], ListingPage]) -> Training:
-    """The same with other listings."""
+    """Restart the training with other listings."""
     training.pages = Pages(training.bench, pages)
     training.__post_init__()
     return training

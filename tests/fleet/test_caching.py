@@ -51,7 +51,7 @@ async def test_all_ranks_follow_one_decision(redis: Redis) -> None:
 
 
 async def test_a_decision_outlives_the_gateway_and_goes_with_the_job(redis: Redis) -> None:
-    """Rule: it is in Redis until the job is forgotten or silent."""
+    """Rule: a decision stays in Redis until its job is forgotten or silent."""
     first = await gateway(redis).decide("t/j", 0, profile(), plenty)
     assert (first.stage, first.reason) == (2, CacheReason.FASTEST)
     other = gateway(redis)

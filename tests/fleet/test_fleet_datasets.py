@@ -42,7 +42,7 @@ def eventually_shown(world: World, name: str, wanted: str, key: Key = GWA) -> No
 
 
 def replaced(world: World, made: Stock, bodies: list[bytes]) -> Stock:
-    """Other items that are to have the name of a dataset."""
+    """Other items, to be registered under the name of an existing dataset."""
     return stock(world.origin, world.home / "replaced", made.name, bodies)
 
 

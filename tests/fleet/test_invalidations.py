@@ -315,7 +315,7 @@ def test_silence_longer_than_the_wait_for_answers_is_refused() -> None:
 async def test_a_killed_redis_is_noticed_at_once_and_a_gap_reported_before_health_returns(
     redis_server: EmbeddedRedis,
 ) -> None:
-    """From the loss to the new subscription anything may have been missed."""
+    """A loss of Redis is reported as a gap before the worker is healthy again, because announcements may have been missed."""
     async with workers(redis_server.url, timing=SHORT_TRUST) as (writer, other):
         assert redis_server.pid is not None
         assert (writer.gaps, other.gaps) == (0, 0)

@@ -73,7 +73,7 @@ async def test_a_tenant_has_room_for_so_many(redis: Redis) -> None:
 
 
 async def test_jobs_are_listed_page_by_page(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule: each with its own ranks, however many questions it takes."""
+    """Rule: a list of jobs over several pages has each job once, with its own ranks."""
     monkeypatch.setattr(connection, "PAGE", 2)
     for number in range(5):
         await jobs.register(record(str(number)))

@@ -40,7 +40,7 @@ class Cutting:
 
     @contextmanager
     def lost(self, how: str) -> Iterator[None]:
-        """Without that link; at the end the node has seen that it is back."""
+        """Break that link for the block; afterwards wait until the node has noticed its return."""
         ways: dict[str, Callable[[], AbstractContextManager[None]]] = {"cut": self.link.cut, "silent": self.link.silent}
         with ways[how]():
             yield

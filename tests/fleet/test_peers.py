@@ -267,7 +267,7 @@ async def test_a_connection_that_was_just_closed_is_not_a_dead_node() -> None:
 
 
 async def test_a_node_that_closes_every_connection_is_suspected() -> None:
-    """Rule: once more, and then it counts as not answering."""
+    """Rule: a call whose connection is closed is repeated once; then the node counts as not answering."""
 
     async def closing(request: web.Request) -> web.Response:
         assert request.transport is not None

@@ -67,7 +67,7 @@ def nodes(origin: FakeOrigin, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def mortal(origin: FakeOrigin, tmp_path: Path) -> Iterator[list[Running]]:
-    """The same, for one test."""
+    """Three gateways of one fleet, for a test that kills them."""
     with RedisServer() as redis, fleet(origin.endpoint, redis.url, 3, tmp_path) as running:
         yield running
 

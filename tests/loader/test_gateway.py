@@ -198,7 +198,7 @@ def test_items_that_are_not_what_they_should_be_are_named(damaged, file, workers
 
 
 def test_items_that_are_not_what_they_should_be_are_skipped_if_told_so(damaged, file):
-    """With ``on_missing="skip"`` everything else comes, and two are counted."""
+    """With ``on_missing="skip"`` the two damaged items are counted, and all others come."""
     loader = watch(loader_of(dataset_at(damaged, file, on_missing="skip"), 1))
     assert Counter(numbers(loader)) == whole() - Counter([5, 6])
     assert loader.stats().skipped == 2

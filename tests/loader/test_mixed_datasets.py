@@ -72,7 +72,7 @@ def test_states_of_ranks_are_merged():
 
 
 def test_a_transform_that_fails_names_the_item():
-    """By its index in its own dataset, and its key."""
+    """The error of a transform names the item by its index in its own dataset, and its key."""
     with pytest.raises(larder.ItemUntransformable, match=r"item 7 .*item-7"):
         list(mixed(transform=fail_on_seven))
 

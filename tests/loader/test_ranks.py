@@ -86,7 +86,7 @@ def test_a_dispatcher_of_batches_is_refused(accelerate: types.ModuleType, worker
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_shard_of_an_iterable_dataset_is_refused(accelerate: types.ModuleType, workers: int) -> None:
-    """Rule: the same for Accelerate without dispatching."""
+    """Rule: Accelerate without dispatching is refused too."""
     sharded = accelerate.IterableDatasetShard(dataset_of(rank=1, world=2))
     with pytest.raises(ValueError, match="accelerate's IterableDatasetShard divides"):
         begun(DataLoader(sharded, batch_size=None, num_workers=workers))

@@ -78,7 +78,7 @@ def test_random_numbers_of_an_indexed_item(workers, method):
 
 
 def test_an_indexed_dataset_with_a_seed_needs_the_epoch():
-    """Rule: the same augmentation in every epoch is a mistake, not a default."""
+    """Rule: an indexed dataset with a seed raises until ``set_epoch``, or every epoch would have the same augmentation."""
     with pytest.raises(ValueError, match="set_epoch"):
         map_of(seed=3, transform=draw_by_item)[0]
     with pytest.raises(ValueError, match="at least 0"):

@@ -70,7 +70,7 @@ def test_nothing_may_be_missing(name: str) -> None:
 
 @pytest.mark.parametrize("name", [PEER, PEER_PROTOCOL, PEER_DATE, PEER_BODY, PEER_SIGNATURE])
 def test_nothing_may_be_there_twice(name: str) -> None:
-    """Rule: which of two values would count must not be a question."""
+    """Rule: a request with a repeated header counts as unsigned, because either value could count."""
     request = signed()
     again = [pair for pair in request.headers if pair[0] == name.encode()]
     assert refused(replace(request, headers=[*request.headers, *again])) == "unsigned"
@@ -78,7 +78,7 @@ def test_nothing_may_be_there_twice(name: str) -> None:
 
 @pytest.mark.parametrize("off", [WINDOW, -WINDOW, 300.0, -300.0])
 def test_clocks_may_differ(off: float) -> None:
-    """Rule: by up to a quarter of an hour."""
+    """Rule: clocks may differ by up to a quarter of an hour."""
     assert verify(SECRET, signed(now=NOW + off), NOW).node == "a"
 
 

@@ -103,7 +103,7 @@ def test_an_unknown_amz_header_is_refused() -> None:
     ],
 )  # fmt: skip
 def test_a_header_with_one_value_has_one_line(name: bytes) -> None:
-    """Of two lines, one server takes the first and another the last."""
+    """A repeated single-value header is refused, because servers differ in the line that they use."""
     assert refusal((name, b"1"), (name, b"1")) == "InvalidArgument"
 
 

@@ -34,7 +34,7 @@ def modes(allocations: dict[str, Allocation]) -> dict[str, CachingMode]:
 
 
 def spent(allocations: dict[str, Allocation]) -> int:
-    """All that was granted."""
+    """The sum of all grants."""
     return sum(one.granted for one in allocations.values())
 
 
@@ -220,7 +220,7 @@ def test_no_dataset_is_left_out_that_would_fit(found, budget):
 
 
 def bid(size: int, gain_per_byte: float) -> Bid:
-    """Of a stream that can use ``size`` bytes."""
+    """The bid of a stream that can use ``size`` bytes."""
     return Bid("stream:b/p/", size, size * gain_per_byte)
 
 

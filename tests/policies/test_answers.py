@@ -25,7 +25,7 @@ def test_a_percentile_lies_within_its_bucket(share: float, seconds: float) -> No
 
 @pytest.mark.parametrize("buckets", [{}, {0.1: 0, inf: 0}])
 def test_without_requests_there_is_no_percentile(buckets: dict[float, float]) -> None:
-    """Rule: None, not zero seconds."""
+    """Rule: without requests a percentile is None, not zero seconds."""
     assert percentile(buckets, 0.5) is None
 
 
@@ -56,7 +56,7 @@ def test_traffic_is_told_and_added() -> None:
 
 
 def test_seconds_of_origins_are_told_and_added() -> None:
-    """Rule: as those of requests, by the origin's name."""
+    """Rule: seconds of origins are summed and encoded like those of requests, by the origin's name."""
     one, two = Answers(origins={"default": {0.1: 1, inf: 3}}), Answers(origins={"archive": {0.1: 0, inf: 2}})
     assert Answers.from_json(one.plus(two).to_json()) == Answers(origins={**one.origins, **two.origins})
 

@@ -37,7 +37,7 @@ def test_a_job_goes_on_with_others_in_the_middle(begin: int, order: tuple[int, .
 
 @pytest.mark.parametrize(("begin", "order"), [(0, THEIRS), (4, THEIRS), (2, (2, 0, 3, 1, 4))])
 def test_a_job_begins_with_others_that_have_just_begun(begin: int, order: tuple[int, ...]) -> None:
-    """Rule: at their first chunk, or at the second if the plan names that one."""
+    """Rule: a job that joins others in their first chunk begins there, or at the second if the plan names that one."""
     assert open_epoch(asked(begin=begin), others(b=5, c=1)).order == order
 
 

@@ -275,7 +275,7 @@ def test_alone_the_one_who_lost_a_chunk_gets_it_again():
 
 
 def test_a_loss_is_forgotten_with_the_epoch():
-    """Rule: in the next epoch the chunk is wanted like any other."""
+    """Rule: a chunk that a job lost in one epoch is loaded for it again in the next."""
     memory = RotationMemory({"slow": 9, "other": 8}, {}, {"slow": (3,)})
     rotation = Rotation(chunks=ChunkRotation((9,), active=9), memory=memory)
     assert rotation.step([job("slow", 9, 3, left=1), job("other", 9, 3)]) == [(STARTED, 3)]

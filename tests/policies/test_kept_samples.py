@@ -14,7 +14,7 @@ def test_a_sample_a_minute_is_kept_for_long(last: float | None, kept: bool) -> N
 
 
 def test_the_node_heard_least_recently_is_forgotten() -> None:
-    """Rule: only if there are too many."""
+    """Rule: beyond the bound of nodes, the one heard least recently is forgotten."""
     heard = {"a": 3.0, "b": 1.0, "c": 2.0}
     assert surplus(heard, 3) is None
     assert surplus(heard, 2) == "b"

@@ -14,7 +14,7 @@ LIMITS = {
 
 
 def reading(count: int) -> Callable[[LoadClass], int]:
-    """So many reads go before every class."""
+    """A function that reports ``count`` reads ahead of every class."""
     return lambda _kind: count
 
 

@@ -276,7 +276,7 @@ def test_a_job_that_left_is_given_another_chance_with_what_nobody_wants():
     [("on", JobOrder(True, Phase.STEADY), FULL), ("off", JobOrder(False, Phase.STEADY), NONE)],
 )
 def test_a_job_that_knows_what_it_wants_is_not_probed(wants, order, caching):
-    """Rule: on uses the cache and is taken to gain, off does neither."""
+    """Rule: a job with caching on or off is not probed; on counts as a gain, off does not use the cache."""
     plan = decide(Plan(), facts(100 * GB, {"data": DatasetFacts(50 * GB, 10)}, [job("a", wants=wants)]), 0.0, SETTINGS)
     assert (plan.jobs["t/a"], plan.datasets["data"].caching) == (order, caching)
 

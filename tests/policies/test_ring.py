@@ -120,7 +120,7 @@ def test_the_order_in_which_nodes_are_named_does_not_matter() -> None:
 
 
 def test_many_keys_have_the_homes_of_each() -> None:
-    """Rule: it does not matter how many keys are asked about at once."""
+    """Rule: looking up many keys at once gives the homes of the single look-ups."""
     ring = Ring({"a": 2, "b": 3, "c": 4})
     singly = [ring.ids.index(ring.ranked(int(key), 1)[0]) for key in KEYS[8000:8400]]
     assert ring.homes(KEYS)[8000:8400].tolist() == singly

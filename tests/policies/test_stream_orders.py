@@ -267,7 +267,7 @@ def test_a_restarted_gateway_keeps_the_pool() -> None:
 
 
 def test_the_number_of_pools_is_bounded() -> None:
-    """Rule: of more streams the busiest are pools."""
+    """Rule: beyond the bound, only the busiest streams have pools."""
     many = [stream(f"b/{number:03}/", accesses=number) for number in range(MOST_POOLS + 50)]
     orders = Leader().decide(*many)
     assert sorted(orders) == [f"stream:b/{number:03}/" for number in range(50, MOST_POOLS + 50)]

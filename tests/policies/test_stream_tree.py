@@ -19,7 +19,7 @@ def read(tree, keys, *, bucket="bucket", clients=1, hit=False, start=0.0, size=1
 
 
 def names(tree):
-    """Of all streams."""
+    """The names of all streams."""
     return [stream.name for stream in tree.streams()]
 
 

@@ -96,7 +96,7 @@ def two(origin: Origin, redis: Redis, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def whole(two: list[Running]) -> list[Running]:
-    """The same, with Redis and each other."""
+    """The two gateways, once they see Redis and each other."""
     await_whole(two)
     return two
 

@@ -62,7 +62,7 @@ def large(running: Running, radosgw: Radosgw) -> Large:
 
 
 def test_random_ranges_that_are_seen_once(large: Large) -> None:
-    """Rule: at most 1.5 bytes of the origin for a byte that was asked for."""
+    """Rule: random ranges read once cost at most 1.5 bytes of the origin per requested byte."""
     before = large.received()
     starts = [RANGE * place for place in random.Random(15).sample(range(SIZE // RANGE), 15)]
     status = [large.read(start, start + RANGE).cache for start in starts]
@@ -71,7 +71,7 @@ def test_random_ranges_that_are_seen_once(large: Large) -> None:
 
 
 def test_a_sequential_scan(large: Large) -> None:
-    """Rule: at most 1.05."""
+    """Rule: a sequential scan reads at most 1.05 bytes of the origin per requested byte."""
     before = large.received()
     for start in range(0, SIZE, RANGE):
         large.read(start, start + RANGE)

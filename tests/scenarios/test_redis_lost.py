@@ -43,7 +43,7 @@ def pair(origin: Origin, redis: RedisServer, tmp_path_factory) -> Iterator[tuple
 
 @pytest.fixture
 def whole(pair: tuple[Running, Running]) -> tuple[Running, Running]:
-    """The same, hearing of each other's writes."""
+    """The two gateways, once they receive each other's announcements."""
     for running in pair:
         await_healthy(running)
     return pair

@@ -55,7 +55,7 @@ class Origin:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """For as long as it takes."""
+        """Stop the origin until the block ends."""
         self.go_away()
         try:
             yield

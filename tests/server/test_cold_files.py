@@ -18,7 +18,7 @@ SIZES = (100, SMALL, SMALL + 1, 3 * 1024**2 + 7)
 
 
 class Reader:
-    """In the place of the threads: counts the reads, and hangs on request."""
+    """A fake for the reading threads that counts the reads, and hangs on request."""
 
     def __init__(self) -> None:
         self.reads = 0

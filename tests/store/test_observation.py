@@ -95,7 +95,7 @@ def test_a_full_queue_refuses_and_blocks_nobody(place, channel):
 
 
 def test_without_a_receiver_nothing_is_taken(place, channel):
-    """Rule: before there is a keeper, and after it has left, reads are dropped."""
+    """Rule: without a keeper, before its start and after its end, reads are dropped."""
     keeper, other = channel(place), channel(place)
     assert other.send([read(1)]) == 0
     keeper.open()

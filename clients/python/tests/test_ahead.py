@@ -92,7 +92,7 @@ def test_refused_announcements_end():
 
 
 def test_failing_announcements_are_counted():
-    """Rule: they cost time, never items."""
+    """Rule: failed announcements are counted, and lose no items."""
 
     def fail(indices):
         raise errors.GatewayUnavailable("http://gateway", 1, "gone")

@@ -19,7 +19,7 @@ def test_a_job_for_another_dataset(jobs):
 
 
 def test_a_job_for_the_same_dataset_by_another_name(jobs):
-    """Rule: it is the id that counts."""
+    """Rule: a job is accepted for the same dataset under another name, because ids are compared."""
     source = MemorySource(103, caching="chunked")
     jobs.ids = {"train": source.describe().id}
     with job_at(jobs) as job:

@@ -238,6 +238,6 @@ def test_shares_are_rounded_to_the_whole(weights, items, counts):
 
 
 def test_a_mixture_says_what_it_is():
-    """In a line, with its weights."""
+    """The text form of a mixture is one line with its weights."""
     assert repr(Mix(["a", "b"])) == "Mix(['a', 'b'])"
     assert repr(mixed({"a": 1, "b": 2}, items=9)) == "Loader(Mix({'a': 1, 'b': 2}, items=9), batch_size=16)"

@@ -158,7 +158,7 @@ def test_passing_trouble_is_retried(s3, server, fault):
 
 
 def test_a_store_that_is_gone(s3, server):
-    """After the last attempt the error says what happened, and to whom."""
+    """After the last attempt the error names the failure and the store."""
     server.faults = [lambda handler, asked: handler.reset()] * 3
     with pytest.raises(larder.S3Error, match=r"ConnectionResetError .*127\.0\.0\.1") as caught:
         s3.get("bucket", "key")
@@ -254,7 +254,7 @@ def test_a_listing_that_is_cut(s3, server):
 
 
 def test_the_endpoint_of_aws(monkeypatch, tmp_path):
-    """Without any endpoint it is AWS's of the region."""
+    """Without a configured endpoint, the client uses AWS's for the region."""
     for name in ("LARDER_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_CONFIG_FILE"):
         with suppress(KeyError):
             monkeypatch.delenv(name)

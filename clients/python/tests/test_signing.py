@@ -45,7 +45,7 @@ def test_published_examples(method, path, parameters, headers, payload_hash, sig
 
 
 def test_the_authorization_header():
-    """It names key, day, region and the signed headers in their order."""
+    """The Authorization header names key, day, region and the signed headers in their order."""
     sent = signing.sign(EXAMPLE, "GET", "/", "", {**HOST, "Accept": "x"}, signing.EMPTY_SHA256, MOMENT)
     start = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request, "
     assert sent["Authorization"].startswith(f"{start}SignedHeaders=accept;host;x-amz-content-sha256;x-amz-date, ")

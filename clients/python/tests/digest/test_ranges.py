@@ -44,7 +44,7 @@ def test_every_range_is_hashed_as_by_itself(case, piece):
 
 
 def test_random_ranges_are_hashed_as_by_themselves():
-    """The same for many ranges without any pattern."""
+    """Many random ranges have the digests of separate hashing."""
     chance = random.Random(2)
     ranges = [Range(chance.randrange(2_900_000), chance.randrange(50_000)) for _ in range(200)]
     assert hashed(ranges)[0] == expected(ranges)

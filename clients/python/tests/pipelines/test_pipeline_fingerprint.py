@@ -120,7 +120,7 @@ def test_the_order_of_stages_counts():
 
 
 def test_names_of_python_have_a_fingerprint():
-    """Also those that have no truth value."""
+    """Python's built-in constants have a fingerprint, including ``NotImplemented``, which has no truth value."""
     assert mark(program(UNIMPLEMENTED)).digest
 
 
@@ -258,7 +258,7 @@ def test_results_that_see_more_than_bytes_are_told_apart():
 
 
 def test_a_mark_warns_of_random_functions_and_of_what_is_not_stored():
-    """Once, where the mark is set, with the lines."""
+    """A mark over random functions, or over functions without a fingerprint, warns when it is set, with the reason."""
     with pytest.warns(LarderWarning, match=r"stage 2, autocache\(\) would freeze random numbers: .*\.py:\d+, random$"):
         pipeline_of().map(of_random).autocache()
     with pytest.warns(LarderWarning, match=r"stage 2, autocache\(\) are not stored: .*'LOCK' is a _thread.lock"):

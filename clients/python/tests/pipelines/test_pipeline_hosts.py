@@ -25,13 +25,13 @@ def test_workers_are_a_number_or_on_ray(workers, number, on_ray):
 
 @pytest.mark.parametrize("workers", ["", "Ray", "ray:", "ray:0", "ray: 3", "ray:x", "4", -1, True])
 def test_other_workers_are_refused(workers):
-    """Before anything is started."""
+    """Other values of ``workers=`` are refused before anything is started."""
     with pytest.raises(ValueError, match=r"workers must be .*, not "):
         pipeline_of(workers=workers)
 
 
 def test_options_of_ray_need_ray():
-    """They would be ignored otherwise."""
+    """Ray's options without Ray are refused, because they would be ignored."""
     with pytest.raises(ValueError, match=r'ray_options= needs workers="ray"'):
         pipeline_of(workers=2, ray_options={"num_cpus": 2})
     choice = WorkerChoice.of("ray", {"num_cpus": 2})
@@ -39,7 +39,7 @@ def test_options_of_ray_need_ray():
 
 
 def test_without_a_number_there_is_a_worker_for_each_core():
-    """Of those that the training process may use."""
+    """The default number of workers is that of the cores that the training process may use."""
     assert WorkerChoice().default(world=4) == usable_cores()
 
 
