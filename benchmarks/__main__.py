@@ -35,7 +35,7 @@ LONG = ("closed_forms", "accuracy", "accuracy_sorted", "importance", "fleet_larg
 
 
 def main(names: Sequence[str]) -> None:
-    """Run these benchmarks, and say how it went."""
+    """Run these benchmarks, and print the closing lines."""
     unknown = [name for name in names if name not in NAMES + LONG]
     if unknown:
         sys.exit(f"no benchmark is called {unknown[0]!r}; there are {', '.join(NAMES + LONG)}")

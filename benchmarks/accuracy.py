@@ -214,7 +214,7 @@ def run() -> dict[str, dict[str, float]]:
 
 
 def _process(jobs: list[tuple[str, int]], origin_port: int) -> list[dict[str, Any]]:
-    """Some of the trainings, in a process of their own."""
+    """Run some of the trainings in a separate process."""
     command = [sys.executable, "-m", "benchmarks.accuracy", "--train", str(origin_port)]
     done = subprocess.run(command, input=json.dumps(jobs), stdout=subprocess.PIPE, text=True, check=True)
     results: list[dict[str, Any]] = json.loads(done.stdout)

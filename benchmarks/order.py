@@ -54,7 +54,7 @@ class SimulatedCache:
         self._wanted.extend(self._random.permutation(items).tolist())
 
     def work(self, count: int) -> None:
-        """Load this many of the items that were asked for and are not there."""
+        """Load this many of the requested items that are not resident."""
         while count > 0 and self._wanted:
             item = self._wanted.popleft()
             if not self.resident[item]:

@@ -112,7 +112,7 @@ def immovable_blob(world: World) -> Iterator[None]:
 
 @contextmanager
 def scarce_disk(world: World) -> Iterator[None]:
-    """The file system is the fault: the cache must go on caching in what there is."""
+    """The file system itself is the fault: the cache must keep caching in the remaining space."""
     yield
     path = world.cold.path(len(world.cold.rows) - 1)
     states = [get(world.gateways[0], path).cache for _ in range(3)]

@@ -69,7 +69,7 @@ _readers: dict[Facts, BatchReader] = {}
 
 
 def read(facts: Facts, indices: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """The images of a batch, ready for training; for sides that have workers of their own."""
+    """The images of a batch, ready for training; for sides with their own workers."""
     if facts not in _readers:
         info = Client(facts.endpoint).dataset(facts.dataset)
         _readers[facts] = BatchReader(facts.endpoint, info)

@@ -71,7 +71,7 @@ class Zone:
         return sum(node.metric(name, **labels) for node in self.nodes)
 
     def heard(self) -> None:
-        """Wait until every node has said something of itself."""
+        """Wait until every node has reported."""
         eventually(
             lambda: [node["version"] for node in get(self.nodes[0], "/overview")["nodes"]],
             lambda versions: len(versions) == len(self.nodes) and all(versions),

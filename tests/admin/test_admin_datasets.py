@@ -192,7 +192,7 @@ def test_jobs_of_all_tenants_are_listed_and_removed(world: Zone, used: Stock) ->
 def test_the_chunks_of_a_rotated_dataset_are_in_the_past(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    """Rule: of a dataset that is held in part, the history says which chunk was held since when."""
+    """Rule: the history of a rotated dataset has the time since when each chunk was held."""
     with zone(tmp_path_factory.mktemp("rotated"), capacity="300kB", block_size="64KiB", extra=LASTING) as world:
         made = stock(world.origin.s3, tmp_path, "rotated", bytes_of(400, 5000, "rotated"))
         made.register(world.nodes[0], "auto")

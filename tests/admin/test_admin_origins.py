@@ -28,7 +28,7 @@ async def world(begun: str) -> AsyncIterator[AdminWorld]:
 
 
 async def test_an_origins_secret_is_told_nobody(world: AdminWorld) -> None:
-    """Rule: neither in the answer that made it, nor in lists, nor in the audit log, which says that it was changed."""
+    """Rule: an origin's secret is in no answer, no list and no audit line; the audit log only records that it changed."""
     made = await world.ask("POST", "/origins", 201, ARCHIVE)
     changed = await world.ask(
         "PATCH", "/origins/archive", 200, {"secret_access_key": "tell-nobody-2"}, If_Match=made["etag"]
@@ -70,7 +70,7 @@ async def test_an_origin_that_cannot_work_is_refused(world: AdminWorld, body: di
 
 
 async def test_what_is_in_the_file_is_edited_there(world: AdminWorld) -> None:
-    """Rule: it is listed with where it is from; a change, a removal and a second one of the name are refused, and say so."""
+    """Rule: an origin of the file is listed with its source; to change, remove or duplicate it is refused with the reason."""
     for path, name, body in (
         ("/origins", "default", {"endpoint": "http://127.0.0.1:3"}),
         ("/tenants", "old", {"description": "mine"}),

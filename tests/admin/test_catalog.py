@@ -295,7 +295,7 @@ async def test_a_catalog_that_was_restored_is_read_again(tmp_path: Path) -> None
 
 
 async def test_a_database_that_takes_no_writes_is_said_to_be_so(tmp_path: Path) -> None:
-    """Rule: another process that holds the lock for too long makes a change fail as a whole, and reads go on."""
+    """Rule: if another process holds the lock for too long, a change fails as a whole; reads continue."""
     file = tmp_path / "catalog.db"
     async with AdminWorld.opened(f"sqlite+aiosqlite:///{file}", "", patience=0.1) as world:
         with sqlite3.connect(file, isolation_level=None) as other:

@@ -108,7 +108,7 @@ async def test_a_key_of_the_file_can_be_revoked_and_not_edited(begun: str) -> No
 
 
 async def test_the_file_counts_before_the_catalog(begun: str) -> None:
-    """Rule: a key that is in both is the file's, and the catalog's says why it is not in force."""
+    """Rule: of a key in both, the file's is in force, and the catalog's is listed with the reason why it is not."""
     async with AdminWorld.opened(begun, "") as world:
         made = await world.create(access_key_id="both")
         of_file = Credential(access_key_id="both", secret_access_key="the secret of the file")

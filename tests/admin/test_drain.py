@@ -43,7 +43,7 @@ def test_a_drained_node_is_home_of_nothing_and_serves_on(world: Zone) -> None:
 
 
 def test_what_a_drained_node_has_is_taken_over(world: Zone) -> None:
-    """Rule: the new home has it from the drained one, not from the origin; the read is a hit that says so, and counts as one."""
+    """Rule: the new home gets objects from the drained node, not from the origin; the read counts as a hit, marked ``moved``."""
     path = path_at(1, "moved")
     key = path.removeprefix("/bucket/")
     world.origin.put(path, content(1000, path))
@@ -86,7 +86,7 @@ def test_two_who_drain_leave_a_node(world: Zone) -> None:
 
 
 def test_the_last_ready_node_stays_unless_forced(world: Zone) -> None:
-    """Rule: draining the only node that is READY is refused with the remedy; with force it is done, and reads go on."""
+    """Rule: draining the only READY node is refused with the remedy; with force it is drained, and reads continue."""
     post(world.nodes[0], "/nodes/node-1/drain")
     wait_for_fleet(world.nodes, {"node-0": "READY", "node-1": "LEAVING"})
     reply = admin(world.nodes[0], "POST", "/nodes/node-0/drain", {})

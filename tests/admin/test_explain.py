@@ -66,7 +66,7 @@ def test_what_is_foretold_is_what_comes(world: Zone, key: str, steps: list[str])
 
 
 def test_blocks_that_are_missing_are_counted(world: Zone) -> None:
-    """Rule: of a large object of which only a part was read, it is said how many blocks are here."""
+    """Rule: explain counts the cached blocks of a partly read object."""
     world.origin.put("/bucket/large", content(300_000, "large"))
     client = world.nodes[0].client()
     client.get_object(Bucket="bucket", Key="large", Range="bytes=0-10")["Body"].read()

@@ -1,4 +1,4 @@
-"""Problems that show when the whole zone is looked at."""
+"""Problems that only show in the whole zone."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ async def test_a_token_ends_when_it_expires(url: str) -> None:
 
 
 async def test_a_role_is_changed(url: str) -> None:
-    """Rule: the new role counts at once, and the audit log has the former one."""
+    """Rule: a changed role is effective at once, and the audit log has the previous one."""
     async with AdminWorld.opened(url, "") as world:
         token = await made(world, "ci", role="admin")
         await world.ask("PATCH", "/tokens/ci", 200, {"role": "viewer"})

@@ -85,7 +85,7 @@ def test_answers_have_statuses_and_percentiles(world: Zone) -> None:
 
 
 def test_traffic_names_tenant_bucket_and_missed_prefix(world: Zone) -> None:
-    """Rule: every gateway says which tenant read which bucket within the last minute, and which prefixes missed, and why."""
+    """Rule: every gateway reports the last minute's reads by tenant and bucket, and the missed prefixes with reasons."""
     for number in range(4):
         world.origin.put(f"/bucket/missed/here/{number}/deep", content(1000, f"missed-{number}"))
         world.read(number % 2, f"/bucket/missed/here/{number}/deep")
@@ -110,7 +110,7 @@ def test_traffic_names_tenant_bucket_and_missed_prefix(world: Zone) -> None:
 
 
 def test_traffic_is_that_of_the_last_minute(world: Zone) -> None:
-    """Rule: every gateway says how much which tenant reads of which bucket now."""
+    """Rule: every gateway reports the current read rates by tenant and bucket."""
     world.origin.put("/bucket/busy", content(1000, "busy"))
 
     def bucket(node: Running) -> list[dict[str, Any]]:

@@ -138,7 +138,7 @@ def test_reads_through_all_gateways_are_one_profile(world: Zone) -> None:
 
 
 def test_only_the_named_reads_are_recorded(world: Zone) -> None:
-    """Rule: not those of another key, not those outside the prefix, and not where a rule says that reads are not watched."""
+    """Rule: reads of another key, outside the prefix, or under a rule with the pattern ``off`` are not recorded."""
     one = world.nodes[0]
     (mine,), (unseen,), (outside,) = (objects(world.origin, name, 1) for name in ("mine/", "unseen/", "outside/"))
     recording(one, "mine", "mine/")

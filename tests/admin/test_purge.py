@@ -1,4 +1,4 @@
-"""Purge by prefix: forgotten on every node, nothing changed at the origin, and said how much."""
+"""Purge by prefix: every node forgets the objects, the origin does not change, and the answer has the counts."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_what_is_wrong_is_named(world: Zone, body: dict[str, object], field: str
 
 
 def test_a_node_that_is_away_is_named_and_forgets_when_it_is_back(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Rule: absent nodes are named, also those that the fleet has given up; back on its old cache a node serves no old bytes."""
+    """Rule: the answer names absent nodes, also expired ones; a node that returns on its old cache serves no old bytes."""
     home = tmp_path_factory.mktemp("away")
     # Of other objects it would ask the origin after its start.
     rules = ({"match": "bucket/**", "freshness": "immutable"},)

@@ -13,7 +13,7 @@ from tests.scenarios.clients import get as read
 from tests.scenarios.world import credentials, eventually
 
 SLOW = 0.001
-"""Requests per second: no test takes as long as the second one would have to wait."""
+"""Requests per second, so low that a second request would have to wait longer than any test takes."""
 LIMITS = f'[[limits]]\ntenant = "a"\nrequests_per_second = {SLOW}\n'
 SIZE = 10_000
 GWB = ("GWB", "gateway-secret-b")

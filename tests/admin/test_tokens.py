@@ -46,7 +46,7 @@ async def test_no_token_no_admin_addresses() -> None:
 
 
 async def test_every_address_wants_a_token(begun: str) -> None:
-    """Rule: without one, with a wrong one or in another scheme: 401 with the challenge, before anything is looked at."""
+    """Rule: a missing token, a wrong one, or another scheme gets 401 with the challenge, before the request is examined."""
     async with AdminWorld.opened(begun, "") as world:
         for method, path in [*endpoints(), ("GET", "/admin/nothing"), ("POST", "/admin")]:
             for sent in (

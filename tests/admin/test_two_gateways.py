@@ -98,7 +98,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 def test_what_is_made_at_one_holds_at_the_other(pair: Pair) -> None:
-    """Rule: a key that was made, rotated and revoked at one gateway is so at both; its secret stands in no log."""
+    """Rule: creating, rotating and revoking a key at one gateway takes effect at both; its secret is in no log."""
     one, other = pair.gateways
     status, made = ask(one, "POST", "/credentials", {"access_key_id": "story-1"})
     assert status == 201
@@ -230,7 +230,7 @@ def test_without_postgresql_reads_go_on_and_nobody_starts(pair: Pair) -> None:
 
 
 def _starts_closed(pair: Pair, secrets: dict[str, str]) -> None:
-    """The second gateway, started again without its catalog, is not ready and refuses everybody, and says why everywhere."""
+    """The second gateway, restarted without its catalog, is not ready, refuses every key, and reports the reason."""
     pair.gateways[1].kill()
     second = pair.restart(1, unready=True)
     status, document = readiness(second)

@@ -37,7 +37,7 @@ def filled(world: Zone, prefix: str, count: int, size: int = 1000) -> list[str]:
 
 
 def begun(world: Zone, number: int = 0, status: int = 202, **wanted: Any) -> Any:
-    """A warm-up that was asked for."""
+    """Request a warm-up."""
     return post(world.nodes[number], "/warmups", {"access_key_id": "GWA", **wanted}, status)
 
 
@@ -79,7 +79,7 @@ def test_more_than_a_page_is_loaded(world: Zone) -> None:
 
 
 def test_a_dataset_is_loaded_at_its_homes(world: Zone, tmp_path: Path) -> None:
-    """Rule: after it every gateway says that it has all items; each was read from the origin once."""
+    """Rule: after the warm-up every gateway reports all items as cached; each was read from the origin once."""
     made = stock(world.origin.s3, tmp_path, "warmed", bytes_of(700, 500, "warmed"))
     made.register(world.nodes[0])
     found = ended(world, begun(world, number=1, dataset="warmed"))

@@ -105,7 +105,7 @@ def test_results_are_shown_with_elements_bytes_and_hits(alone: Running, items: S
 
 
 def test_never_stores_none_and_auto_stores_again(alone: Running, items: Stock, mark: str) -> None:
-    """Rule: an operator's word is in the next plan: results are refused, and with null they are stored again."""
+    """Rule: an operator's override is in the next plan: with never results are refused, with null they are stored again."""
     pool = planned(alone, items, mark)
     override(alone, pool, mode="never")
     wait_until(lambda: seen(alone, mark)["target"] == 0, SOON, "the plan")
@@ -122,7 +122,7 @@ def test_never_stores_none_and_auto_stores_again(alone: Running, items: Stock, m
 
 
 def test_a_quota_bounds_results(alone: Running, items: Stock, mark: str) -> None:
-    """Rule: the target is at most the quota, in any mode; a pinned pool says that an operator decided."""
+    """Rule: the target is at most the quota, in any mode; a pinned pool shows that an operator decided."""
     pool = planned(alone, items, mark)
     override(alone, pool, mode="pin", quota=5 * SIZE)
     wait_until(lambda: seen(alone, mark)["target"] == 5 * SIZE, SOON, "the plan")

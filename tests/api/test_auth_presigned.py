@@ -179,7 +179,7 @@ def test_unsigned_amz_header_is_refused() -> None:
 
 
 def test_content_hash_header_may_be_unsigned() -> None:
-    """A client may say how its body travels without having signed that."""
+    """The header that declares the form of the body may be unsigned."""
     request = ClientSigner().presigned("PUT", URL)
     request = with_headers(request, (b"x-amz-content-sha256", b"STREAMING-UNSIGNED-PAYLOAD-TRAILER"))
     assert authenticate(request).payload_form is PayloadForm.UNSIGNED_CHUNKS_TRAILER

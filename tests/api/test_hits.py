@@ -1,4 +1,4 @@
-"""Hits of the short path on their way through the S3 edge: noted, sent and accounted for, in each of the three ways."""
+"""Hits of the hot path in the S3 edge: recorded, sent and accounted for, in each of the three ways."""
 
 from __future__ import annotations
 

@@ -420,7 +420,7 @@ def sent_by_boto3(endpoint: str, data: bytes, **parameters: Any) -> tuple[WireRe
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9000", "https://127.0.0.1:9000"])
 @pytest.mark.parametrize("size", [0, 5, 300_000, 2_500_000])
 async def test_what_boto3_sends(endpoint: str, algorithm: str, size: int, tmp_path: Path) -> None:
-    """boto3's uploads, hashed over http and with a trailer over https, are verified and come out as they were."""
+    """boto3's uploads, hashed over http and with a trailer over https, are verified and decoded unchanged."""
     data = os.urandom(size)
     request, body = sent_by_boto3(endpoint, data, ChecksumAlgorithm=algorithm, ContentEncoding="gzip")
     settings = Settings(

@@ -102,7 +102,7 @@ def refused(reason: str) -> float:
 
 
 async def test_a_batch_of_another_node(home: Home) -> None:
-    """Rule: a home answers with everything that was asked for, from its cache or the origin, and says which; it keeps it."""
+    """Rule: a home delivers every requested item from its cache or the origin, marked as such, and caches it."""
     data = await home.shelf.dataset(bodies_of(20))
     for flag in (ItemFlag.NONE, ItemFlag.HIT):
         received = decoded(range(20), (await home.batch(data, list(range(20)))).body)

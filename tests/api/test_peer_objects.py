@@ -280,7 +280,7 @@ async def test_it_reads_what_it_is_asked_to_have(home: Home) -> None:
 
 
 async def test_it_gives_away_what_it_has_and_nothing_else(home: Home) -> None:
-    """Rule: asked for cached bytes only, a node gives those that it may serve at once, with their age, and asks no origin."""
+    """Rule: asked for cached bytes only, a node sends those that it may serve, with their age, without asking the origin."""
     cold = await home.ask(cache_control="only-if-cached")
     assert (cold.status, cold.headers["x-larder-forward"]) == (421, "MISS; reason=cold")
     await home.ask()

@@ -283,7 +283,7 @@ async def test_a_body_that_does_not_come_whole(asking: Asking, sent: int, breaks
 
 
 async def test_an_origin_that_breaks_off_as_well(asking: Asking) -> None:
-    """Rule: the rest is asked for again from where it broke off."""
+    """Rule: if the origin breaks off as well, the rest is requested again from that position."""
     etag = asking.bench.origin.put("b", "k", BODY).etag
     asking.bench.origin.inject(DieAfter(method="GET", path="/b/k", size=300))
     said = good([BODY[:100]], ETag=etag)

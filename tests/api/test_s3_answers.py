@@ -1,4 +1,4 @@
-"""Answers on their way to the client: the messages that a body becomes."""
+"""Sending answers: the ASGI messages of a body."""
 
 from __future__ import annotations
 

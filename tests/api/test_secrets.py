@@ -1,4 +1,4 @@
-"""Secrets, tokens and signatures stand in no log and no answer, at the most talkative setting."""
+"""No log and no answer contains secrets, tokens or signatures, even at the most verbose setting."""
 
 from __future__ import annotations
 

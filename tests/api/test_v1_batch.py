@@ -220,7 +220,7 @@ def test_failures_are_told_with_their_place(running: Running, cold: Stock, origi
 
 
 def test_an_origin_that_fails_is_status_3_at_the_end(running: Running, cold: Stock, origin: FakeOrigin) -> None:
-    """Rule: a substitutable batch that could not be filled because of the origin says so in its end record."""
+    """Rule: the end record of a substitutable batch that the origin's failures left short has status 3."""
     fault = origin.inject(Refuse(path=f"/data/{cold.name}", times=10**6))
     received = decoded(range(20), cold.ask(running, range(20), "mode=substitute&take=2").body)
     fault.left = 0

@@ -292,7 +292,7 @@ async def test_a_million_candidates_are_read_in_a_moment(data: Data) -> None:
 
 @given(st.lists(st.integers(0, 60), max_size=60), st.integers(1, 9))
 def test_runs_cover_what_was_asked_for_and_nothing_else(wanted: list[int], longest: int) -> None:
-    """Rule: rights are checked for each index once, in runs that are read together; no other item's place is looked at."""
+    """Rule: rights are checked for each index once, in runs that are read together; no other item's location is read."""
     runs = list(runs_of(np.array(wanted, dtype=np.uint32), longest))
     assert [index for start, stop in runs for index in range(start, stop)] == sorted(set(wanted))
     assert all(0 < stop - start <= longest for start, stop in runs)

@@ -116,7 +116,7 @@ def test_every_worker_knows_it(running: Running, name: str, tmp_path: Path) -> N
     ("wanted", "mode"), [("auto", "chunked"), ("full", "full"), ("static", "static"), ("none", "none")]
 )
 def test_caching_is_decided(running: Running, name: str, tmp_path: Path, wanted: str, mode: str) -> None:
-    """Rule: the mode asked for is in force; auto, for a dataset twice the cache, is chunked."""
+    """Rule: a requested mode is in force; auto is chunked for a dataset twice as large as the cache."""
     rows = rows_of(20, seed=2, length=100_000)
     reply = register(running, name, file_of(tmp_path, rows), query=f"?caching={wanted}")
     assert reply.json["caching"] == mode
@@ -154,7 +154,7 @@ def test_items_are_listed_without_their_digests(running: Running, name: str, tmp
 
 
 def test_a_long_page_is_whole(running: Running, name: str, tmp_path: Path) -> None:
-    """Rule: a page is made piece by piece, and has each item once, in order, up to the number that was asked for."""
+    """Rule: a long page is produced piece by piece, with each item once, in order, up to the requested number."""
     rows = rows_of(777, seed=8)
     register(running, name, file_of(tmp_path, rows))
     listed = ask(running, "GET", f"/v1/datasets/{name}/items?start=3&count=750")
@@ -427,7 +427,7 @@ def test_an_allow_list_covers_the_source(running: Running, origin: FakeOrigin, n
     ],
 )
 def test_anonymous_callers(running: Running, method: str, path: str) -> None:
-    """Rule: without a signature everything is refused, before anything else about the request is looked at."""
+    """Rule: without a signature everything is refused, before the rest of the request is examined."""
     reply = ask(running, method, path + "?nonsense", key=None)
     assert (reply.status, reply.code) == (403, "AccessDenied")
 

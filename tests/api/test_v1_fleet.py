@@ -78,7 +78,7 @@ def test_it_takes_nothing(running: Running) -> None:
 
 
 def test_it_is_described(running: Running) -> None:
-    """Rule: the address stands in the description of the API, with its schema."""
+    """Rule: the API's description has the address with its schema."""
     described = ask(running, "GET", "/openapi.json", key=None).json
     assert "get" in described["paths"]["/v1/fleet"]
     assert set(described["components"]["schemas"]["FleetNode"]["properties"]) == {"id", "address", "capacity", "state"}

@@ -1,4 +1,4 @@
-"""The metrics of several workers, which meet in files."""
+"""The metrics of several workers, shared through files."""
 
 from __future__ import annotations
 

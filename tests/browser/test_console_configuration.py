@@ -15,7 +15,7 @@ expect.set_options(timeout=PATIENCE)
 
 
 def test_a_tenant_is_made_disabled_and_removed(window: Any, running: Running) -> None:
-    """Rule: a disabled tenant's keys are refused, and the dialog counts them; one with keys is not removed, and says why."""
+    """Rule: a disabled tenant's keys are refused, and the dialog counts them; a tenant with keys cannot be removed."""
     page = console(window, "tenants").page
     press(page, "Create")
     field(page, "Name").fill("made")

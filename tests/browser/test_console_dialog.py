@@ -20,7 +20,7 @@ DOUBLE_CLICK = 500
 
 
 def _stopped(page: Page) -> None:
-    """Let no timer of the page run until the test says so."""
+    """Stop all timers of the page until the test releases them."""
     page.clock.pause_at(page.evaluate("() => Date.now()") + 1000)
 
 
@@ -157,7 +157,7 @@ def test_a_page_chosen_while_the_gateway_is_gone_is_shown(window: Any) -> None:
 
 
 def test_the_page_says_what_the_token_may_do(window: Any) -> None:
-    """Rule: the role stands in the header, and a list that it may not change says which role may."""
+    """Rule: the header shows the role, and a list that it may not change names the role that may."""
     page = console(window, "credentials", token=READ_TOKEN).page
     expect(page.locator("#role")).to_have_text("viewer")
     expect(page.get_by_role("region", name="Credentials")).to_contain_text(

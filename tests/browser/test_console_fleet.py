@@ -130,7 +130,7 @@ def test_a_purge_shows_first_what_goes(window: Any, running: Running) -> None:
 
 
 def test_a_purge_counts_the_nodes_that_have_applied_it(window: Any) -> None:
-    """Rule: a node that did not answer is named with its reason, and is none of those that dropped something."""
+    """Rule: a node that did not answer is named with the reason, and is not counted among the nodes that purged."""
     page = console(window, "warmups").page
     dead = {"node": "gw-2", "objects": 0, "bytes": 0, "failure": "it has been silent for 22 s"}
     nodes = [{"node": "gw-1", "objects": 3, "bytes": 300, "failure": ""}, dead]
@@ -327,7 +327,7 @@ def test_origins_are_managed(window: Any, running: Running) -> None:
 
 
 def test_rows_of_a_long_list_are_found(window: Any, running: Running) -> None:
-    """Rule: lists of ten rows or more have a filter; only matching rows stay, and an empty result says so."""
+    """Rule: lists of ten rows or more have a filter; only matching rows stay, and an empty result is stated."""
     page = console(window, "tenants").page
     expect(page.get_by_role("table")).to_be_visible()
     expect(page.get_by_role("region", name="Tenants").get_by_label("Find")).to_be_hidden()

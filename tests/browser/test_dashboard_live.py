@@ -79,7 +79,7 @@ def test_numbers_are_those_of_the_metrics(window: Any, running: Running) -> None
 
 
 def test_the_door_asks_for_a_token(window: Any, running: Running) -> None:
-    """Rule: without a token the page shows only the question; a wrong token is refused in words, and asked for again."""
+    """Rule: without a token the page shows only the prompt; a wrong token is refused with a message, and requested again."""
     page = window().page
     page.goto("/-/")
     expect(page.get_by_label("Admin token")).to_be_focused()
@@ -116,7 +116,7 @@ def test_the_token_stays_in_the_tab(window: Any, running: Running) -> None:
 
 
 def test_a_token_that_is_changed_is_asked_for_anew(window: Any, running: Running) -> None:
-    """Rule: when the gateway no longer takes the token, the page says so instead of showing old figures."""
+    """Rule: when the gateway no longer accepts the token, the page requests a new one instead of showing old figures."""
     page = window().page
     played = Played(page)
     page.goto("/-/")

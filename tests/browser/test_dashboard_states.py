@@ -89,7 +89,7 @@ def test_datasets_say_what_the_plan_gives_them(window: Any) -> None:
 
 
 def test_a_node_that_is_gone_stays_until_it_is_dismissed(window: Any) -> None:
-    """Rule: it is listed as gone, with a button that dismisses it; a refusal is said in the dialog."""
+    """Rule: a dead node is listed as gone, with a button that dismisses it; the dialog shows a refusal."""
     page = window().page
     played = shown(page, figures.in_trouble())
     row = page.locator("#nodes tbody tr").nth(3)
@@ -299,7 +299,7 @@ def test_entries_of_a_long_overview_are_found(window: Any) -> None:
 
 
 def test_the_hours_are_chosen(window: Any) -> None:
-    """Rule: another span of time is asked for at once, and named at the figures that depend on it."""
+    """Rule: another time span is loaded at once, and named beside the figures that depend on it."""
     page = window().page
     played = shown(page)
     expect(page.locator(".tile [data-window]").first).to_have_text("last 6 h:")
@@ -352,7 +352,7 @@ def test_troubles_that_differ_by_a_number_are_two(window: Any) -> None:
 
 
 def test_an_empty_fleet_says_so(window: Any) -> None:
-    """Rule: without nodes, jobs, datasets, reads or history each part says so, and what would fill it."""
+    """Rule: without nodes, jobs, datasets, reads or history each part is marked as empty, with a hint how to fill it."""
     page = window().page
     page.clock.set_fixed_time(figures.NOW)
     played = Played(page, figures.empty())

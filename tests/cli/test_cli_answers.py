@@ -29,7 +29,7 @@ def paged(*items: dict[str, Any], size: int = 2) -> Any:
 
 
 def test_lists_are_read_to_their_end(admin, operator):
-    """Rule: a list has all pages, or so many items as were asked for."""
+    """Rule: a list has all pages, or the requested number of items."""
     admin.answers["GET nodes"] = paged(*({"id": f"n{number}"} for number in range(5)))
     assert [node["id"] for node in operator("nodes", "--json").json["items"]] == ["n0", "n1", "n2", "n3", "n4"]
     assert len(operator("nodes", "--json", "--limit", "3").json["items"]) == 3
@@ -63,7 +63,7 @@ def test_a_verification_that_finds_something(admin, operator, damage, said):
 
 
 def test_one_node_is_verified(admin, operator):
-    """Rule: --node says which; without it all are asked."""
+    """Rule: --node selects the node to verify; without it all are verified."""
     name = "cd" * 16
     admin.answers["POST verifications"] = lambda _: (202, {"id": name, "nodes": []})
     admin.answers[f"GET verifications/{name}"] = {"id": name, "nodes": [CHECKED]}

@@ -64,7 +64,7 @@ def test_an_answer_that_is_old(admin, operator, stale, lost):
 
 
 def test_answers_that_stay_lost(admin, operator):
-    """Rule: after the second time it is a problem; of a change it is said that it may have been done, and not sent again."""
+    """Rule: after two lost answers a query fails; a change is sent once, and the message says that it may have been done."""
     admin.breaks = 2
     lost = operator("status")
     assert lost.status == 1

@@ -52,7 +52,7 @@ def answers(*given: Any) -> Callable[[], Any]:
 
 
 def follow(ask: Callable[[], Any], clock: Clock) -> Any:
-    """Watch until the state says that it is over."""
+    """Follow the answers until the work has ended."""
     return watch(
         ask,
         lambda state: ProgressStep(state["at"], 100, f"{state['at']} of 100"),

@@ -102,7 +102,7 @@ def test_items_that_the_origin_lost_or_changed(running, origin, tmp_path):
 
 
 def test_a_forgotten_dataset(running, reader):
-    """Registration is soft state: the reader brings it back without being told."""
+    """Registration is soft state: the reader registers a forgotten dataset again by itself."""
     larder.Client(running.endpoint, credentials=KEY).remove("items")
     check(reader.fetch([1, 2, 3]), [1, 2, 3])
 

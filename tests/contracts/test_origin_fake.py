@@ -41,7 +41,7 @@ async def ask(
     [faults.DieAfter(size=0), faults.DieAfter(size=999), faults.DieAfter(size=1000), faults.DieBeforeHeaders(times=2)],
 )
 async def test_death_is_seen_as_such(fault: faults.Fault) -> None:
-    """The connection breaks where the test said; only the last byte makes an answer whole."""
+    """The connection breaks at the requested byte; an answer is complete only with its last byte."""
     async with FakeOrigin() as origin:
         origin.put("b", "k", bytes(1000))
         origin.inject(fault)

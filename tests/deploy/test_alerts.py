@@ -1,4 +1,4 @@
-"""The alert rules: that Prometheus takes them, that they ask for what there is, and when they fire."""
+"""The alert rules: accepted by Prometheus, based on existing metrics, and fired under their conditions."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_probes_ask_what_they_are_for(rendered: Rendered) -> None:
 
 
 def test_secrets_are_nowhere_but_in_the_secret() -> None:
-    """Rule: a value of ``secrets`` stands in the Secret, encoded, and in no other document nor in the notes."""
+    """Rule: a value of ``secrets`` is encoded in the Secret, and in no other document nor in the notes."""
     rendered = render({"secrets": SECRETS | {"LARDER_ADMIN__TOKEN": "telltale"}, "catalog": "perNode"})
     assert "telltale" not in str(rendered.documents) + rendered.notes
     assert rendered.gateway["envFrom"] == [{"secretRef": {"name": "larder"}}]
@@ -252,7 +252,7 @@ def test_an_ingress_leads_to_the_service() -> None:
 
 
 def test_memory_between_workers_has_room() -> None:
-    """Rule: /dev/shm is a volume of the size that is asked for, in memory; the runtime's own has 64 MiB."""
+    """Rule: /dev/shm is an in-memory volume of the requested size; the container runtime's own has only 64 MiB."""
     rendered = render({"secrets": SECRETS, "sharedMemory": "1Gi"})
     assert {"name": "shared-memory", "mountPath": "/dev/shm"} in rendered.gateway["volumeMounts"]
     assert {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}} in rendered.pod["spec"][
@@ -306,7 +306,7 @@ def test_values_that_cannot_be_are_refused(values: Mapping[str, Any], said: str)
     ],
 )
 def test_keys_and_revocations_outlive_their_pods(values: Mapping[str, Any], warned: bool) -> None:
-    """Rule: a catalog on a pod's volume must be asked for, and is noted; volumes stay unless their deletion is asked for."""
+    """Rule: a catalog on a pod's volume must be requested explicitly, and is noted; so must the deletion of volumes."""
     rendered = render(values)
     assert ("a catalog of its own" in rendered.notes) == warned
     policy = rendered.one("StatefulSet")["spec"]["persistentVolumeClaimRetentionPolicy"]

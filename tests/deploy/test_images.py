@@ -178,7 +178,7 @@ def test_the_image_is_healthy_when_it_is_ready(answering: HTTPServer, status: in
 
 
 def test_the_images_run_without_root() -> None:
-    """Rule: both images run as a user of their own, under an init that passes signals on; the cache is that user's."""
+    """Rule: both images run as a dedicated user, which owns the cache, under an init that forwards signals."""
     for stage in ("gateway", "store"):
         words = dict(steps(stage))
         assert words["USER"] == "larder"

@@ -86,7 +86,7 @@ def rotate(folder: Path) -> None:
 
 
 def test_no_line_is_lost_when_the_log_is_rotated(tmp_path: Path) -> None:
-    """Rule: after logrotate renamed the file, lines go on in the old one, and from the next look on in the new one."""
+    """Rule: after logrotate has renamed the file, lines go to the old one until the next check, then to the new one."""
     tmp_path.chmod(0o755)
     path = tmp_path / "access.log"
     log = AccessLog(str(path))

@@ -166,7 +166,7 @@ def test_listings_of_many_pages_are_complete(store):
 
 
 def test_a_connection_that_breaks_is_resumed_where_it_broke(store):
-    """The rest is asked for with a range, and only if the object is still the same; nothing is read twice."""
+    """After a break the rest is requested with a range, only if the object is unchanged; no byte is read twice."""
     body = random.Random(1).randbytes(3_000_000)
     store.put("big", body)
     store.s3.inject(DieAfter(method="GET", path="/b/big", size=1_000_000, times=2))
@@ -211,7 +211,7 @@ def test_an_object_whose_etag_never_holds_is_a_failure(store):
 
 
 def test_an_object_that_is_deleted_after_the_listing_is_left_out(store):
-    """The file has what there is when it is written; the report says how many vanished."""
+    """An object deleted after the listing is left out of the file, and the report counts it."""
     fill(store, {"a": b"1", "b": b"2"})
     gate = Gate()
     store.s3.inject(Hang(method="GET", path="/b/a", gate=gate))
@@ -261,7 +261,7 @@ def test_a_store_that_fails_for_a_moment_is_asked_again(store):
 
 
 def test_a_wrong_range_is_not_believed(store):
-    """A 206 for other bytes than were asked for is a failure, never hashed."""
+    """A 206 with another range than the requested one is a failure, and is not hashed."""
     store.put("k", b"x" * 100)
     store.s3.inject(WrongContentRange(times=99, path="/b/k"))
     with pytest.raises(digest.BuildIncomplete, match="wrong or no Content-Range"):

@@ -172,7 +172,7 @@ def test_a_source_that_is_no_address_exits_with_2(tmp_path, capsys):
 
 
 def test_show_tells_numbers_and_no_digest(filled, capsys):
-    """Items, buckets, sizes and duplicates; digests are capabilities and are not shown unless asked for."""
+    """``show`` prints items, buckets, sizes and duplicates; digests are capabilities, and shown only on request."""
     filled.put("same", b"1" * 100)
     filled.put("empty", b"")
     filled.build()
@@ -376,7 +376,7 @@ def test_a_function_is_found_where_python_finds_it(store, tmp_path, monkeypatch)
 
 
 def test_checksums_of_the_store_are_mentioned(store, capsys):
-    """The summary says how many objects were not read because the store knew their hash."""
+    """The summary counts the objects that were not read because the store knew their hash."""
     store.put("k", b"1", x_amz_checksum_sha256=base64.b64encode(hashlib.sha256(b"1").digest()).decode())
     assert cli.main(command(store)) == 0
     assert "1 with a checksum of the store's" in capsys.readouterr().out

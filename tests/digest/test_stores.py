@@ -119,7 +119,7 @@ def test_an_unknown_dataset_exits_with_1(capsys):
 
 @pytest.mark.usefixtures("gateway_keys")
 def test_a_name_that_is_none_exits_with_2(capsys):
-    """The message says what names are made of."""
+    """An invalid name exits with 2, and the message describes valid names."""
     assert cli.main(["dataset", "show", "a/b"]) == 2
     assert "A-Z a-z 0-9" in capsys.readouterr().err
 

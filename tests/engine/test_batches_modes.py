@@ -184,7 +184,7 @@ async def test_a_stream_that_breaks_off_raises(small: Shelf) -> None:
 
 
 async def test_a_stream_that_the_origin_breaks_off_goes_on_where_it_broke(small: Shelf) -> None:
-    """Rule: the origin is asked for the rest, and the verdict is about all bytes."""
+    """Rule: after a break the rest is requested from the origin, and all bytes are verified together."""
     body = hashlib.shake_128(b"resumed").digest(200_000)
     data = await small.dataset([body])
     small.bench.origin.inject(DieAfter(size=1000))

@@ -102,7 +102,7 @@ async def test_a_stream_goes_on_only_so_often() -> None:
 
 
 async def test_what_may_not_be_asked_for_again_fails_at_once() -> None:
-    """Rule: without a way to reopen it, or a known length, a stream fails as its answer does."""
+    """Rule: a stream that cannot be reopened, or has no known length, fails with its answer."""
     for length, source in ((len(BODY), None), (None, Source(OriginUnavailable("never")))):
         with pytest.raises(PeerUnavailable):
             await ByteStream(answer(Answer([b"0"], PeerUnavailable("broken"))), length, source).read()
@@ -121,7 +121,7 @@ async def test_more_than_was_promised_is_a_failure() -> None:
 
 
 async def test_without_a_length_the_end_of_the_answer_is_the_end() -> None:
-    """Rule: an answer that does not say how long it is ends where it ends."""
+    """Rule: an answer without a length is complete at its end."""
     assert await ByteStream(answer(Answer([b"01", b"2"])), None).read() == b"012"
 
 

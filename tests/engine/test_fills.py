@@ -108,7 +108,7 @@ async def test_a_reader_far_ahead_does_not_wait_for_the_fill(bench: Bench) -> No
 
 
 async def test_a_broken_origin_read_is_resumed_where_it_broke(bench: Bench) -> None:
-    """The reader notices nothing, and the rest is asked for with the ETag of the first part."""
+    """A broken read is resumed transparently: the rest is requested with the ETag of the first part."""
     bench.origin.put("b", "k", LARGE)
     bench.origin.inject(DieAfter(size=2 * BLOCK + 100))
     assert await bench.read("k") == LARGE

@@ -181,7 +181,7 @@ async def test_what_passes_for_plain_is_plain_to_the_long_path_too(bench: Bench,
     "header", [(b"range", b"bytes=0-1"), (b"if-match", b'"a"'), (b"cache-control", b"no-cache"), (b"origin", b"x")]
 )
 async def test_what_is_not_plain_is_left_to_the_long_path(bench: Bench, header: tuple[bytes, bytes]) -> None:
-    """Rule: ranges, conditions, demands for a check and other origins' requests are looked at in full."""
+    """Rule: ranges, conditions, forced checks and requests from other web origins take the full path."""
     asked = exchange(bench, b"h")
     request = WireRequest("GET", b"/b/k", b"", [(b"host", b"h"), header])
     assert HotReads(bench.engine, alone()).find(request, asked.auth, bench.now[0]) is Unresolved.OTHER

@@ -76,7 +76,7 @@ async def test_a_load_waits_for_readers_and_goes_on_after_them() -> None:
 
 
 async def test_a_cancelled_caller_cancels_its_load() -> None:
-    """Rule: a caller that is cancelled ends its units in progress and starts no more; other loads go on."""
+    """Rule: a cancelled caller ends its units in progress and starts no more; other loads continue."""
     made, origin, other = lane(), Origin(), Origin()
     waiting = asyncio.create_task(made.add(LoadClass.PREFETCH, range(100), origin.load).ended())
     await until(lambda: len(origin.begun) == 2)

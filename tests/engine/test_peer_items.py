@@ -398,7 +398,7 @@ async def test_nobody_waits_long_to_hear_what_others_have(place: Place, monkeypa
 
 
 async def test_substitutes_come_from_where_they_are(place: Place) -> None:
-    """Rule: candidates that their home has come first, in the order of the request; no others are asked for."""
+    """Rule: candidates cached by their home come first, in the order of the request; no others are requested."""
     data = await place.dataset(64)
     there = np.arange(64) % 4 == 1
 

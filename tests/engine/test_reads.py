@@ -101,7 +101,7 @@ async def test_an_object_that_is_gone_is_forgotten(bench: Bench) -> None:
 
 
 async def test_an_unreachable_origin_gives_stale_bytes_within_the_rule(bench: Bench) -> None:
-    """Marked STALE, and only to whom the origin once said yes."""
+    """Stale bytes are marked STALE, and served only to readers that the origin once accepted."""
     bench.origin.put("b", "k", b"x")
     await bench.read("k")
     bench.origin.inject(DieBeforeHeaders(times=1000))

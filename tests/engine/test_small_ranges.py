@@ -86,7 +86,7 @@ async def test_a_suffix_is_read_alone(large: Bench, value: str) -> None:
 
 
 async def test_a_known_object_is_asked_for_the_range_of_its_version(large: Bench) -> None:
-    """Rule: bytes of two versions never meet; the range is asked for with If-Match."""
+    """Rule: a range of a known object is requested with If-Match, so bytes of two versions are never mixed."""
     head = await ask(large, method="HEAD")
     assert await got(large, 0, 1000) == (DATA[:1000], "MISS; range")
     assert large.origin.seen[-1].header("if-match") == dict(head.headers)[b"etag"].decode()
@@ -187,7 +187,7 @@ async def test_an_object_that_changed_gives_the_new_bytes(large: Bench) -> None:
 
 
 async def test_an_object_that_changes_while_a_range_breaks_off_is_never_mixed(large: Bench) -> None:
-    """Rule: the rest of a range that broke off is asked for with If-Match."""
+    """Rule: the rest of a broken range is requested with If-Match."""
     await ask(large, method="HEAD")
     hang = large.origin.inject(Hang(after=500))
     large.origin.inject(DieAfter(size=500))
@@ -230,7 +230,7 @@ async def test_the_origin_decides_for_each_reader(large: Bench) -> None:
 
 
 async def test_a_reader_whose_right_was_withdrawn_is_refused(large: Bench) -> None:
-    """Rule: a known object's small range is asked for with the reader's own keys; a refusal is about that reader."""
+    """Rule: a known object's small range is requested with the reader's own keys; a refusal affects only that reader."""
     await got(large, 0, 1000)
     large.origin.deny(ALICE.access_key_id, "b/*")
     asks = large.ask("k", metadata_first=True)._replace(span=parse_range("bytes=0-9"))

@@ -1,4 +1,4 @@
-"""Background tasks: loops survive errors, end when they are cancelled, and say so."""
+"""Background tasks: loops survive errors, end on cancellation, and log both."""
 
 from __future__ import annotations
 

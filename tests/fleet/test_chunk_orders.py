@@ -134,7 +134,7 @@ async def three(jobs: Jobs) -> None:
 
 
 async def at(jobs: Jobs, job: str, epoch: int, left: int) -> None:
-    """A job says that it has so many chunks left."""
+    """Report that a job has this number of chunks left."""
     assert await jobs.beat(f"t/{job}", beat(0, epoch, tuple(range(left)), left)) is not None
 
 

@@ -30,7 +30,7 @@ def test_each_item_is_read_once_for_the_fleet(world: World) -> None:
 
 
 def test_what_a_home_has_is_a_hit_everywhere(world: World) -> None:
-    """Rule: an item says how its home had it: fetched at first, then a hit at every gateway; it is kept once."""
+    """Rule: an item's flag is its state at the home: fetched at first, then a hit at every gateway; it is cached once."""
     made = world.dataset(bytes_of(60, 2000, "hits"))
     assert flags_of(world.nodes[0], made, range(60)) == [ItemFlag.NONE] * 60
     kept = sum(node.metric("larder_cache_blobs") for node in world.nodes)
@@ -118,7 +118,7 @@ def test_an_ordered_batch_keeps_its_order(world: World) -> None:
 
 
 def test_equal_items_in_one_batch(world: World) -> None:
-    """Rule: an item that is asked for twice, or has the bytes of another, is delivered at each position and read once."""
+    """Rule: an item requested twice, or equal to another, is delivered at each position and read once."""
     made = world.dataset([b"same" * 500, *bytes_of(5, 800, "twice"), b"same" * 500])
     wanted = [0, 6, 0, 3, 3, 5, 6]
     assert made.read(world.nodes[1], wanted) == made.expected(wanted)

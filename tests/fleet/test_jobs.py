@@ -211,7 +211,7 @@ async def test_what_a_job_registered_is_asked_for_without_its_ranks(jobs: Jobs, 
 
 @pytest.mark.parametrize("text", ["", "no number {}", "1 {", "1 5", "1 {}", '1 {"tenant":"t","dataset":"d","ranks":1}'])
 async def test_what_is_no_job_is_in_nobodys_way(jobs: Jobs, redis: Redis, text: str) -> None:
-    """Rule: an entry of another version is an unknown job: the others go on, and it may register again."""
+    """Rule: an entry of another version counts as an unknown job, which may register again; others are not affected."""
     await jobs.register(record("good"))
     await redis.hset("larder:z:jobs", "t/j", text)
     await redis.zadd("larder:z:jobs:seen", {"t/j": 2.0**52})
@@ -244,7 +244,7 @@ async def test_a_job_out_of_bounds_is_unknown(jobs: Jobs, redis: Redis, document
 
 @pytest.mark.parametrize("text", ["", "1", "x {}", '1 {"e":0}', '1 {"e":0,"u":[],"l":-1,"t":{},"q":0}'])
 async def test_a_heartbeat_that_cannot_be_read_hides_its_job(jobs: Jobs, redis: Redis, text: str) -> None:
-    """Rule: a heartbeat of another version is ignored; the other jobs go on."""
+    """Rule: a heartbeat of another version is ignored; other jobs are not affected."""
     await jobs.register(record("good"))
     await jobs.register(record())
     await redis.hset("larder:z:job:t/j", "0", text)

@@ -1,4 +1,4 @@
-"""Requests that are followed live, on their way through a real Redis."""
+"""Live following of requests through a real Redis."""
 
 from __future__ import annotations
 

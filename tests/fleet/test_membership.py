@@ -354,7 +354,7 @@ async def test_the_workers_of_a_node_are_one_node(redis_server: EmbeddedRedis) -
 
 
 async def test_a_worker_that_is_replaced_does_not_take_its_node_along(redis_server: EmbeddedRedis) -> None:
-    """Rule: a worker that ends says that the node leaves, and its siblings say that it does not."""
+    """Rule: a worker that ends reports its node as leaving; its siblings' next heartbeats undo that."""
     me = node("a")
     async with nodes(redis_server.url, "b") as [b], AsyncExitStack() as stack:
         one, other = joined(redis_server.url, me), joined(redis_server.url, me)

@@ -19,7 +19,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 
 def test_a_home_that_hangs(fleet: Nodes) -> None:
-    """Rule: a home that stands still, with its connections open, is waited for only until it does not say that it is alive."""
+    """Rule: a hung home with open connections is waited for only until it fails to report being alive."""
     path = fleet.path(1, "hangs")
     body = fleet.origin.put(path, content(200 * KIB, path))
     with paused(fleet.running[1].process.pid):

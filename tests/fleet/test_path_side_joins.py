@@ -61,7 +61,7 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Joined]:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_what_has_moved_is_not_read_from_the_origin_again(joined: Joined, name: str) -> None:
-    """Rule: the new home gets the bytes from the former one, and answers as if it had always had them."""
+    """Rule: the new home gets the bytes from the previous one, and answers as if it had always cached them."""
     fleet, wanted, before = joined.fleet, joined.objects[name], joined.moved()
     moved = fleet.get(1, wanted.path)
     assert (moved.status, moved.body) == (200, wanted.body)

@@ -153,7 +153,7 @@ def test_refusals_say_what_to_do() -> None:
 
 
 def test_nobody_is_admitted_without_a_secret() -> None:
-    """Rule: an empty secret would be known to everybody."""
+    """Rule: with an empty secret no caller is admitted."""
     with pytest.raises(ValueError, match="secret"):
         PeerGate("")
 

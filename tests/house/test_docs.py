@@ -51,7 +51,7 @@ def test_every_setting_is_documented(docs):
 
 
 def test_every_metric_is_documented(docs):
-    """Each metric stands in docs/metrics.md with its meaning."""
+    """Each metric is in docs/metrics.md with its meaning."""
     missing = [
         metric._name
         for metric in metrics.ALL
@@ -76,19 +76,19 @@ def test_every_metric_moves(shipped):
 
 
 def test_every_reason_is_documented(docs):
-    """Each reason that the cache-status header can give stands in docs/s3-compatibility.md."""
+    """Each reason in the cache-status header is in docs/s3-compatibility.md."""
     assert [reason for reason in Reason if f"`{reason}`" not in docs["s3-compatibility.md"]] == []
 
 
 def test_every_own_endpoint_is_documented(docs):
-    """Each address under /-/ stands in some page of docs/."""
+    """Each address under /-/ is on a page of docs/."""
     addresses = {f"/-{path}" for path in PATHS}
     assert "/-/readyz" in addresses
     assert {address for address in addresses if f"`{address}`" not in "\n".join(docs.values())} == set()
 
 
 def test_every_admin_endpoint_is_documented(docs, generate_docs):
-    """Each method and address under /-/admin, each document and each field stands in docs/admin-api.md."""
+    """Each method and address under /-/admin, each document and each field is in docs/admin-api.md."""
     description, page = generate_docs.admin_description(), docs["admin-api.md"]
     operations = [f"#### `{method.upper()} /-{path}`" for path, each in description["paths"].items() for method in each]
     schemas = {name: each for name, each in description["components"]["schemas"].items() if "Page_" not in name}

@@ -156,7 +156,7 @@ def test_batches_out_of_order_are_each_item_once():
 
 
 def test_more_workers_than_batches():
-    """Workers without a batch of their own do not disturb the epochs."""
+    """Workers without a batch do not affect the epochs."""
     loader = loader_of(dataset_of(5), 2)
     assert len(loader) == 1
     assert [sorted(numbers(loader)) for _ in range(3)] == [list(range(5))] * 3
@@ -206,7 +206,7 @@ def test_items_have_keys_if_they_are_wanted():
 
 
 def test_items_without_keys_have_no_empty_ones():
-    """A label taken from a key that was not asked for would be wrong, silently: so it is an error that says what to do."""
+    """Reading a key that was not requested is an error with the remedy, because a label from it would be silently wrong."""
     with pytest.raises(larder.ItemError, match="keys=True"):
         consume(loader_of(dataset_of(5, transform=_key)))
 

@@ -104,7 +104,7 @@ def test_an_answer_is_the_same_in_whatever_pieces_it_comes(
 def test_a_truncated_answer_never_passes_for_a_whole_one(
     runner: asyncio.Runner, sent: Sent, places: list[int], at: int
 ) -> None:
-    """Rule: a connection that ends before the framing says so fails the answer, with no byte of the body made up."""
+    """Rule: a connection that ends before the framing's end fails the answer, and adds no byte to the body."""
 
     def play() -> None:
         data = sent.data[: at % len(sent.data)]

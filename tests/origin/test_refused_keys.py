@@ -1,4 +1,4 @@
-"""An origin that refuses the gateway's own key: said in the log and among the problems, not only to the client."""
+"""An origin that refuses the gateway's own key is reported in the log and among the problems, not only to the client."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_with_room_for_a_share_the_rest_is_computed():
     ],
 )
 def test_without_a_gain_nothing_is_stored(marks, room, reason):
-    """The reason says why."""
+    """Without a gain nothing is stored, and the decision has the reason."""
     choice = choose_mark(StageProfile(3, 0.01, 10, 10), marks, READS, room)
     assert (choice.stage, choice.reason) == (COMPUTE, reason)
 

@@ -75,7 +75,7 @@ def test_of_a_disk_the_worst_is_said(given: tuple[BreakerState, str, str], kind:
 
 
 def test_errors_come_first() -> None:
-    """Rule: errors stand before warnings."""
+    """Rule: errors are listed before warnings."""
     found = [Trouble.of("clock", "a"), Trouble.of("gone", "b"), Trouble.of("redis", "c")]
     assert [each.kind for each in worst_first(found)] == ["gone", "clock", "redis"]
 

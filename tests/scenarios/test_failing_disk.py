@@ -41,7 +41,7 @@ def assert_writable(running: Running, path: str, seed: object) -> None:
 
 
 def assert_caching_again(running: Running, path: str, body: bytes) -> None:
-    """After a while the object is stored and hits, and no part is said to be ill."""
+    """Wait until the object is cached and hits, and no part is reported as impaired."""
     got = eventually(lambda: get(running, path), lambda got: got.cache == "HIT", "a hit")
     assert got.body == body
     eventually(lambda: get(running, "/-/readyz").body, lambda body: b'"disk"' not in body, "a healthy disk")

@@ -109,7 +109,7 @@ def await_whole(gateways: list[Running]) -> None:
 
 
 def await_lost(gateways: list[Running]) -> None:
-    """Wait until everybody knows that Redis is out of reach."""
+    """Wait until every gateway reports Redis as unreachable."""
     for running in gateways:
         eventually(lambda running=running: get(running, "/-/readyz").body, lambda body: b'"redis"' in body, "its loss")
 

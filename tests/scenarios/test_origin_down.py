@@ -115,7 +115,7 @@ def test_what_is_not_cached_is_refused(running, origin):
 
 
 def test_a_client_that_insists_never_gets_stale_bytes(running, origin):
-    """``Cache-Control: no-cache`` demands the origin's word, which cannot be had, even of a fresh object."""
+    """``Cache-Control: no-cache`` requires a check at the unreachable origin, so it fails even for a fresh object."""
     cached(running, origin, "/fresh/insisted")
     cached(running, origin, "/always/insisted")
     with origin.away():

@@ -63,7 +63,7 @@ class Origin:
             self.come_back()
 
     def put(self, path: str, body: bytes) -> bytes:
-        """Store ``/bucket/key`` behind everybody's back; gives the body."""
+        """Store ``/bucket/key`` behind the gateways; return the body."""
         bucket, _, key = path[1:].partition("/")
         self.s3.put(bucket, key, body)
         return body

@@ -298,7 +298,7 @@ async def test_a_disk_that_cannot_be_written_still_serves_open_files(open_store,
 
 
 async def test_a_write_that_takes_seconds_makes_the_disk_unstable(store):
-    """A disk that takes three seconds for three bytes is on its way out, although it took them."""
+    """A write that takes three seconds makes the disk unstable, even if it succeeds."""
     moments = iter([10.0, 13.0])
     writer = BlobWriter(store, 3, clock=lambda: next(moments))
     await writer.write(b"abc")
@@ -388,7 +388,7 @@ async def test_an_index_with_one_bad_page_begins_anew(open_store, root, clock):
 
 
 async def test_an_index_that_vanishes_in_use_begins_anew(open_store, root, clock):
-    """SQLite would go on writing to the deleted file; the store does not."""
+    """The store notices a deleted index and starts a new one, whereas SQLite would keep writing to the deleted file."""
     store = await open_store()
     await put(store, "a", b"abc")
     for path in root.glob("index.db*"):
@@ -455,7 +455,7 @@ async def test_a_forget_during_an_outage_bumps(open_store, root):
 
 
 async def test_new_objects_never_get_the_ids_of_a_lost_index(open_store, root, clock):
-    """A grant that a worker remembers by row id cannot meet another object after the index was lost."""
+    """After a loss of the index, row ids are not reused, so a remembered grant never applies to another object."""
     store = await open_store()
     old, _ = await put(store, "a", b"abc")
     shutil.rmtree(root)

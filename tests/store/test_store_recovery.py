@@ -259,7 +259,7 @@ async def test_a_start_ends_when_the_last_worker_leaves(open_store):
 
 
 async def test_many_workers_open_a_new_directory_at_once(open_store, root):
-    """The first start is a race that everybody wins: one index, one table, one number."""
+    """Concurrent first starts of many workers agree on one index, one table and one number."""
     stores = await asyncio.gather(*(open_store() for _ in range(8)))
     assert len({store.directory.boot for store in stores}) == 1
     assert len({store.generations.of(key_of("a")) for store in stores}) == 1

@@ -65,7 +65,7 @@ def test_all_calls_have_a_twin(reader, gateway):
 
 
 def test_a_cancelled_call_leaves_the_next_alone(reader, gateway):
-    """The answer to a cancelled request is never taken for that of a later one."""
+    """The answer to a cancelled request is never read as that of a later one."""
     release, begun = threading.Event(), threading.Event()
 
     def silent(handler, asked):

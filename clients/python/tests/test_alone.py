@@ -72,5 +72,5 @@ def test_import_is_free_of_warnings():
 
 
 def test_types_are_published():
-    """The installed package says that it is typed."""
+    """The installed package is marked as typed."""
     assert (Path(larder.__file__).parent / "py.typed").is_file()

@@ -127,7 +127,7 @@ def test_items_that_cannot_be_had(gateway, status):
 
 
 def test_an_origin_error_may_pass(gateway):
-    """An item that the origin failed is asked for again, alone."""
+    """An item that the origin failed is requested again, alone."""
     gateway.store.lost = {5: ORIGIN_ERROR}
 
     def recover(handler, asked):
@@ -329,7 +329,7 @@ def test_a_gateway_that_goes_away_while_a_dataset_is_registered(gateway, tmp_pat
 
 
 def test_without_a_digest_file_a_forgotten_dataset_is_an_error(gateway):
-    """The error says what to do."""
+    """Without a digest file, a forgotten dataset is an error with the remedy."""
     gateway.faults = [problem(404, "UnknownDataset", "register it again")]
     with pytest.raises(larder.UnknownDataset, match="register it again"):
         _reader(gateway).fetch([1])
@@ -346,7 +346,7 @@ def test_the_digest_file_of_another_dataset(gateway, tmp_path):
 
 
 def test_expired_credentials_are_looked_for_again(gateway):
-    """Keys from a function are asked for again when they were refused as expired; given ones are not."""
+    """A function for keys is called again when they are refused as expired; given keys are not retried."""
     keys = iter([larder.Credentials("old", "s"), larder.Credentials("new", "s")])
     gateway.faults = [problem(400, "ExpiredToken")]
     reader = larder.BatchReader(gateway.endpoint, DATASET, credentials=lambda: next(keys), retry=AT_ONCE)
@@ -393,7 +393,7 @@ def _fetch_in_child(reader, indices):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_used_reader_survives_its_way_into_a_child(gateway, method):
-    """Parent and child use the reader afterwards, on connections of their own."""
+    """Parent and child can both use the reader after a fork, on separate connections."""
     reader = _reader(gateway)
     reader.fetch([1])
     child = multiprocessing.get_context(method).Process(target=_fetch_in_child, args=(reader, [2, 3]))

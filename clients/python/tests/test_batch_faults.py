@@ -1,4 +1,4 @@
-"""Fetching batches while connections break: always the right items, and only the missing ones are asked for again."""
+"""Fetching batches while connections break: always the right items, and only missing ones are requested again."""
 
 import socket
 import threading
@@ -47,7 +47,7 @@ def _whole(server, indices, **query):
 
 
 def _check(fetched, request=REQUEST):
-    """Exactly the items that were asked for, each as often as asked for, with their bytes."""
+    """Assert exactly the requested items, each as often as requested, with their bytes."""
     assert Counter(fetched.indices.tolist()) == Counter(request)
     assert all(bytes(data) == ITEMS[int(index)] for index, data in zip(fetched.indices, fetched.data, strict=True))
     assert fetched.failed == {}
@@ -246,7 +246,7 @@ def test_a_gateway_that_is_away_is_waited_for(gateway):
 
 @pytest.mark.parametrize(("options", "waits"), [({}, True), ({"retry": larder.Retry()}, False)])
 def test_a_loader_waits_for_a_gateway_that_restarts(gateway, monkeypatch, options, waits):
-    """Unless told how often to try, a loader is patient for much longer than a single request is."""
+    """Without a retry setting, a loader waits much longer than a single request does."""
     monkeypatch.setattr(batch.time, "sleep", lambda seconds: None)
     source = GatewaySource(gateway.endpoint, DATASET, larder.Access(credentials=KEY, **options))
     gateway.faults = [problem(503, "ServiceUnavailable")] * 40

@@ -55,7 +55,7 @@ def answer(handler, asked):
 
 @pytest.fixture
 def server(monkeypatch):
-    """A gateway with a dataset of forty items, of which item 7 is lost when a test says so."""
+    """A gateway with a dataset of forty items; a test can make item 7 missing."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "GWA")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     with serving(FakeBatchGateway(Store(dict.fromkeys(range(40), b"x" * 10)))) as server:
@@ -127,7 +127,7 @@ def test_an_unknown_job(server, capsys):
 
 @pytest.mark.parametrize("group", ["datasets", "dataset"])
 def test_datasets_by_both_names(server, capsys, group):
-    """Rule: datasets, and the word that the command had before."""
+    """Rule: the command accepts ``datasets`` and its earlier name."""
     assert cli.main([group, "show", "digits", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["items"] == 40
 

@@ -250,7 +250,7 @@ def test_addresses_that_are_none(wrong):
     [("http://h:80", "h"), ("http://h:81", "h:81"), ("https://h:443/", "h"), ("http://[::1]:9", "[::1]:9")],
 )
 def test_the_host_header(endpoint, host, monkeypatch):
-    """A port is named where it is not the scheme's own, as everybody else does who checks the signature."""
+    """The Host header has the port unless it is the scheme's default, as verifiers of the signature expect."""
     connection = Connection(endpoint, credentials=KEY)
     seen = {}
 

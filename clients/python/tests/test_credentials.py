@@ -81,7 +81,7 @@ def test_files_that_say_nothing(home, text):
 
 
 def test_nothing_anywhere():
-    """The error names every place that was looked at, and the remedy."""
+    """Without credentials, the error names every source that was tried, and the remedy."""
     with pytest.raises(CredentialsMissing) as caught:
         CredentialSource().current()
     for place in ("AWS_ACCESS_KEY_ID", "~/.aws/credentials", "'default'", "botocore", "Credentials("):

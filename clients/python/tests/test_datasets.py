@@ -113,7 +113,7 @@ def test_remove(client, server):
 
 
 def test_items_come_in_pages(client, server):
-    """More items than one answer holds are asked for page by page."""
+    """More items than fit into one answer are requested page by page."""
     rows = [{"index": at, "bucket": "b", "key": f"k {at}", "offset": None, "length": 3} for at in range(12_000)]
 
     def page(handler, asked):
@@ -157,7 +157,7 @@ def test_answers_that_are_none(client, server, body):
 
 
 def test_no_credentials(server, monkeypatch, tmp_path):
-    """Asking whether a gateway is ready takes no key; asking for datasets does, and says where it looked."""
+    """A ping needs no key; listing datasets does, and the error names the sources that were tried."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -30,7 +30,7 @@ class Counts(Counter):
 
 @pytest.fixture
 def digest_file(tmp_path):
-    """Items 0 to 9 are objects of their own, the others lie in one object, the last to its end."""
+    """A digest file whose items 0 to 9 are whole objects; the others are parts of one object, the last up to its end."""
     digests = [hashlib.sha256(data).digest() for data in ITEMS.values()]
     starts = [sum(len(ITEMS[before]) for before in range(index)) for index in ITEMS]
     path = tmp_path / "items.parquet"

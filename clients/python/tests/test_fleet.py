@@ -98,7 +98,7 @@ def test_ways_are_added_up_over_nodes(nodes):
 
 
 def test_in_the_order_of_the_request(nodes):
-    """Rule: parts that come from several nodes are put into the order that was asked for, repetitions too."""
+    """Rule: parts from several nodes are merged into the requested order, including repetitions."""
     request = [*reversed(EVERYTHING), 5, 5, 17]
     fetched = reader_at(nodes[0]).fetch(request, ordered=True)
     assert fetched.indices.tolist() == request
@@ -116,7 +116,7 @@ def test_substitutes_in_proportion(nodes):
 
 
 def test_what_one_home_lacks_the_others_make_up_for(nodes):
-    """Rule: a shortfall at one home is asked for again, of all that have candidates left."""
+    """Rule: a shortfall at one home is requested again from all homes with candidates left."""
     nodes[1].store.lost = dict.fromkeys(EVERYTHING, ORIGIN_ERROR)
     fetched = reader_at(nodes[0]).fetch(EVERYTHING, mode="substitute", take=60)
     assert len(set(fetched.indices.tolist())) == len(fetched.data) == 60
@@ -162,7 +162,7 @@ def test_splitting_can_be_switched_off(nodes):
 
 
 def test_the_first_batch_does_not_wait_for_the_fleet(nodes):
-    """Rule: the fleet is looked at in the background, after a batch; batches after that are split."""
+    """Rule: the fleet is looked up in the background after the first batch; later batches are split."""
     retry = larder.Retry(attempts=1)
     reader = larder.BatchReader(nodes[0].endpoint, DATASET, credentials=KEY, retry=retry)
     check(reader.fetch(EVERYTHING), EVERYTHING)
@@ -260,7 +260,7 @@ def test_a_node_that_leaves_and_one_that_joins(nodes):
 
 
 def test_the_gateway_that_was_given_dies(nodes):
-    """Rule: the other nodes go on, and list the fleet's nodes."""
+    """Rule: when the given gateway dies, the other nodes serve the batches and list the fleet."""
     reader = reader_at(nodes[0], attempts=1)
     nodes[0].dead = True
     for server in nodes[1:]:

@@ -118,7 +118,7 @@ def test_items_share_one_buffer_in_the_index_form():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_cut_at_every_byte(form):
-    """Wherever an answer ends early, the error says so, and exactly the items before the cut were received."""
+    """An answer cut at any byte raises an error, and exactly the items before the cut are received."""
     answer = FORMS[form]
     for size in range(len(answer.body)):
         decoder = _decoder(length=_length(answer))
@@ -143,7 +143,7 @@ def test_a_reset_keeps_what_came_before():
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("bit", range(8))
 def test_a_flipped_bit_in_every_byte(form, bit):
-    """Damage anywhere never gives wrong bytes, an item at a wrong place, or a failure that was not told."""
+    """Damage at any byte never leads to wrong bytes, misplaced items, or failures that were not sent."""
     answer = FORMS[form]
     for byte in range(len(answer.body)):
         damaged = bytearray(answer.body)
@@ -179,7 +179,7 @@ def test_a_streamed_item_that_failed_is_a_failure():
 
 
 def test_the_end_records_status_is_told():
-    """An answer may be whole and yet say that the origin failed before everything was tried."""
+    """A complete answer may report that the origin failed before all items were tried."""
     assert _decoder().decode(io.BytesIO(frames_form([], ORIGIN_ERROR).body)).status == ORIGIN_ERROR
 
 

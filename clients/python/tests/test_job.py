@@ -176,7 +176,7 @@ def test_heartbeats_that_fail_are_counted(jobs):
 
 
 def test_the_gateway_dies_and_others_of_its_fleet_live(jobs):
-    """Rule: another node is asked when the gateway cannot be reached, so orders and heartbeats go on."""
+    """Rule: when the gateway is unreachable, another node is used, so orders and heartbeats continue."""
     with serving(FakeBatchGateway(Store({}))) as given:
         given.other = jobs
         given.fleet = jobs.server.fleet = {"gw-1": given.endpoint, "gw-2": jobs.endpoint}
@@ -352,7 +352,7 @@ def test_leaving(jobs):
 
 
 def test_leaving_one_of_several_ranks(jobs):
-    """Rule: a rank does not take the job from the others: it says that it needs no chunk any more."""
+    """Rule: a leaving rank does not remove the job of the others; it reports that it needs no more chunks."""
     with job_at(jobs, ranks=2) as job:
         job.agree(0, (0, 1))
     assert jobs.removed == []

@@ -11,7 +11,7 @@ from larder.testing import MemorySource
 
 
 def test_a_job_for_another_dataset(jobs):
-    """Rule: a job and a loader of different datasets are refused, by the names of both, before an order is asked for."""
+    """Rule: a job and a loader of different datasets are refused with both names, before an order is requested."""
     jobs.ids = {"train": "e" * 64}
     with job_at(jobs) as job, pytest.raises(ValueError, match=r"'train' \(id eeeeeeeeeeee.*reads 'memory'"):
         loader_of(job).epoch(0)

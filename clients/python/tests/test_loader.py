@@ -60,7 +60,7 @@ def test_the_number_of_batches_is_known_beforehand(tail, items):
 
 
 def test_a_batch_has_exactly_its_size():
-    """However few of the candidates an answer brings, a batch is asked for until it is full."""
+    """Requests for a batch repeat until it is full, even if each answer delivers only a few candidates."""
     loader = loader_of(64, source=MemorySource(64, failures={3: ORIGIN_ERROR}), on_missing="skip")
     assert [len(batch) for batch in loader.epoch(0)] == [16, 16, 16, 15]
 
@@ -171,7 +171,7 @@ def test_after_an_error_the_run_goes_on():
 
 
 def test_a_half_filled_batch_survives_an_error():
-    """Items that came before an error are neither asked for again nor lost."""
+    """Items delivered before an error are neither requested again nor lost."""
     source = MemorySource(32, failures={7: MISSING})
     run = loader_of(source=source, substitute=1, ahead=0).epoch(0)
     came = []
@@ -229,7 +229,7 @@ def test_a_failing_announcement_costs_nothing_but_a_count():
 
 @pytest.mark.parametrize(("caching", "kind"), [("chunked", "striped"), ("full", "shuffled"), ("static", "shuffled")])
 def test_the_layout_follows_the_caching_mode(caching, kind):
-    """Striped chunks where the cache is rotated; one permutation of everything where it is not; unless told otherwise."""
+    """By default, rotated datasets have striped chunks, and others one permutation of all items."""
     source = MemorySource(100, caching=caching)
     assert loader_of(source=source).epoch(0).state_dict()["layout"]["kind"] == kind
     assert loader_of(source=source, layout="striped").epoch(0).state_dict()["layout"]["kind"] == "striped"
@@ -245,7 +245,7 @@ def test_the_layout_of_a_state_wins():
 
 
 def test_a_state_of_another_epoch_is_refused():
-    """An epoch that is asked for with the state of another one is a mistake."""
+    """Requesting an epoch with the state of another one raises an error."""
     state = loader_of().epoch(3).state_dict()
     with pytest.raises(larder.StateError, match="of epoch 3, but epoch 4"):
         loader_of().epoch(4, state=state)
@@ -287,7 +287,7 @@ def test_the_source_of_items_is_counted():
 
 
 def test_repetitions_are_counted():
-    """``tail="pad"`` says how many items came twice."""
+    """With ``tail="pad"`` the repeated items are counted."""
     loader = loader_of(20, tail="pad")
     assert len(indices_of(loader.epoch(0))) == 32
     assert loader.stats.padded == 12
@@ -313,7 +313,7 @@ def test_repetitions_are_counted():
     ],
 )
 def test_wrong_options_are_named(options, message):
-    """An option with a value that it cannot have is refused at once, with those that it can."""
+    """An option with an invalid value is refused at once, with the valid ones."""
     with pytest.raises(ValueError, match=message):
         Loader(ENDPOINT, "train", **{"batch_size": 16, **options})
 

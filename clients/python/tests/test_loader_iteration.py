@@ -47,7 +47,7 @@ class TestIteration:
         assert other.batches_left() == len(other)
 
     def test_an_epoch_that_was_broken_off_begins_again(self):
-        """After a break the same epoch comes again; after its last batch, asked for more or not, the next."""
+        """After a break the same epoch comes again; after its last batch the next one, even if no further batch was requested."""
         loader = loader_of()
         for batch in loader:
             assert batch.epoch == 0

@@ -66,7 +66,7 @@ def test_a_socket_that_was_replaced_is_not_used(path):
 
 
 def test_the_socket_of_a_restarted_node_is_found_again(path, monkeypatch):
-    """Rule: a node on this machine whose socket was lost is asked for its new one; nodes elsewhere are asked once."""
+    """Rule: a node on this machine is asked for its new socket after the old one was lost; remote nodes are asked once."""
     asked = []
     listed = [
         {"id": name, "address": f"http://{name}", "capacity": 1, "state": "READY"} for name in ("first", "near", "far")

@@ -29,7 +29,7 @@ def _answer(chance, merge, asked):
 
 @pytest.mark.parametrize("seed", range(200))
 def test_exact_over_any_answers(seed):
-    """Every position ends delivered once or failed, and is not asked for after that."""
+    """Every position is delivered once or fails, and is not requested afterwards."""
     chance = random.Random(seed)
     request = np.array([chance.randint(0, 20) for _ in range(chance.randint(0, 30))], dtype="<u4")
     merge = Merge(request, None, patience=3)
@@ -68,7 +68,7 @@ def test_substitute_over_any_answers(seed):
 
 
 def test_candidates_that_failed_are_asked_for_last():
-    """Another candidate is asked for instead, as long as there are enough."""
+    """A failed candidate is replaced by another while there are enough."""
     merge = Merge(np.arange(4, dtype="<u4"), 2, patience=3)
     asked = merge.ask()
     merge.accept(asked, Received(failures={0: ItemFailure(0, ORIGIN_ERROR)}))
@@ -78,7 +78,7 @@ def test_candidates_that_failed_are_asked_for_last():
 
 
 def test_no_request_is_larger_than_a_gateway_takes():
-    """More indices than fit are asked for in several requests."""
+    """More indices than one request may have are split into several requests."""
     merge = Merge(np.zeros(MAX_ITEMS + 5, dtype="<u4"), None, patience=3)
     assert len(merge.ask()) == MAX_ITEMS
 

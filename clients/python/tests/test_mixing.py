@@ -1,4 +1,4 @@
-"""Several datasets as one loader: each item as often as it should come, in the proportions asked for, with one state."""
+"""Several datasets in one loader: each item as often as it should, in the requested proportions, with one state."""
 
 import itertools
 import json

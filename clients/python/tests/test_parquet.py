@@ -48,13 +48,13 @@ def test_every_row_of_every_group(options):
 
 
 def test_items_that_are_no_row_groups():
-    """The error says how to get row groups."""
+    """A dataset whose items are not row groups is refused; the error explains how to get row groups."""
     with pytest.raises(larder.LarderError, match="--row-groups"):
         read_rows(larder.Item(0, memoryview(b"whole"), ("b", "k")))
 
 
 def test_without_pyarrow(monkeypatch):
-    """The client stays small: what needs pyarrow says how to install it."""
+    """Without pyarrow, reading Parquet raises an error that names the package to install."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"pip install 'larder\[digest\]'"):
         read_rows(larder.Item(0, memoryview(b""), ("b", "k"), offset=4))

@@ -1,4 +1,4 @@
-"""The small S3 reader, against a store that answers as told; real stores are in the repository's tests."""
+"""The small S3 reader, against a scripted store; the repository's tests use real stores."""
 
 import base64
 import hashlib
@@ -106,13 +106,13 @@ def test_a_store_that_ignores_ranges(s3, server):
 
 @pytest.mark.parametrize(("offset", "length"), [(95, 10), (200, 1), (200, None)])
 def test_an_object_that_is_too_short(s3, offset, length):
-    """An object that no longer has the bytes asked for has changed."""
+    """An object without the requested bytes is reported as changed."""
     with pytest.raises(larder.ObjectChanged):
         s3.get("bucket", "key", offset=offset, length=length)
 
 
 def test_typed_errors(s3):
-    """Missing and changed objects can be told apart; the error names bucket, key and S3's code."""
+    """Missing and changed objects raise different errors, with bucket, key and S3's code."""
     with pytest.raises(larder.ObjectMissing, match=r"bucket/'missing': NoSuchKey \(404\): told so"):
         s3.get("bucket", "missing")
     with pytest.raises(larder.ObjectMissing, match="NoSuchKey"):
@@ -176,7 +176,7 @@ def test_stream(s3):
 
 
 def test_head(s3, server):
-    """Size, ETag, and the checksum of the whole object, which is asked for."""
+    """HEAD requests checksums, and returns size, ETag and the checksum of the whole object."""
     assert s3.head("bucket", "key") == ObjectHead(100, '"etag"', hashlib.sha256(BODY).digest())
     assert server.asked[0].headers["x-amz-checksum-mode"] == "ENABLED"
 

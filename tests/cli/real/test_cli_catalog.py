@@ -67,7 +67,7 @@ def test_the_token_that_may_only_look(operator):
 
 
 def test_a_named_token_from_its_creation_to_its_revocation(operator):
-    """Rule: the printed line is a token with the role that was asked for; the audit log has its name; revoked, it is refused."""
+    """Rule: the printed token has the requested role, the audit log has its name, and once revoked it is refused."""
     made = operator("tokens", "create", "deployer", "--role", "operator").out
     token = made.strip().removeprefix("LARDER_ADMIN_TOKEN=")
     assert "RoleRequired" in operator("tenants", "create", "x", status=1, LARDER_ADMIN_TOKEN=token).err
@@ -138,7 +138,7 @@ def test_a_file_of_no_rules(operator, tmp_path, content):
 
 
 def test_migrate(tmp_path):
-    """Rule: migrate creates missing tables and says so; the second time there is nothing to do."""
+    """Rule: migrate creates missing tables and reports it; a second run has nothing to do."""
     config = tmp_path / "larder.toml"
     config.write_text(f'[cache]\ndir = "{tmp_path}/cache"\n[[origins]]\nendpoint = "http://127.0.0.1:5000"\n')
     first = run_here("migrate", "--config", str(config), "--json")

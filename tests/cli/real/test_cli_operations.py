@@ -214,7 +214,7 @@ def test_ctrl_c_leaves_a_warm_up_running(operator, variables, origin):
 
 
 def test_a_warm_up_that_is_not_waited_for(operator):
-    """Rule: --detach says how to watch it, and does not wait."""
+    """Rule: --detach prints the command to watch the warm-up, and does not wait."""
     begun = operator("warm", "photos/train/", "--as", GWA[0], "--detach", "--json").json
     assert operator("warm", "--watch", begun["id"], "--json").json["state"] == "done"
 

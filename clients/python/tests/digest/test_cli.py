@@ -31,7 +31,7 @@ def test_the_grammar_loads_nothing_heavy():
 
 
 def test_a_missing_extra_is_named():
-    """Without pyarrow the command says what to install."""
+    """Without pyarrow the command names the package to install."""
     code = "import sys; sys.modules['pyarrow'] = None; from larder.cli import main; sys.exit(main(['digest', 'show', 'f']))"
     ran = run(code)
     assert ran.returncode == 1

@@ -86,7 +86,7 @@ def test_columns_of_nothing_but_null_are_whole_objects(tmp_path):
 
 
 def test_many_row_groups_are_one_file(tmp_path):
-    """Digests that lie in several pieces are joined in order."""
+    """Digests of several row groups are joined in order."""
     pq.write_table(pa.table(columns(digest=pa.array(DIGESTS, pa.binary()))), tmp_path / "d", row_group_size=2)
     assert read(tmp_path / "d").id == read(save(tmp_path / "e")).id
 

@@ -48,7 +48,7 @@ def test_items_keep_offsets_and_names(tmp_path):
 
 
 def test_only_what_did_not_change_is_confirmed(tmp_path):
-    """ETag and size must both be those that were read."""
+    """An object is confirmed only if both ETag and size are those of the read."""
     with Journal(tmp_path / "j", PURPOSE) as journal:
         journal.record(whole("k"))
         assert journal.confirm("k", '"1"', 3)

@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
 
 
 class Clock:
-    """Time that passes when told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0

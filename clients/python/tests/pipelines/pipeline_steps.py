@@ -20,7 +20,7 @@ from larder.testing import MemorySource
 
 
 def pipeline_of(items: int = 103, **options: Any) -> Pipeline:
-    """A pipeline over so many items in memory, each its own number as text; in this process unless told otherwise."""
+    """A pipeline over items in memory, each its own number as text; by default in this process."""
     options = {"workers": 0, "source": MemorySource(items), **options}
     options = {name: value for name, value in options.items() if value is not None}
     return larder.pipeline("numbers", **options)

@@ -128,7 +128,7 @@ Point = namedtuple("Point", "x y")
     ],
 )
 def test_what_cannot_be_stored_is_refused_with_its_place(value, message):
-    """The message says where in the element, and what to return instead."""
+    """The message has the place in the element, and the types to return instead."""
     with pytest.raises(ElementUnstorable, match=message):
         encode(value)
 
@@ -147,7 +147,7 @@ def test_deep_nesting_is_refused_by_both_sides():
 
 @pytest.mark.parametrize("tree", [b"\x08\xff\xff\xff\xff", b"\x0a\xff\xff\xff\xff", b"\x06\xff\xff\xff\xff"])
 def test_a_count_is_not_believed(tree):
-    """A list, dict or string of four billion members in five bytes is refused before memory is asked for."""
+    """A list, dict or string of four billion members in five bytes is refused before any allocation."""
     with pytest.raises(ElementDamaged, match="cut off"):
         decode(b"LRE1" + len(tree).to_bytes(4, "little") + tree)
 

@@ -238,7 +238,7 @@ def test_a_queue_full_of_bytes_gets_no_new_splits():
 
 
 def test_workers_that_never_begin_are_an_error():
-    """Three processes that end before they are ready: the pipeline says so instead of starting more."""
+    """After three processes that end before they are ready, the pipeline raises an error instead of starting more."""
 
     class Stillborn(SimulatedWorkers):
         def start(self, worker):

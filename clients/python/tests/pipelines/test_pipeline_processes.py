@@ -160,7 +160,7 @@ def test_errors_come_from_workers_as_from_one_process(kept, function, message):
 
 
 def test_a_function_that_cannot_be_sent_is_named(kept, monkeypatch):
-    """Without cloudpickle, a lambda is an error before any process starts, which says what to do."""
+    """Without cloudpickle, a lambda is an error with a remedy, before any process starts."""
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(
         PipelineError, match=r"stage 1, map\(<lambda>\) cannot be sent .* install cloudpickle .* workers=0"

@@ -12,7 +12,7 @@ Answer = Callable[[Candidates], np.ndarray]
 
 
 def changing_cache(seed: int) -> Answer:
-    """Answers from a cache that holds another random part of everything each time; sometimes less than was asked for."""
+    """A cache with a new random part of all items at each request; sometimes it delivers less than requested."""
     chance = np.random.default_rng(seed)
 
     def answer(candidates: Candidates) -> np.ndarray:

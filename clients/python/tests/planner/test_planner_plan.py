@@ -77,7 +77,7 @@ def test_a_batch_in_several_parts():
 
 
 def test_a_batch_larger_than_the_reach():
-    """A batch that is larger than two chunks is asked for piece by piece."""
+    """A batch larger than two chunks is requested piece by piece."""
     order, plan = make(items=100, batch_size=64)
     candidates = plan.candidates()
     assert candidates.take == len(candidates.indices) == order.chunks[1].stop
@@ -216,7 +216,7 @@ def test_prefetch_does_not_wait_for_what_is_passed_over():
 
 
 def test_prefetch_of_the_first_chunk():
-    """The first chunk itself is named if that is asked for."""
+    """On request, the first chunk itself is prefetched too."""
     order, plan = make(items=1000, prefetch_first=True)
     assert np.array_equal(plan.prefetch(), order.items(0, 100))
     assert np.array_equal(plan.prefetch(), order.items(100, 200))

@@ -1,4 +1,4 @@
-"""The state of an epoch under way: small, readable, editable, merged over ranks, and refused by name when it is wrong."""
+"""The state of an epoch in progress: small, readable, editable, merged over ranks; a wrong one is refused by name."""
 
 import base64
 import contextlib
@@ -202,7 +202,7 @@ def test_merging_with_a_rank_that_has_finished():
     ],
 )
 def test_merging_not_all(chosen, said):
-    """Merging needs each rank once, and says which is missing or double."""
+    """Merging needs each rank once; the error names the missing or repeated ones."""
     states = states_after(4, world=4)
     with pytest.raises(StateError, match=said):
         merge([states[rank] for rank in chosen])
