@@ -62,7 +62,7 @@ class Tried:
 
 
 def main() -> int:
-    """Run the command line's clients."""
+    """Run the clients that the command line selects."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--client", action="append", default=[], help="only this one (by name); the page stays as it is"

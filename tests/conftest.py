@@ -8,7 +8,7 @@ from hypothesis import settings
 # small network took thirty times the processor time with two threads. PyTorch reads this when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# The machine that runs the tests decides how long an example takes, and that is not what a test is about.
+# The duration of an example depends on the machine, and is not what the tests check.
 settings.register_profile("larder", deadline=None, print_blob=True)
 # `make fuzz`: new examples in every run, and many.
 settings.register_profile("fuzz", settings.get_profile("larder"), max_examples=5000, derandomize=False, database=None)

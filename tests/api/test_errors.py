@@ -78,7 +78,7 @@ def test_refusals_of_the_server_are_the_same_document() -> None:
     assert root.findtext("Message") == "Invalid Request. Why <not>."
 
 
-# What S3 itself says besides a code's standard sentence; "*" stands for what it fills in.
+# S3's own messages besides a code's standard sentence; "*" stands for each inserted value.
 S3_VARIANTS = {
     "AccessDenied": (
         "AWS authentication requires a valid Date or x-amz-date header",

@@ -108,7 +108,7 @@ def test_the_cache_is_deleted(origin: FakeOrigin, file: bytes, tmp_path: Path) -
     settings = Settings(origin.endpoint, tmp_path / "cache")
     with gateway(settings, tmp_path / "home") as running:
         register(running, "d", file)
-        # At once: the store makes anew what it misses.
+        # Renamed in one step, because the store creates missing files again.
         settings.cache.rename(tmp_path / "deleted")
         shutil.rmtree(tmp_path / "deleted")
         wait_until(lambda: ask(running, "GET", "/v1/datasets/d").status == 404, 10, "forgetting")

@@ -182,7 +182,7 @@ def test_pipelines_are_shown_with_their_numbers(running: Running, job: Job) -> N
     assert shown["workers"] == 3
     assert shown["decisions"][0]["reason"] == shown["reason"]
     address = f"/pipelines/{shown['tenant']}/{job.name}"
-    # Both are asked anew: the plan gives the pool its target meanwhile.
+    # Both are read again, because the plan gives the pool its target meanwhile.
     wait_until(lambda: ask_admin(running, "GET", address) == (200, of_tenant()), SOON, "the same for operators")
     assert ask_admin(running, "GET", f"/pipelines/{shown['tenant']}/none")[0] == 404
 

@@ -59,7 +59,7 @@ class Watched:
         self.page.on("request", self._asked)
 
     def _said(self, message: ConsoleMessage) -> None:
-        # That a request failed or was refused is what some tests are about; Chromium says it in its own words.
+        # Some tests make requests fail on purpose; Chromium reports those in its own words.
         if message.type == "error" and "Failed to load resource" not in message.text:
             self.errors.append(message.text)
 
@@ -71,7 +71,7 @@ class Watched:
 
     def close(self) -> None:
         """Close the window. Raises AssertionError if anything went wrong in it."""
-        # An answer that a test still owes to the page would fail when the page is gone.
+        # A pending answer to the page would fail once the page is closed.
         self.page.unroute_all(behavior="ignoreErrors")
         self.context.close()
         assert self.errors == []

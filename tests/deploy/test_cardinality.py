@@ -109,6 +109,6 @@ def test_the_number_of_series_does_not_depend_on_what_is_asked_for(running: Runn
     assert running.metric("larder_origin_requests_total") > 0
     assert running.metric("larder_auth_failures_total") > KEYS / 4
     assert len(last) < MOST
-    # A slow machine may see a reason, such as that of a fill which somebody joined, for the first time; not ninety-five hundred.
+    # A slow machine may show a new reason, such as that of a joined fill; not ninety-five hundred of them.
     assert len(last - first) < 20, sorted(last - first)
     assert [each for each in last if "telltale" in each.lower()] == []

@@ -62,7 +62,7 @@ def _told(reply: Reply) -> Reply:
         return Reply(reply.status, kept, reply.body)
     kept.pop("content-length", None)
     told = _NAMES_OF_THIS_TRY.sub(rb"<\1/>", reply.body)
-    # radosgw deletes several keys at once, and tells of them in the order in which it was done.
+    # radosgw deletes several keys concurrently, and lists them in the order of completion.
     return Reply(reply.status, kept, b"".join(sorted(_ROWS.split(told))))
 
 

@@ -135,6 +135,6 @@ def test_reads_after_writes_while_the_home_dies_and_returns(fleet: Nodes) -> Non
         enough.set()
         for reader in readers:
             reader.join()
-    # Of an object that is overwritten while it is sent, no rest may be had: then the connection is broken, or a 503 says so.
+    # An object overwritten while it is sent may have no rest: then the connection breaks, or the answer is a 503.
     assert {got.status for got in seen} <= {0, 200, 503}
     assert {got.body for got in seen if got.status == 200 and got.whole} <= written

@@ -10,8 +10,8 @@ from tests.fuzz.world import World, world
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A gateway under attack; what must hold is looked at once more at the end."""
-    # The fake origin complains of what it is sent, too.
+    """A gateway under attack; its invariants are checked once more at the end."""
+    # The fake origin logs warnings about its input, too.
     logging.getLogger("aiohttp.server").disabled = True
     with world(tmp_path_factory.mktemp("attacked")) as attacked:
         yield attacked

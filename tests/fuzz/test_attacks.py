@@ -33,7 +33,7 @@ def test_mutated_requests_break_nothing(target: World) -> None:
 def test_what_nobody_signed_reaches_no_origin(target: World) -> None:
     """Rule: the origin gets only signed values, for any additions in any spelling."""
     statuses = Counter(status for number in range(250) for status in reread(target, random.Random(number)))
-    # The tricks are of use only if some of what they are tried on gets through.
+    # The attacks prove something only if some of the requests reach the origin.
     assert statuses[200] > 20
     assert statuses[400] > 80
     assert statuses[403] > 10

@@ -28,7 +28,7 @@ from tests.loader.test_processes import killed
 from tests.origins.processes import free_port, wait_until
 from tests.v1 import ask
 
-# Four workers are what is tested, however few cores there are.
+# The tests use four workers, even on machines with fewer cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 WORLD, WORKERS = 2, 4
 ITEMS = 403
@@ -147,7 +147,7 @@ def resumed(rank: int, states: list[list[dict[str, Any]]], items: int) -> list[E
 
 
 def test_resuming_at_any_batch_gives_the_rest() -> None:
-    """Rule: new processes that load the states of any step go on with the next entry of the list, and after the last batch
+    """Rule: new processes that load the states of any step continue with the next entry of the list, and after the last batch
     with the next list."""
     items = 35
     both = ranks_of(epochs_of, 0.5, items, 3)

@@ -45,7 +45,7 @@ def test_every_item_of_every_dataset_comes_once(workers, method):
 
 @pytest.mark.parametrize("workers", [(0, 2), (2, 0)])
 def test_one_state_resumes_all(workers):
-    """A watched loader by weights is resumed with other workers; epochs go on in each dataset."""
+    """A watched loader by weights resumes with other workers, and each dataset continues its epochs."""
     options = {"weights": (1, 2), "items": 60, "substitute": 1}
     loader = watch(loader_of(mixed(**options), workers[0]))
     first = samples(islice(loader, 3))
@@ -60,7 +60,7 @@ def test_one_state_resumes_all(workers):
 
 
 def test_states_of_ranks_are_merged():
-    """Two ranks are saved, three go on: each item once."""
+    """The merged state of two ranks resumes with three: each item comes once."""
     ranks = [watch(loader_of(mixed(rank=rank, world=2))) for rank in range(2)]
     found = sum((samples(islice(loader, 2)) for loader in ranks), Counter())
     merged = merge_states([loader.state_dict() for loader in ranks])

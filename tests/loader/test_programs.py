@@ -48,7 +48,7 @@ class Loop:
         self.iterator = iter(self.loader)
 
     def resume(self, batch_size):
-        """Save, and go on in a new loader with other batches."""
+        """Save, and resume in a new loader with other batches."""
         state = self.loader.state_dict()
         if state["epoch"] > self.epoch:
             assert self.received == whole(self.items)

@@ -137,7 +137,7 @@ def test_a_saved_state_is_used_up_by_the_epoch_that_it_is_of():
 
 
 def test_a_state_that_comes_too_late_is_refused():
-    """With ``unless_workers``, once a worker process has joined, seeking raises and says what to do."""
+    """With ``unless_workers``, seeking after a worker process has joined raises an error with the remedy."""
     rounds = Rounds()
     rounds.seek(1, unless_workers=True)
     rounds.join(0, 1, tag(0))

@@ -109,7 +109,7 @@ def test_batches_can_be_passed_over(workers):
 
 
 def test_states_of_ranks_are_merged_for_another_world_size():
-    """Two ranks are saved in the middle, and three go on; then one is saved once more, and finishes alone."""
+    """Two ranks saved in mid-epoch resume as three; then a second save of those resumes as one rank, which finishes alone."""
     loaders = [watched(items=1003, rank=rank, world=2) for rank in range(2)]
     came = [number for loader in loaders for number in numbers(islice(loader, 20))]
     merged = merge_states([saved(loader) for loader in loaders])
@@ -170,7 +170,7 @@ def test_a_loader_may_go_back(workers):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_state_loaded_after_iter_is_honoured(workers):
-    """``iter(loader)`` before ``load_state_dict``: the first batch is one of those that are left."""
+    """A state loaded after ``iter(loader)`` takes effect: the first batch is one of the remaining ones."""
     loader = watched()
     first = numbers(islice(loader, 3))
     other = watched(workers)
@@ -181,7 +181,7 @@ def test_a_state_loaded_after_iter_is_honoured(workers):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_state_loaded_under_way_stops_the_iteration_loudly(workers):
-    """An iterator that has given batches does not go on as if nothing had happened."""
+    """An iterator that has delivered batches raises an error after a state was loaded."""
     loader = watched(workers)
     iterator = iter(loader)
     next(iterator)
@@ -326,7 +326,7 @@ def test_the_order_of_the_fleet_is_saved(workers, at):
     assert Counter(numbers(other)) == whole()
 
 
-# torchdata 0.11 calls something that torch 2.13 tells it not to.
+# torchdata 0.11 calls a function that torch 2.13 deprecates.
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 class TestStateful:
     """torchdata's StatefulDataLoader saves a state per worker."""

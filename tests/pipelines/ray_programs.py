@@ -264,7 +264,7 @@ def main_cluster() -> None:
 
 
 def main_train(address: str) -> None:
-    """A training loop without an end that says which processes work for it, and that it was interrupted."""
+    """An endless training loop that reports its worker processes, and its interruption."""
     ray.init(address=address, log_to_driver=False)
     pipeline, seen = pipeline_of(10**6, "ray:2").map(placed), set()
     try:

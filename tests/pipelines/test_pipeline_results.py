@@ -62,7 +62,7 @@ def access() -> Access:
 
 
 def pipeline(running: Running, items: Stock, step: Any, **options: Any) -> Pipeline:
-    """A pipeline with one mark, in this process unless told otherwise."""
+    """A pipeline with one mark, by default in this process."""
     options = {"workers": 0, "cache": MARK, "access": access(), "endpoint": running.endpoint, "seed": 3, **options}
     return larder.pipeline(items.name, **options).map(step).autocache()
 

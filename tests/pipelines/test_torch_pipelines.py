@@ -58,7 +58,7 @@ def test_a_tensor_that_needs_gradients_is_stored_without() -> None:
 
 
 def test_a_sparse_tensor_is_refused() -> None:
-    """The message says what tensors must be."""
+    """A sparse tensor is refused, and the message describes the supported tensors."""
     with pytest.raises(ElementUnstorable, match="tensors are dense, and on the CPU"):
         encode(torch.eye(2).to_sparse())
 
@@ -107,7 +107,7 @@ def test_lightning_resumes_from_its_checkpoint(tmp_path: Path, loader: Any) -> N
     import lightning
 
     class Model(lightning.LightningModule):
-        """Notes what it is given."""
+        """Records its input."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -133,7 +133,7 @@ def test_lightning_resumes_from_its_checkpoint(tmp_path: Path, loader: Any) -> N
 
 
 def test_dataloader_workers_are_refused() -> None:
-    """A pipeline in a DataLoader's worker would be read once by each; the error says what to set."""
+    """DataLoader workers are refused, because each would read the whole pipeline; the error names the setting to use."""
     loader = DataLoader(PipelineDataset(pipeline_of().map(tensor).batch(8)), batch_size=None, num_workers=1)
     with pytest.raises(ValueError, match="give the DataLoader num_workers=0"):
         next(iter(loader))

@@ -235,7 +235,7 @@ def test_streams_and_datasets_are_weighed_in_one_currency(times, full, won):
 
 
 def test_pinned_datasets_go_before_all_bids():
-    """Rule: a stream does not take space that an operator pinned, or a registration asked for."""
+    """Rule: a stream does not take space that an operator pinned or a registration requested."""
     pinned = Candidate("pinned", 100 * GB, 10 * GB, 0.0, 0.0, "pin")
     found = allocate([pinned], 120 * GB, [bid(160 * GB, 1.0)])
     assert found["pinned"].caching is FULL

@@ -99,7 +99,7 @@ def test_of_a_very_large_block_a_bounded_number_of_bytes_is_read_alone(table: li
 
 @pytest.mark.parametrize("count", [60, 300])
 def test_random_ranges_that_are_seen_once_cost_at_most_half_more(table: list[int], count: int) -> None:
-    """Rule: origin bytes are at most 1.5 of the bytes asked for."""
+    """Rule: random ranges read once cost at most 1.5 origin bytes per requested byte."""
     draw = random.Random(count)
     starts = [REQUEST * place for place in draw.sample(range(SIZE // REQUEST), count)]
     assert fetched(table, starts, REQUEST) <= 1.5 * count * REQUEST
@@ -113,7 +113,7 @@ def test_a_permutation_of_small_ranges_costs_a_quarter_more(table: list[int]) ->
 
 
 def test_a_sequential_scan_costs_nothing_more(table: list[int]) -> None:
-    """Rule: origin bytes are at most 1.05 of the bytes asked for."""
+    """Rule: a sequential scan costs at most 1.05 origin bytes per requested byte."""
     assert fetched(table, list(range(0, SIZE, REQUEST)), REQUEST) <= 1.01 * SIZE
 
 

@@ -27,7 +27,7 @@ def test_frequent_keys_are_found_and_no_count_is_too_high(stream: list[int], mos
 
 
 def test_the_most_frequent_come_first() -> None:
-    """Rule: descending, and as many as are asked for."""
+    """Rule: the requested number of keys is returned in descending order."""
     heaviest: Heaviest[str] = Heaviest(4)
     for key in "abbccc":
         heaviest.add(key)

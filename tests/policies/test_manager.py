@@ -235,7 +235,7 @@ def test_a_node_that_restarts_costs_no_space():
 
 
 def run_alone(trainer: Trainer, capacity: int, size: int, minutes: int) -> list[Plan]:
-    """The plans that come of a fleet with one job."""
+    """The plans of a fleet with one job."""
     plan, plans = Plan(), []
     for now in range(0, minutes * 60, 10):
         trainer.run(plan, 10.0)

@@ -147,7 +147,7 @@ def test_the_first_window_decides_at_once():
 
 
 def test_one_odd_window_changes_nothing():
-    """Rule: another pattern counts only when two windows in a row say so."""
+    """Rule: a new pattern counts only after two consecutive windows."""
     believed = Recognition(Pattern.RANDOM).after(Pattern.SKEWED)
     assert believed.pattern is Pattern.RANDOM
     assert believed.after(Pattern.RANDOM).after(Pattern.SKEWED).pattern is Pattern.RANDOM

@@ -36,7 +36,7 @@ def test_below_the_limit_nobody_waits() -> None:
 
 
 def test_the_wait_is_as_long_as_it_takes() -> None:
-    """Rule: a request is admitted after the seconds that were said, and not before."""
+    """Rule: a request is admitted after the announced wait, and not before."""
     allowance = TenantBucket(RateLimit(requests=0.25), 0.0)
     assert allowance.wait(0.0) == 0
     seconds = allowance.wait(0.0)

@@ -10,7 +10,7 @@ from tests.s3compat.road import Head
 
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-# Signed by few clients, so a gateway that verifies by a list of its own would refuse them.
+# Signed by few clients, so a gateway that verifies a fixed list of headers would refuse them.
 _REMARKABLE = (
     "accept", "accept-encoding", "amz-sdk-invocation-id", "content-encoding", "content-length", "content-md5", "content-type",
     "expect", "x-amz-api-version", "x-amz-checksum-mode", "x-amz-user-agent",

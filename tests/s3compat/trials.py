@@ -95,7 +95,7 @@ def _reads(world: World, mark: int, place: Place) -> list[Line]:
 
 
 def _must_be_refused(act: Callable[[], None], world: World, mark: int) -> None:
-    """The client says that it failed, and the gateway said clearly why."""
+    """Assert that the client raises, and that all failed answers are 503 ServiceUnavailable."""
     try:
         act()
     except Exception:

@@ -75,7 +75,7 @@ def test_two_mechanisms_at_once(target: Target) -> None:
     ],
 )
 def test_a_signature_that_cannot_be_read(target: Target, name: str, value: str, code: str) -> None:
-    """Rule: the code says which part is wrong."""
+    """Rule: an unreadable signature is refused with a code for the wrong part."""
     assert target.post_form(changed(Policy().signed(), name, value)).error[1] == code
 
 

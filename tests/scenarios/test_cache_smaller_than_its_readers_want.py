@@ -99,7 +99,7 @@ def test_a_scan_larger_than_the_cache(running, origin, settings):
             reading.result(100)
     assert max(used) <= CAPACITY
     assert running.metric("larder_evicted_blobs_total") > 0
-    # What was read last is what was kept.
+    # The most recently read objects are the cached ones.
     assert get(running, paths[-1]).cache == "HIT"
     await_index_equals_disk(settings.cache)
 

@@ -98,7 +98,7 @@ def test_damaged_while_running(running, origin, settings, damage: Callable[[Path
     """A blob whose file was changed is not served: the next read is correct, and fetches it again."""
     path = f"/bucket/{damage.__name__}-{size}"
     body = cached(running, origin, path, size)
-    # A hit may come before the index has the block; of a file that it does not know, nobody counts that it is missing.
+    # A hit may come before the index has the block, and a missing file without a row is not counted.
     await_index_equals_disk(settings.cache)
     before = running.metric("larder_corrupt_blobs_total")
     damage(last_blob(settings.cache, body))

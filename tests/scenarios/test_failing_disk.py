@@ -127,7 +127,7 @@ def test_the_cache_directory_is_deleted(tmp_path, origin, workers):
     path = f"/deleted-{workers}/1"
     with gateway(settings, tmp_path / "home") as running, client_of_each_worker(running) as clients:
         assert_readable(running, bodies)
-        # Renamed first, so that what the gateway makes meanwhile is not deleted too.
+        # Renamed first, so that files created meanwhile by the gateway are not deleted too.
         shutil.rmtree(settings.cache.rename(tmp_path / "deleted"))
         for client in clients.values():
             assert [client.get(path).body == body for path, body in bodies.items()] == [True] * len(bodies)

@@ -150,7 +150,7 @@ def test_a_piece_in_memory_is_looked_at_once(tmp_path: Path) -> None:
 
 
 def test_a_piece_with_a_hole_answers_for_ranges_only(tmp_path: Path) -> None:
-    """Rule: of a piece that is in memory in part, each range is looked at for itself."""
+    """Rule: each range of a partly cached piece is checked separately."""
     files.SEEN.clear()
     fd, _ = written(tmp_path / "cold", files.PIECE, cold=True)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # without read-ahead

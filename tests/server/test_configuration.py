@@ -96,7 +96,7 @@ def test_a_wrong_value_is_told_by_its_field(
 
 
 def test_what_is_negative_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rule: of a size or a time that is understood and cannot be, it is not said that it is not understood."""
+    """Rule: a negative size or time is reported as negative, not as unreadable."""
     for text in ('[manager]\npreload_bandwidth = "-5MB"', '[fleet]\nheartbeat = "-1s"'):
         told = refusal(tmp_path, capsys, f"{ORIGIN}{text}\n")
         assert "is negative" in told
@@ -203,7 +203,7 @@ def test_what_resembles_a_setting_is_warned_of(
 
 
 def test_a_section_that_does_not_exist_is_refused_by_the_nearest() -> None:
-    """Rule: two underscores say that a setting is meant."""
+    """Rule: a variable with two underscores counts as a setting, so an unknown section is refused with the nearest name."""
     with pytest.raises(ConfigError, match="servr: unknown setting; did you mean 'server'"):
         load_settings(environ={"LARDER_SERVR__PORT": "1", "LARDER_ORIGINS__0__ENDPOINT": "http://h"})
 

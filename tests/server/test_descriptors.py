@@ -1,4 +1,4 @@
-"""Open files beside a response over a unix socket: who gets them, in what order, and how many may be under way."""
+"""Open files beside a response over a unix socket: receivers, order, and the bound of unreceived files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def numbered(tmp_path):
 
 
 def attaching(files, body=b"see the files"):
-    """Answers with files if it may, else says that it may not."""
+    """An application that answers with files if permitted, otherwise with "no."."""
 
     async def handler(scope, receive, send):
         passing = scope["extensions"].get(DESCRIPTORS)

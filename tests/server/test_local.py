@@ -1,4 +1,4 @@
-"""The unix socket: its path, who may connect, and what becomes of it when gateways end or are killed."""
+"""The unix socket: path, permissions, and cleanup after ended or killed gateways."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def launch(path):
-    """Starts server processes that listen there too, and ends those that are left."""
+    """Returns a function that starts server processes with the socket; ends the remaining ones after the test."""
     processes = []
 
     def begin(workers=1):
@@ -170,7 +170,7 @@ def test_a_folder_for_everyone_is_refused(tmp_path, path):
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_socket_that_may_not_be_replaced():
-    """Rule: a stale socket of another user, in a folder like /tmp, is an error of the configuration that says why."""
+    """Rule: a stale socket of another user, in a folder like /tmp, is a configuration error with the reason."""
     with open_folder() as folder:
         folder.chmod(0o1777)
         left = LocalListener(str(folder / "s"), 1)
@@ -186,7 +186,7 @@ def test_a_socket_that_may_not_be_replaced():
 
 
 def test_a_missing_folder_is_named(tmp_path):
-    """Rule: an address that cannot be bound is an error of the configuration that says which and why."""
+    """Rule: an address that cannot be bound is a configuration error with the address and the reason."""
     settings = ServerSettings(port=0, unix_socket=str(tmp_path / "none" / "s"))
     with pytest.raises(ConfigError, match=r"server\.unix_socket: cannot listen on .*none/s: No such file or directory"):
         serve(settings, Launch("tests.server.processes:create"))

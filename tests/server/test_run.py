@@ -26,7 +26,7 @@ from tests.server.conftest import read_response, wait_until
 
 @pytest.fixture
 def launch():
-    """Starts server processes and ends those that are left."""
+    """Returns a function that starts server processes; ends the remaining ones after the test."""
     processes = []
 
     def begin(workers=1, drain=20.0, **environ):
@@ -123,7 +123,7 @@ def test_sighup_stops_nothing(launch, workers):
 
 
 def test_a_dead_worker_is_replaced(launch):
-    """Rule: a worker that is killed gives way to a new one on the same port."""
+    """Rule: a killed worker is replaced by a new one on the same port."""
     process, port = launch(2)
     wait_until(lambda: len({_ask(port), _ask(port), _ask(port)} - {None}) >= 1)
     dead = _ask(port)[0]
@@ -207,7 +207,7 @@ def _children(pid):
 
 
 def test_an_address_in_use_is_named():
-    """Rule: a port that is taken is an error of the configuration that says which and why."""
+    """Rule: a port in use is a configuration error with the port and the reason."""
     with listen(ServerSettings(port=0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(

@@ -355,7 +355,7 @@ async def test_too_little_time(read_apart: Convert, tmp_path: Path) -> None:
 
 
 async def test_without_pyarrow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Rule: a gateway that was installed for S3 only says which extra reads digest files."""
+    """Rule: a gateway installed for S3 only refuses digest files and names the extra that reads them."""
     monkeypatch.setattr("gateway.store.datasets.conversion.find_spec", lambda _name: None)
     with pytest.raises(ApiError, match=r"larder-gateway\[datasets\]") as refusal:
         await convert(tmp_path / "f", tmp_path, Limits(), Grant(), ())

@@ -1,4 +1,4 @@
-"""Registrations that travel between nodes: what arrives is what was sent, or nothing."""
+"""Registrations sent between nodes arrive complete and unchanged, or not at all."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ A, B = "tenant a", "tenant/b"
 
 
 class Clock:
-    """Time that passes when the test says so."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -148,7 +148,7 @@ async def test_a_known_file_is_read_again_for_another_allow_list(registry: Regis
 async def test_a_name_is_given_to_another_dataset(
     registry: Registry, sibling: Registry, clock: Clock, tmp_path: Path
 ) -> None:
-    """Rule: open readers of the former dataset go on; all others get the new one, siblings within a second."""
+    """Rule: open readers of the previous dataset continue; all others get the new one, siblings within a second."""
     old_rows, new_rows = rows_of(5), rows_of(7, seed=2)
     await registry.register(A, "d", write(tmp_path / "f", old_rows), "auto")
     held = sibling.find(A, "d")
@@ -362,7 +362,7 @@ async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     ],
 )
 async def test_illegal_names(registry: Registry, directory: Path, tmp_path: Path, name: str) -> None:
-    """Rule: a name that could be another path, or an id, is refused when registering and unknown when asked for."""
+    """Rule: a name that could be another path, or an id, is refused at registration and unknown elsewhere."""
     with pytest.raises(ApiError, match="InvalidRequest: A dataset's name"):
         await registry.register(A, name, write(tmp_path / "f", rows_of(1)), "auto")
     assert registry.find(A, name) is None
@@ -424,7 +424,7 @@ async def test_a_siblings_draft_is_left_alone(registry: Registry, directory: Pat
 
 
 async def test_a_document_survives_a_failed_write(directory: Path, registry: Registry, tmp_path: Path) -> None:
-    """Rule: a refused replacement leaves the registration as it was."""
+    """Rule: a refused replacement leaves the registration unchanged."""
     rows = rows_of(3)
     await registry.register(A, "d", write(tmp_path / "f", rows), "auto")
     (tmp_path / "g").write_bytes(b"no Parquet")

@@ -155,7 +155,7 @@ def test_a_migrated_index_is_like_a_new_one(tmp_path: Path) -> None:
 
 
 def change_schema(root: Path, version: int) -> None:
-    """Have the index say that another version wrote it."""
+    """Mark the index as written by another version."""
     index = sqlite3.connect(root / "index.db")
     index.execute("UPDATE meta SET value = ? WHERE name = 'schema'", (version,))
     index.commit()

@@ -42,7 +42,7 @@ async def have(store: Store, *pools: Pool, order: str = "lru") -> None:
 
 
 async def held(store: Store, refs: Sequence[BlobRef]) -> list[int]:
-    """The numbers of those that are in the cache."""
+    """The numbers of the cached blobs."""
     return [number for number, ref in enumerate(refs) if await store.items.resident(ref.digest) is not None]
 
 

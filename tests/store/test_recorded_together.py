@@ -150,7 +150,7 @@ async def test_look_ups_of_one_moment_share_a_call(store):
 
 
 async def test_look_ups_together_find_what_each_finds_alone(store):
-    """Objects with a row, without one, and with a key that no index can hold, asked for in one moment."""
+    """Concurrent look-ups of objects with a row, without one, and with an impossible key each find the same as alone."""
     for number in range(3):
         await put(store, f"o{number}", b"bytes %d" % number)
     keys = [key_of(name) for name in ("o0", "absent", "o1", "\ud800", "o2", "o0")]

@@ -117,7 +117,7 @@ async def test_an_object_that_loses_one_block_keeps_the_others(open_store, root)
 
 
 async def test_evicted_objects_are_remembered_by_every_worker(open_store):
-    """Rule: all workers know of an object that lost its last block; an object that keeps a block is not listed."""
+    """Rule: every worker sees an object that lost its last block as evicted; one that keeps a block is not listed."""
     store, other = await open_store(capacity=3 * BLOCK), await open_store(capacity=3 * BLOCK)
     assert await store.try_lock()
     await put(store, "gone", b"g" * BLOCK, confirmed_at=1.0)
@@ -305,7 +305,7 @@ async def test_a_fill_of_bytes_that_are_being_evicted_is_whole_or_absent(open_st
             generation = store.generations.of(key)
             meta = meta_of(content, f'"{round_number}"')
             await store.record(key, meta, BLOCK, {0: ref}, generation=generation, confirmed_at=1.0)
-            # What the index said of a blob may be outdated by the time that it is opened, which then says so.
+            # The index's answer may be outdated when the blob is opened, which then raises BlobGone.
             with suppress(BlobGone):
                 assert await get(store, name) in (None, content, *(b"%d" % n * BLOCK for n in range(3)))
 

@@ -10,7 +10,7 @@ import pytest
 
 import larder
 
-# What `import larder` needs of the standard library. Counting modules is what keeps the import fast on every machine: a new
+# Standard library modules that `import larder` needs. Counting modules is what keeps the import fast on every machine: a new
 # name here is a decision, not an accident.
 BASELINE = "import importlib"
 

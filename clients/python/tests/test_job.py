@@ -199,7 +199,7 @@ def test_what_a_heartbeat_says(jobs):
             next(loop)
         for _ in range(2):
             seen = len(jobs.beats)
-            # With the second one the answer to the first was read, and the next batch tells the place.
+            # The second heartbeat shows that the first one's answer was read; the next batch then reports the place.
             jobs.wait(lambda seen=seen: len(jobs.beats) > seen + 1)
             next(loop)
         beat = jobs.beats[-1]
