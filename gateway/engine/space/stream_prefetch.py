@@ -111,6 +111,7 @@ class _Ahead:
         seen: siblings that were read, in order.
         loaded: bytes that were loaded of siblings that were not read yet.
         last: the last sibling that each client read.
+        missed: whether the cache did not have the last one.
         told: whether a failure was logged.
     """
 
@@ -125,6 +126,7 @@ class _Ahead:
     seen: list[str] = field(default_factory=list)
     loaded: dict[Segment, int] = field(default_factory=dict)
     last: dict[int, Segment] = field(default_factory=dict)
+    missed: bool = False
     told: bool = False
 
     def read(self, sibling: Segment, read: ObjectRead) -> None:
@@ -134,7 +136,7 @@ class _Ahead:
         if len(self.last) >= MOST_CLIENTS:
             self.last.clear()
         self.last[read.client] = sibling
-        self.reader = _Reader(read.key, read.principal, sibling)
+        self.reader, self.missed = _Reader(read.key, read.principal, sibling), not read.hit
         if size := self.loaded.pop(sibling, 0):
             _USED.inc(size)
         self.policy.read(sibling, read.hit)
@@ -297,15 +299,15 @@ class StreamPrefetcher:
         ahead.listed = [each for each in ahead.listed if each[0] > latest]
         now = asyncio.get_running_loop().time()
         few = len(ahead.listed) <= ahead.policy.depth
-        # A reader that has begun again is before the end.
-        more = ahead.end is None or (not ahead.listed and latest < ahead.end)
+        # A reader that has begun again is before the end; what it finds in the cache needs no listing.
+        more = ahead.end is None or (ahead.missed and not ahead.listed and latest < ahead.end)
         if few and more and not ahead.listing and now >= ahead.list_at:
             ahead.listing = True
             self._tasks.start(self._list(stream, ahead, reader, principal))
         mean = stream.bytes // max(stream.draws, 1)
         if not ahead.listed:
-            at = bisect_right(ahead.seen, latest)
-            return [] if ahead.listing else [*ahead.seen[at : at + ahead.policy.depth]], mean
+            at = len(ahead.seen) if ahead.listing or ahead.end is not None else bisect_right(ahead.seen, latest)
+            return [*ahead.seen[at : at + ahead.policy.depth]], mean
         sizes = [size for _, is_object, size in ahead.listed if is_object]
         mean = sum(sizes) // len(sizes) if sizes else mean
         return [name for name, is_object, _ in ahead.listed if is_object or folders], mean
