@@ -36,7 +36,7 @@ FIXED: Mapping[str, str | int] = {"compute": "compute", "source": 2, "full": 4}
 """Modes that a user sets: the number of the mark whose results are stored."""
 AUTOMATIC = "automatic"
 WORKERS, BATCH = 2, 2
-ROUNDS, TIMED = 5, 5.0
+ROUNDS, TIMED = 5, 4.0
 """Epochs of each side that are timed, and their seconds together, at least."""
 DEAR = 2.0
 """A fixed mode whose first epoch takes so many times as long as that of the cheapest one is not timed again."""
