@@ -274,8 +274,7 @@ class OriginClient:
         Args:
             identity: signs the request; requests of an anonymous identity are sent unsigned.
             method: upper-case HTTP method.
-            raw_path: percent-encoded ``/bucket/key``, sent byte for byte.
-            query: percent-encoded, without "?", sent byte for byte.
+            raw_path, query: percent-encoded ``/bucket/key`` and parameters without "?", sent byte for byte.
             headers: further headers; of a client's only those of ``is_forwarded``.
             body: sent unchanged; its exceptions are raised here, and the origin then never sees a complete request.
             content_length: of ``body`` in bytes; required for a stream, as S3 does not accept chunked bodies.
