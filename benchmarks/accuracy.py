@@ -44,7 +44,7 @@ from benchmarks import accuracy_page
 from benchmarks.datasets import CREDENTIALS, register, write_digests
 from benchmarks.report import machine
 from benchmarks.servers import BUCKET, gateway, origin
-from gateway.policies.datasets import decide
+from gateway.policies.items.datasets import decide
 from larder.source import Access
 from larder.torch import CachedDataset, Item
 

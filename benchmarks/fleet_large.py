@@ -36,20 +36,20 @@ from benchmarks.fleet_large_page import (
 )
 from benchmarks.report import Ratio, machine, write
 from gateway.engine.space.manager import Coordination, Electorate, Manager, Silences, settings_of
-from gateway.fleet.announcer import Timing
-from gateway.fleet.connection import commands
-from gateway.fleet.datasets import DatasetTable
-from gateway.fleet.invalidations import Invalidations
-from gateway.fleet.jobs import Beat, JobRecord
-from gateway.fleet.leadership import Leadership
-from gateway.fleet.membership import Membership, Pace
-from gateway.fleet.plans import Plans, plan_document
-from gateway.fleet.reports import NodeReport
-from gateway.fleet.samples import Samples
+from gateway.fleet.jobs.datasets import DatasetTable
+from gateway.fleet.jobs.jobs import Beat, JobRecord
+from gateway.fleet.jobs.leadership import Leadership
+from gateway.fleet.jobs.plans import Plans, plan_document
+from gateway.fleet.nodes.announcer import Timing
+from gateway.fleet.nodes.invalidations import Invalidations
+from gateway.fleet.nodes.membership import Membership, Pace
+from gateway.fleet.nodes.reports import NodeReport
+from gateway.fleet.nodes.samples import Samples
+from gateway.fleet.redis.connection import commands
 from gateway.model.counters import Counters
 from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey
-from gateway.policies.ring import Ring
+from gateway.policies.fleet.ring import Ring
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from benchmarks.report import table
 from gateway.config import FleetSettings
-from gateway.fleet.announcer import Timing
-from gateway.fleet.samples import EVERY
+from gateway.fleet.nodes.announcer import Timing
+from gateway.fleet.nodes.samples import EVERY
 
 NODES = (4, 16, 64)
 """Nodes of one worker each; a node of four workers counts as four, but for what the worker with the node lock does."""

@@ -26,7 +26,7 @@ from benchmarks.index_million import HEADERS, LOOKUPS, SIZE, create, resident_me
 from benchmarks.report import machine, table, write
 from gateway.config import CacheSettings
 from gateway.model.keys import ObjectKey
-from gateway.store.generations import slot_of
+from gateway.store.shared.generations import slot_of
 from gateway.store.store import Store
 
 OBJECTS = 25_000_000

@@ -28,7 +28,7 @@ from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import Running, gateway, origin
 from gateway.config import CacheSettings
 from gateway.model.keys import ObjectKey
-from gateway.store.generations import slot_of
+from gateway.store.shared.generations import slot_of
 from gateway.store.store import Store
 
 SMALL = 1000

@@ -1,6 +1,6 @@
 """Randomness of the order of delivery over many epochs: the shipped planner over a simulated cache.
 
-The cache chooses by the gateway's code (``gateway.policies.batch``), evicts like the gateway, and takes no time.
+The cache chooses by the gateway's code (``gateway.policies.items.batch``), evicts like the gateway, and takes no time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.policies.batch import choose
+from gateway.policies.items.batch import choose
 from larder.planner import EpochOrder, EpochPlan, Layout, Shard
 
 Places = NDArray[np.float64]

@@ -39,7 +39,7 @@ from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, free_port, protocol_alone
 from gateway.app import create
 from gateway.config import load_settings
-from gateway.fleet.background import BackgroundRedis
+from gateway.fleet.redis.background import BackgroundRedis
 from gateway.server.refusals import Application
 from gateway.server.run import Launch, serve
 from gateway.testing.signed_requests import ClientSigner

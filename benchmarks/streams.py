@@ -22,8 +22,8 @@ from benchmarks.report import machine, table, write
 from benchmarks.servers import BUCKET, Running, gateway, origin
 from gateway.model.keys import ObjectKey
 from gateway.policies.streams.tree import AccessStreamTree
-from gateway.store.accesses import MOST, ObservedReads
-from gateway.store.observation import decode_reads, encode_reads
+from gateway.store.shared.accesses import MOST, ObservedReads
+from gateway.store.shared.observation import decode_reads, encode_reads
 
 CONNECTIONS = 16
 OBJECTS = 400

@@ -21,7 +21,7 @@ from typing import Any
 
 from drill.load import Act, batch, reads, writes
 from drill.world import World, usual_clients
-from gateway.store.threads import HUNG_AFTER
+from gateway.store.disk.threads import HUNG_AFTER
 from tests.origins.processes import wait_until
 from tests.scenarios.clients import get, workers_of
 from tests.scenarios.mounts import filled, hung, locked_index

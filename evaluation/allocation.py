@@ -14,8 +14,8 @@ from evaluation.jobs import Log, Training, s3_through, straight_to, through_flee
 from evaluation.origin import Data, Origin, origin
 from evaluation.pages import machine, picture, table, write
 from gateway.sim.figures import pyplot
-from gateway.sim.run import simulate, speedup
-from gateway.sim.scenario import Scenario, parse_as
+from gateway.sim.jobs.run import simulate, speedup
+from gateway.sim.jobs.scenario import Scenario, parse_as
 
 TIME = 0.4
 """Seconds here for one of the paper's."""

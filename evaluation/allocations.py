@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from evaluation.pages import table
-from gateway.sim.read_scenario import ClientSpec, PrefixSpec, ReadRunSpec, ReadScenario
-from gateway.sim.scenario import OriginSpec
-from gateway.sim.transparent import ReadRunResult, simulate_reads
+from gateway.sim.jobs.scenario import OriginSpec
+from gateway.sim.streams.read_scenario import ClientSpec, PrefixSpec, ReadRunSpec, ReadScenario
+from gateway.sim.streams.transparent import ReadRunResult, simulate_reads
 
 ORIGIN = OriginSpec(bandwidth="125MB", latency="150ms")
 CAPACITY = 1_430_000_000

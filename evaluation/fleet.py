@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.servers import free_port
 from evaluation.origin import KEY, SECRET, Data, Origin
-from gateway.fleet.embedded import find_server
+from gateway.fleet.redis.embedded import find_server
 from larder import Client, Credentials, DatasetInfo
 from larder.api import Api
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from evaluation.pages import machine, table, write
 from evaluation.scenarios import fields
-from gateway.sim.importance import ScoreRunResult, simulate_scores
-from gateway.sim.scenario import parse_as, scenario_text
-from gateway.sim.score_report import scores_table
-from gateway.sim.score_scenario import ScoreRunSpec, ScoreScenario
+from gateway.sim.importance.importance import ScoreRunResult, simulate_scores
+from gateway.sim.importance.score_report import scores_table
+from gateway.sim.importance.score_scenario import ScoreRunSpec, ScoreScenario
+from gateway.sim.jobs.scenario import parse_as, scenario_text
 
 SCENARIO = "shade-figure7"
 

@@ -28,9 +28,9 @@ from evaluation.importance_sides import (
 )
 from evaluation.pages import machine, picture, table, write
 from gateway.sim.figures import pyplot
-from gateway.sim.importance import closed_form
-from gateway.sim.scenario import parse_as, scenario_text
-from gateway.sim.score_scenario import ScoreRunSpec, ScoreScenario
+from gateway.sim.importance.importance import closed_form
+from gateway.sim.importance.score_scenario import ScoreRunSpec, ScoreScenario
+from gateway.sim.jobs.scenario import parse_as, scenario_text
 
 SHARES = (0.1, 0.25, 0.5, 0.75)
 GOAL_SHARE = 0.2

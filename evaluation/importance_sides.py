@@ -30,7 +30,7 @@ from evaluation.origin import KEY, SECRET, Data, Origin, origin
 from evaluation.record_losses import Network
 from evaluation.sides import TOKEN, GatewayProcess, process_of, toml_of
 from evaluation.variants import FUTURE
-from gateway.sim.score_scenario import ScoreRunSpec
+from gateway.sim.importance.score_scenario import ScoreRunSpec
 from larder import Client, DatasetInfo, Job
 from larder.importance import ImportanceReport
 from larder.source import Access
@@ -59,7 +59,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ScoreSide:
-    """A way of sampling with a way of caching (``gateway.sim.score_scenario``), and the share of the items that is cached."""
+    """A way of sampling with a way of caching (``sim.importance.score_scenario``), and the share of the items that is cached."""
 
     run: ScoreRunSpec
     share: float

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluation.fleet import CREDENTIALS, Fleet
-from gateway.sim.items import chunk_numbers
+from gateway.sim.jobs.items import chunk_numbers
 from larder import DatasetInfo
 from larder.batch import BatchReader
 

@@ -9,10 +9,9 @@ from pydantic import BaseModel
 
 from evaluation.pages import FOLDER, machine, table, write
 from gateway.policies.space.allocation import Candidate, allocate
-from gateway.sim import report
-from gateway.sim.plots import draw
-from gateway.sim.run import RunResult, simulate, speedup
-from gateway.sim.scenario import (
+from gateway.sim.jobs import report
+from gateway.sim.jobs.run import RunResult, simulate, speedup
+from gateway.sim.jobs.scenario import (
     DatasetSpec,
     FleetSpec,
     JobSpec,
@@ -24,6 +23,7 @@ from gateway.sim.scenario import (
     parse_as,
     scenario_text,
 )
+from gateway.sim.plots import draw
 
 NAMES = ("quiver-table3", "quiver-figure6", "quiver-figure7", "multi-job", "probing", "slow-job")
 KEPT = {"quiver-figure6": "speedup", "quiver-figure7": "chunks-Larder-ImageNet", "slow-job": "chunks-Larder-ImageNet"}

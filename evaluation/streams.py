@@ -18,8 +18,9 @@ from gateway.policies.space.stream_space import SHARE
 from gateway.policies.streams.names import SiblingNames
 from gateway.policies.streams.pattern import WINDOW, Evidence, Pattern
 from gateway.policies.streams.tree import AccessStreamTree
-from gateway.sim.read_scenario import ClientSpec, Parts, PrefixSpec, ReadRunSpec, ReadScenario
-from gateway.sim.reads import (
+from gateway.sim.jobs.scenario import OriginSpec
+from gateway.sim.streams.read_scenario import ClientSpec, Parts, PrefixSpec, ReadRunSpec, ReadScenario
+from gateway.sim.streams.reads import (
     RANDOM_ORDERS,
     SEQUENTIAL_ORDERS,
     SKEWED_ORDERS,
@@ -27,8 +28,7 @@ from gateway.sim.reads import (
     ReadOrder,
     seen_by_gateways,
 )
-from gateway.sim.scenario import OriginSpec
-from gateway.sim.transparent import SAMPLE, ReadRunResult, simulate_reads
+from gateway.sim.streams.transparent import SAMPLE, ReadRunResult, simulate_reads
 
 ITEMS = 10_000
 WINDOWS = 100

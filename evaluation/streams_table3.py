@@ -8,12 +8,12 @@ import numpy as np
 
 from evaluation.pages import table
 from gateway.policies.streams.pattern import Pattern
+from gateway.sim.jobs.scenario import OriginSpec, parse_as, scenario_text
 from gateway.sim.pooled import CachedBlock
-from gateway.sim.read_report import clients_table, runs_table
-from gateway.sim.read_scenario import ReadRunSpec, ReadScenario
-from gateway.sim.scenario import OriginSpec, parse_as, scenario_text
-from gateway.sim.stored import SimulatedStore
-from gateway.sim.transparent import ReadRunResult, simulate_reads
+from gateway.sim.streams.read_report import clients_table, runs_table
+from gateway.sim.streams.read_scenario import ReadRunSpec, ReadScenario
+from gateway.sim.streams.stored import SimulatedStore
+from gateway.sim.streams.transparent import ReadRunResult, simulate_reads
 
 
 def table3_section() -> str:

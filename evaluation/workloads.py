@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evaluation.variants import PLACES, TIME
-from gateway.sim.reads import ReadOrder, epochs, hot_anywhere, scan, zipf_anywhere, zipf_in_a_row
+from gateway.sim.streams.reads import ReadOrder, epochs, hot_anywhere, scan, zipf_anywhere, zipf_in_a_row
 
 BUCKET = "lake"
 SECRET = "a secret of the evaluation"

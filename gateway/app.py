@@ -53,13 +53,13 @@ from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import OpenDatasets
 from gateway.engine.space.keeper import SweepLoop
 from gateway.engine.space.score_exchange import ScoreExchange
-from gateway.fleet.announcer import nobody
-from gateway.fleet.delegation import Delegation
-from gateway.fleet.invalidations import HeardWrites, InvalidationChannel, Invalidations, NullInvalidations
+from gateway.fleet.nodes.announcer import nobody
+from gateway.fleet.nodes.delegation import Delegation
+from gateway.fleet.nodes.invalidations import HeardWrites, InvalidationChannel, Invalidations, NullInvalidations
 from gateway.imports import imported
 from gateway.logs import set_up
 from gateway.model.keys import ObjectKey
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.origin.listing import Listings
 from gateway.server.files import read_cold_by
@@ -69,8 +69,8 @@ from gateway.server.run import LISTENING, before_stop
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.registry import Registry
-from gateway.store.failures import DiskFault
-from gateway.store.leases import FillLeases
+from gateway.store.disk.failures import DiskFault
+from gateway.store.shared.leases import FillLeases
 from gateway.store.store import Store
 from gateway.tasks import keep_running, repeat
 from gateway.tracing import Traced

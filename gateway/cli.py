@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 
 from gateway import __version__
-from gateway.commands.grammar import Help, Parser
+from gateway.commands.common.grammar import Help, Parser
 from gateway.imports import imported
 from gateway.model.errors import ConfigError, LarderError
 
@@ -36,34 +36,54 @@ class Command:
 
 
 COMMANDS = (
-    Command("serve", "gateway.commands.serving", "run a gateway"),
-    Command("check-config", "gateway.commands.configuration", "check a configuration and print it, without secrets"),
-    Command("migrate", "gateway.commands.migrate", "bring the catalog's tables up to this version"),
-    Command("status", "gateway.commands.status", "the fleet's current traffic and problems"),
-    Command("traffic", "gateway.commands.traffic", "requests by tenant and bucket, and missed prefixes"),
-    Command("top", "gateway.commands.top", "the fleet's traffic, space and problems, live"),
-    Command("trace", "gateway.commands.trace", "follow requests while they are answered"),
-    Command("nodes", "gateway.commands.nodes", "the nodes of the fleet; drain and undrain", "list"),
-    Command("tenants", "gateway.commands.tenants", "owners of access keys", "list"),
-    Command("credentials", "gateway.commands.credentials", "access keys: list, create, rotate, revoke", "list"),
-    Command("tokens", "gateway.commands.tokens", "admin tokens with names and roles: list, create, revoke", "list"),
-    Command("origins", "gateway.commands.origins", "the object stores behind the fleet", "list"),
-    Command("rules", "gateway.commands.rules", "how objects are cached, and which rule applies to one", "list"),
-    Command("datasets", "gateway.commands.datasets", "datasets and their space; pin one, or deny it space", "list"),
-    Command("jobs", "gateway.commands.jobs", "training jobs, and their benefit from the cache", "list"),
-    Command("pipelines", "gateway.commands.pipelines", "input pipelines of jobs, and what they store", "list"),
-    Command("results", "gateway.commands.results", "stored results of pipelines, and their space", "list"),
-    Command("streams", "gateway.commands.streams", "access patterns of plain reads, and the space they get", "list"),
-    Command("plan", "gateway.commands.plan", "the fleet's plan, and its inputs"),
-    Command("warm", "gateway.commands.warm", "read a prefix or dataset into the cache before it is needed"),
-    Command("profiles", "gateway.commands.profiles", "record the reads of a job, and replay them as a warm-up", "list"),
-    Command("purge", "gateway.commands.purge", "drop cached objects below a prefix"),
-    Command("verify", "gateway.commands.verify", "compare cached files with their digests"),
-    Command("explain", "gateway.commands.explain", "why a read is a hit or not, and what to change"),
-    Command("audit", "gateway.commands.audit", "changes: caller, time, values before and after"),
+    Command("serve", "gateway.commands.local.serving", "run a gateway"),
+    Command(
+        "check-config", "gateway.commands.local.configuration", "check a configuration and print it, without secrets"
+    ),
+    Command("migrate", "gateway.commands.local.migrate", "bring the catalog's tables up to this version"),
+    Command("status", "gateway.commands.fleet.status", "the fleet's current traffic and problems"),
+    Command("traffic", "gateway.commands.fleet.traffic", "requests by tenant and bucket, and missed prefixes"),
+    Command("top", "gateway.commands.fleet.top", "the fleet's traffic, space and problems, live"),
+    Command("trace", "gateway.commands.fleet.trace", "follow requests while they are answered"),
+    Command("nodes", "gateway.commands.fleet.nodes", "the nodes of the fleet; drain and undrain", "list"),
+    Command("tenants", "gateway.commands.configuration.tenants", "owners of access keys", "list"),
+    Command(
+        "credentials", "gateway.commands.configuration.credentials", "access keys: list, create, rotate, revoke", "list"
+    ),
+    Command(
+        "tokens",
+        "gateway.commands.configuration.tokens",
+        "admin tokens with names and roles: list, create, revoke",
+        "list",
+    ),
+    Command("origins", "gateway.commands.configuration.origins", "the object stores behind the fleet", "list"),
+    Command(
+        "rules", "gateway.commands.configuration.rules", "how objects are cached, and which rule applies to one", "list"
+    ),
+    Command(
+        "datasets", "gateway.commands.fleet.datasets", "datasets and their space; pin one, or deny it space", "list"
+    ),
+    Command("jobs", "gateway.commands.fleet.jobs", "training jobs, and their benefit from the cache", "list"),
+    Command("pipelines", "gateway.commands.fleet.pipelines", "input pipelines of jobs, and what they store", "list"),
+    Command("results", "gateway.commands.fleet.results", "stored results of pipelines, and their space", "list"),
+    Command(
+        "streams", "gateway.commands.fleet.streams", "access patterns of plain reads, and the space they get", "list"
+    ),
+    Command("plan", "gateway.commands.fleet.plan", "the fleet's plan, and its inputs"),
+    Command("warm", "gateway.commands.operations.warm", "read a prefix or dataset into the cache before it is needed"),
+    Command(
+        "profiles",
+        "gateway.commands.operations.profiles",
+        "record the reads of a job, and replay them as a warm-up",
+        "list",
+    ),
+    Command("purge", "gateway.commands.operations.purge", "drop cached objects below a prefix"),
+    Command("verify", "gateway.commands.operations.verify", "compare cached files with their digests"),
+    Command("explain", "gateway.commands.fleet.explain", "why a read is a hit or not, and what to change"),
+    Command("audit", "gateway.commands.configuration.audit", "changes: caller, time, values before and after"),
     Command("simulate", "gateway.sim.command", "run jobs and a fleet under a virtual clock"),
-    Command("completion", "gateway.commands.completion", "the script by which a shell completes commands"),
-    Command("demo", "gateway.commands.demo", "start a store and a gateway, and show what the cache does"),
+    Command("completion", "gateway.commands.local.completion", "the script by which a shell completes commands"),
+    Command("demo", "gateway.commands.local.demo", "start a store and a gateway, and show what the cache does"),
 )
 
 _EPILOG = """\

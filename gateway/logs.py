@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Literal
 
-from gateway.model.redaction import redact_text
+from gateway.model.s3.redaction import redact_text
 from gateway.tracing import trace_id
 
 FIELDS = (

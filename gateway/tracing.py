@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gateway.model.errors import ConfigError
 from gateway.model.objects import Header
-from gateway.model.redaction import redact_path
+from gateway.model.s3.redaction import redact_path
 
 if TYPE_CHECKING:
     from gateway.telemetry import Telemetry

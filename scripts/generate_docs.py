@@ -21,7 +21,7 @@ from gateway.admin.http.tokens import Tokens
 from gateway.config import Settings
 from gateway.config_catalog import AdminSettings
 from gateway.model import outcomes, units
-from gateway.policies.troubles import KINDS
+from gateway.policies.health.troubles import KINDS
 from larder import grammar
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -6,8 +6,8 @@ import errno
 import os
 from pathlib import Path
 
-from gateway.store.blobs import Contents
-from gateway.store.directory import CacheDirectory, Free
+from gateway.store.disk.blobs import Contents
+from gateway.store.disk.directory import CacheDirectory, Free
 
 
 class FaultyDirectory(CacheDirectory):

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gateway.store.generations import root_of, tables
+from gateway.store.shared.generations import root_of, tables
 from tests.origins.processes import MARK, end_spawned
 
 _OF_PYTHON = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")

@@ -18,7 +18,7 @@ from gateway.api.s3.answer import SERVER, date_header
 from gateway.edge.asgi import Edge, Headers, send_json
 from gateway.engine.operations.counting import WorkersCollector
 from gateway.model.datasets import ApiError
-from gateway.policies.troubles import Trouble
+from gateway.policies.health.troubles import Trouble
 from gateway.server.refusals import Receive, Scope, Send
 
 log = logging.getLogger("larder.v1")

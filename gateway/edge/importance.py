@@ -9,10 +9,10 @@ from gateway.edge.problems import LATER
 from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
 from gateway.model.datasets import ApiError
 from gateway.model.importance import MalformedPart
-from gateway.policies.importance import PartVerdict
+from gateway.policies.items.importance import PartVerdict
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
-from gateway.store.importance import MOST_JOBS, Receipt, TooManyScorers
+from gateway.store.shared.importance import MOST_JOBS, Receipt, TooManyScorers
 
 Find = Callable[[str, str], Awaitable[Registration | None]]
 """Finds a tenant's dataset by name or id."""

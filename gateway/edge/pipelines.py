@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from gateway.fleet.caching import KnownPipeline
-from gateway.fleet.jobs import JobRecord
-from gateway.fleet.scaling import WorkersChange
+from gateway.fleet.jobs.caching import KnownPipeline
+from gateway.fleet.jobs.jobs import JobRecord
+from gateway.fleet.jobs.scaling import WorkersChange
 from gateway.policies.space.autocache import COMPUTE, CacheReason, Projection
 from gateway.policies.space.cache_mode import NEVER, PIN, CacheDecision, PipelineProfile, pinned_mark
 from gateway.policies.space.plan import Plan

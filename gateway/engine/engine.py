@@ -18,7 +18,7 @@ from gateway.engine.objects.reads import Ask, Found, Reads, Relay
 from gateway.engine.objects.writes import Writes
 from gateway.engine.operations.explain import Explainer
 from gateway.engine.services import Services
-from gateway.fleet.invalidations import InvalidationChannel
+from gateway.fleet.nodes.invalidations import InvalidationChannel
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.policies.lane import LoadClass

@@ -12,11 +12,11 @@ import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
-from gateway.fleet.peers import PeerUnavailable
+from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.errors import BrokenBody, LarderError, OriginUnavailable
 from gateway.model.objects import BlobRef
 from gateway.net.exchange import StreamedResponse
-from gateway.store.writer import SMALL, BlobWriter
+from gateway.store.disk.writer import SMALL, BlobWriter
 
 RESUMES = 2
 """Times that a stream continues with another answer, unless its owner sets another number."""

@@ -11,12 +11,12 @@ from typing import Protocol
 from gateway.engine.items.homes import PeerNodes
 from gateway.engine.objects.handover import Moved
 from gateway.engine.objects.recently_invalidated import RecentlyInvalidated
-from gateway.fleet.invalidations import HeardWrites
+from gateway.fleet.nodes.invalidations import HeardWrites
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.client import OriginClient
-from gateway.policies.rules import Rules
+from gateway.policies.reads.rules import Rules
 from gateway.store.datasets.content import Content
-from gateway.store.leases import FillLeases
+from gateway.store.shared.leases import FillLeases
 from gateway.store.store import Store
 
 

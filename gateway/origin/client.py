@@ -27,10 +27,10 @@ from gateway.metrics import (
     LoopHistogram,
     LoopSum,
 )
-from gateway.model import sigv4
 from gateway.model.errors import IdentityGone, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
+from gateway.model.s3 import sigv4
 from gateway.net.dialing import ExchangeFailed, ServerAddress
 from gateway.net.exchange import OWN_HEADERS, Connections, StreamedResponse, probe
 from gateway.net.upload import Upload

@@ -1,7 +1,7 @@
 """The headers of the origin's answers: those relayed to clients, and the object's metadata in them.
 
 Everything except the headers of the origin's connection is relayed to the client (RFC 9110, section 7.6.1).
-``model/request_headers.py`` lists the headers sent to the origin; Accept, Accept-Encoding and User-Agent are the gateway's
+``model/s3/request_headers.py`` lists the headers sent to the origin; Accept, Accept-Encoding and User-Agent are the gateway's
 own, as the stored bytes must not depend on the first reader.
 
 Header values are text in which each character is one byte (ISO-8859-1), as in ASGI servers and WSGI: they can be relayed

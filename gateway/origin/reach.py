@@ -1,7 +1,7 @@
 """Determines whether one origin answers this worker, by one probe at a time.
 
 A request that fails, or waits longer than half of ``check_timeout`` while the origin answers nothing else, raises a doubt. A
-doubt sends a probe over a new connection; if that fails too, the origin is lost (gateway/policies/reachability.py), and
+doubt sends a probe over a new connection; if that fails too, the origin is lost (gateway/policies/health/reachability.py), and
 probes continue until it answers. This does not fail requests: callers that have an alternative to waiting use ``wait``,
 ``result`` and ``unless_lost``, the others wait as long as the origin's time-outs allow.
 """
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from gateway.model.errors import OriginUnavailable
 from gateway.net.dialing import ExchangeFailed
-from gateway.policies.reachability import Contact, Reachability
+from gateway.policies.health.reachability import Contact, Reachability
 
 log = logging.getLogger("larder.origin")
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
-from gateway.model.redaction import redact_path
+from gateway.model.s3.redaction import redact_path
 from gateway.server.channel import SMALL, Channel, FileSpan
 from gateway.server.files import read_exactly
 from gateway.server.head import STATUS_LINES, Head, encode_head

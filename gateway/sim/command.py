@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.model.errors import LarderError
 from gateway.sim.figures import PlotsUnavailable
-from gateway.sim.scenario import Scenario, built_in, kind_of, parse_as, scenario_text
+from gateway.sim.jobs.scenario import Scenario, built_in, kind_of, parse_as, scenario_text
 
 
 class PlannerUnavailable(LarderError):
@@ -52,15 +52,15 @@ def run(options: argparse.Namespace) -> int:
         PlannerUnavailable: the client is not installed; the message says how to get it.
     """
     try:
-        from gateway.sim.importance import simulate_scores
+        from gateway.sim.importance.importance import simulate_scores
+        from gateway.sim.importance.score_report import scores_as_json, scores_as_text
+        from gateway.sim.importance.score_scenario import ScoreScenario
+        from gateway.sim.jobs.report import as_json, as_text
+        from gateway.sim.jobs.run import simulate
         from gateway.sim.plots import draw
-        from gateway.sim.read_report import reads_as_json, reads_as_text
-        from gateway.sim.read_scenario import ReadScenario
-        from gateway.sim.report import as_json, as_text
-        from gateway.sim.run import simulate
-        from gateway.sim.score_report import scores_as_json, scores_as_text
-        from gateway.sim.score_scenario import ScoreScenario
-        from gateway.sim.transparent import simulate_reads
+        from gateway.sim.streams.read_report import reads_as_json, reads_as_text
+        from gateway.sim.streams.read_scenario import ReadScenario
+        from gateway.sim.streams.transparent import simulate_reads
     except ImportError as error:
         raise PlannerUnavailable(
             f"no simulation without the client, whose planner it runs ({error}); pip install ./clients/python in a clone"

@@ -14,7 +14,7 @@ from functools import partial
 from math import inf, ulp
 
 from gateway.sim.clock import Action, Clock
-from gateway.sim.scenario import OriginSpec
+from gateway.sim.jobs.scenario import OriginSpec
 
 _NOTHING = 0.5
 """Bytes: what is left of a transfer that is complete, for all that sums of fractions can tell."""

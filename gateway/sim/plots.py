@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gateway.sim.figures import pyplot
-from gateway.sim.run import RunResult, speedup
-from gateway.sim.scenario import Mode, Scenario
+from gateway.sim.jobs.run import RunResult, speedup
+from gateway.sim.jobs.scenario import Mode, Scenario
 
 COLOURS: dict[str, str] = {
     Mode.LARDER: "#1b7f5c",

@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 
 from gateway.model.errors import BlobGone
 from gateway.model.objects import BlobRef
-from gateway.store.blobs import OpenBlob
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED, Content
-from gateway.store.directory import CacheDirectory
-from gateway.store.disk import Disk
-from gateway.store.failures import DiskFault, attempt
+from gateway.store.disk.blobs import OpenBlob
+from gateway.store.disk.directory import CacheDirectory
+from gateway.store.disk.disk import Disk
+from gateway.store.disk.failures import DiskFault, attempt
+from gateway.store.disk.opening import Opener
+from gateway.store.disk.threads import close_passed, closer
 from gateway.store.index import blob_rows
 from gateway.store.index.blob_rows import BlobRow
-from gateway.store.opening import Opener
-from gateway.store.threads import close_passed, closer
 from gateway.tasks import SingleFlight
 
 K = TypeVar("K")

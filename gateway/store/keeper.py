@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from functools import partial
 from sqlite3 import Connection
 
-from gateway.policies.freshness import AHEAD
+from gateway.policies.reads.freshness import AHEAD
 from gateway.policies.watermarks import decide_eviction
-from gateway.store.accesses import Folded
-from gateway.store.directory import CacheDirectory
-from gateway.store.disk import Disk
+from gateway.store.disk.directory import CacheDirectory
+from gateway.store.disk.disk import Disk
 from gateway.store.index import blob_rows, objects, pool_rows
 from gateway.store.index.blob_rows import Evicted
 from gateway.store.index.schema import NODE
+from gateway.store.shared.accesses import Folded
 from gateway.store.space import SpaceMeter
 
 log = logging.getLogger("larder.store")

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gateway.config import CacheSettings
-from gateway.policies.breaker import BreakerState, FailureKind
+from gateway.policies.health.breaker import BreakerState, FailureKind
 from gateway.policies.watermarks import Space, admits, room_for_blobs, spare
 from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.usage import disk_bytes
-from gateway.store.directory import Free
-from gateway.store.disk import Disk
-from gateway.store.failures import DiskFault, disk_faults
+from gateway.store.disk.directory import Free
+from gateway.store.disk.disk import Disk
+from gateway.store.disk.failures import DiskFault, disk_faults
 from gateway.store.index import blob_rows
 from gateway.store.index.blob_rows import Counts
 

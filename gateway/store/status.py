@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.model.units import format_size
-from gateway.policies.breaker import BreakerState
+from gateway.policies.health.breaker import BreakerState
 from gateway.policies.watermarks import falls_short
 
 

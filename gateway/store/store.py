@@ -24,12 +24,14 @@ from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
 from gateway.policies.watermarks import Watermarks, admits, admits_for_good
-from gateway.store.accesses import Accesses, Uses
-from gateway.store.blobs import OpenBlob, OpenBlobs
 from gateway.store.datasets.registry import DiskWork
-from gateway.store.directory import CacheDirectory
-from gateway.store.disk import Disk, cache_directory
-from gateway.store.failures import DiskFault, attempt
+from gateway.store.disk.blobs import OpenBlob, OpenBlobs
+from gateway.store.disk.directory import CacheDirectory
+from gateway.store.disk.disk import Disk, cache_directory
+from gateway.store.disk.failures import DiskFault, attempt
+from gateway.store.disk.opening import Opener
+from gateway.store.disk.threads import HUNG_AFTER, closer
+from gateway.store.disk.writer import BlobWriter
 from gateway.store.forgetting import Forgetter
 from gateway.store.index import blob_rows, objects, pool_rows, recording
 from gateway.store.index.blob_rows import Counts, Kept
@@ -39,13 +41,11 @@ from gateway.store.index.purged import AppliedPurges
 from gateway.store.index.recording import Recording
 from gateway.store.items import ItemBlobs
 from gateway.store.keeper import Evictor, RecoveryReport
-from gateway.store.opening import Opener
 from gateway.store.pools import Pools
 from gateway.store.results import ResultBlobs
+from gateway.store.shared.accesses import Accesses, Uses
 from gateway.store.space import SpaceMeter
 from gateway.store.status import StoreStatus
-from gateway.store.threads import HUNG_AFTER, closer
-from gateway.store.writer import BlobWriter
 
 T = TypeVar("T")
 
@@ -401,7 +401,7 @@ class Store:
         """
         return await self._disk.bounded(partial(os.pread, fd, count, offset))
 
-    # --- the interface of writers (gateway/store/writer.py, WriterHost)
+    # --- the interface of writers (gateway/store/disk/writer.py, WriterHost)
 
     def published(self, ref: BlobRef, blob: OpenBlob) -> None:
         """Record a published blob: it was hashed while it was written, so it needs no verification."""

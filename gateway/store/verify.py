@@ -18,8 +18,8 @@ from pathlib import Path
 from gateway.config import CacheSettings
 from gateway.model.errors import BlobGone, LarderError
 from gateway.model.objects import BlobRef
-from gateway.store.blobs import read_contents
-from gateway.store.failures import disk_faults
+from gateway.store.disk.blobs import read_contents
+from gateway.store.disk.failures import disk_faults
 from gateway.store.index import blob_rows
 from gateway.store.index.schema import driver_of, open_engine
 from gateway.store.store import Store

@@ -1,4 +1,4 @@
-"""Signature and rights of a request to the fake origin, written down independently of gateway/model/sigv4.py."""
+"""Signature and rights of a request to the fake origin, written down independently of gateway/model/s3/sigv4.py."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from botocore.auth import HmacV1QueryAuth, S3SigV4Auth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from gateway.model.sigv4 import RawHeader, WireRequest
+from gateway.model.s3.sigv4 import RawHeader, WireRequest
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from gateway.api.s3.auth import Authenticator
 from gateway.config import Settings
 from gateway.engine.operations.purge import Forgetting
 from gateway.origin.listing import Listings
-from gateway.policies.troubles import Trouble
-from gateway.store.threads import within
+from gateway.policies.health.troubles import Trouble
+from gateway.store.disk.threads import within
 from gateway.tasks import keep_running
 from gateway.wiring.fleet import Start
 from gateway.wiring.live import Live

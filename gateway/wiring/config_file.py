@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config import Settings
-from gateway.fleet.node_id import new_boot
+from gateway.fleet.nodes.node_id import new_boot
 
 LAUNCH = "_LARDER_LAUNCH"
 """The environment variable with the data shared by the workers of one start, as JSON."""

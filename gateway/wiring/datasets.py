@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 from gateway.config import Settings
 from gateway.engine.items import homes
 from gateway.engine.items.registrations import Registrations, Shared
-from gateway.fleet.connection import commands
-from gateway.fleet.datasets import DatasetTable
-from gateway.policies.dataset_quota import quota_of
+from gateway.fleet.jobs.datasets import DatasetTable
+from gateway.fleet.redis.connection import commands
+from gateway.policies.items.dataset_quota import quota_of
 from gateway.store.datasets.conversion import Limits
 from gateway.store.datasets.registry import RegistrationRules, Registry
 from gateway.wiring.fleet import FleetServices

@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 
 from gateway.config import Settings
-from gateway.fleet.membership import Membership, Pace
-from gateway.fleet.node_id import id_of_boot, kept_id
-from gateway.fleet.peer_gate import PeerGate
-from gateway.fleet.peers import Peers
+from gateway.fleet.nodes.membership import Membership, Pace
+from gateway.fleet.nodes.node_id import id_of_boot, kept_id
+from gateway.fleet.nodes.peer_gate import PeerGate
+from gateway.fleet.nodes.peers import Peers
 from gateway.model.fleet import Node, NodeState
-from gateway.policies.troubles import Trouble
+from gateway.policies.health.troubles import Trouble
 from gateway.server.local import LocalAddress
 from gateway.server.run import before_stop
-from gateway.store.threads import within
+from gateway.store.disk.threads import within
 from gateway.tasks import Tasks
 
 log = logging.getLogger("larder.fleet")

@@ -15,7 +15,7 @@ from gateway.config_base import TenantLimit
 from gateway.engine.services import Services
 from gateway.model.errors import ConfigError
 from gateway.origin.client import OriginClient
-from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching, Rules
+from gateway.policies.reads.rules import ALWAYS, IMMUTABLE, Caching, Rules
 from gateway.tasks import SingleFlight, repeat
 from gateway.wiring.config_file import ConfigFile
 

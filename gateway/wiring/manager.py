@@ -18,13 +18,13 @@ from gateway.engine.space.manager import Coordination, Electorate, Manager, Sile
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.preload import Preloader
 from gateway.engine.space.read_tally import ReadTally
-from gateway.fleet.announcer import DOWN
-from gateway.fleet.claims import ResultClaims
-from gateway.fleet.connection import commands
-from gateway.fleet.membership import Membership
+from gateway.fleet.jobs.claims import ResultClaims
+from gateway.fleet.nodes.announcer import DOWN
+from gateway.fleet.nodes.membership import Membership
+from gateway.fleet.redis.connection import commands
 from gateway.model.fleet import NodeState
-from gateway.store.decile_reads import DecileReads
-from gateway.store.importance import ScoreTables
+from gateway.store.shared.decile_reads import DecileReads
+from gateway.store.shared.importance import ScoreTables
 from gateway.store.store import Store
 from gateway.tasks import keep_running, repeat
 

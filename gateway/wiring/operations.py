@@ -27,15 +27,15 @@ from gateway.engine.operations.verifying import Verifications
 from gateway.engine.operations.warm_dataset import DatasetAccess
 from gateway.engine.operations.warm_objects import PermittedLoads, WarmObjects
 from gateway.engine.operations.watch import NodeIdentity, NodeView, NodeWatch
-from gateway.fleet.connection import commands
-from gateway.fleet.datasets import DatasetTable
-from gateway.fleet.invalidations import Invalidations
-from gateway.fleet.leadership import Leadership
-from gateway.fleet.samples import Samples
-from gateway.fleet.verifications import VerificationQueue
+from gateway.fleet.jobs.datasets import DatasetTable
+from gateway.fleet.jobs.leadership import Leadership
+from gateway.fleet.nodes.invalidations import Invalidations
+from gateway.fleet.nodes.samples import Samples
+from gateway.fleet.nodes.verifications import VerificationQueue
+from gateway.fleet.redis.connection import commands
 from gateway.model.keys import Principal
 from gateway.origin.listing import Listings
-from gateway.policies.datasets import USABLE
+from gateway.policies.items.datasets import USABLE
 from gateway.tasks import keep_running
 from gateway.wiring.admin import Administration
 from gateway.wiring.fleet import FleetServices, Start

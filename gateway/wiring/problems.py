@@ -1,12 +1,12 @@
-"""The problems that a worker's parts report (gateway/policies/troubles.py)."""
+"""The problems that a worker's parts report (gateway/policies/health/troubles.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
 from gateway.engine.services import Services
-from gateway.fleet.invalidations import Invalidations
-from gateway.policies.troubles import Trouble, disk_troubles
+from gateway.fleet.nodes.invalidations import Invalidations
+from gateway.policies.health.troubles import Trouble, disk_troubles
 from gateway.wiring.admin import Administration
 from gateway.wiring.fleet import FleetServices
 from gateway.wiring.live import Live

@@ -19,8 +19,8 @@ from gateway.model.keys import Principal
 from gateway.origin.listing import Listings
 from gateway.policies.streams.prefetch import most_ahead
 from gateway.policies.streams.profile import ProfileRecording
-from gateway.store.accesses import Note, ObservedReads
-from gateway.store.observation import ReadChannel
+from gateway.store.shared.accesses import Note, ObservedReads
+from gateway.store.shared.observation import ReadChannel
 from gateway.tasks import keep_running, repeat
 from gateway.wiring.manager import Management
 

@@ -14,8 +14,8 @@ from gateway.engine.operations.live import LiveRequests
 from gateway.engine.operations.tenant_rates import EVERY as RATES_EVERY
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.traffic import EVERY, TrafficTally
-from gateway.fleet.announcer import DOWN
-from gateway.policies.tenant_rates import RateLimit
+from gateway.fleet.nodes.announcer import DOWN
+from gateway.policies.fleet.tenant_rates import RateLimit
 from gateway.tasks import keep_running, repeat
 from gateway.wiring.manager import Management
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.policies.ring import Ring, path_key
+from gateway.policies.fleet.ring import Ring, path_key
 from tests.gateways import Running, fleet
 from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import Origin, eventually

@@ -13,8 +13,8 @@ from gateway.config import Origin, Rule
 from gateway.model.errors import OriginUnavailable
 from gateway.origin.client import OriginClient
 from gateway.origin.listing import Listings
-from gateway.policies.covering import covers, hidden_by
-from gateway.policies.rules import IMMUTABLE
+from gateway.policies.reads.covering import covers, hidden_by
+from gateway.policies.reads.rules import IMMUTABLE
 from gateway.testing.origin import OriginThread
 from gateway.testing.origin_auth import User
 from tests.admin.admin_world import AdminWorld, settings

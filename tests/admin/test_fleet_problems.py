@@ -10,12 +10,12 @@ import pytest
 from gateway.admin.fleet.problems import problems_of
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import datasets_of, jobs_of, newest_document, nodes_of, now_of, total_of
-from gateway.fleet.jobs import JobRecord, KnownJob
-from gateway.fleet.samples import NodeSample
+from gateway.fleet.jobs.jobs import JobRecord, KnownJob
+from gateway.fleet.nodes.samples import NodeSample
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node, NodeState
-from gateway.policies.datasets import CachingMode
-from gateway.policies.rates import Point
+from gateway.policies.health.rates import Point
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import JobOrder, Phase, PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, dataset_pools
 from gateway.policies.space.probing import PhaseTotals, ProbeState

@@ -9,11 +9,11 @@ import pytest
 from gateway.api.s3.accounts import Account
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
 from gateway.config import Credential, Origin, ServerSettings, Settings
-from gateway.model import sigv4
-from gateway.model.aws_chunked import PayloadForm
 from gateway.model.errors import ConfigError, S3Error
 from gateway.model.keys import OriginIdentity, Principal
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3 import sigv4
+from gateway.model.s3.aws_chunked import PayloadForm
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.testing.signed_requests import ClientSigner, with_headers
 
 URL = "http://127.0.0.1:9000/bucket/dir/a%20b%2Bc"

@@ -14,10 +14,10 @@ from botocore.config import Config
 
 from gateway.api.s3.auth import Authenticated, Authenticator
 from gateway.config import Credential, Origin, ServerSettings, Settings
-from gateway.model.aws_chunked import PayloadForm
 from gateway.model.errors import S3Error
 from gateway.model.keys import OriginIdentity
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.aws_chunked import PayloadForm
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.testing.signed_requests import ClientSigner, with_headers
 
 URL = "http://127.0.0.1:9000/bucket/dir/a%20b"

@@ -19,7 +19,7 @@ from gateway.api.s3.payload import PayloadForm
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Reason
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.sigv4 import WireRequest
 
 HOST = (b"host", b"h")
 

@@ -15,12 +15,12 @@ from prometheus_client import REGISTRY
 from gateway.api.peer.app import PeerApp
 from gateway.api.peer.items import MOST_DIGESTS, PeerItemsEdge
 from gateway.engine.items.registrations import Registrations
-from gateway.fleet.peer_gate import PeerGate
+from gateway.fleet.nodes.peer_gate import PeerGate
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
-from gateway.model.peer_auth import PeerSigner
-from gateway.model.peer_principal import principal_header
-from gateway.model.sigv4 import WireRequest
+from gateway.model.peer.auth import PeerSigner
+from gateway.model.peer.principal import principal_header
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.testing.origin import ALICE
 from tests.batches import decoded, packed, taken
 from tests.engine.datasets import Data, Shelf, bodies_of, shelved

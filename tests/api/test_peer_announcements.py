@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gateway.model.keys import ObjectKey
-from gateway.model.peer_announcements import LONGEST, read_written, written
+from gateway.model.peer.announcements import LONGEST, read_written, written
 
 KEYS = [ObjectKey("default", "b", "schön/\n😀"), ObjectKey("default", "b", "")]
 

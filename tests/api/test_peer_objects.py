@@ -15,15 +15,15 @@ from gateway.api.peer.objects import PeerObjects
 from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.engine.operations.explain import expected
-from gateway.fleet.peer_gate import PeerGate
+from gateway.fleet.nodes.peer_gate import PeerGate
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
-from gateway.model.peer_auth import PeerSigner
-from gateway.model.peer_objects import object_path, read_error
-from gateway.model.peer_principal import principal_header
-from gateway.model.sigv4 import WireRequest
+from gateway.model.peer.auth import PeerSigner
+from gateway.model.peer.objects import object_path, read_error
+from gateway.model.peer.principal import principal_header
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.net import connection
-from gateway.policies.rules import Caching, Rules
+from gateway.policies.reads.rules import Caching, Rules
 from gateway.server.cycle import FILES
 from gateway.testing.origin import ALICE, BOB
 from tests.engine.conftest import BLOCK, Bench, alone, benched

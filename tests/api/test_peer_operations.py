@@ -13,11 +13,11 @@ from gateway.api.peer.app import PeerApp
 from gateway.api.peer.operations import PeerOperations
 from gateway.engine.operations.purge import Forgetting, Purges
 from gateway.engine.operations.warm_objects import WarmObjects
-from gateway.fleet.peer_gate import PeerGate
+from gateway.fleet.nodes.peer_gate import PeerGate
 from gateway.model.keys import OriginIdentity
-from gateway.model.peer_auth import PeerSigner
-from gateway.model.peer_principal import principal_header
-from gateway.model.sigv4 import WireRequest
+from gateway.model.peer.auth import PeerSigner
+from gateway.model.peer.principal import principal_header
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.policies.lane import LoadClass
 from gateway.testing.origin import ALICE
 from tests.engine.conftest import BLOCK, Bench, benched

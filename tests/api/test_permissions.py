@@ -10,7 +10,7 @@ from gateway.api.s3.payload import PayloadForm
 from gateway.api.s3.permissions import check
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.sigv4 import WireRequest
 
 
 def allowed(

@@ -17,15 +17,15 @@ from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.relayed import RelayedReads
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.reads import Forward
-from gateway.fleet.peers import PeerUnavailable
-from gateway.model.aws_chunked import PayloadForm
+from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.aws_chunked import PayloadForm
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.net.exchange import StreamedResponse
-from gateway.policies.ring import Ring
+from gateway.policies.fleet.ring import Ring
 from gateway.testing.origin_faults import DieAfter
 from tests.engine.conftest import Bench, benched, take
 

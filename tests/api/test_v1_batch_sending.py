@@ -26,8 +26,8 @@ from gateway.engine.space.planned import Planned
 from gateway.model.errors import BrokenBody, ClientGone
 from gateway.model.frames import ItemFlag
 from gateway.model.keys import Principal
-from gateway.policies.batch import BatchMode
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.batch import BatchMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.plan import Plan
 from gateway.testing.origin_faults import DieAfter, Hang
 from larder.frames import Decoder, Received

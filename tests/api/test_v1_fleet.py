@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.policies.ring import RING
+from gateway.policies.fleet.ring import RING
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until
 from tests.v1 import GWA, Key, ask

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from gateway.commands.output import printable
+from gateway.commands.common.output import printable
 from tests.admin.operations_world import TOKEN, Zone, zone
 from tests.browser.chromium import PATIENCE, Watched
 from tests.browser.console import closed, confirm, console, field, press, row

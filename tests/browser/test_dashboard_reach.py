@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
-from gateway.commands.output import printable
+from gateway.commands.common.output import printable
 from tests.browser import figures
 from tests.browser.chromium import PATIENCE, Played, Watched
 from tests.browser.looks import broken_words, faint_texts, marks_apart, overflow, walk_by_tab

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.commands.connection import Refused, Unreachable
-from gateway.commands.progress import EVERY, OUTAGE, ProgressStep, Time, amounts, watch
+from gateway.commands.common.connection import Refused, Unreachable
+from gateway.commands.common.progress import EVERY, OUTAGE, ProgressStep, Time, amounts, watch
 from tests.cli.commands import at_terminal
 
 WARMUP: dict[str, Any] = {

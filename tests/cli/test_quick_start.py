@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.commands.quick_start import FILE, NamedOrigin, is_quick, origin_of, prepare
+from gateway.commands.local.quick_start import FILE, NamedOrigin, is_quick, origin_of, prepare
 from gateway.model.errors import ConfigError
 from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.origin_auth import User

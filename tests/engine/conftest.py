@@ -17,12 +17,12 @@ from gateway.engine.fetching import Span
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.reads import Ask, Found
 from gateway.engine.services import Services
-from gateway.fleet.invalidations import NullInvalidations
-from gateway.fleet.membership import Membership
+from gateway.fleet.nodes.invalidations import NullInvalidations
+from gateway.fleet.nodes.membership import Membership
 from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.client import OriginClient
-from gateway.policies.rules import Rules
+from gateway.policies.reads.rules import Rules
 from gateway.store.store import Store
 from gateway.testing.origin import ALICE, BOB, FakeOrigin
 

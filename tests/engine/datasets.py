@@ -18,8 +18,8 @@ from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident
 from gateway.engine.items.batch import Batches
 from gateway.engine.items.wanted import FailedItem, InMemoryItem, LargeItem, StoredItem
 from gateway.model.frames import ItemFlag, ItemStatus
-from gateway.policies.batch import BatchMode
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.batch import BatchMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.store.datasets.content import RESIDENT, VERIFIED
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import Registry

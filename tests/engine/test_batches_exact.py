@@ -12,9 +12,9 @@ from gateway.engine.items import batch as batches
 from gateway.engine.items.batch import Arriving, Resident
 from gateway.model.access import Access
 from gateway.model.frames import ItemFlag, ItemStatus
-from gateway.policies.batch import PATIENCE, BatchMode
+from gateway.policies.items.batch import PATIENCE, BatchMode
+from gateway.store.disk.threads import closer
 from gateway.store.items import close_files
-from gateway.store.threads import closer
 from gateway.testing.origin import BOB
 from gateway.testing.origin_faults import DieAfter, Hang, Refuse
 from tests.digests import Row

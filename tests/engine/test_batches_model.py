@@ -19,10 +19,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.model.frames import ItemFlag, ItemStatus
-from gateway.policies.batch import BatchMode
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.batch import BatchMode
+from gateway.policies.items.datasets import CachingMode
+from gateway.store.disk.threads import closer
 from gateway.store.items import close_files
-from gateway.store.threads import closer
 from gateway.testing.origin_faults import Refuse
 from tests.effort import examples
 from tests.engine.datasets import BUCKET, Batch, Data, Shelf, blobs_open, bodies_of, shelved, until

@@ -14,11 +14,11 @@ from gateway.engine.items import fetch as items
 from gateway.engine.items.underway import FETCHES_PER_BATCH
 from gateway.engine.items.wanted import FailedItem, InMemoryItem, ItemStream, LargeItem, Wanted
 from gateway.model.frames import ItemFlag, ItemStatus
-from gateway.policies.batch import BatchMode
-from gateway.policies.datasets import CachingMode
-from gateway.policies.rules import Caching, Rules
+from gateway.policies.items.batch import BatchMode
+from gateway.policies.items.datasets import CachingMode
+from gateway.policies.reads.rules import Caching, Rules
 from gateway.store.datasets.content import VERIFIED
-from gateway.store.threads import closer
+from gateway.store.disk.threads import closer
 from gateway.testing.origin_faults import DieAfter, Hang, Refuse
 from tests.engine.datasets import BUCKET, Data, Shelf, equal_bodies, shelved, until
 

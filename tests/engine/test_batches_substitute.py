@@ -11,9 +11,9 @@ import pytest
 from gateway.engine.items import batch as batches
 from gateway.engine.items.batch import Arriving
 from gateway.model.frames import ItemFlag, ItemStatus
-from gateway.policies import batch as policy
-from gateway.policies.batch import BatchMode
-from gateway.store.threads import closer
+from gateway.policies.items import batch as policy
+from gateway.policies.items.batch import BatchMode
+from gateway.store.disk.threads import closer
 from gateway.testing.origin_faults import DieBeforeHeaders, Hang, Refuse
 from tests.engine.datasets import Data, Shelf, blobs_open, bodies_of, shelved, until
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.policies.rules import Caching, Rules
+from gateway.policies.reads.rules import Caching, Rules
 
 
 def test_rules_remember_a_bounded_number_of_paths() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.engine import fetching
 from gateway.engine.fetching import ByteStream
-from gateway.fleet.peers import PeerUnavailable
+from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.errors import BrokenBody, LarderError, OriginUnavailable
 from gateway.net.exchange import StreamedResponse
 

@@ -15,12 +15,12 @@ from gateway.api.s3.hot import _HARMLESS, Hit, HotReads, Unresolved
 from gateway.api.s3.objects import ObjectReads, is_forced
 from gateway.api.s3.payload import PayloadForm
 from gateway.engine.objects.body import Body
-from gateway.model.conditions import Conditions
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.conditions import Conditions
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.head import encode_lines
-from gateway.store import blobs
+from gateway.store.disk import blobs
 from tests.engine.conftest import BLOCK, Bench, alone, take
 
 

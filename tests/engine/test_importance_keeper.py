@@ -15,12 +15,12 @@ from gateway.engine.space.job_readers import JobReaders
 from gateway.engine.space.preload import Preloader
 from gateway.engine.space.read_tally import ReadTally
 from gateway.model.importance import decode
-from gateway.policies.importance import FIRST_INTERVAL, LIFETIME, SHORTEST_INTERVAL
+from gateway.policies.items.importance import FIRST_INTERVAL, LIFETIME, SHORTEST_INTERVAL
 from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.orders import JobOrder, Phase
 from gateway.policies.space.plan import Plan
-from gateway.store.decile_reads import DecileReads
-from gateway.store.importance import DIRECT, ScoreTables
+from gateway.store.shared.decile_reads import DecileReads
+from gateway.store.shared.importance import DIRECT, ScoreTables
 from tests.engine.conftest import alone
 from tests.engine.datasets import Data, Shelf, equal_bodies, shelved
 from tests.scored import Part

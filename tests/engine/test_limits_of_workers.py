@@ -8,7 +8,7 @@ import pytest
 
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.model.errors import RateLimited
-from gateway.policies.tenant_rates import RateLimit
+from gateway.policies.fleet.tenant_rates import RateLimit
 
 
 class Reports:

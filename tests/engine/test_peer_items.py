@@ -17,7 +17,7 @@ from gateway.engine.items.batch import Batches
 from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.homes import PAGE, PeerNodes
 from gateway.engine.items.wanted import ItemStream, LargeItem, MemoryBudget, Wanted
-from gateway.fleet.peers import PeerUnavailable
+from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.fleet import Node, NodeState
 from gateway.model.frames import FrameEntry, FrameSequence, ItemFlag, ItemStatus, index_head
 from gateway.model.objects import Header

@@ -11,7 +11,7 @@ import pytest
 from gateway.engine.space import pool_assignments
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.pool_assignments import PoolAssignments
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import Pool
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, dataset_pools, node_pools

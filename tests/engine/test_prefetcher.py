@@ -14,9 +14,9 @@ from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher
 from gateway.metrics import STREAM_PREFETCHED
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
-from gateway.model.ranges import block_span
+from gateway.model.s3.ranges import block_span
 from gateway.origin.listing import ListingPage, Listings
-from gateway.policies.rules import Caching, Rules
+from gateway.policies.reads.rules import Caching, Rules
 from gateway.policies.streams.prefetch import DEPTH, JUDGED, LEAST_ACCURACY
 from gateway.policies.streams.tree import AccessStreamTree
 from gateway.testing.origin import ALICE, BOB

@@ -18,9 +18,9 @@ from gateway.engine.space.chunk_keeper import ChunkKeeper, PlanExchange
 from gateway.engine.space.job_readers import OpenDatasets
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.preload import Preloader
-from gateway.fleet.jobs import JobRecord
-from gateway.fleet.reports import NodeReport
-from gateway.policies.datasets import CachingMode
+from gateway.fleet.jobs.jobs import JobRecord
+from gateway.fleet.nodes.reports import NodeReport
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import dataset_pool
 from gateway.policies.space.chunk_cut import ChunkCut
 from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, PoolOrder, WhyCaching

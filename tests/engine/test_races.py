@@ -15,7 +15,7 @@ from gateway.engine.objects.reads import Forward, Found, Relay
 from gateway.engine.objects.recently_invalidated import WITHIN, RecentlyInvalidated
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
-from gateway.store.leases import FillLeases
+from gateway.store.shared.leases import FillLeases
 from gateway.testing.origin_faults import DieAfter, DieBeforeHeaders, Gate, Hang
 from tests.engine.conftest import BLOCK, Bench, take
 

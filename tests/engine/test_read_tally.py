@@ -13,7 +13,7 @@ from gateway.engine.space.read_tally import ReadTally
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.store.datasets.content import Content
-from gateway.store.decile_reads import DecileReads
+from gateway.store.shared.decile_reads import DecileReads
 
 ITEMS = 100
 

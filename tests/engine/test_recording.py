@@ -11,7 +11,7 @@ from gateway.engine.operations.recording import LINGER, PAGE, Recorder
 from gateway.model.access import ObjectRead
 from gateway.model.errors import CatalogUnavailable
 from gateway.model.keys import ObjectKey
-from gateway.policies.rules import OFF, Caching, Rules
+from gateway.policies.reads.rules import OFF, Caching, Rules
 from gateway.policies.streams.profile import MOST_BLOCKS, ProfileRead, ProfileRecording
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.engine.items.homes import Node, PeerNodes
 from gateway.engine.items.registrations import Registrations, Shared
-from gateway.fleet.datasets import DatasetTable, ListedRegistration, Name, State
-from gateway.fleet.peers import PeerUnavailable
+from gateway.fleet.jobs.datasets import DatasetTable, ListedRegistration, Name, State
+from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.fleet import NodeState
 from gateway.model.objects import Header
 from gateway.store.datasets.registry import Registry

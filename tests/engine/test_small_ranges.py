@@ -17,10 +17,10 @@ from gateway.api.s3.objects import ObjectReads
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused
 from gateway.engine.objects.reads import Forward, Found
-from gateway.model.aws_chunked import PayloadForm
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
-from gateway.model.ranges import parse_range
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.aws_chunked import PayloadForm
+from gateway.model.s3.ranges import parse_range
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.testing.origin import ALICE, BOB
 from gateway.testing.origin_faults import ChangedEtag, DieAfter, Hang, Refuse, WrongContentRange
 from tests.engine.conftest import Bench, benched, take

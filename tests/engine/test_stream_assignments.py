@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config import CacheSettings
 from gateway.engine.space.pool_assignments import PoolAssignments
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan
 from gateway.store.store import Store

@@ -15,11 +15,11 @@ from gateway.metrics import STREAM_ACCESSES
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey
 from gateway.policies.pools import Pool, with_default
-from gateway.policies.rules import Caching, Rules
+from gateway.policies.reads.rules import Caching, Rules
 from gateway.policies.streams.pattern import WINDOW, Pattern
 from gateway.policies.streams.zone import NodeStreams
-from gateway.store.accesses import ObservedReads
-from gateway.store.observation import ReadChannel
+from gateway.store.shared.accesses import ObservedReads
+from gateway.store.shared.observation import ReadChannel
 from gateway.store.store import Store
 from tests.engine.conftest import BLOCK, Bench
 from tests.stores import key_of, put

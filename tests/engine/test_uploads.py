@@ -20,7 +20,7 @@ from gateway.engine.objects.writes import WriteAnswer
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.sigv4 import WireRequest
 from tests.engine.conftest import Bench
 
 KEY = ObjectKey("default", "b", "k")

@@ -15,13 +15,13 @@ from gateway.engine.operations.explain import expected
 from gateway.engine.operations.warm_objects import PermittedLoads, Warmed, WarmObjects
 from gateway.engine.operations.warm_prefix import Prefix, WarmPrefix
 from gateway.engine.operations.warming import WarmupFailed, WarmupProgress
-from gateway.fleet.peers import PeerUnavailable
+from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.origin.listing import ListedObject, ListingPage, Listings
 from gateway.policies.lane import LoadClass
-from gateway.policies.rules import Caching, Rules
+from gateway.policies.reads.rules import Caching, Rules
 from gateway.testing.origin_faults import Hang
 from tests.engine.conftest import BLOCK, Bench, benched
 from tests.fleet.conftest import until

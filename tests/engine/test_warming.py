@@ -17,8 +17,8 @@ from gateway.engine.objects import fill
 from gateway.engine.objects.writes import WriteAnswer
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.sigv4 import WireRequest
-from gateway.policies.rules import Caching, Rules
+from gateway.model.s3.sigv4 import WireRequest
+from gateway.policies.reads.rules import Caching, Rules
 from tests.engine.conftest import BLOCK, Bench
 
 LARGE = os.urandom(5 * BLOCK + 123)

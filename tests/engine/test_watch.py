@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from gateway.engine.operations.watch import NodeIdentity, NodeView, NodeWatch
+from gateway.policies.health.troubles import Trouble
 from gateway.policies.space.plan import Plan
-from gateway.policies.troubles import Trouble
 
 
 class SpokenFor:

@@ -17,9 +17,9 @@ from gateway.engine.space.whole_prefetch import MOST_PAGES, WholeStreams
 from gateway.metrics import STREAM_PREFETCHED
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
-from gateway.model.ranges import block_span
+from gateway.model.s3.ranges import block_span
 from gateway.origin.listing import ListedObject, ListingPage, ListingRefused, Listings
-from gateway.policies.rules import Caching, Rules
+from gateway.policies.reads.rules import Caching, Rules
 from gateway.policies.streams.prefetch import DEPTH, JUDGED, LEAST_ACCURACY, MOST_FAILURES, PoolRoom
 from gateway.policies.streams.tree import AccessStreamTree
 from gateway.policies.streams.zone import AheadReport

@@ -11,7 +11,7 @@ from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused
 from gateway.engine.objects.reads import Forward, Found
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
-from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching, Rules
+from gateway.policies.reads.rules import ALWAYS, IMMUTABLE, Caching, Rules
 from gateway.testing.origin import BOB
 from gateway.testing.origin_faults import Gate, Hang
 from tests.engine.conftest import BLOCK, Bench, benched, take

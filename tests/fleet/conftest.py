@@ -12,9 +12,9 @@ import pytest
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
-from gateway.fleet.connection import commands
-from gateway.fleet.embedded import EmbeddedRedis
-from gateway.fleet.jobs import Jobs
+from gateway.fleet.jobs.jobs import Jobs
+from gateway.fleet.redis.connection import commands
+from gateway.fleet.redis.embedded import EmbeddedRedis
 from tests.fleet.job_book import LONG
 from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import Origin

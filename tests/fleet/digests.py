@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.model.frames import ItemFlag
-from gateway.policies.ring import Ring, item_key
+from gateway.policies.fleet.ring import Ring, item_key
 from gateway.testing.origin import FakeOrigin, OriginThread
 from tests.batches import Stock, decoded, stock
 from tests.gateways import Running, finish, fleet, fleet_node, start, wait_for_fleet

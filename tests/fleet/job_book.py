@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.fleet.jobs import Beat, JobRecord, Jobs
+from gateway.fleet.jobs.jobs import Beat, JobRecord, Jobs
 from gateway.policies.space.chunk_order import Opening
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals

@@ -10,7 +10,7 @@ from typing import Any
 
 from redis import Redis
 
-from gateway.policies.ring import Ring, path_key
+from gateway.policies.fleet.ring import Ring, path_key
 from tests.gateways import Running, finish, fleet, fleet_node, members, start
 from tests.scenarios.clients import Got, get
 from tests.scenarios.redis_server import RedisServer

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from redis.asyncio import Redis
 
-from gateway.fleet.caching import PipelineDecisions, override_name
-from gateway.fleet.plans import Plans
-from gateway.fleet.read_times import ReadTimes
+from gateway.fleet.jobs.caching import PipelineDecisions, override_name
+from gateway.fleet.jobs.plans import Plans
+from gateway.fleet.jobs.read_times import ReadTimes
 from gateway.policies.space.autocache import COMPUTE, CacheReason, StageProfile
 from gateway.policies.space.cache_mode import PipelineProfile
 from gateway.policies.space.read_model import ReadSums

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from gateway.fleet.announcer import DOWN
-from gateway.fleet.compare_and_set import TRIES, Change, CompareAndSet, Contended
-from gateway.fleet.jobs import Jobs
+from gateway.fleet.jobs.jobs import Jobs
+from gateway.fleet.nodes.announcer import DOWN
+from gateway.fleet.redis.compare_and_set import TRIES, Change, CompareAndSet, Contended
 from gateway.policies.space.chunk_order import Opening
 from tests.fleet.job_book import D1, D2, LONG, beat, order, record
 

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from gateway.fleet.connection import commands, single
+from gateway.fleet.redis.connection import commands, single
 from tests.fleet.conftest import until
 from tests.scenarios.redis_server import RedisServer
 

@@ -10,9 +10,9 @@ from typing import cast
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from gateway.fleet.announcer import Announcer, Timing
+from gateway.fleet.nodes.announcer import Announcer, Timing
 from gateway.model.keys import ObjectKey
-from gateway.store.generations import Generations
+from gateway.store.shared.generations import Generations
 
 KEY = ObjectKey("default", "b", "k")
 SHORT_TRUST = Timing(publish=60, answer=60, connect=60, dead=60)

@@ -13,8 +13,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from gateway.fleet import embedded
-from gateway.fleet.embedded import EmbeddedRedis, find_server
+from gateway.fleet.redis import embedded
+from gateway.fleet.redis.embedded import EmbeddedRedis, find_server
 from gateway.model.errors import ConfigError
 from tests.fleet.conftest import until
 
@@ -127,7 +127,7 @@ async def test_it_does_not_outlive_a_gateway_that_was_killed(run_dir: Path) -> N
     """kill -9 of the gateway leaves no redis-server behind."""
     program = (
         "import asyncio, sys, pathlib\n"
-        "from gateway.fleet.embedded import EmbeddedRedis\n"
+        "from gateway.fleet.redis.embedded import EmbeddedRedis\n"
         "async def main():\n"
         "    server = EmbeddedRedis(pathlib.Path(sys.argv[1]))\n"
         "    await server.start()\n"

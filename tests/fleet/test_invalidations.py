@@ -17,10 +17,10 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from gateway.fleet import invalidations
-from gateway.fleet.announcer import Announcer, Timing
-from gateway.fleet.embedded import EmbeddedRedis
-from gateway.fleet.invalidations import Invalidations, NullInvalidations
+from gateway.fleet.nodes import invalidations
+from gateway.fleet.nodes.announcer import Announcer, Timing
+from gateway.fleet.nodes.invalidations import Invalidations, NullInvalidations
+from gateway.fleet.redis.embedded import EmbeddedRedis
 from gateway.model.keys import ObjectKey
 from tests.fleet.conftest import counted, until
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from gateway.fleet import connection
-from gateway.fleet import jobs as module
-from gateway.fleet.jobs import Jobs, OtherDataset, TooManyJobs, merged
-from gateway.policies.job_limits import JobLimits
+from gateway.fleet.jobs import jobs as module
+from gateway.fleet.jobs.jobs import Jobs, OtherDataset, TooManyJobs, merged
+from gateway.fleet.redis import connection
+from gateway.policies.fleet.job_limits import JobLimits
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals
 from tests.fleet.job_book import D1, D2, LONG, SHORT, beat, order, record

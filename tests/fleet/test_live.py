@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway.engine.operations.live import FOLLOWERS, LiveRequests
-from gateway.fleet.live import MOST, LiveExchange
+from gateway.fleet.nodes.live import MOST, LiveExchange
 from gateway.model.live import LiveFilter, LiveRequest
 
 REQUEST = LiveRequest(

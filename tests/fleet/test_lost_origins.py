@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.model.frames import ItemFlag
-from gateway.policies.ring import Ring, path_key
+from gateway.policies.fleet.ring import Ring, path_key
 from tests.batches import Stock, bytes_of, decoded, taken
 from tests.fleet.digests import NODES, World, flags_of
 from tests.fleet.seen import problems

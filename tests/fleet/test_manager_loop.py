@@ -13,13 +13,13 @@ from redis.asyncio import Redis
 
 from gateway import metrics
 from gateway.engine.space.manager import Coordination, Electorate, Manager, Silences, settings_of
-from gateway.fleet.embedded import EmbeddedRedis
-from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob
-from gateway.fleet.leadership import Leadership
-from gateway.fleet.plans import Plans
-from gateway.fleet.reports import NodeReport
+from gateway.fleet.jobs.jobs import Beat, JobRecord, Jobs, KnownJob
+from gateway.fleet.jobs.leadership import Leadership
+from gateway.fleet.jobs.plans import Plans
+from gateway.fleet.nodes.reports import NodeReport
+from gateway.fleet.redis.embedded import EmbeddedRedis
 from gateway.model.fleet import Node, NodeState
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.autocache import StageProfile
 from gateway.policies.space.cache_mode import PipelineProfile
 from gateway.policies.space.orders import Phase

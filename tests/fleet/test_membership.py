@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from redis.asyncio import Redis
 
-from gateway.fleet.embedded import EmbeddedRedis
-from gateway.fleet.membership import Membership, Pace
-from gateway.fleet.node_id import new_boot
+from gateway.fleet.nodes.membership import Membership, Pace
+from gateway.fleet.nodes.node_id import new_boot
+from gateway.fleet.redis.embedded import EmbeddedRedis
 from gateway.model.fleet import PROTOCOL, Node, NodeState
 from tests.fleet.conftest import counted, until
 from tests.scenarios.redis_server import RedisServer

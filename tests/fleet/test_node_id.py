@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.fleet.node_id import kept_id, new_boot, place_of
+from gateway.fleet.nodes.node_id import kept_id, new_boot, place_of
 from gateway.model.fleet import is_node_name
 
 

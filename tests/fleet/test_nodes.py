@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from gateway.policies.ring import Ring, path_key
+from gateway.policies.fleet.ring import Ring, path_key
 from tests.fleet.seen import WITHIN, await_problems, sees
 from tests.gateways import (
     fleet,

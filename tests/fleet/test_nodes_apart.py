@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.model.keys import OriginIdentity
-from gateway.model.peer_auth import PeerSigner
-from gateway.model.peer_principal import principal_header
-from gateway.model.sigv4 import WireRequest
+from gateway.model.peer.auth import PeerSigner
+from gateway.model.peer.principal import principal_header
+from gateway.model.s3.sigv4 import WireRequest
 from tests.fleet.seen import WITHIN, await_problems, problems, sees
 from tests.gateways import (
     FLEET_SECRET,

@@ -12,12 +12,12 @@ import pytest
 from aiohttp import web
 from prometheus_client import REGISTRY
 
-from gateway.fleet import peers
-from gateway.fleet.peer_gate import REFUSED, PeerGate
-from gateway.fleet.peers import Peers, PeerUnavailable
+from gateway.fleet.nodes import peers
+from gateway.fleet.nodes.peer_gate import REFUSED, PeerGate
+from gateway.fleet.nodes.peers import Peers, PeerUnavailable
 from gateway.model.datasets import ApiError
 from gateway.model.fleet import Node, NodeState
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.sigv4 import WireRequest
 from tests.origins.processes import free_port
 
 SECRET = "a secret of sixteen characters and more"

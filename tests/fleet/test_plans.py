@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from redis.asyncio import Redis
 
-from gateway.fleet.leadership import Leadership
-from gateway.fleet.plans import HISTORY, Plans, plan_document
-from gateway.fleet.reports import CHUNKS, NodeReport, NodeReports
-from gateway.policies.datasets import CachingMode
+from gateway.fleet.jobs.leadership import Leadership
+from gateway.fleet.jobs.plans import HISTORY, Plans, plan_document
+from gateway.fleet.nodes.reports import CHUNKS, NodeReport, NodeReports
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, dataset_pools
 from gateway.policies.space.remembered import ManagerMemory

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from gateway.fleet.connection import commands, text_of
-from gateway.fleet.embedded import EmbeddedRedis
-from gateway.fleet.membership import Membership
+from gateway.fleet.nodes.membership import Membership
+from gateway.fleet.redis.connection import commands, text_of
+from gateway.fleet.redis.embedded import EmbeddedRedis
 from tests.fleet.conftest import counted
 from tests.fleet.test_membership import LONG, node
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
-from gateway.fleet.embedded import EmbeddedRedis
-from gateway.fleet.membership import Membership
+from gateway.fleet.nodes.membership import Membership
+from gateway.fleet.redis.embedded import EmbeddedRedis
 from tests.fleet.conftest import until
 from tests.fleet.test_membership import BRIEF, heard, joined, node, nodes, states
 

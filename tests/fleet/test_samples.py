@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis.asyncio import Redis
 
-from gateway.fleet.samples import Samples
+from gateway.fleet.nodes.samples import Samples
 from gateway.model.counters import Counters
 
 Z = "larder:z:"

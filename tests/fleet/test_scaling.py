@@ -3,7 +3,7 @@
 import pytest
 from redis.asyncio import Redis
 
-from gateway.fleet.scaling import WorkerScaling
+from gateway.fleet.jobs.scaling import WorkerScaling
 from gateway.policies.space.autoscale import ScaleSettings, TrainerReport
 
 Z = "larder:z:"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.fleet import membership as module
-from gateway.fleet.embedded import EmbeddedRedis
+from gateway.fleet.nodes import membership as module
+from gateway.fleet.redis.embedded import EmbeddedRedis
 from gateway.model.fleet import NodeState
 from tests.fleet.test_membership import nodes
 

@@ -18,7 +18,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from gateway import tracing
 from gateway.model.errors import ConfigError
-from gateway.policies.ring import Ring, path_key
+from gateway.policies.fleet.ring import Ring, path_key
 from tests.gateways import Running, fleet
 from tests.scenarios.clients import get
 from tests.scenarios.redis_server import RedisServer

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gateway.policies.ring import Ring, path_key
+from gateway.policies.fleet.ring import Ring, path_key
 from tests.gateways import Running, fleet_node, gateway, wait_for_fleet
 from tests.scenarios.clients import Client, Got, get
 from tests.scenarios.proxy import Proxy

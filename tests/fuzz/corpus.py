@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from gateway.model import sigv4
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3 import sigv4
+from gateway.model.s3.sigv4 import WireRequest
 from tests.fuzz.world import BODIES, BUCKET, KEY, READ, SECRET, World, digest
 
 SIGNED_CHUNKS = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"

@@ -6,9 +6,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from gateway.model.query import SUB_RESOURCES
-from gateway.model.request_headers import FORWARDED
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.query import SUB_RESOURCES
+from gateway.model.s3.request_headers import FORWARDED
+from gateway.model.s3.sigv4 import WireRequest
 from tests.fuzz.corpus import raw, url
 from tests.fuzz.world import Broken, World
 

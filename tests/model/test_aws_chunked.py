@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model import sigv4
-from gateway.model.aws_chunked import ChunkDecoder, ChunkSigner, PayloadForm, payload_form
 from gateway.model.errors import S3Error
+from gateway.model.s3 import sigv4
+from gateway.model.s3.aws_chunked import ChunkDecoder, ChunkSigner, PayloadForm, payload_form
 
 KEY = sigv4.signing_key("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "20130524", "us-east-1")
 DATE = "20130524T000000Z"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.model import checksums
 from gateway.model.errors import S3Error
+from gateway.model.s3 import checksums
 
 VALUES = {
     # Of "123456789": the check values of the CRC catalogue, RFC 1321, FIPS 180.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.model.conditions import Conditions, ConditionVerdict, http_date, range_applies
+from gateway.model.s3.conditions import Conditions, ConditionVerdict, http_date, range_applies
 
 ETAG = '"9b2cf535f27731c974343645a3985328"'
 OTHER = '"00000000000000000000000000000000"'

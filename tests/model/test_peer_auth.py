@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.model import peer_auth
-from gateway.model.peer_auth import (
+from gateway.model.peer import auth as peer_auth
+from gateway.model.peer.auth import (
     PEER,
     PEER_BODY,
     PEER_DATE,
@@ -19,7 +19,7 @@ from gateway.model.peer_auth import (
     PeerSigner,
     verify,
 )
-from gateway.model.sigv4 import RawHeader, WireRequest
+from gateway.model.s3.sigv4 import RawHeader, WireRequest
 
 SECRET = "a secret of sixteen characters and more"
 NOW = 1_790_000_000.0

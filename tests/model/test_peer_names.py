@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.peer_objects import OBJECTS, CacheStatus, error_document, object_of, object_path, read_error
-from gateway.model.peer_principal import principal_header, read_principal
+from gateway.model.peer.objects import OBJECTS, CacheStatus, error_document, object_of, object_path, read_error
+from gateway.model.peer.principal import principal_header, read_principal
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 

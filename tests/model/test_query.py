@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.model.errors import S3Error
-from gateway.model.query import PAGING, SUB_RESOURCES, Query, query_pairs
+from gateway.model.s3.query import PAGING, SUB_RESOURCES, Query, query_pairs
 
 NAMES = st.text("abcXYZ09-_.~*'", min_size=1, max_size=8).map(str.encode)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model.ranges import ByteRange, block_span, content_range, parse_range, unsatisfied_range
+from gateway.model.s3.ranges import ByteRange, block_span, content_range, parse_range, unsatisfied_range
 
 
 @given(st.integers(0, 30), st.none() | st.integers(0, 40), st.none() | st.integers(0, 40))

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.model.errors import S3Error
-from gateway.model.request_headers import FORWARDED, is_forwarded, require_unambiguous
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.request_headers import FORWARDED, is_forwarded, require_unambiguous
+from gateway.model.s3.sigv4 import WireRequest
 
 # Object Lambda answers, renaming and the body's length are not requests that are forwarded with these headers.
 _NOT_FORWARDED = ("x-amz-fwd-", "x-amz-request-", "x-amz-rename-source", "content-length")

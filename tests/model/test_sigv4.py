@@ -12,10 +12,10 @@ from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model import sigv4
 from gateway.model.errors import S3Error
-from gateway.model.query import query_pairs
-from gateway.model.sigv4_claims import parse_authorization, parse_query_claim
+from gateway.model.s3 import sigv4
+from gateway.model.s3.query import query_pairs
+from gateway.model.s3.sigv4_claims import parse_authorization, parse_query_claim
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 _MALFORMED = "AuthorizationHeaderMalformed"

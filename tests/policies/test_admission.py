@@ -6,8 +6,8 @@ import pytest
 
 from gateway.model.objects import ObjectMeta
 from gateway.model.outcomes import Reason
-from gateway.policies.admission import refusal
-from gateway.policies.rules import Caching
+from gateway.policies.reads.admission import refusal
+from gateway.policies.reads.rules import Caching
 
 CAPACITY = 1000
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.allocation import SLICES, Allocation, Bid, Candidate, allocate
 from gateway.policies.space.orders import WhyCaching
 

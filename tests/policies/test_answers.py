@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from gateway.policies.answers import TRAFFIC, Answers, percentile, together
+from gateway.policies.health.answers import TRAFFIC, Answers, percentile, together
 
 
 @pytest.mark.parametrize(

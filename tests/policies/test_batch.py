@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policies.batch import PATIENCE, STALL, choose, gives_up, may_replace
+from gateway.policies.items.batch import PATIENCE, STALL, choose, gives_up, may_replace
 
 CHI_SQUARE_999 = {39: 72.05}
 """Values that a chi-square variable of so many degrees of freedom exceeds once in a thousand runs (NIST handbook, 1.3.6.7.4)."""

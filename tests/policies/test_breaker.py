@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policies.breaker import (
+from gateway.policies.health.breaker import (
     INCURABLE,
     Breaker,
     BreakerParams,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policies.datasets import MOST_UNITS, PARTITIONS
+from gateway.policies.items.datasets import MOST_UNITS, PARTITIONS
 from gateway.policies.space.chunk_cut import SAMPLE, ChunkCut, ItemPermutation, fullest_chunk, unit_starts
 from larder.planner import Layout
 

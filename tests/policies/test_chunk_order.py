@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.chunk_order import KEPT_ORDERS, Opened, Opening, OrderState, Place, late_under, open_epoch
 from gateway.policies.space.orders import ChunkRotation, PoolOrder, WhyCaching
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policies.datasets import (
+from gateway.policies.items.datasets import (
     LARGEST_CHUNK,
     MOST_UNITS,
     PARTITIONS,

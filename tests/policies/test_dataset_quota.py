@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policies.dataset_quota import FLOOR, Limit, Quota, Usage, allowance, exceeded, quota_of, refusal
+from gateway.policies.items.dataset_quota import FLOOR, Limit, Quota, Usage, allowance, exceeded, quota_of, refusal
 
 QUOTA = Quota(registrations=2, items=100, bytes=1000, all_bytes=1500)
 

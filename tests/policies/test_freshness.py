@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from gateway.policies.freshness import AHEAD, EntryState, Verdict, decide, latest, may_serve_stale
-from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching
+from gateway.policies.reads.freshness import AHEAD, EntryState, Verdict, decide, latest, may_serve_stale
+from gateway.policies.reads.rules import ALWAYS, IMMUTABLE, Caching
 
 RULE = Caching(freshness=600, grant=600, stale_if_error=3600)
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gateway.policies.granularity import IN_A_ROW, LONGEST, REQUEST, SLOTS, SmallRange, fills, is_small
+from gateway.policies.reads.granularity import IN_A_ROW, LONGEST, REQUEST, SLOTS, SmallRange, fills, is_small
 
 MIB = 1024**2
 BLOCK = 4 * MIB

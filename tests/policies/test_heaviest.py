@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policies.heaviest import Heaviest
+from gateway.policies.health.heaviest import Heaviest
 
 
 @given(st.lists(st.integers(0, 40), max_size=400), st.integers(1, 8))

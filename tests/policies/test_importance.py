@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policies.importance import (
+from gateway.policies.items.importance import (
     BINS,
     PartVerdict,
     PoolLevel,

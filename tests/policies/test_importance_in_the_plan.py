@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fleet.plans import plan_document, read_plan
-from gateway.policies.datasets import CachingMode
-from gateway.policies.importance import ScoreStep
+from gateway.fleet.jobs.plans import plan_document, read_plan
+from gateway.policies.items.datasets import CachingMode
+from gateway.policies.items.importance import ScoreStep
 from gateway.policies.space.importance import JobReport, ScoredDataset, ScoreReport, divide, important, weigh
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
 from gateway.policies.space.orders import ImportanceOrder, Phase, PoolOrder, WhyCaching

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policies.job_limits import JobLimits, Registering, registering
+from gateway.policies.fleet.job_limits import JobLimits, Registering, registering
 
 
 @pytest.mark.parametrize(

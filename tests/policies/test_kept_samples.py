@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policies.samples import held_changes, minute_begins, surplus
+from gateway.policies.fleet.samples import held_changes, minute_begins, surplus
 
 
 @pytest.mark.parametrize(("last", "kept"), [(None, True), (100.0, True), (101.0, False), (160.0, False), (161.0, True)])

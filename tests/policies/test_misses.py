@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.model.outcomes import Reason
-from gateway.policies.misses import WINDOW, MissedPrefix, MissTally, added, folder_of
+from gateway.policies.health.misses import WINDOW, MissedPrefix, MissTally, added, folder_of
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.model.fleet import NodeState
-from gateway.policies.membership import NO_START, NodeClaim, RegisterEntry, claim, drain_decision
+from gateway.policies.fleet.membership import NO_START, NodeClaim, RegisterEntry, claim, drain_decision
 
 NOW = 1_000_000
 READY, JOINING, LEAVING = NodeState.READY, NodeState.JOINING, NodeState.LEAVING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.fleet.plans import plan_document, read_plan
+from gateway.fleet.jobs.plans import plan_document, read_plan
 from gateway.model.keys import ObjectKey
 from gateway.policies.pools import Balance, Overdrafts, stream_pools
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.fleet.plans import plan_document, read_plan
-from gateway.policies.datasets import CachingMode
+from gateway.fleet.jobs.plans import plan_document, read_plan
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import Pool
 from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, dataset_pools, node_pools

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from gateway.fleet.plans import read_memory
-from gateway.policies.datasets import CachingMode
+from gateway.fleet.jobs.plans import read_memory
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import JobOrder, Phase
 from gateway.policies.space.probing import MOST_BENEFIT, PhaseTotals, ProbeSettings, ProbeState, Stage, due, step
 from gateway.policies.space.remembered import RememberedJob

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.model.counters import Counters, Sample
-from gateway.policies.rates import gained, history, lately, rates
+from gateway.policies.health.rates import gained, history, lately, rates
 
 
 def sample(at: float, requests: float, boot: str = "a", **more: float) -> Sample:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policies.reachability import Contact, ProbePace, Reachability
+from gateway.policies.health.reachability import Contact, ProbePace, Reachability
 
 PACE = ProbePace(first=1.0, longest=4.0)
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.model.results import PutResult, result_key
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.datasets import CachingMode
+from gateway.policies.items.results import judged
 from gateway.policies.pools import RESULTS, pools_of_key, results_pool
-from gateway.policies.results import judged
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
 from gateway.policies.space.orders import WhyCaching
 from gateway.policies.space.plan import Plan, node_pools

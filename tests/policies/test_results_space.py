@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.fleet.plans import plan_document, read_plan
-from gateway.policies.datasets import USABLE, CachingMode
+from gateway.fleet.jobs.plans import plan_document, read_plan
+from gateway.policies.items.datasets import USABLE, CachingMode
 from gateway.policies.pools import results_pool
 from gateway.policies.space.allocation import Bid, Candidate, allocate
 from gateway.policies.space.autocache import COMPUTE, CacheReason, Projection, StageProfile

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gateway.policies.ring import RING, Ring, item_key, path_key
+from gateway.policies.fleet.ring import RING, Ring, item_key, path_key
 from tests.effort import examples
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "wire" / "ring.json").read_text())

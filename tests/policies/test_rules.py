@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.model.keys import glob_matches
-from gateway.policies.rules import Caching, Rules
+from gateway.policies.reads.rules import Caching, Rules
 from tests.effort import examples
 
 

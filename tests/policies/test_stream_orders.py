@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from pydantic import TypeAdapter
 
-from gateway.fleet.plans import plan_document, read_memory, read_plan
-from gateway.policies.datasets import CachingMode
+from gateway.fleet.jobs.plans import plan_document, read_memory, read_plan
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
 from gateway.policies.space.orders import PoolOrder
 from gateway.policies.space.plan import Plan, node_pools

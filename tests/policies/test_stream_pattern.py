@@ -17,7 +17,7 @@ from gateway.policies.streams.pattern import (
     triangular_statistic,
 )
 from gateway.policies.streams.tree import AccessStreamTree
-from gateway.sim.reads import (
+from gateway.sim.streams.reads import (
     RANDOM_ORDERS,
     SEQUENTIAL_ORDERS,
     SKEWED_ORDERS,

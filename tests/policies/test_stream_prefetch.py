@@ -18,7 +18,7 @@ from gateway.policies.streams.prefetch import (
     read_whole,
     whole_stream,
 )
-from gateway.sim.reads import loose_scan
+from gateway.sim.streams.reads import loose_scan
 
 PLENTY = 10**9
 

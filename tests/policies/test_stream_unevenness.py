@@ -7,7 +7,7 @@ import pytest
 import scipy
 
 from gateway.policies.streams.unevenness import MOST_UNEVEN, RecentDraws, unevenness
-from gateway.sim.reads import RANDOM_ORDERS, hot_anywhere, neighbourhood
+from gateway.sim.streams.reads import RANDOM_ORDERS, hot_anywhere, neighbourhood
 
 
 def counts(draws):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policies.tenant_rates import BURST, LEAST_SHARE, RateLimit, TenantBucket, share_of
+from gateway.policies.fleet.tenant_rates import BURST, LEAST_SHARE, RateLimit, TenantBucket, share_of
 
 
 def admitted(allowance: TenantBucket, seconds: float, every: float, size: int = 0) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.model.counters import Counters
-from gateway.policies.breaker import BreakerState
-from gateway.policies.troubles import COUNTED, KINDS, NodeFacts, Trouble, disk_troubles, troubles, worst_first
+from gateway.policies.health.breaker import BreakerState
+from gateway.policies.health.troubles import COUNTED, KINDS, NodeFacts, Trouble, disk_troubles, troubles, worst_first
 
 FINE = {"capacity": 1000}
 

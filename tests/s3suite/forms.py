@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
 
-from gateway.model.sigv4 import signing_key
+from gateway.model.s3.sigv4 import signing_key
 from tests.gateways import Running
 from tests.origins.processes import wait_until
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import boto3
 
-from gateway.policies.ring import Ring, item_key, path_key
+from gateway.policies.fleet.ring import Ring, item_key, path_key
 from tests.batches import Stock
 from tests.gateways import Running
 from tests.scenarios.clients import Client

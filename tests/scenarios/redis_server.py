@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import redis
 
-from gateway.fleet.embedded import find_server
+from gateway.fleet.redis.embedded import find_server
 from tests.origins.processes import free_port, stop, wait_until
 from tests.scenarios.clients import paused
 from tests.scenarios.world import SOON

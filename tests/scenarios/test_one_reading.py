@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.testing.signed_requests import ClientSigner
 from tests.fuzz.corpus import raw
 from tests.gateways import Running, Settings, gateway, s3_client

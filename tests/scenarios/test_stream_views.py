@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.sim.reads import SEQUENTIAL_ORDERS, ReadOrder, epochs, zipf_anywhere
+from gateway.sim.streams.reads import SEQUENTIAL_ORDERS, ReadOrder, epochs, zipf_anywhere
 from tests.admin.asked import TOKEN, ask
 from tests.gateways import Running, fleet
 from tests.origins.processes import wait_until

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.sim.run import RunResult, simulate
-from gateway.sim.scenario import Scenario, parse_as
+from gateway.sim.jobs.run import RunResult, simulate
+from gateway.sim.jobs.scenario import Scenario, parse_as
 
 HEAD = """
 title = "a test"

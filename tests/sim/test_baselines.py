@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gateway.model.errors import ConfigError
-from gateway.sim.job import shuffled
+from gateway.sim.jobs.job import shuffled
 from tests.sim.conftest import dataset, job, run
 
 ONE = (dataset("d", "4GB"), job("j", "d", substitute=1))
@@ -97,7 +97,7 @@ def test_the_same_seed_gives_the_same_run(simulated):
 def own_module(tmp_path, monkeypatch):
     """A module with a way of caching that a scenario may name: a cache that never evicts."""
     (tmp_path / "an_own_way.py").write_text(
-        "from gateway.sim.baselines import NeverEvict\n\ndef keep_all(space, clock, jobs):\n    return NeverEvict(space)\n"
+        "from gateway.sim.jobs.baselines import NeverEvict\n\ndef keep_all(space, clock, jobs):\n    return NeverEvict(space)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -110,7 +110,7 @@ def test_a_way_of_ones_own_is_run_beside_the_others(simulated, own_module):
     assert results["own"].jobs[0].hits > 0
 
 
-@pytest.mark.parametrize("mode", ["no_such_module:anything", "gateway.sim.baselines:nothing"])
+@pytest.mark.parametrize("mode", ["no_such_module:anything", "gateway.sim.jobs.baselines:nothing"])
 def test_a_way_that_is_not_there_is_refused_by_its_name(simulated, mode):
     """Rule: the message for an unknown mode names it, and where to look: PYTHONPATH."""
     with pytest.raises(ConfigError, match=f'mode = "{mode}".*PYTHONPATH'):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.sim.run import simulate, speedup
-from gateway.sim.scenario import Scenario, parse_as
+from gateway.sim.jobs.run import simulate, speedup
+from gateway.sim.jobs.scenario import Scenario, parse_as
 from tests.sim.conftest import dataset, job, run, scenario
 
 SMALL = dataset("d", "4GB", item="500kB", caching="chunked")

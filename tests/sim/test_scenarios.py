@@ -3,15 +3,15 @@
 import pytest
 
 from gateway.model.errors import ConfigError
-from gateway.sim.read_scenario import ReadScenario
-from gateway.sim.scenario import (
+from gateway.sim.importance.score_scenario import ScoreScenario
+from gateway.sim.jobs.scenario import (
     Scenario,
     built_in,
     kind_of,
     parse_as,
     scenario_text,
 )
-from gateway.sim.score_scenario import ScoreScenario
+from gateway.sim.streams.read_scenario import ReadScenario
 from tests.sim.conftest import dataset, job, run, scenario
 
 GOOD = scenario(dataset("d", "1GB"), job("j", "d"), run("none", "none"), run("larder", "larder"))

@@ -64,7 +64,9 @@ def test_without_matplotlib_it_says_how_to_get_it(file, tmp_path, capsys, monkey
 def test_without_the_client_it_says_how_to_get_it(file, capsys, monkeypatch):
     """Rule: the simulator runs the client's planner, so a gateway alone cannot simulate; the message has the remedy."""
     for name in [
-        name for name in sys.modules if name.startswith(("gateway.sim.run", "gateway.sim.plots", "gateway.sim.job"))
+        name
+        for name in sys.modules
+        if name.startswith(("gateway.sim.jobs.run", "gateway.sim.plots", "gateway.sim.jobs.job"))
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "larder", None)

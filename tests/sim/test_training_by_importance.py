@@ -10,9 +10,9 @@ import pytest
 
 from gateway.cli import main
 from gateway.model.errors import ConfigError
-from gateway.sim.importance import ScoreRunResult, closed_form, simulate_scores
-from gateway.sim.scenario import parse_as
-from gateway.sim.score_scenario import ScoreScenario
+from gateway.sim.importance.importance import ScoreRunResult, closed_form, simulate_scores
+from gateway.sim.importance.score_scenario import ScoreScenario
+from gateway.sim.jobs.scenario import parse_as
 
 ITEMS = 300
 

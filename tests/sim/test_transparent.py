@@ -7,9 +7,9 @@ import pytest
 from gateway.cli import main
 from gateway.model.errors import ConfigError
 from gateway.policies.streams.pattern import Pattern
-from gateway.sim.read_scenario import ReadScenario
-from gateway.sim.scenario import parse_as
-from gateway.sim.transparent import simulate_reads
+from gateway.sim.jobs.scenario import parse_as
+from gateway.sim.streams.read_scenario import ReadScenario
+from gateway.sim.streams.transparent import simulate_reads
 
 HEAD = """
 title = "reads"

@@ -2,7 +2,7 @@
 
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.store.accesses import BATCH, DISTINCT, Accesses, Folded, Use, Uses
+from gateway.store.shared.accesses import BATCH, DISTINCT, Accesses, Folded, Use, Uses
 
 KEY = ObjectKey("default", "bucket", "key")
 CLIENT = OriginIdentity("default", "AK")

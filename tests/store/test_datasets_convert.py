@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 
 from gateway.model.datasets import UNKNOWN_LENGTH, ApiError, Location
-from gateway.policies.dataset_quota import Limit
+from gateway.policies.items.dataset_quota import Limit
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded, Limits, convert
 from gateway.store.datasets.locations import Locations, open_locations
-from gateway.store.failures import DiskFault
+from gateway.store.disk.failures import DiskFault
 from tests.digests import SCHEMA, Row, columns_of, id_of, rows_of, sha, write, write_columns
 from tests.near import read_near
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gateway.model.datasets import MAX_ITEMS, ApiError
-from gateway.policies.dataset_quota import Limit, Quota
+from gateway.policies.items.dataset_quota import Limit, Quota
 from gateway.store.datasets import layout
 from gateway.store.datasets.conversion import Converted, Grant
 from gateway.store.datasets.convert import ConversionJob, convert

@@ -13,11 +13,11 @@ from typing import TypeVar
 import pytest
 
 from gateway.model.datasets import ApiError, Location
-from gateway.policies.breaker import FailureKind
+from gateway.policies.health.breaker import FailureKind
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, RESIDENT, VERIFIED
 from gateway.store.datasets.folders import Folders
 from gateway.store.datasets.registry import DigestSource, Registry
-from gateway.store.failures import DiskFault
+from gateway.store.disk.failures import DiskFault
 from tests.digests import Row, files_below, id_of, rows_of, sha, write
 from tests.near import NearRegistry
 from tests.origins.processes import open_files

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.model.keys import ObjectKey
-from gateway.store.leases import FillLeases
+from gateway.store.shared.leases import FillLeases
 from tests.origins.processes import wait_until
 
 KEY = ObjectKey("default", "b", "k")
@@ -17,7 +17,7 @@ SIBLING = """
 import sys
 from pathlib import Path
 from gateway.model.keys import ObjectKey
-from gateway.store.leases import FillLeases
+from gateway.store.shared.leases import FillLeases
 leases = FillLeases(Path(sys.argv[1]))
 key = ObjectKey("default", "b", "k")
 for line in sys.stdin:

@@ -10,9 +10,9 @@ import pytest
 
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey
-from gateway.store.accesses import MOST, ObservedReads
-from gateway.store.directory import CacheDirectory
-from gateway.store.observation import ReadChannel, decode_reads, encode_reads
+from gateway.store.disk.directory import CacheDirectory
+from gateway.store.shared.accesses import MOST, ObservedReads
+from gateway.store.shared.observation import ReadChannel, decode_reads, encode_reads
 
 KEY = ObjectKey("default", "bucket", "train/ä b\n.jpg")
 ALL = 1000
@@ -149,7 +149,7 @@ def test_the_socket_is_never_on_the_cache_disk(tmp_path, monkeypatch, channel):
     shared = CacheDirectory(tmp_path / "cache").reads
     assert shared is not None
     assert tmp_path not in shared.parents
-    monkeypatch.setattr("gateway.store.generations.os.access", lambda *_: False)
+    monkeypatch.setattr("gateway.store.shared.generations.os.access", lambda *_: False)
     assert CacheDirectory(tmp_path / "cache").reads is None
     alone = channel(None)
     alone.open()

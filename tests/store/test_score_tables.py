@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gateway.model.importance import ScorePart, decode
-from gateway.policies.importance import PartVerdict, combined
-from gateway.store import importance
-from gateway.store.importance import DIRECT, FORWARDED, MOST_JOBS, Receipt, ScoreTables, TooManyScorers
+from gateway.policies.items.importance import PartVerdict, combined
+from gateway.store.shared import importance
+from gateway.store.shared.importance import DIRECT, FORWARDED, MOST_JOBS, Receipt, ScoreTables, TooManyScorers
 from tests.scored import Part
 
 DATASET = "d" * 64

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.model.objects import BlobRef
-from gateway.store.threads import closer
+from gateway.store.disk.threads import closer
 from tests.faults import FaultyDirectory
 from tests.origins.processes import open_files
 from tests.stores import assert_index_equals_disk, eventually, files_of, get, key_of, put, query, write_blob

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
-from gateway.store.generations import Generations
+from gateway.store.shared.generations import Generations
 from tests.faults import FaultyDirectory
 from tests.stores import (
     BLOCK,

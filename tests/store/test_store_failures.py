@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
-from gateway.policies.breaker import BreakerState
-from gateway.store.threads import closer
-from gateway.store.writer import BlobWriter
+from gateway.policies.health.breaker import BreakerState
+from gateway.store.disk.threads import closer
+from gateway.store.disk.writer import BlobWriter
 from tests.faults import FaultyDirectory
 from tests.stores import (
     BLOCK,

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from gateway.model.keys import ObjectKey, rights_in
-from gateway.policies import granularity
-from gateway.store import evicted, generations
-from gateway.store.generations import SLOTS, TWINS, Generations, remove_dead, slot_of, table_of
+from gateway.policies.reads import granularity
+from gateway.store.shared import evicted, generations
+from gateway.store.shared.generations import SLOTS, TWINS, Generations, remove_dead, slot_of, table_of
 
 KEY = ObjectKey("default", "bucket", "dir/ключ")
 OTHER = ObjectKey("default", "bucket", "other")
@@ -41,7 +41,7 @@ def test_every_worker_sees_a_bump(table, tmp_path):
 
 def test_the_slot_of_a_key_is_the_same_in_every_process():
     """The hash does not depend on Python's per-process seed."""
-    code = "from gateway.store.generations import *; print(slot_of(ObjectKey('default', 'bucket', 'dir/ключ')))"
+    code = "from gateway.store.shared.generations import *; print(slot_of(ObjectKey('default', 'bucket', 'dir/ключ')))"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env={"PYTHONHASHSEED": "7"})
     assert int(printed.stdout) == slot_of(KEY)
 

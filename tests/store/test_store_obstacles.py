@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gateway.model.errors import DiskUnavailable
-from gateway.policies.breaker import BreakerState
+from gateway.policies.health.breaker import BreakerState
+from gateway.store.disk.threads import closer
 from gateway.store.store import Store
-from gateway.store.threads import closer
 from tests.scenarios.mounts import block_device, mounted
 from tests.stores import get, put
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.policies.breaker import FailureKind
+from gateway.policies.health.breaker import FailureKind
 from gateway.store.datasets.incoming import incoming
-from gateway.store.failures import DiskFault
-from gateway.store.threads import Threads, once, within
+from gateway.store.disk.failures import DiskFault
+from gateway.store.disk.threads import Threads, once, within
 
 
 async def test_the_result_of_abandoned_work_is_disposed_of() -> None:

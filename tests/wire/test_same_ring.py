@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policies import ring as ours
+from gateway.policies.fleet import ring as ours
 from larder import ring as theirs
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyzABC019._-", min_size=1, max_size=12)

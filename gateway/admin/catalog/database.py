@@ -28,7 +28,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from gateway.imports import imported
 from gateway.model.errors import CatalogUnavailable, CatalogUnusable
-from gateway.store.threads import within
+from gateway.store.disk.threads import within
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine

@@ -19,10 +19,10 @@ from redis.exceptions import RedisError
 from gateway import metrics
 from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.withdrawals import Withdrawal
-from gateway.fleet.connection import commands
-from gateway.fleet.subscription import opened
+from gateway.fleet.redis.connection import commands
+from gateway.fleet.redis.subscription import opened
 from gateway.model.errors import CatalogUnavailable, CatalogUnusable, ConfigError
-from gateway.policies.troubles import Trouble
+from gateway.policies.health.troubles import Trouble
 from gateway.tasks import repeat
 
 PAUSE = 0.5

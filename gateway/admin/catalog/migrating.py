@@ -23,7 +23,7 @@ from gateway.admin.catalog.database import PATIENCE, CatalogDatabase, create_fil
 from gateway.admin.catalog.schema import REVISION, meta, metadata
 from gateway.imports import imported
 from gateway.model.errors import CatalogUnavailable, ConfigError
-from gateway.store.threads import within
+from gateway.store.disk.threads import within
 
 _LOCK = 0x6C61_7264_6572
 """The number of the advisory lock: "larder" in hexadecimal."""

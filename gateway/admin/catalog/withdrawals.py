@@ -18,7 +18,7 @@ from pydantic_core import from_json, to_json
 
 from gateway.admin.catalog.records import TenantRecord
 from gateway.admin.catalog.snapshot import RevocationRow, Snapshot
-from gateway.model.peer_auth import proof
+from gateway.model.peer.auth import proof
 
 KEY = "key"
 TENANT = "tenant"

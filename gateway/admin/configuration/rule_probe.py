@@ -14,7 +14,7 @@ from gateway.model.errors import IdentityGone, OriginUnavailable
 from gateway.model.keys import OriginIdentity, glob_matches, is_bucket_name
 from gateway.origin.credentials import CHAIN_KEY
 from gateway.origin.listing import ListingPage, ListingRefused, Listings, ListingUnreadable
-from gateway.policies.covering import fixed_part
+from gateway.policies.reads.covering import fixed_part
 
 Verdict = Literal["matches", "nothing", "unknown"]
 

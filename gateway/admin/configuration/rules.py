@@ -22,7 +22,7 @@ from gateway.admin.http.parts import check_if_match, etag_of
 from gateway.admin.http.requests import Changer, IfMatch, Parts, Reader
 from gateway.config import Rule as Configured
 from gateway.config import Settings
-from gateway.policies.covering import hidden_by
+from gateway.policies.reads.covering import hidden_by
 
 router = APIRouter(tags=["rules"])
 

@@ -18,7 +18,7 @@ from gateway.config import Rule as Configured
 from gateway.edge.endpoints import of_state
 from gateway.model.keys import glob_matches
 from gateway.origin.listing import Listings
-from gateway.policies.covering import hidden_by
+from gateway.policies.reads.covering import hidden_by
 
 router = APIRouter(tags=["rules"])
 

@@ -26,7 +26,7 @@ from gateway.admin.fleet.view import (
 from gateway.admin.http.documents import RequestModel, ResponseModel
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Ops, Page, Parts, Reader, paged
-from gateway.fleet.announcer import DOWN
+from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError
 
 router = APIRouter(tags=["datasets"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gateway.admin.fleet.documents import OriginSeen
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import answered, per_second
-from gateway.policies.answers import Answers, percentile
-from gateway.policies.reachability import Contact
+from gateway.policies.health.answers import Answers, percentile
+from gateway.policies.health.reachability import Contact
 
 _WORST = (Contact.SILENT, Contact.REFUSES, Contact.ANSWERS)
 

@@ -16,7 +16,7 @@ from gateway.admin.http.documents import moment
 from gateway.admin.http.parts import AdminParts, check_if_match, etag_of
 from gateway.admin.operations.parts import Operations, through_redis
 from gateway.engine.space.manager import Coordination
-from gateway.fleet.announcer import DOWN
+from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.errors import CatalogUnavailable
 from gateway.tasks import repeat
 

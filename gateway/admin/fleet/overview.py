@@ -31,7 +31,7 @@ from gateway.admin.fleet.view import (
 from gateway.admin.http.documents import moment
 from gateway.admin.http.requests import Cursor, Limit, Ops, Page, Reader, sliced
 from gateway.admin.operations.parts import Operations, through_redis
-from gateway.policies.rates import history
+from gateway.policies.health.rates import history
 
 MOST_POINTS = 720
 """Steps of a history."""

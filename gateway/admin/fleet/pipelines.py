@@ -13,7 +13,7 @@ from gateway.admin.http.documents import RequestModel, ResponseModel
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Ops, Page, Parts, Reader, paged
 from gateway.edge.pipelines import PipelineDocument, pipeline_documents
-from gateway.fleet.caching import override_name
+from gateway.fleet.jobs.caching import override_name
 from gateway.model.datasets import ApiError
 from gateway.policies.space.cache_mode import PIN, pinned_mark
 

@@ -10,10 +10,10 @@ from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import SHORT, names_of, shortfalls
 from gateway.admin.http.documents import moment
 from gateway.model.units import format_size
-from gateway.policies.datasets import USABLE, CachingMode
+from gateway.policies.health.troubles import KINDS, Trouble
+from gateway.policies.items.datasets import USABLE, CachingMode
 from gateway.policies.space.orders import Phase, WhyCaching
 from gateway.policies.space.probing import LEAST_BENEFIT
-from gateway.policies.troubles import KINDS, Trouble
 
 _SILENT = 20.0
 """Seconds after which a node counts as silent; it reports every five."""

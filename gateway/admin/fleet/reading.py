@@ -14,18 +14,18 @@ from typing import Any
 
 from gateway.engine.operations.watch import NodeWatch
 from gateway.engine.space.manager import Coordination
-from gateway.fleet.announcer import DOWN
-from gateway.fleet.caching import PIPELINE, KnownPipeline
-from gateway.fleet.connection import why_down
-from gateway.fleet.datasets import DatasetTable, Name
-from gateway.fleet.jobs import KnownJob
-from gateway.fleet.membership import Membership
-from gateway.fleet.reports import NodeReport, ResultsUsed
-from gateway.fleet.samples import NodeSample, Samples
-from gateway.fleet.scaling import WorkersChange
+from gateway.fleet.jobs.caching import PIPELINE, KnownPipeline
+from gateway.fleet.jobs.datasets import DatasetTable, Name
+from gateway.fleet.jobs.jobs import KnownJob
+from gateway.fleet.jobs.scaling import WorkersChange
+from gateway.fleet.nodes.announcer import DOWN
+from gateway.fleet.nodes.membership import Membership
+from gateway.fleet.nodes.reports import NodeReport, ResultsUsed
+from gateway.fleet.nodes.samples import NodeSample, Samples
+from gateway.fleet.redis.connection import why_down
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node
-from gateway.policies.misses import MissReport
+from gateway.policies.health.misses import MissReport
 from gateway.policies.space.importance import ScoreReport
 from gateway.policies.space.plan import Plan
 from gateway.policies.streams.zone import NodeStreams, PoolReport

@@ -9,7 +9,7 @@ from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import per_second
 from gateway.admin.http.requests import Ops, Reader
 from gateway.model.outcomes import Reason
-from gateway.policies.misses import MissedPrefix, added
+from gateway.policies.health.misses import MissedPrefix, added
 
 MOST = 100
 """Prefixes in an answer."""

@@ -23,13 +23,13 @@ from gateway.admin.fleet.documents import (
 )
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.http.documents import moment
-from gateway.fleet.jobs import KnownJob
-from gateway.fleet.samples import HeldChunk
+from gateway.fleet.jobs.jobs import KnownJob
+from gateway.fleet.nodes.samples import HeldChunk
 from gateway.model.units import format_size
-from gateway.policies.answers import Answers, Buckets, percentile, together
-from gateway.policies.datasets import USABLE, CachingMode, decide
+from gateway.policies.health.answers import Answers, Buckets, percentile, together
+from gateway.policies.health.rates import Point, rates, ratio
+from gateway.policies.items.datasets import USABLE, CachingMode, decide
 from gateway.policies.pools import OF_KEYS
-from gateway.policies.rates import Point, rates, ratio
 from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, PoolOrder
 from gateway.policies.space.probing import times
 

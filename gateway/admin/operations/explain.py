@@ -16,7 +16,7 @@ from gateway.engine.operations.explain import Expected, Knowledge, expected
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.policies.pools import DEFAULT, STREAM, stream_pools
-from gateway.policies.rules import ALWAYS, IMMUTABLE, Caching
+from gateway.policies.reads.rules import ALWAYS, IMMUTABLE, Caching
 from gateway.policies.streams.zone import zone_streams
 
 router = APIRouter(tags=["explain"])

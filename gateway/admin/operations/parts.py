@@ -12,10 +12,10 @@ from gateway.admin.operations.warmups import Warmups
 from gateway.engine.operations.explain import Explainer
 from gateway.engine.operations.purge import Purges
 from gateway.engine.operations.verifying import Verifications
-from gateway.fleet.announcer import DOWN
+from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError
 from gateway.model.keys import Principal
-from gateway.policies.rules import Rules
+from gateway.policies.reads.rules import Rules
 
 T = TypeVar("T")
 

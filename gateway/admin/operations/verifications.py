@@ -24,7 +24,7 @@ from gateway.admin.http.requests import (
     sliced,
 )
 from gateway.admin.operations.parts import Operations, through_redis
-from gateway.fleet.verifications import Verification
+from gateway.fleet.nodes.verifications import Verification
 from gateway.model.datasets import ApiError
 
 router = APIRouter(tags=["verifications"])

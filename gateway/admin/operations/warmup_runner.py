@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from gateway import metrics
 from gateway.admin.operations.warmups import Warmup, Warmups
 from gateway.engine.operations.warming import WarmupFailed, WarmupProgress, WarmupRefused
-from gateway.fleet.announcer import DOWN
-from gateway.fleet.leadership import Leadership
+from gateway.fleet.jobs.leadership import Leadership
+from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.errors import CatalogUnavailable, LarderError
 from gateway.tasks import repeat, stop
 

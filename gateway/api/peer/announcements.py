@@ -9,7 +9,7 @@ from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
 from gateway.api.s3.answer import Answer, complete
 from gateway.model.datasets import ApiError
 from gateway.model.keys import ObjectKey
-from gateway.model.peer_announcements import ANNOUNCED, LONGEST, read_written
+from gateway.model.peer.announcements import ANNOUNCED, LONGEST, read_written
 
 Announce = Callable[[Sequence[ObjectKey] | None], Awaitable[bool]]
 

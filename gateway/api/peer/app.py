@@ -19,12 +19,12 @@ from prometheus_client import Counter
 from gateway import metrics
 from gateway.api.s3.hot import Hit
 from gateway.edge.asgi import Edge
-from gateway.fleet.peer_gate import REFUSED
+from gateway.fleet.nodes.peer_gate import REFUSED
 from gateway.model.datasets import ApiError
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity, Principal
-from gateway.model.peer_principal import PRINCIPAL, read_principal
-from gateway.model.sigv4 import WireRequest
+from gateway.model.peer.principal import PRINCIPAL, read_principal
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.cycle import FILES
 from gateway.server.received import Receive, whole_body
 from gateway.server.refusals import Scope, Send, SendFiles
@@ -43,14 +43,14 @@ _NOBODY = Principal("", "", OriginIdentity("", ""))
 
 
 class NodeCaller(Protocol):
-    """A node whose request has begun; see ``gateway.fleet.peer_gate.PeerCaller``."""
+    """A node whose request has begun; see ``gateway.fleet.nodes.peer_gate.PeerCaller``."""
 
     def confirm(self, body: bytes) -> None:
         """Verify the body. Raises ApiError when it differs from what the node signed."""
 
 
 class NodeGate(Protocol):
-    """Admits nodes of the fleet; see ``gateway.fleet.peer_gate.PeerGate``."""
+    """Admits nodes of the fleet; see ``gateway.fleet.nodes.peer_gate.PeerGate``."""
 
     def admit(self, request: WireRequest) -> NodeCaller:
         """Verify a request's head. Raises ApiError, with the reason, when the sender is not a node of this fleet."""

@@ -26,8 +26,8 @@ from gateway.engine.items.batch import Batches
 from gateway.engine.items.registrations import Registrations
 from gateway.model.datasets import ApiError, UnknownDataset
 from gateway.model.frames import MEDIA_TYPE
-from gateway.policies.batch import BatchMode
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.batch import BatchMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.server.refusals import Send
 from gateway.server.send import send_pieces
 from gateway.store.datasets.parcel import MEDIA_TYPE as MEDIA_TYPE_OF_PARCELS

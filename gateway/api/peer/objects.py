@@ -23,12 +23,11 @@ from gateway.api.s3.forward import relay
 from gateway.api.s3.hot import Hit, HotReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.engine.objects.reads import Forward, Relay
-from gateway.model.aws_chunked import PayloadForm
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.peer_objects import (
+from gateway.model.peer.objects import (
     AGE,
     CACHE,
     ERROR,
@@ -39,7 +38,8 @@ from gateway.model.peer_objects import (
     error_document,
     object_of,
 )
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.aws_chunked import PayloadForm
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.cycle import FILES
 
 _NOT_THE_ORIGINS = (502, 504)
@@ -139,7 +139,7 @@ def _exchange(request: WireRequest, principal: Principal) -> Exchange:
     try:
         key = object_of(request.raw_path)
     except ValueError as mistake:
-        raise ApiError("InvalidRequest", f"{mistake}; ask as gateway/model/peer_objects.py does") from None
+        raise ApiError("InvalidRequest", f"{mistake}; ask as gateway/model/peer/objects.py does") from None
     if key.origin != principal.identity.origin:
         raise ApiError("InvalidRequest", "the address and the principal name different origins")
     auth = Authenticated(principal, PayloadForm.UNSIGNED, "")

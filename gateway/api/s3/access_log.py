@@ -1,4 +1,4 @@
-"""The access log in the format of Amazon S3 server access logs, without secrets (``gateway/model/redaction.py``).
+"""The access log in the format of Amazon S3 server access logs, without secrets (``gateway/model/s3/redaction.py``).
 
 The fields and their order are those of the "Amazon S3 server access log format" page; fields unknown to a gateway are "-".
 """
@@ -16,7 +16,7 @@ from typing import TextIO
 from urllib.parse import quote
 
 from gateway.model.errors import ConfigError
-from gateway.model.redaction import redact_address, redact_path
+from gateway.model.s3.redaction import redact_address, redact_path
 
 _UNSAFE = re.compile(r"[^\x20\x21\x23-\x7e]")
 

@@ -26,9 +26,9 @@ from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey
 from gateway.model.live import LiveRequest
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.redaction import redact_path
-from gateway.model.sigv4 import WireRequest
-from gateway.policies.ring import Ring
+from gateway.model.s3.redaction import redact_path
+from gateway.model.s3.sigv4 import WireRequest
+from gateway.policies.fleet.ring import Ring
 
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
 """The methods of S3."""

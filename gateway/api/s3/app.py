@@ -31,13 +31,13 @@ from gateway.engine.objects.reads import Forward, Relay
 from gateway.model.errors import BrokenBody, LarderError, S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome
-from gateway.model.redaction import redact_path
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.redaction import redact_path
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.cycle import FILES
 from gateway.server.received import Receive, request_body
 from gateway.server.refusals import HOST_ID, Begin, SendFiles
 from gateway.server.strangers import AUTHENTICATED, authenticated
-from gateway.store.accesses import Note
+from gateway.store.shared.accesses import Note
 
 log = logging.getLogger("larder.s3")
 _TRACE = "larder.trace"

@@ -6,7 +6,7 @@ only then compare the session token, so that nobody can probe for tokens without
 
 The signature must cover every x-amz-* header; otherwise a relay could change the meaning of a request. The one exception is
 x-amz-content-sha256: its value is itself a line of the canonical request. Headers and parameters that two servers could read
-differently are refused first (``model/request_headers.py``, ``model/query.py``).
+differently are refused first (``model/s3/request_headers.py``, ``model/s3/query.py``).
 
 A CORS preflight is not verified: browsers send it without credentials (Fetch standard, "CORS-preflight fetch"), and a
 presigned address is signed for another method.
@@ -29,15 +29,15 @@ from urllib.parse import unquote_to_bytes
 from gateway.api.s3.accounts import Account, accounts_of
 from gateway.api.s3.errors import CredentialsUnknown
 from gateway.config import Settings
-from gateway.model import sigv2, sigv4, sigv4_claims
-from gateway.model.aws_chunked import FORMS, ChunkSigner, PayloadForm, payload_form
 from gateway.model.errors import S3Error
 from gateway.model.keys import OriginIdentity, Principal
-from gateway.model.post_policy import PostPolicy, parse_policy
-from gateway.model.query import Pair, Query
-from gateway.model.request_headers import ORDINARY, require_unambiguous
-from gateway.model.sigv4 import WireRequest
-from gateway.model.sigv4_claims import (
+from gateway.model.s3 import sigv2, sigv4, sigv4_claims
+from gateway.model.s3.aws_chunked import FORMS, ChunkSigner, PayloadForm, payload_form
+from gateway.model.s3.post_policy import PostPolicy, parse_policy
+from gateway.model.s3.query import Pair, Query
+from gateway.model.s3.request_headers import ORDINARY, require_unambiguous
+from gateway.model.s3.sigv4 import WireRequest
+from gateway.model.s3.sigv4_claims import (
     LONGEST_CACHED_CLAIM,
     SCHEME_NOT_SUPPORTED,
     X_AMZ_DATE_FORM,

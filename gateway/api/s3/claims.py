@@ -6,8 +6,8 @@ import re
 from typing import NamedTuple
 
 from gateway.api.s3.auth import Authenticated
-from gateway.model.query import query_pairs
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.query import query_pairs
+from gateway.model.s3.sigv4 import WireRequest
 
 _LONGEST_ACCESS_KEY = 128
 """Characters of a claimed access key that are logged; the value is untrusted."""

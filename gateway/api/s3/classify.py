@@ -8,10 +8,10 @@ object, and neither must ``DELETE /key?taging``.
 from __future__ import annotations
 
 from gateway.api.s3.exchange import Exchange, parameter
-from gateway.model.conditions import cache_directives
 from gateway.model.errors import S3Error
 from gateway.model.outcomes import Reason
-from gateway.model.request_headers import METADATA
+from gateway.model.s3.conditions import cache_directives
+from gateway.model.s3.request_headers import METADATA
 
 # x-id repeats the operation in the query; newer SDKs send it, and it changes nothing.
 _MEANINGLESS = frozenset({"x-id"})

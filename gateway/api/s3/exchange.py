@@ -8,8 +8,8 @@ from urllib.parse import unquote_to_bytes
 from gateway.api.s3.auth import Authenticated
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey, is_bucket_name
-from gateway.model.query import require_valid_escapes
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.query import require_valid_escapes
+from gateway.model.s3.sigv4 import WireRequest
 
 MAX_KEY_BYTES = 1024
 

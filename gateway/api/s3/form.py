@@ -14,7 +14,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from gateway.model.errors import S3Error
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.sigv4 import WireRequest
 
 MULTIPART = "multipart/form-data"
 MOST_FIELD_BYTES = 20 * 1024

@@ -28,7 +28,7 @@ from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import Header
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.request_headers import is_forwarded
+from gateway.model.s3.request_headers import is_forwarded
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import relayable
 

@@ -21,15 +21,15 @@ from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.objects import part_head, whole_head
 from gateway.engine.engine import Engine
-from gateway.fleet.membership import Membership
+from gateway.fleet.nodes.membership import Membership
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.objects import ObjectMeta
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.peer_objects import ASKED
-from gateway.model.ranges import ByteRange, parse_range
-from gateway.model.sigv4 import WireRequest
-from gateway.policies.ring import Ring
-from gateway.store.blobs import OpenBlob
+from gateway.model.peer.objects import ASKED
+from gateway.model.s3.ranges import ByteRange, parse_range
+from gateway.model.s3.sigv4 import WireRequest
+from gateway.policies.fleet.ring import Ring
+from gateway.store.disk.blobs import OpenBlob
 
 _HARMLESS = frozenset(
     {

@@ -11,13 +11,13 @@ from gateway.engine.engine import Engine
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.ranged import ObjectChanged
 from gateway.engine.objects.reads import Ask, Forward, Found, Relay
-from gateway.model.conditions import Conditions, cache_directives, range_applies
-from gateway.model.conditions import ConditionVerdict as Precondition
 from gateway.model.errors import DiskUnavailable, S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import Header, ObjectMeta
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.ranges import ByteRange, content_range, parse_range, unsatisfied_range
+from gateway.model.s3.conditions import Conditions, cache_directives, range_applies
+from gateway.model.s3.conditions import ConditionVerdict as Precondition
+from gateway.model.s3.ranges import ByteRange, content_range, parse_range, unsatisfied_range
 from gateway.server.head import encode_lines
 
 _ATTEMPTS = 3

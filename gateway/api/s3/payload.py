@@ -23,11 +23,11 @@ from hashlib import sha256
 
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.spool import Spool, SpoolPlace
-from gateway.model import checksums
-from gateway.model.aws_chunked import ChunkDecoder, PayloadForm
 from gateway.model.errors import S3Error
 from gateway.model.objects import Header
-from gateway.model.sigv4 import UNSIGNED_PAYLOAD, RawHeader
+from gateway.model.s3 import checksums
+from gateway.model.s3.aws_chunked import ChunkDecoder, PayloadForm
+from gateway.model.s3.sigv4 import UNSIGNED_PAYLOAD, RawHeader
 
 REPLACED_HEADERS = frozenset(
     {

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote
 from gateway.api.s3.exchange import Exchange, check_bucket
 from gateway.model.errors import S3Error
 from gateway.model.keys import Principal
-from gateway.model.query import PAGING, require_valid_escapes
+from gateway.model.s3.query import PAGING, require_valid_escapes
 
 _READS = ("GET", "HEAD")
 _HARMLESS_OF_A_BUCKET = frozenset({"location", "versioning", "x-id"})

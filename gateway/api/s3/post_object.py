@@ -28,13 +28,13 @@ from gateway.api.s3.exchange import Exchange, decode_key
 from gateway.api.s3.form import MULTIPART, Form, is_multipart
 from gateway.api.s3.forward import Forwarder
 from gateway.api.s3.spool import Spool
-from gateway.model import checksums
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.post_policy import PostPolicy
-from gateway.model.sigv4 import RawHeader, WireRequest
-from gateway.model.sigv4_claims import missing_field
+from gateway.model.s3 import checksums
+from gateway.model.s3.post_policy import PostPolicy
+from gateway.model.s3.sigv4 import RawHeader, WireRequest
+from gateway.model.s3.sigv4_claims import missing_field
 from gateway.server.refusals import xml_document
 
 _NAMES_OPERATION = frozenset({"x-id"})

@@ -27,20 +27,20 @@ from gateway.engine.engine import Engine
 from gateway.engine.fetching import ByteStream, Reopen
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, Version, read_range
 from gateway.engine.objects.reads import Forward, Relay
-from gateway.fleet.membership import Membership
-from gateway.fleet.peers import Peers, PeerUnavailable
+from gateway.fleet.nodes.membership import Membership
+from gateway.fleet.nodes.peers import Peers, PeerUnavailable
 from gateway.metrics import RELAYED, LoopSum
-from gateway.model import peer_objects as wire
 from gateway.model.errors import S3_CODES, LarderError, OriginUnavailable
 from gateway.model.fleet import Node
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.objects import Header
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.peer_principal import principal_header
-from gateway.model.ranges import parse_range
+from gateway.model.peer import objects as wire
+from gateway.model.peer.principal import principal_header
+from gateway.model.s3.ranges import parse_range
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import content_range, relayable
-from gateway.policies.ring import Ring, path_key
+from gateway.policies.fleet.ring import Ring, path_key
 
 _ASKED = 2
 """Nodes that are asked for one object: its home and one successor."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gateway.model.errors import DiskUnavailable, S3Error
-from gateway.store.threads import closer
+from gateway.store.disk.threads import closer
 
 MEMORY = 1024 * 1024
 """Bytes kept in memory before a file is opened, and the size of each write and read, in bytes."""

@@ -34,8 +34,8 @@ from gateway.engine.space.planned import InForce, Planned
 from gateway.model.datasets import ApiError
 from gateway.model.frames import MEDIA_TYPE
 from gateway.model.keys import Principal
-from gateway.policies.batch import BatchMode
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.batch import BatchMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.server.refusals import Scope, Send
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration

@@ -15,7 +15,7 @@ from gateway.api.v1.batch_body import ItemTally, RawHeaders
 from gateway.engine.items.answers import Arriving, BatchAsk, Resident, Unopened
 from gateway.engine.items.batch import Batches
 from gateway.model.frames import AttachedIndex
-from gateway.policies.batch import Positions
+from gateway.policies.items.batch import Positions
 from gateway.server.cycle import DESCRIPTORS
 from gateway.server.local import Passing
 from gateway.server.refusals import Scope, Send

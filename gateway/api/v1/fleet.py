@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 
 from gateway.api.v1.requests import WITHOUT_BODY, v1_router
 from gateway.edge.endpoints import of_state
-from gateway.fleet.membership import Membership
+from gateway.fleet.nodes.membership import Membership
 from gateway.model.fleet import NodeState
-from gateway.policies.ring import RING
+from gateway.policies.fleet.ring import RING
 from gateway.server.local import LocalAddress
 
 

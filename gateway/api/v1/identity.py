@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from gateway.api.s3.auth import Authenticator
-from gateway.model.aws_chunked import PayloadForm
 from gateway.model.errors import S3Error
 from gateway.model.keys import Principal
-from gateway.model.sigv4 import WireRequest
+from gateway.model.s3.aws_chunked import PayloadForm
+from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.refusals import Scope
 from gateway.server.strangers import authenticated
 

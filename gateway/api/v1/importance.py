@@ -18,8 +18,8 @@ from gateway.edge.endpoints import of_state
 from gateway.edge.importance import Find, taken
 from gateway.edge.problems import RETRY
 from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
-from gateway.fleet.announcer import DOWN
-from gateway.fleet.jobs import Jobs
+from gateway.fleet.jobs.jobs import Jobs
+from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError, UnknownDataset, is_dataset_id, is_job_name
 from gateway.model.importance import MOST_SCORED, longest
 from gateway.model.keys import Principal

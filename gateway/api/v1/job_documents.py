@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic_core import PydanticCustomError
 
 from gateway.edge.pipelines import PipelineDocument
-from gateway.policies.datasets import MOST_UNITS
+from gateway.policies.items.datasets import MOST_UNITS
 from gateway.policies.space.orders import Phase
 
 _NAME = r"^[A-Za-z0-9._-]{1,128}$"

@@ -38,13 +38,13 @@ from gateway.edge.endpoints import of_state
 from gateway.edge.importance import Find
 from gateway.edge.problems import RETRY
 from gateway.engine.space.planned import Planned
-from gateway.fleet.announcer import DOWN
-from gateway.fleet.jobs import Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
-from gateway.fleet.plans import Plans
+from gateway.fleet.jobs.jobs import Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
+from gateway.fleet.jobs.plans import Plans
+from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError, UnknownDataset, is_job_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.chunk_order import Opening
 from gateway.policies.space.orders import JobOrder, Phase
 from gateway.policies.space.probing import PhaseTotals, times

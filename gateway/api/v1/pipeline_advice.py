@@ -1,7 +1,7 @@
 """Advice for a rank about its pipeline: how many input workers it should have, and which mark to store and read.
 
 A rank reports two things in its heartbeats: the time of its last batches, from which its workers are found
-(gateway/fleet/scaling.py), and what its stages cost, from which its job's caching is decided (gateway/fleet/caching.py). Until
+(fleet/jobs/scaling.py), and what its stages cost, from which its job's caching is decided (gateway/fleet/jobs/caching.py). Until
 that is decided one worker profiles, and workers are not scaled (Cachew, ATC 2022, section 4.4). In another mode of caching the
 search for workers begins again with one.
 """
@@ -15,9 +15,9 @@ from functools import partial
 from gateway.api.v1.job_documents import Heartbeat, PipelineDirective, ProfileReport, StageMetrics
 from gateway.edge.pipelines import PipelineDocument, pipeline_documents
 from gateway.engine.space.planned import Planned
-from gateway.fleet.caching import PipelineDecisions
-from gateway.fleet.jobs import JobRecord
-from gateway.fleet.scaling import WorkerScaling
+from gateway.fleet.jobs.caching import PipelineDecisions
+from gateway.fleet.jobs.jobs import JobRecord
+from gateway.fleet.jobs.scaling import WorkerScaling
 from gateway.policies.pools import results_pool
 from gateway.policies.space.autocache import COMPUTE, CacheReason, StageProfile
 from gateway.policies.space.autoscale import TrainerReport
@@ -43,7 +43,7 @@ class PipelineAdvice:
     async def advise(self, record: JobRecord, said: Heartbeat) -> PipelineDirective | None:
         """The instructions after a heartbeat; ``None`` if it says nothing of a pipeline.
 
-        Raises one of ``gateway.fleet.announcer.DOWN`` if Redis is down, slow or refuses.
+        Raises one of ``gateway.fleet.nodes.announcer.DOWN`` if Redis is down, slow or refuses.
         """
         if said.profile is None and said.pipeline is None:
             return None
@@ -77,7 +77,7 @@ class PipelineAdvice:
     async def pipelines(self, records: Sequence[JobRecord]) -> list[PipelineDocument]:
         """The pipelines of these jobs, as documents; jobs without one are left out.
 
-        Raises one of ``gateway.fleet.announcer.DOWN`` if Redis is down, slow or refuses.
+        Raises one of ``gateway.fleet.nodes.announcer.DOWN`` if Redis is down, slow or refuses.
         """
         names = [record.key for record in records]
         known, workers = await self.caching.of(names), await self.scaling.of(names)

@@ -19,7 +19,7 @@ from gateway.demo.interrupts import Interrupts
 from gateway.demo.processes import Child, DemoFailed
 from gateway.demo.run import GATEWAY_COMMAND
 from gateway.demo.world import GATEWAY, DemoProcesses, free_port, ready
-from gateway.fleet.embedded import find_server
+from gateway.fleet.redis.embedded import find_server
 
 NODES = 3
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from gateway.engine.items.wanted import Outcome
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
-from gateway.policies.batch import BatchMode, Positions
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.batch import BatchMode, Positions
+from gateway.policies.items.datasets import CachingMode
 from gateway.store.datasets.opened import Registration
 from gateway.store.items import ItemFile, close_files, close_passed_files
 

@@ -33,8 +33,8 @@ from gateway.engine.lane import Lane
 from gateway.engine.services import Services
 from gateway.model.access import Access
 from gateway.model.frames import ItemStatus
-from gateway.policies.batch import BatchMode, Positions, choose, may_replace
-from gateway.policies.datasets import CachingMode, refreshes_recency
+from gateway.policies.items.batch import BatchMode, Positions, choose, may_replace
+from gateway.policies.items.datasets import CachingMode, refreshes_recency
 from gateway.policies.space.chunk_cut import ChunkCut, fullest_chunk
 from gateway.store.datasets.content import FETCHING, RESIDENT, VERIFIED, Content
 from gateway.store.items import ItemFile, close_files

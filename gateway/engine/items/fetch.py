@@ -48,16 +48,16 @@ from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, Header
 from gateway.net.exchange import StreamedResponse
-from gateway.policies.admission import forbidden
-from gateway.policies.datasets import CachingMode, may_evict_for
+from gateway.policies.fleet.ring import item_key
+from gateway.policies.items.datasets import CachingMode, may_evict_for
 from gateway.policies.pools import dataset_pool
-from gateway.policies.ring import item_key
-from gateway.store.blobs import OpenBlob
+from gateway.policies.reads.admission import forbidden
 from gateway.store.datasets.content import FETCHING, NOT_KNOWN, UNKNOWN_LENGTH
 from gateway.store.datasets.locations import Location
-from gateway.store.failures import disk_faults
+from gateway.store.disk.blobs import OpenBlob
+from gateway.store.disk.failures import disk_faults
+from gateway.store.disk.writer import BlobWriter, WrongDigest
 from gateway.store.index.pool_rows import Entering
-from gateway.store.writer import BlobWriter, WrongDigest
 from gateway.tasks import SingleFlight
 
 ATTEMPTS = 3

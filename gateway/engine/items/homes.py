@@ -1,6 +1,6 @@
 """Which node is home of an item, and which other nodes may have it already.
 
-An item lives where the ring puts its digest (gateway/policies/ring.py). Every gateway serves every item: from its own disk, from
+An item lives where the ring puts its digest (policies/fleet/ring.py). Every gateway serves every item: from its own disk, from
 the item's home, or as the home itself. A call from another node is served here and never passed on, so two nodes that disagree
 about the ring for a moment cost an extra read of the origin, not a loop.
 
@@ -24,12 +24,12 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.fleet.membership import Membership
-from gateway.fleet.peers import Peers
+from gateway.fleet.nodes.membership import Membership
+from gateway.fleet.nodes.peers import Peers
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node as Node
 from gateway.net.exchange import StreamedResponse
-from gateway.policies.ring import path_key
+from gateway.policies.fleet.ring import path_key
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
 

@@ -3,7 +3,7 @@
 The items that a gateway's batches want from one home within a turn of the event loop go into one batch. Each item of the answer
 ends the wait for it as soon as it is complete, so a home that dies half-way has delivered its complete items. The caller
 requests the rest again, and finds another home in the ring, because this one is a suspect by then. A silent home may be
-waiting for its origin, and is waited for (gateway/fleet/peers.py).
+waiting for its origin, and is waited for (gateway/fleet/nodes/peers.py).
 
 Received items are in memory until the reader has taken them: at most ``MEMORY`` bytes per worker. While that is full nothing more
 is read, and the home waits, as for any slow reader. But one answer waits only briefly, because the reader of one item may be
@@ -38,8 +38,8 @@ from gateway.engine.items.wanted import (
 from gateway.model.errors import LarderError
 from gateway.model.frames import FrameEntry, ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
-from gateway.model.peer_principal import principal_header
-from gateway.policies.datasets import CachingMode
+from gateway.model.peer.principal import principal_header
+from gateway.policies.items.datasets import CachingMode
 from gateway.store.datasets.opened import Registration
 from gateway.tasks import Tasks
 

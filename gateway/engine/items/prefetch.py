@@ -23,7 +23,7 @@ from gateway.engine.lane import Lane
 from gateway.engine.services import Services
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.lane import LoadClass
 from gateway.store.datasets.content import RESIDENT, UNKNOWN_LENGTH, VERIFIED
 from gateway.store.datasets.opened import Registration

@@ -1,7 +1,7 @@
 """The fleet's registrations: a dataset registered at one gateway can be used at every other.
 
 A registration is on the disk of the node that accepted it. A table in Redis lists who has registered what
-(gateway/fleet/datasets.py). A node that gets a request for a dataset it does not have looks there, and copies it from a node that
+(fleet/jobs/datasets.py). A node that gets a request for a dataset it does not have looks there, and copies it from a node that
 has it (gateway/store/datasets/parcel.py). Nothing is copied before it is requested.
 
 A name that was replaced or removed elsewhere is dropped here, and copied again on request. That is decided by comparing the disk
@@ -29,17 +29,17 @@ from functools import partial
 from cachetools import TLRUCache
 
 from gateway.engine.items.homes import PREFIX, Node, PeerNodes
-from gateway.fleet.announcer import DOWN
-from gateway.fleet.datasets import DatasetTable, ListedRegistration, Name, State
+from gateway.fleet.jobs.datasets import DatasetTable, ListedRegistration, Name, State
+from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError, is_dataset_id, is_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
-from gateway.model.peer_principal import principal_header
+from gateway.model.peer.principal import principal_header
 from gateway.store.datasets import parcel
 from gateway.store.datasets.announced import AnnouncedRegistration, Mark, inventory, known_of, read_marks, write_marks
 from gateway.store.datasets.opened import Registration
 from gateway.store.datasets.registry import Registry
-from gateway.store.failures import disk_faults
+from gateway.store.disk.failures import disk_faults
 from gateway.tasks import SingleFlight, repeat
 
 log = logging.getLogger("larder.datasets")

@@ -25,14 +25,14 @@ from pydantic import BaseModel, ValidationError
 from gateway import metrics
 from gateway.config_base import ResultSettings
 from gateway.engine.items.homes import PREFIX, PeerNodes, split_of
-from gateway.fleet.claims import ResultClaims
-from gateway.fleet.results import ResultUses
+from gateway.fleet.jobs.claims import ResultClaims
+from gateway.fleet.jobs.results import ResultUses
 from gateway.model.access import Access
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node
 from gateway.model.frames import FrameEntry, ItemFlag, ItemStatus, index_head
 from gateway.model.keys import OriginIdentity
-from gateway.model.peer_principal import principal_header
+from gateway.model.peer.principal import principal_header
 from gateway.model.results import (
     LONGEST_BODY,
     MOST_BYTES,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gateway.engine.items.wanted import FailedItem, Outcome
 from gateway.model.frames import ItemStatus
-from gateway.policies.batch import gives_up
+from gateway.policies.items.batch import gives_up
 from gateway.store.datasets.content import UNKNOWN_LENGTH
 
 FETCHES_PER_BATCH = 32

@@ -12,10 +12,10 @@ from gateway.engine.fetching import ByteStream
 from gateway.engine.items.homes import HolderLookup
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
-from gateway.policies.datasets import CachingMode
-from gateway.store.blobs import OpenBlob
+from gateway.policies.items.datasets import CachingMode
 from gateway.store.datasets.locations import Location
 from gateway.store.datasets.opened import Registration
+from gateway.store.disk.blobs import OpenBlob
 
 Who = tuple[OriginIdentity, str, str, int, bool]
 

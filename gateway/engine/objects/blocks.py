@@ -18,7 +18,7 @@ from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.net.exchange import StreamedResponse
-from gateway.store.blobs import OpenBlob
+from gateway.store.disk.blobs import OpenBlob
 from gateway.tasks import Tasks
 
 Slot = tuple[ObjectKey, str, int]

@@ -16,9 +16,9 @@ from gateway.engine.objects.ranged import ReaderRefused
 from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.model.outcomes import Reason
-from gateway.model.ranges import block_span
+from gateway.model.s3.ranges import block_span
 from gateway.net.exchange import StreamedResponse
-from gateway.store.blobs import OpenBlob
+from gateway.store.disk.blobs import OpenBlob
 
 MAX_SPAN = 8 * 1024**2
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from gateway.engine.services import Services
 from gateway.model.keys import ObjectKey, OriginIdentity, rights_in
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
-from gateway.policies.freshness import EntryState, Validity
-from gateway.policies.rules import Caching, Rules
-from gateway.store.generations import slots_of
+from gateway.policies.reads.freshness import EntryState, Validity
+from gateway.policies.reads.rules import Caching, Rules
+from gateway.store.shared.generations import slots_of
 
 
 class KnownValidity(NamedTuple):

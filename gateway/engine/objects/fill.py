@@ -12,7 +12,7 @@ Rules
 4. When the disk refuses bytes the fill ends. Its readers go on by reading the rest from the origin themselves.
 5. A reader who wants a block far ahead of where the fill is does not wait: the fill is cut short at that block and
    another takes over from there.
-6. Of the workers of a node, the one that holds the lease of a block fills it (gateway/store/leases.py). A fill takes the next
+6. Of the workers of a node, the one that holds the lease of a block fills it (store/shared/leases.py). A fill takes the next
    block's lease before it gives up the current one, so siblings that wait stay behind it. It ends before a block that a sibling
    has stored meanwhile.
 """
@@ -29,7 +29,7 @@ from gateway.model.keys import OriginIdentity
 from gateway.model.objects import ObjectRecord
 from gateway.model.outcomes import Reason
 from gateway.net.exchange import StreamedResponse
-from gateway.store.leases import FillLeases
+from gateway.store.shared.leases import FillLeases
 from gateway.store.store import Store
 
 LINGER = 64 * 1024**2

@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gateway.fleet.membership import Membership
-from gateway.fleet.peers import Peers, PeerUnavailable
+from gateway.fleet.nodes.membership import Membership
+from gateway.fleet.nodes.peers import Peers, PeerUnavailable
 from gateway.metrics import RELAYED
 from gateway.model.fleet import Node
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import Header
-from gateway.model.peer_objects import AGE, CHECKED, RESIDENT, object_path
-from gateway.model.peer_principal import principal_header
+from gateway.model.peer.objects import AGE, CHECKED, RESIDENT, object_path
+from gateway.model.peer.principal import principal_header
 from gateway.net.exchange import StreamedResponse
-from gateway.policies.ring import path_key
+from gateway.policies.fleet.ring import path_key
 
 
 class Moved(NamedTuple):

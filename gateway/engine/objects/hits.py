@@ -13,10 +13,10 @@ from gateway.engine.objects.entries import EntryCache, Grants, KnownValidity, Ob
 from gateway.engine.services import Services
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
-from gateway.model.ranges import ByteRange, block_span
-from gateway.policies.freshness import Validity, good
-from gateway.policies.rules import Rules
-from gateway.store.blobs import OpenBlob
+from gateway.model.s3.ranges import ByteRange, block_span
+from gateway.policies.reads.freshness import Validity, good
+from gateway.policies.reads.rules import Rules
+from gateway.store.disk.blobs import OpenBlob
 
 _MOST_BLOCKS = 16
 """Blocks at most that are sent in one go, without a look at anything in between."""

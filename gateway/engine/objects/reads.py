@@ -31,13 +31,13 @@ from gateway.model.errors import DiskUnavailable, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import ObjectMeta, ObjectRecord
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.ranges import ByteRange
+from gateway.model.s3.ranges import ByteRange
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import entity_headers
 from gateway.origin.reach import Reach
-from gateway.policies.admission import refusal
-from gateway.policies.freshness import Verdict, decide, may_serve_stale
-from gateway.policies.rules import Caching
+from gateway.policies.reads.admission import refusal
+from gateway.policies.reads.freshness import Verdict, decide, may_serve_stale
+from gateway.policies.reads.rules import Caching
 from gateway.tasks import SingleFlight
 
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from gateway.model.keys import ObjectKey, rights_in
 
 WITHIN = 600.0
-"""Seconds; as long as homes count as moved (gateway/fleet/membership.py)."""
+"""Seconds; as long as homes count as moved (gateway/fleet/nodes/membership.py)."""
 _MOST = 16_384
 _MOST_PREFIXES = 64
 

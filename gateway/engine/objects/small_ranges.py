@@ -1,4 +1,4 @@
-"""Small ranges that are read alone, without the blocks that they lie in (gateway/policies/granularity.py decides which).
+"""Small ranges that are read alone, without the blocks that they lie in (gateway/policies/reads/granularity.py decides which).
 
 Such a range is read into memory before its reader gets the first byte, shared by readers who want the same at the same moment,
 and kept for a while: a reader who asks again is served from memory. Nothing of it reaches the disk.
@@ -17,9 +17,9 @@ from gateway.engine.objects.entries import ObjectEntry
 from gateway.metrics import SMALL_RANGES
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.net.exchange import StreamedResponse
-from gateway.policies import granularity
-from gateway.policies.granularity import SmallRange
-from gateway.store.generations import Generations
+from gateway.policies.reads import granularity
+from gateway.policies.reads.granularity import SmallRange
+from gateway.store.shared.generations import Generations
 from gateway.tasks import SingleFlight
 
 _KEPT = 16 * 1024**2

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from gateway.engine.objects.entries import EntryCache
 from gateway.engine.services import Services
-from gateway.fleet.invalidations import InvalidationChannel
+from gateway.fleet.nodes.invalidations import InvalidationChannel
 from gateway.metrics import FORGOTTEN
 from gateway.model.keys import ObjectKey
 from gateway.net.exchange import StreamedResponse

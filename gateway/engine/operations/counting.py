@@ -18,7 +18,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from gateway import metrics
 from gateway.model.counters import Counters
 from gateway.model.outcomes import Outcome
-from gateway.policies.answers import TRAFFIC, Answers
+from gateway.policies.health.answers import TRAFFIC, Answers
 
 _CACHED = (Outcome.HIT.value, Outcome.STALE.value)
 _DELIVERED = ("hit", "joined", "fetched")

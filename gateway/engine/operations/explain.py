@@ -19,10 +19,10 @@ from gateway.engine.services import Services
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.peer_principal import principal_header
-from gateway.policies.freshness import EntryState, Verdict, decide
-from gateway.policies.ring import path_key
-from gateway.policies.rules import Caching
+from gateway.model.peer.principal import principal_header
+from gateway.policies.fleet.ring import path_key
+from gateway.policies.reads.freshness import EntryState, Verdict, decide
+from gateway.policies.reads.rules import Caching
 
 EXPLAIN = f"{PREFIX}/explain"
 """The address where nodes explain objects to each other."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.fleet.live import LiveExchange
+from gateway.fleet.nodes.live import LiveExchange
 from gateway.model.live import LiveFilter, LiveRequest
 
 FOLLOWERS = 8

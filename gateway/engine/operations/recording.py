@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from gateway.model.access import ObjectRead
 from gateway.model.errors import CatalogUnavailable
-from gateway.policies.rules import OFF, Rules
+from gateway.policies.reads.rules import OFF, Rules
 from gateway.policies.streams.profile import FirstReads, ProfileRead, ProfileRecording
 from gateway.tasks import repeat
 

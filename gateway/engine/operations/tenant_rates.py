@@ -1,4 +1,4 @@
-"""Holds the tenants of one worker to their limits (gateway/policies/tenant_rates.py).
+"""Holds the tenants of one worker to their limits (gateway/policies/fleet/tenant_rates.py).
 
 Without limits a request costs one look at an empty mapping. A worker whose tenants with limits ask nothing tells Redis nothing.
 With Redis lost every worker keeps its share.
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gateway import metrics
 from gateway.model.errors import RateLimited
-from gateway.policies.tenant_rates import RateLimit, TenantBucket, share_of
+from gateway.policies.fleet.tenant_rates import RateLimit, TenantBucket, share_of
 
 EVERY = 1.0
 """Seconds between two looks at what other workers are asked."""

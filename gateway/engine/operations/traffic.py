@@ -16,7 +16,7 @@ from prometheus_client import Counter
 from gateway import metrics
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
-from gateway.policies.misses import MissReport, MissTally
+from gateway.policies.health.misses import MissReport, MissTally
 
 MOST = 50
 """Pairs of tenant and bucket that a worker names."""

@@ -29,8 +29,8 @@ from gateway.model.errors import LarderError
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import Principal
 from gateway.model.units import format_size
-from gateway.policies.batch import BatchMode
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.batch import BatchMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.store.datasets.content import UNKNOWN_LENGTH
 from gateway.store.datasets.opened import Registration
 from gateway.tasks import for_each

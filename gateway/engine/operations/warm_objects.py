@@ -18,14 +18,14 @@ from gateway.engine.items.homes import PREFIX, Node, PeerNodes
 from gateway.engine.objects.ranged import ObjectChanged
 from gateway.engine.objects.reads import Ask, Found, Relay
 from gateway.engine.operations.warming import WarmupProgress
-from gateway.fleet.peers import PeerUnavailable
+from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.errors import DiskUnavailable, IdentityGone, LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.peer_principal import principal_header
+from gateway.model.peer.principal import principal_header
+from gateway.policies.fleet.ring import path_key
 from gateway.policies.lane import LoadClass
-from gateway.policies.ring import path_key
-from gateway.policies.rules import Rules
+from gateway.policies.reads.rules import Rules
 from gateway.tasks import for_each
 
 WARM = f"{PREFIX}/warm"

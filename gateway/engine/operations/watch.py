@@ -16,14 +16,14 @@ from typing import Any
 
 from gateway import __version__
 from gateway.engine.operations.counting import Counted, counted
-from gateway.fleet.announcer import DOWN
-from gateway.fleet.samples import EVERY, FINE, Samples
+from gateway.fleet.nodes.announcer import DOWN
+from gateway.fleet.nodes.samples import EVERY, FINE, Samples
 from gateway.model.counters import Counters, Sample
-from gateway.policies.answers import Answers
-from gateway.policies.datasets import CachingMode
-from gateway.policies.rates import lately
+from gateway.policies.health.answers import Answers
+from gateway.policies.health.rates import lately
+from gateway.policies.health.troubles import COUNTED, TURNOVER, NodeFacts, Trouble, troubles, worst_first
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.plan import Plan
-from gateway.policies.troubles import COUNTED, TURNOVER, NodeFacts, Trouble, troubles, worst_first
 from gateway.store.datasets.content import Content
 from gateway.store.store import Store
 from gateway.tasks import repeat

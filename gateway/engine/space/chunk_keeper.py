@@ -26,12 +26,12 @@ from gateway.engine.space.job_readers import JobReaders, OpenDatasets
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.pool_assignments import PoolAssignments
 from gateway.engine.space.preload import Preloader, Reader
-from gateway.fleet.announcer import DOWN
-from gateway.fleet.jobs import Jobs
-from gateway.fleet.membership import Membership
-from gateway.fleet.reports import NodeReport, NodeReports
-from gateway.policies.datasets import CachingMode
+from gateway.fleet.jobs.jobs import Jobs
+from gateway.fleet.nodes.announcer import DOWN
+from gateway.fleet.nodes.membership import Membership
+from gateway.fleet.nodes.reports import NodeReport, NodeReports
 from gateway.policies.eviction.lru import LeastRecentlyUsed
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import dataset_pool
 from gateway.policies.space.orders import PoolOrder
 from gateway.store.datasets.opened import Registration

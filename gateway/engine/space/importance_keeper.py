@@ -1,7 +1,7 @@
 """One node's part in importance: rank what is cached by the scores that jobs send, and load what the next epoch draws most.
 
 The worker with the node lock does it, once per heartbeat (SHADE, section 4.2.2). Whichever worker a part came to, its scores are
-in memory that all workers share (store/importance.py). When they have changed, or the plan has:
+in memory that all workers share (store/shared/importance.py). When they have changed, or the plan has:
 
 - Resident items whose rank is another one now are ranked anew, in pages of ``_PAGE`` rows and at most ``_PAGES`` pages a turn, so
   that neither the event loop nor a fill waits long. An item that is stored meanwhile has its rank from the worker that stores it.
@@ -29,15 +29,15 @@ from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import JobReaders
 from gateway.engine.space.preload import Preloader, Purpose, Reader
 from gateway.engine.space.read_tally import ReadTally
-from gateway.fleet.announcer import DOWN
-from gateway.fleet.membership import Membership
-from gateway.policies.importance import Scores, ScoreStep, ahead, freshness, steps_of
+from gateway.fleet.nodes.announcer import DOWN
+from gateway.fleet.nodes.membership import Membership
+from gateway.policies.items.importance import Scores, ScoreStep, ahead, freshness, steps_of
 from gateway.policies.pools import dataset_pool
 from gateway.policies.space.importance import JobReport, ScoreReport
 from gateway.policies.space.orders import ImportanceOrder
 from gateway.policies.space.plan import Plan
 from gateway.store.datasets.content import UNKNOWN_LENGTH, Content
-from gateway.store.importance import JobTable
+from gateway.store.shared.importance import JobTable
 from gateway.store.store import Store
 from gateway.tasks import stop
 

@@ -1,7 +1,7 @@
 """Importance scores, which every worker asks for when it stores an item, and before it reads one that is not cached.
 
-Scores are those of all jobs that the plan counts, combined by its weights (policies/importance.py). The plan also says whether a
-dataset's pool is in this order at all; of other datasets nothing is asked, and every item may enter.
+Scores are those of all jobs that the plan counts, combined by its weights (policies/items/importance.py). The plan also says
+whether a dataset's pool is in this order at all; of other datasets nothing is asked, and every item may enter.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.policies.eviction.importance import Importance
-from gateway.policies.importance import Scores, combined, may_enter
+from gateway.policies.items.importance import Scores, combined, may_enter
 from gateway.policies.pools import dataset_pool
 from gateway.policies.space.orders import ImportanceOrder
 from gateway.policies.space.plan import Plan
 from gateway.store.datasets.content import UNKNOWN_LENGTH, Content
-from gateway.store.importance import JobTable, ScoreTables
 from gateway.store.pools import Pools
+from gateway.store.shared.importance import JobTable, ScoreTables
 
 _LOOK_EVERY = 0.5
 """Seconds after which a worker looks again which jobs sent scores."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.engine.space.preload import Reader
-from gateway.fleet.announcer import DOWN
-from gateway.fleet.jobs import JobRecord, Jobs
+from gateway.fleet.jobs.jobs import JobRecord, Jobs
+from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.store.datasets.content import Content

@@ -7,7 +7,7 @@ import logging
 
 from gateway import metrics
 from gateway.engine.objects.blocks import Blocks
-from gateway.policies.breaker import BreakerState
+from gateway.policies.health.breaker import BreakerState
 from gateway.policies.watermarks import Watermarks
 from gateway.store.status import StoreStatus
 from gateway.store.store import Store

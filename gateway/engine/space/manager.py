@@ -1,6 +1,6 @@
 """The manager's loop: once per heartbeat the leader of the zone decides which pool gets which space, and every node follows.
 
-Every worker of a node that is READY tries for the lease (gateway/fleet/leadership.py). The leader reads the jobs, the nodes'
+Every worker of a node that is READY tries for the lease (gateway/fleet/jobs/leadership.py). The leader reads the jobs, the nodes'
 reports of their chunks and the operators' overrides, and has ``policies.space.manager.decide`` make the next plan from the last
 one. The plan is the only state, so another leader continues from it. Time is Redis's, which is one clock for all leaders.
 
@@ -23,14 +23,16 @@ from redis.asyncio import Redis
 from gateway import metrics
 from gateway.engine.operations.traffic import SILENCE
 from gateway.engine.space.changes import changes
-from gateway.fleet.announcer import DOWN
-from gateway.fleet.caching import KnownPipeline, PipelineDecisions
-from gateway.fleet.jobs import JobRecord, Jobs, KnownJob
-from gateway.fleet.leadership import Leadership
-from gateway.fleet.live import LiveExchange
-from gateway.fleet.plans import Plans
-from gateway.fleet.read_times import ReadTimes
-from gateway.fleet.reports import (
+from gateway.fleet.jobs.caching import KnownPipeline, PipelineDecisions
+from gateway.fleet.jobs.jobs import JobRecord, Jobs, KnownJob
+from gateway.fleet.jobs.leadership import Leadership
+from gateway.fleet.jobs.plans import Plans
+from gateway.fleet.jobs.read_times import ReadTimes
+from gateway.fleet.jobs.results import ResultUses
+from gateway.fleet.jobs.scaling import WorkerScaling
+from gateway.fleet.nodes.announcer import DOWN
+from gateway.fleet.nodes.live import LiveExchange
+from gateway.fleet.nodes.reports import (
     CHUNKS,
     DEMAND,
     DEMAND_SILENCE,
@@ -42,11 +44,9 @@ from gateway.fleet.reports import (
     NodeReports,
     ResultsUsed,
 )
-from gateway.fleet.results import ResultUses
-from gateway.fleet.scaling import WorkerScaling
 from gateway.model.fleet import Node, NodeState
-from gateway.policies.datasets import USABLE, CachingMode
-from gateway.policies.misses import MissReport
+from gateway.policies.health.misses import MissReport
+from gateway.policies.items.datasets import USABLE, CachingMode
 from gateway.policies.pools import RESULTS, STREAM
 from gateway.policies.space.autocache import COMPUTE, CacheReason
 from gateway.policies.space.importance import ScoreReport

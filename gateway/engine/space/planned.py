@@ -1,7 +1,7 @@
 """The plan in force: the fleet's where it knows the dataset or job, else the decision of this gateway alone.
 
 The plan knows datasets that jobs have registered for. For all others each gateway decides by the registration, the dataset's size
-and the capacity of the whole fleet (policies/datasets.py), which comes out the same everywhere.
+and the capacity of the whole fleet (policies/items/datasets.py), which comes out the same everywhere.
 
 Of a dataset whose chunks are rotated only the items of the held chunks are kept; the others are delivered all the same. So at
 most two chunks take space, whatever jobs read.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gateway.model.datasets import is_job_name
-from gateway.policies.datasets import PLAN, CachingMode, decide
+from gateway.policies.items.datasets import PLAN, CachingMode, decide
 from gateway.policies.space.chunk_cut import ChunkCut
 from gateway.policies.space.orders import Phase
 from gateway.policies.space.plan import Plan

@@ -24,7 +24,7 @@ from gateway.engine.items.wanted import FailedItem, StoredItem, Wanted
 from gateway.engine.lane import Lane
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.lane import LoadClass
 from gateway.store.datasets.content import RESIDENT, UNKNOWN_LENGTH, VERIFIED, Content
 from gateway.store.datasets.opened import Registration

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from gateway.engine.space.item_scores import ItemScores
 from gateway.model.access import Access
 from gateway.model.keys import ObjectKey
-from gateway.policies.importance import Scores, deciles
+from gateway.policies.items.importance import Scores, deciles
 from gateway.store.datasets.content import Content
-from gateway.store.decile_reads import ROWS, DecileReads
+from gateway.store.shared.decile_reads import ROWS, DecileReads
 
 _MOST = 65_536
 """Reads that are kept between two turns; more are not counted."""
@@ -40,7 +40,7 @@ class ReadTally:
         self._seen: list[tuple[ObjectKey | str, int, bool]] = []
 
     def hear(self, accesses: Sequence[Access]) -> None:
-        """Reads were handed out (store/accesses.py)."""
+        """Reads were handed out (store/shared/accesses.py)."""
         datasets = {access.key for access in accesses if isinstance(access.key, str)}
         # Asked once for all of these reads, which every hit pays for.
         counted = {dataset for dataset in datasets if self._scores.order(dataset) is not None}

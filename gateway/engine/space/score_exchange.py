@@ -23,10 +23,10 @@ from gateway.model.errors import LarderError
 from gateway.model.fleet import Node
 from gateway.model.importance import ScorePart, decode, encode
 from gateway.model.keys import OriginIdentity
-from gateway.model.peer_principal import principal_header
-from gateway.policies.importance import PartVerdict
+from gateway.model.peer.principal import principal_header
+from gateway.policies.items.importance import PartVerdict
 from gateway.store.datasets.content import Content
-from gateway.store.importance import DIRECT, FORWARDED, Receipt
+from gateway.store.shared.importance import DIRECT, FORWARDED, Receipt
 
 _WITHIN = 10.0
 """Seconds before a forwarded part counts as lost."""

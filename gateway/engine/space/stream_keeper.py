@@ -1,6 +1,6 @@
 """The access streams of a node: every worker hands over what its clients read, and the keeper's worker learns from it.
 
-The worker with the node lock receives the reads of all workers (gateway/store/observation.py), folds them into the tree, and says
+The worker with the node lock receives the reads of all workers (store/shared/observation.py), folds them into the tree, and says
 to the zone which streams it sees and what the node's pools hold of them. The others send. A worker that becomes the keeper begins
 with an empty tree and learns again within a few hundred reads.
 """
@@ -16,19 +16,19 @@ from gateway import metrics
 from gateway.engine.space.held_results import report_of
 from gateway.engine.space.stream_prefetch import PrefetchLinks, StreamPrefetcher, pattern_of
 from gateway.engine.space.whole_prefetch import WholeStreams
-from gateway.fleet.announcer import DOWN
+from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.access import ObjectRead
-from gateway.model.ranges import block_span
+from gateway.model.s3.ranges import block_span
 from gateway.policies.pools import STREAM, stream_bucket, stream_place
-from gateway.policies.rules import OFF, Rules
+from gateway.policies.reads.rules import OFF, Rules
 from gateway.policies.streams.pattern import WINDOW, Pattern
 from gateway.policies.streams.prefetch import PoolRoom
 from gateway.policies.streams.stream import Stream
 from gateway.policies.streams.tree import AccessStreamTree
 from gateway.policies.streams.zone import MOST_STREAMS, NodeStreams, StreamReport, stream_report
-from gateway.store.accesses import ObservedReads
 from gateway.store.index.pool_rows import PoolRow
-from gateway.store.observation import ReadChannel
+from gateway.store.shared.accesses import ObservedReads
+from gateway.store.shared.observation import ReadChannel
 from gateway.store.store import Store
 
 HAND_OVER = 0.25

@@ -29,7 +29,7 @@ from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, Principal
 from gateway.origin.listing import ListingPage, Listings
 from gateway.policies.lane import LoadClass
-from gateway.policies.rules import OFF, Rules
+from gateway.policies.reads.rules import OFF, Rules
 from gateway.policies.streams.pattern import Pattern
 from gateway.policies.streams.prefetch import DEPTH, PREDECESSORS, AheadOf, BlockRuns, paths_below
 from gateway.policies.streams.stream import Segment, Stream

@@ -5,8 +5,8 @@ that have one; among those without, the order is ``uniform``'s, as for a job tha
 less of what is read next than the job does.
 
 The queue of Algorithm 1 is the index of ranks; its ghost cache is the table of all scores that jobs have sent
-(``policies/importance.py``), from which a blob that enters gets its rank, whether or not it was here before. What may enter a
-full pool is decided there too, before anything is read.
+(``policies/items/importance.py``), from which a blob that enters gets its rank, whether or not it was here before. What may
+enter a full pool is decided there too, before anything is read.
 """
 
 from __future__ import annotations

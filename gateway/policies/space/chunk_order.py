@@ -11,7 +11,7 @@ the same chunks at the same time (Quiver, section 5.1). So a job that opens an e
   it when they open their epochs soon after, so the order of chunks changes from epoch to epoch for all of them.
 
 The sequence is kept as it was given last, so later jobs begin where the last one began. The gateway keeps the state in Redis
-(gateway/fleet/jobs.py), the simulator in memory.
+(gateway/fleet/jobs/jobs.py), the simulator in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.chunks import ENDING
 from gateway.policies.space.orders import PoolOrder
 

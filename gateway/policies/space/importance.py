@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.importance import Importance
-from gateway.policies.importance import JobWeight, ScoreStep, freshness
+from gateway.policies.items.datasets import CachingMode
+from gateway.policies.items.importance import JobWeight, ScoreStep, freshness
 from gateway.policies.space.orders import ImportanceOrder, PoolOrder, WhyCaching
 
 STEP = 0.1

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.policies.datasets import PARTITIONS, CachingMode, units_of
+from gateway.policies.items.datasets import PARTITIONS, CachingMode, units_of
 from gateway.policies.pools import STREAM
 from gateway.policies.space.allocation import Allocation, Bid, Candidate, allocate
 from gateway.policies.space.chunks import ChunkEvent, JobView, RotationMemory, rotate

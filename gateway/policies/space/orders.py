@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.chunk import ChunkOrder
 from gateway.policies.eviction.uniform import Uniform
-from gateway.policies.importance import JobWeight
+from gateway.policies.items.datasets import CachingMode
+from gateway.policies.items.importance import JobWeight
 
 
 class Phase(StrEnum):

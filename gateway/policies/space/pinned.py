@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.lru import LeastRecentlyUsed
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import STREAM
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.streams.zone import ZoneStream

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import Pool, dataset_pool, share_of
 from gateway.policies.space.orders import JobOrder, PoolOrder, WhyCaching
 from gateway.policies.space.remembered import ManagerMemory

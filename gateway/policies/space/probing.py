@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from gateway.policies.datasets import CachingMode
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import JobOrder, Phase
 
 LEAST_BENEFIT = 1.05

@@ -1,7 +1,7 @@
 """The manager's memory between decisions: it travels with the plan, and outlives the leader.
 
 What cannot be read of it (another version wrote it, somebody edited it) is forgotten, job by job and dataset by dataset
-(gateway/fleet/plans.py): the job is probed again, the chunks in the plan stay. Nothing else depends on it.
+(gateway/fleet/jobs/plans.py): the job is probed again, the chunks in the plan stay. Nothing else depends on it.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.uniform import Uniform
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 
 SHARE = 0.5

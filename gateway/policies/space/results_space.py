@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from gateway.policies.datasets import USABLE, CachingMode
 from gateway.policies.eviction.uniform import Uniform
+from gateway.policies.items.datasets import USABLE, CachingMode
 from gateway.policies.space.allocation import Bid
 from gateway.policies.space.autocache import COMPUTE
 from gateway.policies.space.cache_mode import CacheDecision

@@ -24,9 +24,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gateway.policies.datasets import CachingMode
 from gateway.policies.eviction.loop import Loop
 from gateway.policies.eviction.lru import LeastRecentlyUsed
+from gateway.policies.items.datasets import CachingMode
 from gateway.policies.pools import PAUSED, STREAM, ghost_window
 from gateway.policies.space.allocation import Bid
 from gateway.policies.space.orders import PoolOrder, WhyCaching

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gateway.model.ranges import block_span
+from gateway.model.s3.ranges import block_span
 
 MOST_BLOCKS = 100_000
 """Blocks of one profile; whole small objects count as one. With blocks of 4 MiB that is some 400 GB."""

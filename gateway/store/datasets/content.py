@@ -34,7 +34,7 @@ from gateway.store.datasets.layout import (
     padded,
     states_size,
 )
-from gateway.store.generations import TWINS, table_of
+from gateway.store.shared.generations import TWINS, table_of
 
 NOT_KNOWN, RESIDENT, VERIFIED, FETCHING = 0, 1, 2, 3
 """The values of a flag: not known to be cached; cached; cached and verified since this start of the node; being read from the

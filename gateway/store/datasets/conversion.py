@@ -19,10 +19,10 @@ import gateway
 from gateway import children
 from gateway.model.datasets import MAX_ITEMS, ApiError
 from gateway.model.errors import LarderError
-from gateway.policies.breaker import FailureKind
-from gateway.policies.dataset_quota import Limit
-from gateway.store.failures import DiskFault
-from gateway.store.threads import HUNG_AFTER, once
+from gateway.policies.health.breaker import FailureKind
+from gateway.policies.items.dataset_quota import Limit
+from gateway.store.disk.failures import DiskFault
+from gateway.store.disk.threads import HUNG_AFTER, once
 
 log = logging.getLogger("larder.datasets")
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gateway.model.datasets import MAX_ITEMS
-from gateway.policies.dataset_quota import Limit
+from gateway.policies.items.dataset_quota import Limit
 from gateway.store.datasets import layout
 from gateway.store.datasets.columns import BadFile, check_schema, members_of, read_columns
 from gateway.store.datasets.writing import Budget, IndexWriter, LocationsWriter

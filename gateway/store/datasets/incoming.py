@@ -14,8 +14,8 @@ import aiofiles
 from aiofiles.threadpool.binary import AsyncBufferedIOBase
 
 from gateway.model.datasets import ApiError
-from gateway.store.failures import disk_faults
-from gateway.store.threads import HUNG_AFTER, once
+from gateway.store.disk.failures import disk_faults
+from gateway.store.disk.threads import HUNG_AFTER, once
 
 _PIECE = 1024 * 1024
 """Bytes of one write."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.model.datasets import Location
-from gateway.store.blobs import read_contents
 from gateway.store.datasets.layout import HEADER, LOCATIONS_HEADER_1, LOCATIONS_MAGIC_1, NONE, RECORD, Damaged
+from gateway.store.disk.blobs import read_contents
 
 _PAGE = 4096
 

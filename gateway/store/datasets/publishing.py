@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.model.datasets import ApiError
-from gateway.policies.dataset_quota import Limit, Quota, Usage, exceeded, refusal
+from gateway.policies.items.dataset_quota import Limit, Quota, Usage, exceeded, refusal
 from gateway.store.datasets.announced import AnnouncedRegistration, known_of
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import REGISTRATION, Folders, move, read_document, sync_folder, write_document

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from gateway.model.datasets import CACHING, MAX_ITEMS, ApiError, check_name
-from gateway.policies.dataset_quota import Limit, Quota, allowance
+from gateway.policies.items.dataset_quota import Limit, Quota, allowance
 from gateway.store.datasets.announced import AnnouncedRegistration
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded, Limits, convert
@@ -29,7 +29,7 @@ from gateway.store.datasets.layout import INDEX, LOCATIONS
 from gateway.store.datasets.opened import BELIEVED, OpenRegistrations, Registration
 from gateway.store.datasets.parcel import VERSION, Parcel
 from gateway.store.datasets.publishing import Name, Publisher, content_name, foreign_digits, over_quota
-from gateway.store.failures import DiskFault, disk_faults
+from gateway.store.disk.failures import DiskFault, disk_faults
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.policies.dataset_quota import Usage
+from gateway.policies.items.dataset_quota import Usage
 from gateway.store.datasets.folders import REGISTRATION, Folders, read_document
 from gateway.store.datasets.layout import INDEX, INDEX_HEADER
 

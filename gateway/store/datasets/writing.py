@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.policies.dataset_quota import Limit
+from gateway.policies.items.dataset_quota import Limit
 from gateway.store.datasets import layout
 from gateway.store.datasets.columns import BadFile, Columns
 from gateway.store.datasets.index import total_of

@@ -33,10 +33,10 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from gateway.policies.breaker import FailureKind
-from gateway.store.failures import DiskFault, disk_fault
+from gateway.policies.health.breaker import FailureKind
+from gateway.store.disk.failures import DiskFault, disk_fault
+from gateway.store.disk.threads import HUNG_AFTER, LONG, HangWatch
 from gateway.store.index.schema import driver_of, open_engine, prepare_connection, rollback
-from gateway.store.threads import HUNG_AFTER, LONG, HangWatch
 
 A = TypeVar("A")
 T = TypeVar("T")

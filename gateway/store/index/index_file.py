@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gateway.policies.breaker import FailureKind
-from gateway.store.failures import DiskFault, disk_faults
+from gateway.policies.health.breaker import FailureKind
+from gateway.store.disk.failures import DiskFault, disk_faults
 from gateway.store.index.database import PATIENCE
 from gateway.store.index.migrations import migrate
 from gateway.store.index.schema import open_engine, prepare_connection

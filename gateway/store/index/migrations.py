@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
-from gateway.policies.breaker import FailureKind
-from gateway.store.failures import DiskFault
+from gateway.policies.health.breaker import FailureKind
+from gateway.store.disk.failures import DiskFault
 from gateway.store.index.schema import DEFAULT_POOL, NODE, SCHEMA_VERSION, create_schema, driver_of, pools, rollback
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, Header, ObjectMeta, ObjectRecord
-from gateway.policies.freshness import latest
+from gateway.policies.reads.freshness import latest
 from gateway.store.index.schema import DEFAULT_POOL
 
 _OBJECT = "id, etag, size, last_modified, headers, checksums, block_size, confirmed_at"

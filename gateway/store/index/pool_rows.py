@@ -31,8 +31,8 @@ from gateway.policies.pools import (
     order_named,
     pools_of_key,
 )
-from gateway.store.accesses import Folded
 from gateway.store.index.schema import NODE
+from gateway.store.shared.accesses import Folded
 
 T = TypeVar("T")
 _PAGE = 500

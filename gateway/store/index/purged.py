@@ -20,8 +20,8 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import NamedTuple
 
-from gateway.store.disk import Disk
-from gateway.store.failures import DiskFault, attempt, succeeds
+from gateway.store.disk.disk import Disk
+from gateway.store.disk.failures import DiskFault, attempt, succeeds
 
 _NAME = "purges"
 _AGAIN = 0.02

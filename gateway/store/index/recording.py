@@ -16,12 +16,12 @@ from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import ObjectMeta, ObjectRecord
 from gateway.policies.eviction.order import BlobFacts
-from gateway.store.generations import slots_of
 from gateway.store.index import blob_rows, objects, pool_rows
 from gateway.store.index.blob_rows import Counts, Kept
 from gateway.store.index.objects import Recorded
 from gateway.store.index.pool_rows import Entering, NewBlob
 from gateway.store.index.schema import ROWS, insert
+from gateway.store.shared.generations import slots_of
 
 _ANYBODY = OriginIdentity("", "")
 """The reader of a fill is recorded with the access that missed, not with the blob."""

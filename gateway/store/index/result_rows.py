@@ -15,8 +15,8 @@ from gateway.model.access import Access
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import ObjectMeta
 from gateway.model.results import PutResult, result_key
+from gateway.policies.items.results import judged
 from gateway.policies.pools import RESULTS
-from gateway.policies.results import judged
 from gateway.store.index import blob_rows, pool_rows, recording
 from gateway.store.index.blob_rows import BlobRow, Counts, Kept
 from gateway.store.index.pool_rows import Entering

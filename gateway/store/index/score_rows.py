@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from sqlite3 import Connection
 
-from gateway.policies.importance import PoolLevel
+from gateway.policies.items.importance import PoolLevel
 
 
 def rank(connection: Connection, name: str, scores: Mapping[bytes, float]) -> None:

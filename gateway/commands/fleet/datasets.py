@@ -1,0 +1,141 @@
+"""``larder-gateway datasets``: the fleet's datasets, and operators' overrides."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.commands.common.connection import Admin, path
+from gateway.commands.common.grammar import subcommand, subcommands
+from gateway.commands.common.output import Column, facts, hint, line, listed, named, number, share, size, table
+from gateway.commands.common.overrides import Overridden, add_overrides
+from gateway.commands.common.resources import add_list, answering, listing
+from gateway.commands.fleet import jobs
+from gateway.model.errors import LarderError
+
+COLUMNS = (
+    Column("dataset", "names", listed),
+    Column("id"),
+    Column("items", shown=number),
+    Column("bytes", shown=size),
+    Column("caching", lambda dataset: "full, in part" if dataset.get("shortfall") else dataset.get("caching")),
+    Column("why"),
+    Column("granted", shown=size),
+    Column("resident", "resident_share", share),
+)
+
+_TENTHS = (
+    Column("items"),
+    Column("reads", shown=number),
+    Column("share of reads", "read_share", share),
+    Column("hits", "hit_ratio", share),
+)
+
+_NAMED, _MEANING = "NAME|ID", "a name, or the first digits of an id"
+OVERRIDDEN = Overridden(
+    "datasets",
+    "dataset",
+    "imagenet-train",
+    pin="give a dataset space, whatever its jobs gain",
+    never="give a dataset no space",
+    quota="limit the space of a dataset",
+    address=lambda admin, wanted: path("datasets", find(admin, wanted)),
+)
+
+
+def add(command: ArgumentParser) -> None:
+    """Define the command's arguments."""
+    commands = subcommands(
+        command,
+        "Datasets of all tenants, and their place in the plan. pin gives a dataset space whatever its jobs gain, never denies\n"
+        "it space, quota limits its space in any mode, auto undoes all three.",
+        "larder-gateway datasets list",
+        "larder-gateway datasets pin imagenet-train",
+        "larder-gateway datasets quota imagenet-train 40GB",
+        "larder-gateway datasets auto imagenet-train",
+    )
+    add_list(commands, "datasets", "list the datasets", listing("datasets", COLUMNS))
+    shown = subcommand(
+        commands,
+        "show",
+        "show one dataset with its plan",
+        answering(lambda admin, options: admin.get(path("datasets", find(admin, options.dataset))), _show),
+        "larder-gateway datasets show imagenet-train",
+    )
+    add_overrides(commands, OVERRIDDEN, _NAMED, _MEANING)
+    shown.add_argument("dataset", metavar=_NAMED, help=_MEANING)
+
+
+def find(admin: Admin, wanted: str) -> str:
+    """The id of the one dataset with this name or beginning of an id, as the gateway lists it.
+
+    Raises:
+        LarderError: there is no such dataset, or more than one.
+    """
+    known = list(admin.listed("datasets"))
+    found = [each for each in known if wanted in each.get("names", ())]
+    found = found or [each for each in known if _same(str(each.get("id")), wanted)]
+    if not found:
+        raise LarderError(f"unknown dataset {wanted!r}; see {hint('datasets', 'list')}")
+    if len(found) > 1:
+        raise LarderError(f"{wanted!r} is ambiguous: give the id, one of {', '.join(str(one['id']) for one in found)}")
+    return str(found[0]["id"])
+
+
+def _same(listed_id: str, wanted: str) -> bool:
+    """Whether one is a prefix of the other: lists show only the first digits."""
+    return len(wanted) >= 4 and (listed_id.startswith(wanted) or wanted.startswith(listed_id))
+
+
+def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
+    chunks, inputs, override = (found.get(name) or {} for name in ("chunks", "inputs", "override"))
+    registered = [f"{each.get('tenant')}/{each.get('name')}" for each in found.get("registered") or ()]
+    facts(
+        (
+            ("dataset", listed(registered) or listed(found.get("names"))),
+            ("id", found.get("full_id") or found.get("id")),
+            ("items", number(found.get("items"))),
+            ("bytes", size(found.get("bytes"))),
+            ("caching", found.get("caching")),
+            ("why", found.get("why")),
+            ("override", override.get("mode") or "none: the manager decides"),
+            ("quota", size(override.get("quota"))),
+            ("granted", size(found.get("granted"))),
+            ("resident", share(found.get("resident_share"))),
+            ("chunks", _chunks(chunks) if chunks.get("units") else None),
+            ("inputs", named(inputs)),
+        )
+    )
+    if found.get("jobs"):
+        line()
+        table(jobs.COLUMNS, found["jobs"])
+    if found.get("importance"):
+        _show_importance(found["importance"])
+
+
+def _show_importance(importance: Mapping[str, Any]) -> None:
+    """Threshold, ghost list and jobs, and a row for each tenth of the scored items, the most important first."""
+    threshold = importance.get("threshold")
+    weights = importance.get("jobs") or {}
+    line()
+    facts(
+        (
+            ("kept by", "importance, in part" if importance.get("partial") else "importance"),
+            ("threshold", "none: all that is scored fits" if threshold is None else f"{threshold:g}"),
+            ("scores kept", number(importance.get("scored"))),
+            ("jobs", listed([f"{job} {share(weight)}" for job, weight in weights.items()])),
+        )
+    )
+    tenths = [
+        {"items": f"tenth {place}", **row} for place, row in enumerate(reversed(importance.get("tenths") or ()), 1)
+    ]
+    line()
+    table(_TENTHS, [*tenths, {"items": "not scored", **(importance.get("unscored") or {})}])
+
+
+def _chunks(chunks: Mapping[str, Any]) -> str:
+    """The chunks of a rotated dataset that are held."""
+    complete = " ".join(map(str, chunks.get("complete") or ())) or "none"
+    loading = chunks.get("loading", -1)
+    return f"{complete} of {chunks['units']} complete{f', {loading} loading' if loading >= 0 else ''}"

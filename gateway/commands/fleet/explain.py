@@ -1,0 +1,120 @@
+"""``larder-gateway explain``: one read, or the misses of the fleet."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.commands.common.connection import Admin, connected
+from gateway.commands.common.grammar import asking, describe, place
+from gateway.commands.common.output import Column, age, document, facts, moment, number, size, table
+from gateway.model.errors import ConfigError
+
+_MISSES = (
+    Column("node"),
+    Column("outcome"),
+    Column("reason"),
+    Column("count", shown=number),
+    Column("meaning"),
+    Column("to change", "change"),
+)
+
+
+def add(command: ArgumentParser) -> None:
+    """Define the command's arguments."""
+    describe(
+        command,
+        _explain,
+        "Show whether the next plain GET of an object by an access key would be a hit, why, and how to make it one. The\n"
+        "store is not asked, and nothing is fetched. Without an object: the answers other than plain hits, by reason.",
+        "larder-gateway explain datasets/imagenet/train/0001.jpg --as GWVISION",
+        "larder-gateway explain",
+        "larder-gateway explain --node node-2",
+    )
+    command.add_argument("place", metavar="BUCKET/KEY", nargs="?", type=place, help="the object")
+    command.add_argument("--as", metavar="ACCESS_KEY", dest="key", help="the reader (the only valid key)")
+    command.add_argument("--node", metavar="NODE", help="without an object: only of this node")
+    asking(command)
+
+
+def _explain(options: Namespace) -> int:
+    if options.place is None and options.key is not None:
+        raise ConfigError("BUCKET/KEY: --as requires an object")
+    if options.place is not None and options.node is not None:
+        raise ConfigError("--node: an object is always explained by its home")
+    with connected(options) as admin:
+        return _misses(options, admin) if options.place is None else _read(options, admin)
+
+
+def _read(options: Namespace, admin: Admin) -> int:
+    bucket, key = options.place
+    if not key:
+        raise ConfigError("BUCKET/KEY: name an object")
+    reader = options.key or _only_key(admin)
+    found = admin.get("explain", bucket=bucket, key=key, access_key_id=reader)
+    if options.json:
+        document(found)
+        return 0
+    facts(
+        (
+            ("object", f"{bucket}/{key}"),
+            ("read by", f"{reader}, tenant {found.get('tenant')}"),
+            ("next read", " ".join(filter(None, (str(found.get("outcome")), found.get("reason"))))),
+            ("why", found.get("explanation")),
+            ("to change", found.get("change") or None),
+            ("rule", _rule(found.get("rule") or {})),
+            ("home", _home(found)),
+            ("stream", " ".join(filter(None, (found.get("stream"), found.get("pattern")))) or "none"),
+            ("pool", found.get("pool")),
+            *_held(found),
+        )
+    )
+    return 0
+
+
+def _rule(rule: Mapping[str, Any]) -> str:
+    kept = rule.get("freshness")
+    fresh = age(kept) if isinstance(kept, int | float) else kept
+    grants = "for all matching objects" if rule.get("by_prefix") else "for one object"
+    cached = "" if rule.get("cache") else ", not cached"
+    return f"{rule.get('match')}: freshness {fresh}, grant {age(rule.get('grant_seconds'))} {grants}{cached}"
+
+
+def _home(found: Mapping[str, Any]) -> str:
+    if found.get("unreachable"):
+        return f"{found.get('home')}, which is unreachable ({found['unreachable']}); {found.get('asked')} answered"
+    return f"{found.get('home')}{'' if found.get('channel') else ', which receives no invalidations now'}"
+
+
+def _held(found: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
+    if not found.get("known"):
+        return (("in the cache", "no"),)
+    blocks = f"{number(found.get('resident_blocks'))} of {number(found.get('blocks'))} blocks"
+    return (
+        ("in the cache", f"{blocks} of {size(found.get('size'))}, ETag {found.get('etag')}"),
+        ("confirmed", moment(found.get("confirmed_at"))),
+        ("fresh until", moment(found.get("fresh_until"))),
+        ("granted until", moment(found.get("granted_until"))),
+    )
+
+
+def _only_key(admin: Admin) -> str:
+    """The only access key in force.
+
+    Raises:
+        ConfigError: there are several or none.
+    """
+    known = [key for key in admin.listed("credentials") if not key.get("revoked") and not key.get("problem")]
+    if len(known) != 1:
+        raise ConfigError(f"--as: give the reader's access key; {len(known)} are in force")
+    return str(known[0]["access_key_id"])
+
+
+def _misses(options: Namespace, admin: Admin) -> int:
+    answer = admin.get("explain/misses", node=options.node)
+    if options.json:
+        document(answer)
+        return 0
+    table(_MISSES, answer["items"], "every answer was a plain hit")
+    return 0

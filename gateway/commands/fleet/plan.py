@@ -1,0 +1,75 @@
+"""``larder-gateway plan``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from gateway.commands.common.grammar import asking, count, describe
+from gateway.commands.common.output import Column, facts, line, moment, named, share, size, table
+from gateway.commands.common.resources import answering
+
+_DIGITS = 12
+"""Digits of a dataset's id."""
+_NAMED = frozenset({"at", "version", "what", "dataset", "job"})
+
+
+def _when(at: object) -> str | None:
+    return moment(datetime.fromtimestamp(at, UTC).isoformat()) if isinstance(at, int | float) else None
+
+
+def _how(event: Mapping[str, Any]) -> str | None:
+    return named({name: value for name, value in event.items() if name not in _NAMED})
+
+
+_DATASETS = (
+    Column("dataset", lambda order: order["id"][:_DIGITS]),
+    Column("caching"),
+    Column("why"),
+    Column("granted", shown=size),
+    Column("decided here", "override"),
+    Column("inputs", "inputs", named),
+)
+_CHANGES = (
+    Column("when", "at", _when),
+    Column("version", number=True),
+    Column("what"),
+    Column("of", lambda event: event.get("job") or str(event.get("dataset", ""))[:_DIGITS]),
+    Column("how", _how),
+)
+
+
+def add(command: ArgumentParser) -> None:
+    """Define the command's arguments."""
+    describe(
+        command,
+        answering(lambda admin, _: admin.get("plan"), _show),
+        "The plan in force: the space of each dataset and why, the manager's inputs, and recent changes, newest first.\n"
+        "docs/jobs.md explains the terms.",
+        "larder-gateway plan",
+        "larder-gateway plan --history 100",
+        "larder-gateway plan --json | jq .inputs",
+    )
+    command.add_argument("--history", metavar="N", type=count, default=10, help="show at most N changes (10)")
+    asking(command)
+
+
+def _show(options: Namespace, plan: Mapping[str, Any]) -> None:
+    granted, capacity = plan.get("granted") or 0, plan.get("capacity") or 0
+    part = f" ({share(granted / capacity)})" if capacity else ""
+    facts((("version", plan.get("version")), ("granted", f"{size(granted)} of {size(capacity)}{part}")))
+    line()
+    inputs, overrides = (plan.get("inputs") or {}).get("datasets") or {}, plan.get("overrides") or {}
+    table(
+        _DATASETS,
+        (
+            {**order, "id": name, "override": overrides.get(name), "inputs": inputs.get(name) or {}}
+            for name, order in (plan.get("datasets") or {}).items()
+        ),
+        "the plan is empty: no job is registered",
+    )
+    if history := (plan.get("history") or [])[: options.history]:
+        line()
+        table(_CHANGES, history)

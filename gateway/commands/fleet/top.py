@@ -1,0 +1,147 @@
+"""``larder-gateway top``: the fleet at work, refreshed on a terminal."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import Any
+
+from gateway.commands.common.connection import Admin, connected
+from gateway.commands.common.grammar import asking, count, describe, duration
+from gateway.commands.common.output import (
+    Column,
+    console,
+    document,
+    heading,
+    line,
+    listed,
+    milliseconds,
+    number,
+    share,
+    size,
+    table,
+    terminal,
+)
+from gateway.commands.fleet import nodes, status, streams, traffic
+
+_ROWS = 8
+"""Rows of each table."""
+_EVERY = 2.0
+"""Seconds between two refreshes."""
+_POOLS = (
+    Column("pool"),
+    Column("what"),
+    Column("held", shown=size),
+    Column("target", lambda one: (streams.target if one["what"] == "stream" else size)(one.get("target")), number=True),
+    Column("hits", shown=share),
+)
+_ORIGINS = (
+    Column("origin", "name"),
+    Column("state"),
+    Column("requests", lambda one: f"{number(one.get('requests_per_second'), 1)}/s", number=True),
+    Column("p50", shown=milliseconds),
+    Column("p95", shown=milliseconds),
+    Column("p99", shown=milliseconds),
+    Column("lost by", shown=listed),
+)
+
+
+def add(command: ArgumentParser) -> None:
+    """Define the command's arguments."""
+    describe(
+        command,
+        _top,
+        "Problems, traffic, the busiest buckets with their tenants, the most missed prefixes, the largest pools, origins and\n"
+        "nodes. On a terminal it is refreshed until Ctrl-C, as much as fits; elsewhere it is printed once.",
+        "larder-gateway top",
+        "larder-gateway top --once",
+        "larder-gateway top --once --json | jq .traffic",
+    )
+    command.add_argument("--once", action="store_true", help="print it once")
+    command.add_argument("--every", metavar="TIME", type=duration, default=_EVERY, help="between two refreshes (2s)")
+    command.add_argument("--rows", metavar="N", type=count, default=_ROWS, help=f"rows of each table ({_ROWS})")
+    asking(command)
+
+
+def _top(options: Namespace) -> int:
+    with connected(options) as admin:
+        if options.json:
+            document(admin.get("overview"))
+        elif options.once or not terminal():
+            _show(admin.get("overview"), options.rows)
+        else:
+            _refresh(admin, options)
+    return 0
+
+
+class _Screenful(StringIO):
+    """Takes what is printed for a terminal."""
+
+    def isatty(self) -> bool:
+        """It has the terminal's colours and width."""
+        return True
+
+
+def _refresh(admin: Admin, options: Namespace) -> None:
+    paper = console()
+    with paper.screen():
+        while True:
+            overview = admin.get("overview")
+            with redirect_stdout(_Screenful()) as printed:
+                _show(overview, options.rows)
+            # A line more than the terminal has would scroll the first one away.
+            paper.clear()
+            line("\n".join(printed.getvalue().splitlines()[: paper.height - 1]))
+            time.sleep(options.every)
+
+
+def _show(overview: Mapping[str, Any], rows: int) -> None:
+    found = overview.get("traffic", {})
+    status.headline(overview)
+    status.show_problems(overview)
+    line()
+    status.show_traffic(overview)
+    _part("buckets, last minute", traffic.BUCKETS, found.get("buckets", [])[:rows])
+    _part("missed prefixes, last minutes", traffic.PREFIXES, found.get("misses", [])[:rows])
+    _part("pools", _POOLS, pools(overview)[:rows])
+    _part("origins", _ORIGINS, overview.get("origins", [])[:rows])
+    _part("nodes", nodes.COLUMNS, overview.get("nodes", [])[:rows])
+
+
+def _part(name: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        line()
+        heading(name)
+        table(columns, rows)
+
+
+def pools(overview: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The space of datasets, access streams and results of pipelines, the largest target first."""
+    found = [
+        {
+            "pool": (each.get("names") or [each.get("id")])[0],
+            "what": "dataset",
+            "held": int(each["resident_share"] * each["bytes"]) if each.get("bytes") else None,
+            "target": each.get("granted"),
+        }
+        for each in overview.get("datasets", [])
+    ]
+    found += [
+        _pool(each["pool"], each.get("name"), "stream") for each in overview.get("streams", []) if each.get("pool")
+    ]
+    found += [_pool(each, each.get("pool"), "results") for each in overview.get("results", [])]
+    return sorted(found, key=lambda each: -(each.get("target") or 0))
+
+
+def _pool(pool: Mapping[str, Any], name: object, what: str) -> dict[str, Any]:
+    reads = pool.get("hits", 0) + pool.get("misses", 0)
+    return {
+        "pool": name,
+        "what": what,
+        "held": pool.get("bytes"),
+        "target": pool.get("target"),
+        "hits": pool["hits"] / reads if reads else None,
+    }

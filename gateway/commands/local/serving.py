@@ -1,0 +1,123 @@
+"""``larder-gateway serve``: its arguments, its configuration and its directories.
+
+The gateway itself is imported when these are known (``commands/local/starting.py``): prometheus_client decides at its import
+whether values are shared between workers, and a wrong configuration needs no gateway to be refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+from typing import Any
+
+from gateway.api.s3.access_log import AccessLog
+from gateway.commands.common.grammar import describe
+from gateway.commands.local.quick_start import is_quick, prepare
+from gateway.config import load_settings, sections
+from gateway.config_environment import lookalikes
+from gateway.imports import imported
+from gateway.logs import set_up
+from gateway.store.disk.threads import within
+
+log = logging.getLogger("larder.app")
+_METRICS = "larder-metrics-"
+_DISK_PATIENCE = 5.0
+"""Seconds that the cache disk may take for a small directory; if the disk hangs, the gateway starts without it."""
+
+
+def add(command: ArgumentParser) -> None:
+    """Define the command's arguments."""
+    describe(
+        command,
+        _serve,
+        "Run a gateway. SIGTERM stops it after the requests in flight. docs/operations.md lists the changes that it picks up\n"
+        "while it runs.\n\n"
+        "Without a configuration it reads the origin of --origin or of the AWS settings, with the keys of the AWS credential\n"
+        "chain, caches in ./larder-cache, makes a key for clients at its first start, and prints what they export.",
+        "larder-gateway serve --origin https://s3.eu-west-1.amazonaws.com",
+        "AWS_PROFILE=research larder-gateway serve",
+        "larder-gateway serve --config /etc/larder/larder.toml",
+        "LARDER_CACHE__CAPACITY=500GB larder-gateway serve --config larder.toml --port 9000",
+    )
+    command.add_argument("--config", metavar="FILE", type=Path, help="TOML file; see docs/configuration.md")
+    command.add_argument("--origin", metavar="URL", help="address of the object store (origins.0.endpoint)")
+    command.add_argument("--host", metavar="HOST", help="address to listen on (server.host)")
+    command.add_argument("--port", metavar="PORT", type=int, help="port to listen on (server.port); 0 picks a free one")
+    command.add_argument("--workers", metavar="N", type=int, help="worker processes (server.workers)")
+
+
+def _flags(options: Namespace) -> dict[str, Any]:
+    named = {
+        "server.host": options.host,
+        "server.port": options.port,
+        "server.workers": options.workers,
+        "origins.0.endpoint": options.origin,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _serve(options: Namespace) -> int:
+    config, flags = options.config, _flags(options)
+    quick = prepare(options.origin or "", os.environ, flags) if is_quick(config, os.environ) else None
+    if quick is not None:
+        config, flags, settings = quick.file, quick.flags, quick.settings
+    else:
+        settings = load_settings(config, os.environ, flags)
+    set_up(settings.log.level, settings.log.format)
+    for warning in lookalikes(os.environ, sections()):
+        log.warning("%(error)s", {"error": warning})
+    AccessLog(settings.log.access).close()
+    with ExitStack() as stack:
+        run = stack.enter_context(_run_directory(Path(settings.cache.dir)))
+        shared = stack.enter_context(_metrics_directory()) if settings.server.workers > 1 else None
+        if shared is not None:
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(shared)
+        status: int = imported("gateway.commands.local.starting").start(settings, config, flags, run, quick)
+        return status
+
+
+@contextmanager
+def _run_directory(cache: Path) -> Iterator[Path]:
+    """The directory of sockets and shared counters: in the cache, or elsewhere if that is not writable."""
+    run = cache / "run"
+    if _is_usable(run):
+        yield run
+        return
+    with TemporaryDirectory(prefix="larder-", ignore_cleanup_errors=True) as temporary:
+        yield Path(temporary)
+
+
+def _is_usable(run: Path) -> bool:
+    """Whether the directory could be created and is writable."""
+
+    def prepare() -> bool:
+        run.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        run.mkdir(mode=0o700, exist_ok=True)
+        return os.access(run, os.W_OK)
+
+    try:
+        return asyncio.run(within(_DISK_PATIENCE, prepare))
+    except OSError:  # includes TimeoutError: the disk hangs
+        return False
+
+
+@contextmanager
+def _metrics_directory() -> Iterator[Path]:
+    """A directory for this start's counters, in memory: workers write to mapped files there, which no disk may delay.
+
+    Directories left behind by killed starts are removed.
+    """
+    memory = Path("/dev/shm")  # noqa: S108 - the directory is newly created, for this user only
+    place = memory if os.access(memory, os.W_OK) else Path(gettempdir())
+    for left in place.glob(f"{_METRICS}*"):
+        if not Path("/proc", left.name.removeprefix(_METRICS).partition("-")[0]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    with TemporaryDirectory(prefix=f"{_METRICS}{os.getpid()}-", dir=place, ignore_cleanup_errors=True) as directory:
+        yield Path(directory)

@@ -1,0 +1,106 @@
+"""Starts a gateway in this process: Redis if it is embedded, the launch of the workers, the server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gateway import __version__
+from gateway.admin.app import ENDPOINTS as ADMIN_ENDPOINTS
+from gateway.admin.catalog.database import SQLITE
+from gateway.commands.local.quick_start import QuickStart, exports
+from gateway.config import Settings
+from gateway.fleet.redis.background import BackgroundRedis
+from gateway.model.errors import ConfigError, OriginUnavailable
+from gateway.origin.client import CHAIN
+from gateway.origin.credentials import is_chained
+from gateway.origin.trial import KeysRefused, try_keys
+from gateway.server.run import LISTENING, Launch, serve
+from gateway.wiring import ENDPOINTS
+from gateway.wiring.config_file import launch_environment
+
+log = logging.getLogger("larder.app")
+
+
+def start(
+    settings: Settings, config: Path | None, flags: dict[str, Any], run: Path, quick: QuickStart | None = None
+) -> int:
+    """Serve until told to stop; returns the exit status.
+
+    Args:
+        settings: of the gateway.
+        config: the file that they are from, which workers read again.
+        flags: the settings of the command line.
+        run: directory for sockets.
+        quick: a start without a configuration.
+
+    Raises:
+        ConfigError: Redis does not start, or the address cannot be bound; or the origin of a quick start refuses its keys, or
+            does not answer at the first one.
+    """
+    announce, ready = _announce, None
+    if quick is not None:
+        _try_origin(quick)
+        settings = quick.keep(os.environ)
+        announce = partial(_announce_quick, settings, quick)
+    with ExitStack() as stack:
+        url = settings.redis.url
+        if url == "embedded":
+            redis = BackgroundRedis(run)
+            stack.callback(redis.stop)
+            url = redis.start()
+            ready = redis.wait
+        environment = launch_environment(config, flags, url)
+        modules = tuple(_modules(settings))
+        launch = Launch("gateway.app:create", environment, announce=announce, modules=modules, ready=ready)
+        return serve(settings.server, launch)
+
+
+def _try_origin(quick: QuickStart) -> None:
+    """Tell a person at once what would fail later. A gateway that has cached something starts without its origin."""
+    try:
+        trial = asyncio.run(try_keys(quick.settings.origins[0]))
+        if not trial.signed:
+            log.warning(
+                "no AWS credentials were found: the origin is asked without a signature, which public buckets allow"
+            )
+        if trial.doubt:
+            log.warning("%(settings)s: %(error)s", {"settings": quick.origin.named_by, "error": trial.doubt})
+    except KeysRefused as error:
+        raise ConfigError(str(error)) from None
+    except OriginUnavailable as error:
+        if quick.first:
+            raise ConfigError(f"{quick.origin.named_by}: {error}") from None
+        log.warning("%(error)s", {"error": error})
+
+
+def _modules(settings: Settings) -> Iterator[str]:
+    """The modules that the workers of this configuration import beside the application.
+
+    A single worker imports endpoints after its start; several share them.
+    """
+    if is_chained(settings.origins):
+        yield CHAIN
+    if settings.admin.open and settings.database.sqlite:
+        yield SQLITE
+    if settings.server.workers > 1:
+        yield ENDPOINTS
+        if settings.admin.open:
+            yield ADMIN_ENDPOINTS
+
+
+def _announce(text: str) -> None:
+    print(f"larder-gateway {__version__} {text}", flush=True)
+
+
+def _announce_quick(settings: Settings, quick: QuickStart, text: str) -> None:
+    _announce(text)
+    address = os.environ[LISTENING]
+    if text.endswith(address):  # not the unix socket, which is announced next
+        print(exports(settings, address, quick, os.environ), flush=True)

@@ -1,0 +1,176 @@
+"""The marks at which the pipelines of jobs cache, in Redis: one decision for all ranks of a job.
+
+The first gateway that hears of a job decides. The decision is ``policies/space/cache_mode.py``; it is applied by
+compare-and-set, so ranks that report at the same time follow one decision. Beside it are the latest profile of each rank and
+the latest decisions, for those who look. All of it expires with the job. Which pools have results (``stored``) is kept longer:
+a job that starts tomorrow may read what today's has stored. That is a hint: results are looked up element by element, and what
+is gone is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from redis.asyncio import Redis
+
+from gateway import metrics
+from gateway.fleet.jobs.read_times import ReadTimes
+from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
+from gateway.fleet.redis.connection import hashes, text_of
+from gateway.fleet.redis.documents import Document, by_rank
+from gateway.policies.space.autocache import CacheReason, Projection
+from gateway.policies.space.cache_mode import CacheDecision, CacheFacts, MarkSettings, PipelineProfile, decided
+from gateway.policies.space.read_model import fit_reads
+
+PIPELINE = "pipeline:"
+"""The prefix of a job's pipeline among the operators' overrides."""
+MOST_PAST = 32
+"""Decisions of a job that are kept."""
+STORED_FOR = 7 * 86_400_000
+"""Milliseconds after its last use for which a pool is known to have results."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastDecision:
+    """A decision of the past: seconds since the epoch by Redis's clock, the mark, why, and what was projected."""
+
+    at: float
+    epoch: int
+    stage: int
+    reason: CacheReason
+    room: float
+    projections: tuple[Projection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPipeline:
+    """A job's pipeline: the decision in force, the latest profile of each rank, and past decisions, newest first."""
+
+    decision: CacheDecision | None = None
+    profiles: Mapping[int, PipelineProfile] = field(default_factory=dict)
+    past: tuple[PastDecision, ...] = ()
+
+
+_DECISION = Document[CacheDecision](CacheDecision)
+_PROFILE = Document[PipelineProfile](PipelineProfile)
+_PAST = Document[tuple[PastDecision, ...]](tuple[PastDecision, ...])
+Room = Callable[[Collection[str]], float]
+
+
+def override_name(job: str) -> str:
+    """The name of a job's pipeline among the operators' overrides; ``job`` is ``tenant/job``."""
+    return f"{PIPELINE}{job}"
+
+
+class PipelineDecisions:
+    """The caching of one zone's pipelines.
+
+    Args:
+        redis: for commands.
+        prefix: of the zone's keys.
+        silence: seconds after which what is known of a job that reports nothing is gone.
+        reads: what readers spend on results.
+        settings: when decisions are made.
+
+    Every method raises one of ``gateway.fleet.nodes.announcer.DOWN`` if Redis is down, slow or refuses.
+    """
+
+    def __init__(
+        self, redis: Redis, prefix: str, silence: float, reads: ReadTimes, settings: MarkSettings | None = None
+    ) -> None:
+        self._redis = redis
+        self._prefix = prefix
+        self._silence = max(1, round(1000 * silence))
+        self._reads = reads
+        self._settings = settings or MarkSettings()
+        self._swap = CompareAndSet(redis)
+
+    async def decide(self, job: str, rank: int, profile: PipelineProfile, room: Room) -> CacheDecision:
+        """The decision after a rank's profile.
+
+        Args:
+            job: ``tenant/job``.
+            rank: number of the training process.
+            profile: what it measured.
+            room: bytes that results in these pools may take.
+
+        Raises:
+            Contended: other ranks' reports changed the decision at every attempt.
+        """
+        name, pools, tenant = self._name(job), sorted(profile.pools.values()), job.rpartition("/")[0]
+        if profile.read is not None:
+            await self._reads.add(tenant, profile.read)
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.hget(f"{self._prefix}overrides", override_name(job))
+        pipeline.hset(name, f"rank:{rank}", _PROFILE.text(profile))
+        pipeline.pexpire(name, self._silence)
+        for pool in pools:
+            pipeline.get(self._stored(pool))
+        override, _, _, *found = await pipeline.execute()
+        facts = CacheFacts(
+            fit_reads(await self._reads.of(tenant)),
+            room(pools),
+            {pool: other for pool, other in zip(pools, map(_DECISION.read, found), strict=True) if other is not None},
+            "" if override is None else text_of(override),
+        )
+        decision = await self._swap(partial(self._decide, job, profile, facts))
+        if profile.cache == decision.stage and profile.cache in profile.pools:
+            name = self._stored(profile.pools[profile.cache])
+            await self._redis.set(name, _DECISION.text(decision), px=STORED_FOR)
+        return decision
+
+    async def _decide(self, job: str, profile: PipelineProfile, facts: CacheFacts) -> Change[CacheDecision]:
+        name = self._name(job)
+        text: Any
+        past: Any
+        text, past = await self._redis.hmget(name, ["decision", "past"])
+        before = _DECISION.read(text)
+        after = decided(before, profile, facts, self._settings)
+        change = Change(after, [(name, "decision", text)])
+        if after == before:
+            return change
+        change.commands.append(("HSET", name, "decision", _DECISION.text(after)))
+        if before is None or (before.stage, before.reason) != (after.stage, after.reason):
+            at = (await self._redis.time())[0]
+            made = PastDecision(at, profile.epoch, after.stage, after.reason, after.room, after.projections)
+            kept = (made, *(_PAST.read(past) or ()))[:MOST_PAST]
+            change.commands.append(("HSET", name, "past", _PAST.text(kept)))
+            metrics.PIPELINE_DECISIONS.labels(after.reason.value).inc()
+        left = "" if before is None or before.stage == after.stage else before.pools.get(before.stage, "")
+        if left:  # others must not begin with results that do not pay
+            change.commands.append(("DEL", self._stored(left)))
+        return change
+
+    async def known(self, job: str) -> CacheDecision | None:
+        """The decision in force for a job; ``None`` before its pipeline has reported a profile."""
+        return _DECISION.read(await self._redis.hget(self._name(job), "decision"))
+
+    async def of(self, jobs: Collection[str]) -> dict[str, KnownPipeline]:
+        """The pipelines of these jobs, by job; jobs without one are left out."""
+        names = sorted(jobs)
+        found = await hashes(self._redis, [*map(self._name, names)])
+        return {job: _known(fields) for job, fields in zip(names, found, strict=True) if fields}
+
+    async def overrides(self) -> dict[str, str]:
+        """Operators' overrides, by job."""
+        found = await self._redis.hgetall(f"{self._prefix}overrides")
+        known = {text_of(name): text_of(decision) for name, decision in found.items()}
+        return {name.removeprefix(PIPELINE): mode for name, mode in known.items() if name.startswith(PIPELINE)}
+
+    async def forget(self, job: str) -> None:
+        """Forget the pipeline of a job; what it has stored stays known."""
+        await self._redis.delete(self._name(job))
+
+    def _name(self, job: str) -> str:
+        return f"{self._prefix}job:{job}:pipeline"
+
+    def _stored(self, pool: str) -> str:
+        return f"{self._prefix}stored:{pool}"
+
+
+def _known(fields: Mapping[bytes, bytes]) -> KnownPipeline:
+    profiles, past = by_rank(fields, "rank", _PROFILE), _PAST.read(fields.get(b"past"))
+    return KnownPipeline(_DECISION.read(fields.get(b"decision")), profiles, past or ())

@@ -1,0 +1,488 @@
+"""The jobs of a zone in Redis: datasets, positions, and the orders of their epochs.
+
+A job is identified by tenant and name; all its ranks register the same name and send separate heartbeats. Gateways serve ranks of
+one job at the same moment, so its first registration and its first request for an epoch's order are decided by policies and
+applied by compare-and-set. All times are Redis's clock: those of nodes and clients may differ by minutes. A job that has been
+silent for ``silence`` is dropped with all its state; so is the position of a silent rank, but its counts stay in its job's sums.
+
+How ranks become one job (``merged``). They run in step, so the position of the job is that of the rank with most left: the
+lowest epoch, and in it the longest rest. So a chunk that only the slowest rank still needs is kept for it. A rank without
+upcoming chunks has ended, and is ignored. Totals are the means over all registered ranks, items and hits the sums: a constant
+divisor keeps the means growing when a rank joins late.
+
+The order of an epoch is that of ``policies/space/chunk_order.py``, for all ranks that ask. Of two jobs that open an epoch of one
+dataset at the same time, the second sees the sequence of the first: ``sequence`` keeps the last one and, since a new one may be
+equal to it, counts new ones (``LEADS``). Earlier versions decide in a script, on the same keys but without the count. Between an
+old and a new node, two jobs that open an epoch in the same instant may therefore both set a sequence, if the first one sets the
+sequence that was already there. They then rotate separately until their next epochs; within each job all ranks still agree.
+
+Everything is bounded: jobs (``policies/fleet/job_limits.py``), ranks of a job, chunks in a heartbeat, orders of a job. If Redis
+is lost, every call raises (``DOWN``); jobs continue without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from functools import partial
+from typing import Any
+
+from pydantic import FiniteFloat, NonNegativeInt, PositiveInt
+from redis.asyncio import Redis
+
+from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
+from gateway.fleet.redis.connection import hashes, pairs, text_of
+from gateway.fleet.redis.documents import Document
+from gateway.policies.fleet.job_limits import JobLimits, Registering, registering
+from gateway.policies.space.chunk_order import Opening, OrderState, Place, late_under, open_epoch
+from gateway.policies.space.orders import Phase
+from gateway.policies.space.probing import PhaseTotals
+
+LEADS = " leads"
+"""Suffix of a dataset's id: the field that counts the sequences that jobs have begun."""
+_AGAIN = 20
+"""Looks at the registrations after which they are read although nothing says that they have changed."""
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
+
+_COMMON = """
+local K, silence = KEYS[1], tonumber(ARGV[1])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local function changed() redis.call('SET', K .. 'registrations:version', time[1] .. '.' .. time[2]) end
+local function record_of(value)
+  local fine, record = pcall(cjson.decode, value and string.match(value, '^%d+ (.*)$') or '')
+  if fine and type(record) == 'table' and record.dataset and record.tenant and record.ranks then return record end
+  return nil
+end
+local function drop(name)
+  local record = record_of(redis.call('HGET', K .. 'jobs', name))
+  if record then
+    redis.call('ZREM', K .. 'using:' .. record.dataset, name)
+    redis.call('HDEL', K .. 'places:' .. record.dataset, name)
+    if redis.call('HINCRBY', K .. 'jobs:tenants', record.tenant, -1) <= 0 then
+      redis.call('HDEL', K .. 'jobs:tenants', record.tenant)
+    end
+  end
+  redis.call('DEL', K .. 'job:' .. name, K .. 'job:' .. name .. ':epochs')
+  redis.call('ZREM', K .. 'jobs:seen', name)
+  changed()
+  return redis.call('HDEL', K .. 'jobs', name)
+end
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', K .. 'jobs:seen', '-inf', now - silence)) do drop(name) end
+"""
+_REGISTERING = """
+return {string.format('%.0f', now), time[1] .. '.' .. time[2], redis.call('HGET', K .. 'jobs', ARGV[2]),
+  redis.call('HLEN', K .. 'jobs'), redis.call('HGET', K .. 'jobs:tenants', ARGV[3]) or 0}
+"""
+_BEAT = """
+local name, rank, json, epoch, left = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[6]
+local known = redis.call('HGET', K .. 'jobs', name)
+local record = record_of(known)
+if not record then return false end
+if rank < record.ranks then
+  redis.call('HSET', K .. 'job:' .. name, rank, string.format('%.0f', now) .. ' ' .. json)
+  redis.call('ZADD', K .. 'jobs:seen', now, name)
+  redis.call('ZADD', K .. 'using:' .. record.dataset, 'XX', now, name)
+  local places = K .. 'places:' .. record.dataset
+  local opened, _, count = string.match(redis.call('HGET', places, name) or '', '^(%d+) (%d+) (%d+)$')
+  if opened and opened ~= ARGV[7] then
+    redis.call('HSET', places, name, string.format('%.0f', epoch) .. ' ' .. left .. ' ' .. count)
+  end
+end
+return known
+"""
+_REMOVE = "return drop(ARGV[2])"
+_LIST = """
+local found = {}
+local names = ARGV[3] == '' and redis.call('HKEYS', K .. 'jobs') or {ARGV[3]}
+for _, name in ipairs(names) do
+  local value = string.sub(name, 1, #ARGV[2]) == ARGV[2] and redis.call('HGET', K .. 'jobs', name)
+  if value then
+    local seen = redis.call('ZSCORE', K .. 'jobs:seen', name) or '0'
+    table.insert(found, {value, seen, redis.call('HGETALL', K .. 'job:' .. name)})
+  end
+end
+return {string.format('%.0f', now), found}
+"""
+_NOW = "return string.format('%.0f', now)"
+_STATE = "return {redis.call('GET', K .. 'registrations:version'), redis.call('HLEN', K .. 'jobs')}"
+_OPENING = """
+local name, epoch = ARGV[2], ARGV[3]
+local job = redis.call('HGET', K .. 'jobs', name)
+local record = record_of(job)
+if not record then return false end
+local epochs, using, places = K .. 'job:' .. name .. ':epochs', K .. 'using:' .. record.dataset, K .. 'places:' .. record.dataset
+redis.call('ZREMRANGEBYSCORE', using, '-inf', now - silence)
+if redis.call('EXISTS', using) == 0 then redis.call('DEL', places) end
+redis.call('ZADD', K .. 'jobs:seen', now, name)
+local order = redis.call('HGET', epochs, epoch)
+if order then
+  redis.call('ZADD', using, now, name)
+  return {string.format('%.0f', now), job, {epoch, order}, {name}, {name, redis.call('HGET', places, name)}}
+end
+local sequence = redis.call('HMGET', K .. 'sequence', record.dataset, record.dataset .. ARGV[4])
+return {string.format('%.0f', now), job, redis.call('HGETALL', epochs), redis.call('ZRANGE', using, 0, -1),
+  redis.call('HGETALL', places), sequence[1], sequence[2]}
+"""
+
+
+class TooManyJobs(Exception):
+    """The zone or the tenant has the maximum of jobs; the message says which."""
+
+
+class OtherDataset(Exception):
+    """A job of this name is registered with another dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job's registration, with what its gateway knows of the dataset.
+
+    ``caching``: auto, on or off. ``origin`` and ``access_key_id`` are the origin identity (without its secret) that preloads
+    chunks; ``name`` is one of the tenant's names of the dataset. ``size`` (bytes), ``items`` and ``requested`` (a caching mode
+    or auto) come from the registration of the dataset.
+    """
+
+    tenant: str
+    job: str
+    dataset: str
+    name: str
+    gpus: int
+    batch_size: int
+    ranks: PositiveInt
+    caching: str
+    origin: str
+    access_key_id: str
+    size: NonNegativeInt
+    items: NonNegativeInt
+    requested: str
+
+    @property
+    def key(self) -> str:
+        """The job's key in the zone; job names contain no slash."""
+        return f"{self.tenant}/{self.job}"
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One rank's validated heartbeat.
+
+    ``upcoming``: the chunk in use, the rest of this epoch in order (``epoch_left`` of them, including the one in use), then
+    the first two of the next. ``totals`` count from the job's start, by the phase of the directives.
+    """
+
+    rank: int
+    epoch: int
+    upcoming: tuple[int, ...]
+    epoch_left: int
+    totals: Mapping[Phase, PhaseTotals]
+    queue: int = -1
+
+    def to_text(self) -> str:
+        """The form in Redis, without the rank."""
+        totals: dict[Phase, _Totals] = {phase: astuple(total) for phase, total in self.totals.items()}
+        return _SAID.text(_BeatDocument(self.epoch, self.upcoming, self.epoch_left, totals, self.queue))
+
+
+_Totals = tuple[NonNegativeInt, FiniteFloat, FiniteFloat, NonNegativeInt, NonNegativeInt]
+
+
+@dataclass(frozen=True, slots=True)
+class _BeatDocument:
+    """A heartbeat: epoch, upcoming chunks, how many are left of the epoch, totals by phase, queue."""
+
+    e: int
+    u: tuple[int, ...]
+    l: NonNegativeInt  # noqa: E741
+    t: dict[Phase, _Totals]
+    q: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The fields of a registration by which earlier and later versions know a job."""
+
+    tenant: str
+    dataset: str
+    ranks: int
+
+
+_NAMED = Document[_Named](_Named)
+_SAID = Document[_BeatDocument](_BeatDocument)
+_RECORD = Document[JobRecord](JobRecord)
+_SIZE = Document[tuple[int, int, str]](tuple[NonNegativeInt, NonNegativeInt, str])
+_CHUNKS = Document[tuple[int, ...]](tuple[int, ...])
+
+
+def _beat(rank: bytes, text: bytes, now: float) -> tuple[float, Beat] | None:
+    """A rank's heartbeat, and the seconds since it was received."""
+    found = _SAID.timed(text)
+    if found is None or not rank.isdigit():
+        return None
+    at, said = found
+    totals = {phase: PhaseTotals(*values) for phase, values in said.t.items()}
+    return now - at, Beat(int(rank), said.e, said.u, said.l, totals, said.q)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownJob:
+    """A live job: its registration, and all its ranks merged. Times in seconds of Redis's clock; epoch -1: no heartbeat yet."""
+
+    record: JobRecord
+    joined_at: float
+    silent: float
+    epoch: int = -1
+    upcoming: tuple[int, ...] = ()
+    epoch_left: int = 0
+    totals: Mapping[Phase, PhaseTotals] = field(default_factory=dict)
+    ranks_heard: int = 0
+
+
+def merged(
+    record: JobRecord, joined_at: float, silent: float, beats: Sequence[tuple[float, Beat]], silence: float
+) -> KnownJob:
+    """Merge the last heartbeats of a job's ranks.
+
+    Args:
+        record: the registration.
+        joined_at: seconds.
+        silent: seconds since the job was last heard.
+        beats: age in seconds and content of each heartbeat; ranks beyond the registration are ignored.
+        silence: seconds after which a rank's position is ignored.
+    """
+    of_job = [(age, beat) for age, beat in beats if beat.rank < record.ranks]
+    totals = {
+        phase: _mean([beat.totals[phase] for _, beat in of_job if phase in beat.totals], record.ranks)
+        for phase in Phase
+    }
+    present = [beat for age, beat in of_job if age <= silence]
+    if not present:
+        return KnownJob(record, joined_at, silent, totals=totals)
+    last = min(
+        [beat for beat in present if beat.upcoming] or present,
+        key=lambda beat: (beat.epoch, -beat.epoch_left, beat.rank),
+    )
+    return KnownJob(record, joined_at, silent, last.epoch, last.upcoming, last.epoch_left, totals, len(present))
+
+
+def _mean(totals: Sequence[PhaseTotals], ranks: int) -> PhaseTotals:
+    return PhaseTotals(
+        sum(total.steps for total in totals) // ranks,
+        sum(total.seconds for total in totals) / ranks,
+        sum(total.waited for total in totals) / ranks,
+        sum(total.items for total in totals),
+        sum(total.hits for total in totals),
+    )
+
+
+class Jobs:
+    """The jobs of one zone.
+
+    Args:
+        redis: for commands.
+        prefix: of the zone's keys.
+        silence: seconds after which a silent job is dropped.
+        limits: of the number of jobs.
+
+    Every method raises one of ``DOWN`` if Redis is down, slow or refuses.
+    """
+
+    def __init__(self, redis: Redis, prefix: str, silence: float, limits: JobLimits | None = None) -> None:
+        self._redis = redis
+        self._prefix = prefix
+        self._silence = silence
+        self._limits = limits or JobLimits()
+        self._registering = redis.register_script(_COMMON + _REGISTERING)
+        self._beat = redis.register_script(_COMMON + _BEAT)
+        self._remove = redis.register_script(_COMMON + _REMOVE)
+        self._list = redis.register_script(_COMMON + _LIST)
+        self._opening = redis.register_script(_COMMON + _OPENING)
+        self._swap = CompareAndSet(redis)
+        self._now = redis.register_script(_COMMON + _NOW)
+        self._state = redis.register_script(_COMMON + _STATE)
+        self._records: tuple[object, list[JobRecord]] = (None, [])
+        self._looks = 0
+
+    async def register(self, record: JobRecord) -> bool:
+        """Add a job, or join it; returns whether it is new. The registration of a joining rank replaces the previous one.
+
+        Raises:
+            TooManyJobs: the zone or the tenant has the maximum.
+            OtherDataset: the job is registered with another dataset.
+        """
+        done = await self._swap(partial(self._join, record))
+        if done is Registering.OTHER_DATASET:
+            raise OtherDataset
+        if done is Registering.ZONE_FULL:
+            raise TooManyJobs(f"the zone has {self._limits.zone} jobs")
+        if done is Registering.TENANT_FULL:
+            raise TooManyJobs(f"the tenant has {self._limits.tenant} jobs")
+        return done is Registering.NEW
+
+    async def _join(self, record: JobRecord) -> Change[Registering]:
+        now, version, known, jobs, of_tenant = await self._call(self._registering, record.key, record.tenant)
+        before = None if known is None else _NAMED.timed(known)
+        dataset = None if before is None else before[1].dataset
+        done = registering(record.dataset, dataset, int(jobs), int(of_tenant), self._limits)
+        table = f"{self._prefix}jobs"
+        change = Change(done, [(table, record.key, known)])
+        if done not in (Registering.NEW, Registering.JOINS):
+            return change
+        since = now if before is None else known.partition(b" ")[0]
+        value = since + b" " + _RECORD.text(record).encode()
+        if done is Registering.NEW:
+            change.commands.append(("HINCRBY", f"{table}:tenants", record.tenant, 1))
+        if value != known:
+            change.commands.append(("HSET", table, record.key, value))
+            change.commands.append(("SET", f"{self._prefix}registrations:version", version))
+        size = _SIZE.text((record.size, record.items, record.requested))
+        change.commands.append(("HSET", f"{self._prefix}sizes", record.dataset, size))
+        change.commands.append(("ZADD", f"{table}:seen", int(now), record.key))
+        return change
+
+    async def beat(self, key: str, beat: Beat) -> JobRecord | None:
+        """Store a rank's heartbeat; returns the job, ``None`` if there is none. An unregistered rank changes nothing."""
+        late = late_under(beat.epoch)
+        known = await self._call(self._beat, key, beat.rank, beat.to_text(), beat.epoch, beat.epoch_left, late)
+        return None if known is None else _readable(known)
+
+    async def remove(self, key: str) -> bool:
+        """Forget a job; returns whether there was one."""
+        return bool(await self._call(self._remove, key))
+
+    async def find(self, key: str) -> KnownJob | None:
+        """One job."""
+        found = await self._known("", key)
+        return found[0] if found else None
+
+    async def record(self, key: str) -> JobRecord | None:
+        """A job's registration; ``None`` if there is none. A small request, as thousands of ranks send it at one moment."""
+        value = await self._redis.hget(f"{self._prefix}jobs", key)
+        return None if value is None else _readable(value)
+
+    async def of_tenant(self, tenant: str) -> list[KnownJob]:
+        """A tenant's jobs by name."""
+        found = await self._known(f"{tenant}/", "")
+        return sorted((job for job in found if job.record.tenant == tenant), key=lambda job: job.record.job)
+
+    async def all(self) -> tuple[float, list[KnownJob]]:
+        """The time, in seconds, and the jobs of the zone by tenant and name.
+
+        Sends many small requests: a script that lists thousands of jobs would block Redis, every second.
+        """
+        now = int(await self._call(self._now))
+        values = await self._redis.hgetall(f"{self._prefix}jobs")
+        if not values:
+            return now / 1000, []
+        scores: Any = await self._redis.zrange(f"{self._prefix}jobs:seen", 0, -1, withscores=True)
+        seen = dict(scores)
+        beats = await hashes(self._redis, [f"{self._prefix}job:{text_of(name)}" for name in values])
+        found = [
+            self._job(now, value, seen.get(name, 0), ranks)
+            for (name, value), ranks in zip(values.items(), beats, strict=True)
+        ]
+        return now / 1000, sorted(filter(None, found), key=lambda job: job.record.key)
+
+    async def records(self) -> list[JobRecord]:
+        """The registrations of the zone's jobs, without heartbeats, by tenant and name.
+
+        Every node asks for them once per heartbeat, so they are read when they have changed. Nodes of earlier versions change
+        them without a word, so they are read again now and then.
+        """
+        state = await self._call(self._state)
+        self._looks += 1
+        if state[0] is None or state != self._records[0] or self._looks % _AGAIN == 0:
+            values = await self._redis.hgetall(f"{self._prefix}jobs")
+            self._records = state, sorted(filter(None, map(_readable, values.values())), key=lambda record: record.key)
+        return self._records[1]
+
+    async def sizes(self, datasets: Sequence[str]) -> dict[str, tuple[int, int, str]]:
+        """Bytes, items and requested caching of datasets, as registered by a job (which may be gone since) or reported to
+        ``note_size``."""
+        if not datasets:
+            return {}
+        found = await self._redis.hmget(f"{self._prefix}sizes", list(datasets))
+        sizes = zip(datasets, map(_SIZE.read, found), strict=True)
+        return {dataset: size for dataset, size in sizes if size is not None}
+
+    async def note_size(self, dataset: str, size: int, items: int) -> None:
+        """Report the size of a dataset without jobs; a job's registration overrides it."""
+        await self._redis.hsetnx(f"{self._prefix}sizes", dataset, _SIZE.text((size, items, "auto")))
+
+    async def forget_sizes(self, needed: Collection[str]) -> None:
+        """Forget the sizes of all datasets except ``needed``."""
+        known = [text_of(dataset) for dataset in await self._redis.hkeys(f"{self._prefix}sizes")]
+        if gone := [dataset for dataset in known if dataset not in needed]:
+            await self._redis.hdel(f"{self._prefix}sizes", *gone)
+            await self._redis.hdel(f"{self._prefix}sequence", *gone, *(dataset + LEADS for dataset in gone))
+
+    async def order(self, key: str, asked: Opening) -> tuple[int, ...] | None:
+        """The order of chunks in a job's epoch, the same for all ranks; ``None`` if there is no such job.
+
+        Raises:
+            Contended: too many jobs opened epochs of the dataset at the same time; one of ``DOWN``.
+        """
+        return await self._swap(partial(self._open, key, asked))
+
+    async def _open(self, key: str, asked: Opening) -> Change[tuple[int, ...] | None]:
+        found = await self._call(self._opening, key, asked.epoch, LEADS)
+        record = None if found is None else _readable(found[1])
+        if record is None:
+            return Change(None)
+        now, job, orders, using, places, *last = found
+        places = pairs(places)
+        sequence, led = last or (None, None)
+        state = OrderState(
+            {int(epoch): _CHUNKS.read(order) or () for epoch, order in pairs(orders).items()},
+            {text_of(name): _place(places.get(name)) for name in using},
+            _CHUNKS.read(sequence) or (),
+        )
+        opened = open_epoch(asked, state)
+        of_job, dataset, prefix = f"{self._prefix}job:{key}:epochs", record.dataset, self._prefix
+        change = Change[tuple[int, ...] | None](opened.order, [(f"{prefix}jobs", key, job)])
+        change.unchanged.append((of_job, str(asked.epoch), pairs(orders).get(str(asked.epoch).encode())))
+        if opened.place is not None:
+            place = f"{opened.place.epoch} {opened.place.left} {opened.place.chunks}"
+            change.commands.append(("HSET", f"{prefix}places:{dataset}", key, place))
+        if opened.opens:
+            change.unchanged += [
+                (f"{prefix}sequence", dataset, sequence),
+                (f"{prefix}sequence", dataset + LEADS, led),
+            ]
+            change.commands += [("HDEL", of_job, str(epoch)) for epoch in opened.forgotten]
+            change.commands.append(("HSET", of_job, str(asked.epoch), _CHUNKS.text(opened.order)))
+            change.commands.append(("ZADD", f"{prefix}using:{dataset}", int(now), key))
+        if opened.sequence is not None:
+            change.commands.append(("HSET", f"{prefix}sequence", dataset, _CHUNKS.text(opened.sequence)))
+            if not opened.follows:
+                change.commands.append(("HINCRBY", f"{prefix}sequence", dataset + LEADS, 1))
+        return change
+
+    async def _call(self, script: Any, *arguments: object) -> Any:
+        return await script(keys=[self._prefix], args=[round(1000 * self._silence), *arguments])
+
+    async def _known(self, prefix: str, key: str) -> list[KnownJob]:
+        now, found = await self._call(self._list, prefix, key)
+        known = (self._job(int(now), value, float(seen), pairs(ranks)) for value, seen, ranks in found)
+        return [job for job in known if job is not None]
+
+    def _job(self, now: int, value: bytes | str, seen: float, ranks: Mapping[bytes, bytes]) -> KnownJob | None:
+        found = _RECORD.timed(value)
+        beats = [_beat(rank, text, now / 1000) for rank, text in ranks.items()]
+        if found is None or None in beats:
+            return None
+        joined, record = found
+        return merged(record, joined, (now - seen) / 1000, [beat for beat in beats if beat is not None], self._silence)
+
+
+def _readable(value: bytes | str) -> JobRecord | None:
+    """A registration; ``None`` if another version wrote it: the job is unknown here until it registers again."""
+    found = _RECORD.timed(value)
+    return None if found is None else found[1]
+
+
+def _place(text: bytes | None) -> Place | None:
+    try:
+        return None if text is None else Place(*map(int, text.split()))
+    except _UNREADABLE:
+        return None

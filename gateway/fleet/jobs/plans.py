@@ -1,0 +1,228 @@
+"""The plan in Redis: the leader writes it, every worker of the zone follows it.
+
+It is written only under the valid fence: the script checks the lease and the fence of the existing plan, and refuses an older
+one, so a leader that was deposed without noticing changes nothing. Followers check once per heartbeat for another plan, and
+keep their plan while Redis is lost: allocation freezes. They never return to an older fence, as a lagging replica would have
+them do.
+
+The manager's memory is three quarters of a plan with many jobs. Only a leader needs it at once, so it has a key of its own, which
+followers read with another plan, but not more often than every ``MEMORY_EVERY`` seconds: after a loss of Redis any of them may
+lead.
+
+Beside the plan are operators' decisions (``overrides``: hash of dataset to pin or never; ``quotas``: hash of dataset to bytes),
+and recent changes with their reasons (``history``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from redis.asyncio import Redis
+
+from gateway.fleet.redis.connection import text_of
+from gateway.policies.pools import dataset_pool
+from gateway.policies.space.orders import JobOrder, PoolOrder
+from gateway.policies.space.plan import Plan
+from gateway.policies.space.remembered import ManagerMemory
+
+MEMORY_EVERY = 10.0
+"""Seconds between two readings of the manager's memory by a follower, at least."""
+HISTORY = 100
+"""Number of changes that are kept."""
+OVERRIDES = ("pin", "never")
+_OVERRIDE = re.compile(r"pin(:[1-9][0-9]{0,5})?|never")
+"""Of a pipeline, a pin may name the stage of a mark."""
+
+log = logging.getLogger(__name__)
+
+_WRITE = """
+local fence = tonumber(ARGV[1])
+local lease = redis.call('GET', KEYS[1] .. 'leader')
+local stamp = redis.call('GET', KEYS[1] .. 'plan:stamp')
+if not lease or tonumber(string.match(lease, '^%d+')) ~= fence then return 0 end
+if stamp and tonumber(string.match(stamp, '^%d+')) > fence then return 0 end
+redis.call('SET', KEYS[1] .. 'plan', ARGV[3])
+redis.call('SET', KEYS[1] .. 'plan:stamp', ARGV[2])
+redis.call('SET', KEYS[1] .. 'plan:memory', ARGV[5])
+for place = 6, #ARGV do redis.call('LPUSH', KEYS[1] .. 'history', ARGV[place]) end
+redis.call('LTRIM', KEYS[1] .. 'history', 0, ARGV[4] - 1)
+return 1
+"""
+_READ = """
+local stamp = redis.call('GET', KEYS[1] .. 'plan:stamp')
+if not stamp or stamp == ARGV[1] then return false end
+return {stamp, redis.call('GET', KEYS[1] .. 'plan') or '', ARGV[2] == '1' and redis.call('GET', KEYS[1] .. 'plan:memory') or ''}
+"""
+
+
+_PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
+_MEMORY: TypeAdapter[ManagerMemory] = TypeAdapter(ManagerMemory)
+_ENTRIES = ("jobs", "rotations")
+"""Parts of the memory of which each entry is read by itself."""
+_FIELDS = tuple(one.name for one in fields(Plan))
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON types."""
+    document: dict[str, Any] = _PLAN.dump_python(plan, mode="json")
+    return document
+
+
+def read_plan(document: dict[str, Any]) -> Plan:
+    """Parse ``plan_document``; a plan of a version without pools has datasets, and what was granted to them is their target.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    if "pools" not in document:
+        datasets = document["datasets"].items()
+        pools = {dataset_pool(name): {**order, "target": order["granted"]} for name, order in datasets}
+        document = {**document, "pools": pools}
+    given = {name: document[name] for name in _FIELDS}
+    return _PLAN.validate_python(given | {"memory": read_memory(document["memory"])})
+
+
+def read_memory(document: Any) -> ManagerMemory:
+    """Parse a plan's memory. What cannot be read is forgotten: a job or a dataset by itself, any other part as a whole."""
+    try:
+        return _MEMORY.validate_python(document)
+    except ValidationError as error:
+        wrong = {one["loc"][:2] for one in error.errors()}
+    if not isinstance(document, dict):
+        return ManagerMemory()
+    parts = {place[0] for place in wrong}.union(_ENTRIES)
+    kept = {name: value for name, value in document.items() if name not in parts}
+    for name in _ENTRIES:
+        entries = document.get(name)
+        if isinstance(entries, dict):
+            kept[name] = {key: value for key, value in entries.items() if (name, key) not in wrong}
+    return _MEMORY.validate_python(kept)
+
+
+class Plans:
+    """The plan as one worker knows it.
+
+    Args:
+        redis: for commands.
+        prefix: of the zone's keys.
+        memory_every: seconds between two readings of the manager's memory by a follower, at least.
+
+    Attributes:
+        plan: the newest known plan; version 0 before the first. Its memory may be older.
+
+    Methods that use Redis raise one of ``DOWN`` if it is down, slow or refuses.
+    """
+
+    def __init__(self, redis: Redis, prefix: str, memory_every: float = MEMORY_EVERY) -> None:
+        self.plan = Plan()
+        self._memory_every = memory_every
+        self._redis = redis
+        self._prefix = prefix
+        self._stamp = ""
+        self._remembered = float("-inf")
+        self._write = redis.register_script(_WRITE)
+        self._read = redis.register_script(_READ)
+
+    def dataset(self, dataset: str) -> PoolOrder | None:
+        """The plan for a dataset; ``None`` if it is not in the plan."""
+        return self.plan.of(dataset)
+
+    def job(self, tenant: str, job: str) -> JobOrder | None:
+        """The plan for a job; ``None`` if it is not in the plan."""
+        return self.plan.jobs.get(f"{tenant}/{job}")
+
+    async def refresh(self) -> None:
+        """Follow: take over a newer plan."""
+        await self._take(self._stamp, whole=time.monotonic() - self._remembered >= self._memory_every)
+
+    async def latest(self) -> bool:
+        """Adopt the plan in Redis, even a change that followers ignore; returns whether Redis has a plan."""
+        return await self._take("", whole=True)
+
+    async def _take(self, known: str, *, whole: bool) -> bool:
+        found = await self._read(keys=[self._prefix], args=[known, int(whole)])
+        if found is None:
+            return False
+        stamp, document, memory = (text.decode() for text in found)
+        try:
+            plan = self._plan(json.loads(document), memory)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            log.warning("the plan in Redis cannot be read; the last readable one stays in force")
+            return False
+        if plan.fence < self.plan.fence:
+            return False
+        self.plan, self._stamp = plan, stamp
+        self._remembered = time.monotonic() if whole else self._remembered
+        return True
+
+    def _plan(self, document: dict[str, Any], memory: str) -> Plan:
+        """A plan as it was written, with the memory that was read with it, else the last one. Earlier versions write it inside.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: it is none.
+        """
+        plan = read_plan(document)
+        if document["memory"]:
+            return plan
+        return replace(plan, memory=read_memory(json.loads(memory)) if memory else self.plan.memory)
+
+    async def write(self, plan: Plan, events: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Publish a plan under its fence; ``False`` if the fence is no longer valid, because the writer was deposed.
+
+        Args:
+            plan: the plan that every worker follows.
+            events: what changed and why, oldest first, for the history.
+        """
+        stamp = f"{plan.fence} {plan.version}"
+        document = plan_document(plan)
+        memory = json.dumps(document["memory"])
+        followed = json.dumps({**document, "memory": {}})
+        arguments: list[str] = [str(plan.fence), stamp, followed, str(HISTORY), memory]
+        arguments += [json.dumps(event) for event in events]
+        if not int(await self._write(keys=[self._prefix], args=arguments)):
+            return False
+        self.plan, self._stamp = plan, stamp
+        return True
+
+    async def history(self) -> list[dict[str, Any]]:
+        """Recent changes, newest first."""
+        return [json.loads(line) for line in await self._redis.lrange(f"{self._prefix}history", 0, HISTORY - 1)]
+
+    async def overrides(self) -> dict[str, str]:
+        """Operators' overrides by dataset, and by the name of a job's pipeline (gateway/fleet/jobs/caching.py)."""
+        found = await self._redis.hgetall(f"{self._prefix}overrides")
+        known = {text_of(dataset): text_of(decision) for dataset, decision in found.items()}
+        return {dataset: decision for dataset, decision in known.items() if _OVERRIDE.fullmatch(decision)}
+
+    async def override(self, dataset: str, decision: str) -> None:
+        """Pin a dataset, deny it space, or, with an empty decision, let the manager decide again.
+
+        Raises:
+            ValueError: the decision is unknown.
+        """
+        if not decision:
+            await self._redis.hdel(f"{self._prefix}overrides", dataset)
+        elif _OVERRIDE.fullmatch(decision):
+            await self._redis.hset(f"{self._prefix}overrides", dataset, decision)
+        else:
+            raise ValueError(f"an override must be {' or '.join(OVERRIDES)}, or empty, not {decision!r}")
+
+    async def quotas(self) -> dict[str, int]:
+        """Operators' quotas in bytes, by dataset."""
+        found = await self._redis.hgetall(f"{self._prefix}quotas")
+        known = {text_of(dataset): text_of(quota) for dataset, quota in found.items()}
+        return {dataset: int(quota) for dataset, quota in known.items() if quota.isdecimal()}
+
+    async def limit(self, dataset: str, quota: int | None) -> None:
+        """Set the quota of a dataset in bytes; ``None``: no limit."""
+        if quota is None:
+            await self._redis.hdel(f"{self._prefix}quotas", dataset)
+        else:
+            await self._redis.hset(f"{self._prefix}quotas", dataset, str(quota))

@@ -1,0 +1,64 @@
+"""Which results of pipelines are in use, in Redis.
+
+Every worker that is asked for results says so, at most once per heartbeat and pool; the manager makes pools of what was used
+within the configured time (policies/space/results_space.py). The size of an epoch's results is estimated from the elements seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from gateway.fleet.nodes.reports import RESULTS, NodeReports, ResultsUsed
+from gateway.model.results import Collection, pool_of
+
+
+@dataclass(slots=True)
+class _Seen:
+    collection: Collection
+    items: int
+    elements: int = 0
+    bytes: int = 0
+
+
+class ResultUses:
+    """The results of a zone that are in use, as one worker hears of them.
+
+    Args:
+        redis: for commands.
+        prefix: of the zone's keys.
+        idle: seconds after their last use for which results keep their pool.
+    """
+
+    def __init__(self, redis: Redis, prefix: str, idle: float) -> None:
+        self._reports = NodeReports(redis, prefix, RESULTS, idle)
+        self._seen: dict[str, _Seen] = {}
+        self._sizes: dict[str, tuple[int, int]] = {}
+
+    def note(self, collection: Collection, items: int, elements: int = 0, size: int = 0) -> None:
+        """Note a use, and so many elements of ``size`` bytes in total."""
+        name = pool_of(collection.tenant, collection.dataset, collection.fingerprint)
+        seen = self._seen.setdefault(name, _Seen(collection, items))
+        seen.elements += elements
+        seen.bytes += size
+
+    async def turn(self) -> None:
+        """Tell what was used since the last turn. Raises one of ``DOWN`` if Redis is down, slow or refuses."""
+        seen, self._seen = self._seen, {}
+        told = (
+            await self.all() if any(not one.elements and name not in self._sizes for name, one in seen.items()) else {}
+        )
+        for name, one in seen.items():
+            elements, size = self._sizes.get(name, (0, 0))
+            if elements + one.elements:
+                elements, size = self._sizes[name] = (elements + one.elements, size + one.bytes)
+            known = one.items * size // elements if elements else 0
+            if not known and name in told:
+                known = told[name].size
+            of = one.collection
+            await self._reports.tell(name, ResultsUsed(of.tenant, of.dataset, of.fingerprint, one.items, known))
+
+    async def all(self) -> dict[str, ResultsUsed]:
+        """The results in use, by the hash that names their pool. Raises as ``turn``."""
+        return await self._reports.all()

@@ -1,0 +1,84 @@
+"""Numbers of input workers of pipelines, in Redis: each rank of a job has its own, decided from its own reports.
+
+The decision is ``policies/space/autoscale.py``. A rank sends its heartbeats one after the other, so reading, deciding and writing
+need not be one step. The state outlives the gateway that decided, and a rank that resumes within the time after which its job
+would be gone keeps its workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from redis.asyncio import Redis
+
+from gateway.fleet.redis.connection import hashes
+from gateway.fleet.redis.documents import Document, by_rank
+from gateway.policies.space.autoscale import ScaleSettings, Scaling, TrainerReport, scaled
+
+MOST_PAST = 64
+"""Changes of a rank's workers that are kept."""
+
+
+class WorkersChange(NamedTuple):
+    """A change of a rank's workers: seconds since the epoch by Redis's clock, their number, and the mode of caching."""
+
+    at: float
+    workers: int
+    mode: str
+
+
+_STATE = Document[Scaling](Scaling)
+_PAST = Document[tuple[WorkersChange, ...]](tuple[WorkersChange, ...])
+
+
+class WorkerScaling:
+    """The input workers of one zone's jobs.
+
+    Args:
+        redis: for commands.
+        prefix: of the zone's keys.
+        silence: seconds after which what is known of a job that reports nothing is gone.
+        settings: how workers are found.
+
+    Every method raises one of ``gateway.fleet.nodes.announcer.DOWN`` when Redis is down, slow or refusing.
+    """
+
+    def __init__(self, redis: Redis, prefix: str, silence: float, settings: ScaleSettings | None = None) -> None:
+        self._redis = redis
+        self._prefix = prefix
+        self._silence = max(1, round(1000 * silence))
+        self._settings = settings or ScaleSettings()
+
+    async def decide(self, job: str, rank: int, report: TrainerReport) -> int:
+        """The number of workers that a rank should have after its report."""
+        name = self._name(job)
+        known = _STATE.read(await self._redis.hget(name, str(rank)))
+        usable = known is not None and 1 <= known.workers <= self._settings.most
+        state = scaled(known if known is not None and usable else Scaling(), report, self._settings)
+        await self._redis.hset(name, str(rank), _STATE.text(state))
+        await self._redis.pexpire(name, self._silence)
+        if known is None or (known.workers, known.mode) != (state.workers, state.mode):
+            await self._note(name, rank, state)
+        return state.workers
+
+    async def _note(self, name: str, rank: int, state: Scaling) -> None:
+        field = f"past:{rank}"
+        past = _PAST.read(await self._redis.hget(name, field)) or ()
+        at = (await self._redis.time())[0]
+        change = WorkersChange(at, state.workers, state.mode)
+        await self._redis.hset(name, field, _PAST.text((change, *past)[:MOST_PAST]))
+
+    async def of(self, jobs: Collection[str]) -> dict[str, dict[int, tuple[WorkersChange, ...]]]:
+        """The workers of these jobs over time, by job and rank, the newest change first; jobs without any are left out."""
+        names = sorted(jobs)
+        found = await hashes(self._redis, [*map(self._name, names)])
+        known = {job: by_rank(fields, "past", _PAST) for job, fields in zip(names, found, strict=True)}
+        return {job: past for job, past in known.items() if past}
+
+    async def forget(self, job: str) -> None:
+        """Forget the workers of a job."""
+        await self._redis.delete(self._name(job))
+
+    def _name(self, job: str) -> str:
+        return f"{self._prefix}job:{job}:workers"

@@ -1,0 +1,78 @@
+"""Requests that somebody follows live, on their way through Redis from all workers of a zone to any gateway.
+
+A follower is a name with a filter, and lives for some seconds after it asked last. Workers look once a second who follows, and
+append what they answered to the follower's list, which has a fixed length: what nobody takes in time is dropped and counted.
+So every question may go to another gateway, and nothing is left when a follower goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from redis.asyncio import Redis
+
+from gateway.fleet.nodes.reports import FOLLOWERS, NodeReports
+from gateway.fleet.redis.documents import Document
+from gateway.model.live import LiveFilter, LiveRequest
+
+FORGOTTEN = 10.0
+"""Seconds after its last question for which a follower is believed to be there."""
+MOST = 1000
+"""Requests that wait for a follower."""
+
+_REQUEST = Document[LiveRequest](LiveRequest)
+_ADD = """
+local most, dropped = tonumber(ARGV[1]), tonumber(ARGV[3])
+local length = redis.call('RPUSH', KEYS[1], unpack(ARGV, 4))
+if length > most then
+  redis.call('LTRIM', KEYS[1], -most, -1)
+  dropped = dropped + length - most
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+if dropped > 0 then
+  redis.call('INCRBY', KEYS[2], dropped)
+  redis.call('PEXPIRE', KEYS[2], ARGV[2])
+end
+return 1
+"""
+_TAKE = """
+local waiting, dropped = redis.call('LRANGE', KEYS[1], 0, -1), redis.call('GET', KEYS[2])
+redis.call('DEL', KEYS[1], KEYS[2])
+return {tonumber(dropped or 0), waiting}
+"""
+
+
+class LiveExchange:
+    """The followers of a zone, and what waits for them. Every method raises one of ``DOWN`` if Redis is down.
+
+    Args:
+        redis: for commands.
+        prefix: of the zone's keys.
+    """
+
+    def __init__(self, redis: Redis, prefix: str) -> None:
+        self._prefix = prefix
+        self._followers = NodeReports(redis, prefix, FOLLOWERS, FORGOTTEN)
+        self._add = redis.register_script(_ADD)
+        self._take = redis.register_script(_TAKE)
+
+    async def followers(self) -> Mapping[str, LiveFilter]:
+        """The present followers and their filters."""
+        return await self._followers.all()
+
+    async def follow(self, follower: str, wanted: LiveFilter) -> None:
+        """Follow for the next seconds."""
+        await self._followers.tell(follower, wanted)
+
+    async def add(self, follower: str, requests: Sequence[LiveRequest], dropped: int) -> None:
+        """Hand requests to a follower, of which so many were dropped before. There must be at least one."""
+        texts = map(_REQUEST.text, requests)
+        await self._add(keys=self._keys(follower), args=[MOST, round(1000 * FORGOTTEN), dropped, *texts])
+
+    async def take(self, follower: str) -> tuple[list[LiveRequest], int]:
+        """The requests since the last call in the order of their arrival, and how many were dropped."""
+        dropped, waiting = await self._take(keys=self._keys(follower))
+        return [request for request in map(_REQUEST.read, waiting) if request is not None], int(dropped)
+
+    def _keys(self, follower: str) -> list[str]:
+        return [f"{self._prefix}live:{follower}", f"{self._prefix}live:{follower}:dropped"]

@@ -1,0 +1,76 @@
+"""Authentication of requests between nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gateway import metrics
+from gateway.model.datasets import ApiError
+from gateway.model.peer.auth import PeerRefused, Verified, verify
+from gateway.model.s3.sigv4 import WireRequest
+
+REFUSED = "x-larder-peer-refused"
+"""The header of a refusal that concerns the call itself, not the thing asked for; its value is the reason."""
+
+_CODES = {
+    "unsigned": "AccessDenied",
+    "protocol": "InvalidRequest",
+    "date": "RequestTimeTooSkewed",
+    "signature": "SignatureDoesNotMatch",
+    "body": "XAmzContentSHA256Mismatch",
+}
+
+
+class PeerCaller(NamedTuple):
+    """A node of this fleet, verified by the head of its request; the body is confirmed later."""
+
+    verified: Verified
+
+    @property
+    def node(self) -> str:
+        """Its id."""
+        return self.verified.node
+
+    def confirm(self, body: bytes) -> None:
+        """Verify the whole body.
+
+        Raises:
+            ApiError: as ``PeerGate.admit``.
+        """
+        try:
+            self.verified.confirm(body)
+        except PeerRefused as refused:
+            raise _refusal(refused) from None
+
+
+class PeerGate:
+    """Admits nodes that know the secret.
+
+    Args:
+        secret: of the fleet; not empty.
+        now: seconds since the epoch.
+    """
+
+    def __init__(self, secret: str, now: Callable[[], float] = time.time) -> None:
+        if not secret:
+            raise ValueError("without a secret, every caller would be admitted")
+        self._secret = secret
+        self._now = now
+
+    def admit(self, request: WireRequest) -> PeerCaller:
+        """Verify the head of a request, as it arrived, before its body is read.
+
+        Raises:
+            ApiError: not a request of another node; the header ``REFUSED`` has the reason in one word. Counted.
+        """
+        try:
+            return PeerCaller(verify(self._secret, request, self._now()))
+        except PeerRefused as refused:
+            raise _refusal(refused) from None
+
+
+def _refusal(refused: PeerRefused) -> ApiError:
+    metrics.PEER_REFUSED.labels(refused.reason).inc()
+    return ApiError(_CODES[refused.reason], refused.detail, headers={REFUSED: refused.reason})

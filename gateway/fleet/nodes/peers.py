@@ -1,0 +1,163 @@
+"""Requests to other nodes: signed HTTP over kept connections, with errors hidden from clients.
+
+A node that does not answer, breaks off or refuses the call as such is suspected (fleet/nodes/membership.py), and the caller
+gets ``PeerUnavailable``: it asks the next node in the ring, or the origin. Any other answer is returned to the caller, whatever
+its status.
+
+A silent home may be waiting for its origin: a caller that gave up would ask the same origin a second time, and suspect a
+healthy node. A home that hangs, or has become unreachable over an open connection, is silent too. So after ``SILENCE`` seconds
+the node is asked over another connection whether it is alive; if it does not confirm, it is suspected and the wait ends. The
+check may reach another worker of the node than the one that hangs, so there is an absolute limit besides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
+
+from gateway import metrics
+from gateway.fleet.nodes.peer_gate import REFUSED
+from gateway.metrics import LoopHistogram, LoopSum
+from gateway.model.errors import LarderError
+from gateway.model.fleet import Node
+from gateway.model.objects import Header
+from gateway.model.peer.auth import PeerSigner
+from gateway.model.s3.sigv4 import WireRequest
+from gateway.net.dialing import ExchangeFailed, ServerAddress
+from gateway.net.exchange import Connections, StreamedResponse
+
+SILENCE = 2.0
+"""Seconds of silence before a node is checked, and seconds for it to confirm that it is alive."""
+_LONGEST = 120.0
+"""Seconds that a live node may be silent."""
+_CONNECT = 0.5
+"""Time-out of a connection attempt, in seconds."""
+# An answer whose reader is slow keeps about this much and one read of the socket in memory: 256 KiB took 710 KiB
+# for each of 300 slow readers, 32 KiB took 220, at the same cost per byte.
+_READ_BUFFER = 32 * 1024
+WHOLE = 128 * 1024
+"""Bytes of an answer, or of the rest of one, that are read ahead whole: most objects of a training set are no larger."""
+
+
+class PeerUnavailable(LarderError):
+    """Another node could not be reached, fell silent, broke off, or refused the call as such."""
+
+
+class Suspecting(Protocol):
+    """The membership as peers need it."""
+
+    me: str
+
+    def suspect(self, node_id: str, refused: str = "") -> None:
+        """A call to a node failed; ``refused`` is the reason, in one word, if the node refused the call."""
+        ...
+
+
+class _Peer:
+    """One node as the remote side of an exchange; ``result`` is the label of a failure."""
+
+    def __init__(self, node: Node, peers: Peers, silence: float | None) -> None:
+        self.node = node
+        self.bytes = peers.received
+        self.silence = silence
+        self.result = "unavailable"
+        self._peers = peers
+
+    def failed(self, what: str, cause: ExchangeFailed | None) -> PeerUnavailable:
+        if cause is not None:
+            metrics.PEER_REQUESTS.labels(self.result).inc()
+            self._peers.members.suspect(self.node.id)
+        return PeerUnavailable(f"node {self.node.id} at {self.node.address} {what}")
+
+    async def check(self) -> None:
+        await self._peers.check(self.node)
+
+    def ended(self) -> None:
+        return
+
+
+class Peers:
+    """Sends requests to other nodes for one worker. Create it inside a running event loop.
+
+    Args:
+        membership: suspects nodes that do not answer.
+        secret: of the fleet.
+    """
+
+    def __init__(self, membership: Suspecting, secret: str) -> None:
+        self.members = membership
+        self.received = LoopSum(metrics.PEER_BYTES)
+        self._latency = LoopHistogram(metrics.PEER_LATENCY)
+        self._answered, self._failed = (LoopSum(metrics.PEER_REQUESTS.labels(each)) for each in ("answered", "failed"))
+        self._signer = PeerSigner(secret, membership.me)
+        # Unlimited: waiting for a free connection would look like a slow node.
+        self._connections = Connections(limit=0, connect=_CONNECT, silence=_LONGEST, buffer=_READ_BUFFER, whole=WHOLE)
+
+    def request(
+        self,
+        node: Node,
+        method: str,
+        path: str,
+        headers: Sequence[Header] = (),
+        *,
+        query: str = "",
+        body: bytes = b"",
+        timeout: float = _LONGEST,
+    ) -> Coroutine[Any, Any, StreamedResponse]:
+        """Send a request, and wait as long as the node is alive; return at the head of its answer.
+
+        Args:
+            node: the receiver.
+            method: upper-case HTTP method.
+            path: percent-encoded, from ``/-/peer/`` on, sent byte for byte.
+            headers: further headers, in ASCII.
+            query: percent-encoded, without "?", sent byte for byte.
+            body: the whole body.
+            timeout: most seconds until the answer begins.
+
+        Raises:
+            PeerUnavailable: it did not answer, is not alive, or refused the call. It is now suspected.
+        """
+        return self._ask(_Peer(node, self, SILENCE), method, path, headers, query, body, timeout)
+
+    async def check(self, node: Node) -> None:
+        """Check that a node is alive.
+
+        Raises:
+            PeerUnavailable: it does not confirm. It is now suspected.
+        """
+        try:
+            async with asyncio.timeout(SILENCE):  # includes the resolution of the name
+                (await self._ask(_Peer(node, self, None), "GET", "/-/healthz", (), "", b"", _LONGEST)).abort()
+        except TimeoutError:
+            self.members.suspect(node.id)
+            raise PeerUnavailable(f"node {node.id} at {node.address} hangs") from None
+
+    async def _ask(
+        self, peer: _Peer, method: str, path: str, headers: Sequence[Header], query: str, body: bytes, within: float
+    ) -> StreamedResponse:
+        """One request. All calls between nodes are idempotent, so one whose connection broke is repeated."""
+        node = peer.node
+        address, target = ServerAddress.of(node.address), f"{path}?{query}" if query else path
+        raw = []
+        for name, value in headers:
+            raw.append((name.lower().encode(), value.encode()))  # in Python 3.11 a comprehension is a call
+        signed = self._signer.headers(WireRequest(method, path.encode(), query.encode(), raw), body, time.time())
+        sent = (("Host", address.name), *headers, *signed)
+        began = time.perf_counter()
+        answer = await self._connections.ask(peer, method, address, target, sent, body, within=within, repeat=True)
+        peer.result = "broken"
+        self._latency.observe(time.perf_counter() - began)
+        if (reason := answer.fields.get(REFUSED)) is not None:
+            answer.abort()
+            metrics.PEER_REQUESTS.labels("refused").inc()
+            self.members.suspect(node.id, reason)
+            raise PeerUnavailable(f"node {node.id} at {node.address} refuses calls of this node: {reason}")
+        (self._failed if answer.status >= 500 else self._answered).inc()
+        return answer
+
+    async def close(self) -> None:
+        """Close every connection; answers still coming break off."""
+        await self._connections.close()

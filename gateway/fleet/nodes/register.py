@@ -1,0 +1,353 @@
+"""The register of a zone's nodes in Redis: one hash, and a heartbeat that is at once announcement, conflict check and list.
+
+Redis keeps all time: when an entry expires, how long it has left, since when its node is ready. Nodes send and
+receive durations only, so their clocks do not matter. Who holds an id, and the content of an entry after a heartbeat, is
+decided by ``gateway.policies.fleet.membership`` and applied by compare-and-set: of two heartbeats at the same moment the
+second one sees the first. Nodes of earlier versions decide the same in a script, on the same entries.
+
+Nodes with a secret sign their entries. An unsigned entry does not make a member: otherwise write access to Redis would be enough
+to have clients read from an attacker's node.
+
+Nodes without a secret use a separate register, so none can hold the id of a fleet's node. They also read the fleet's register:
+entries in it show that a secret is missing.
+
+An entry is text: when it expires and since when it is ready (milliseconds of Redis's clock, 0 for not ready), state, token of the
+start, place, and the node as JSON.
+
+If each of N nodes read all entries with each heartbeat, that would be N^2 entries per second. So beside the hash stand a sorted
+set of the expiries and the *version* of the membership: a random token that every change sets, except that of an expiry. A
+worker that knows the version reads no entry but its own. It reads all of them when the version is another one or missing, when
+some entry has expired, and when hash and set differ in size: a node of an earlier version is there, which keeps neither. The
+version begins with an *epoch*, which is another one after a loss of Redis: within an epoch, a node that is no longer listed has
+expired; after a loss it may only be late.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
+
+from pydantic import TypeAdapter
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+
+from gateway.fleet.nodes.node_id import place_of
+from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
+from gateway.fleet.redis.connection import commands, text_of
+from gateway.model.fleet import Node, NodeState, is_node_name
+from gateway.model.peer.auth import proof
+from gateway.policies.fleet.membership import NO_START, Claimed, NodeClaim, RegisterEntry, claim, drain_decision
+
+_KEPT = 10
+"""Expiries for which the register of a fleet without heartbeats is kept."""
+_TOKEN = 8
+"""Random bytes of a version, and of an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEntry:
+    """A live node in Redis: ``left`` seconds until it expires, ready for ``ready_for`` seconds (-1: not ready)."""
+
+    node: Node
+    left: float
+    ready_for: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The findings of a heartbeat: the time in milliseconds of Redis's clock, its node's entry, the decision on the node, the
+    version of the membership."""
+
+    now: int
+    own: bytes | None
+    decided: bytes | None
+    version: bytes | None
+
+    @property
+    def decision(self) -> str | None:
+        """The operator's decision as text."""
+        return None if self.decided is None else text_of(self.decided)
+
+    def next_version(self) -> bytes:
+        """Another version of the same epoch, or the first of a new one."""
+        epoch = _token() if self.version is None else _epoch(self.version)
+        return epoch + b" " + _token()
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """The nodes of a register as they were read: at ``at`` (milliseconds of Redis's clock), in this version."""
+
+    version: bytes
+    at: int
+    entries: Sequence[NodeEntry]
+    unproven: Mapping[str, str]
+
+    def without(self, later: _Members) -> frozenset[str]:
+        """The nodes that have expired since: those that were listed in the epoch of ``later``, and are not any more."""
+        if _epoch(self.version) != _epoch(later.version):
+            return frozenset()
+        return frozenset(each.node.id for each in self.entries) - {each.node.id for each in later.entries}
+
+    def still(self, own: NodeEntry | None, now: int, expire: float) -> Heard:
+        """The same nodes now; none has expired, so each lasts for at most ``expire`` seconds."""
+        passed = (now - self.at) / 1000
+        same = (
+            NodeEntry(each.node, expire, each.ready_for + passed if each.ready_for >= 0 else -1.0)
+            for each in self.entries
+            if own is None or each.node.id != own.node.id
+        )
+        return Heard([*same, *([] if own is None else [own])], unproven=self.unproven)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The result of a heartbeat: every live node that could be read, and the address of another holder of this id, else empty.
+
+    ``unproven`` are the addresses, by id, of nodes without a valid signature that are not leaving. ``drained``: an operator
+    has drained this node. ``gone``: nodes that have expired since the last heartbeat.
+    """
+
+    entries: Sequence[NodeEntry]
+    conflict: str = ""
+    unproven: Mapping[str, str] = field(default_factory=dict)
+    drained: bool = False
+    gone: frozenset[str] = frozenset()
+
+
+class Register:
+    """The register in the hash ``key`` of the Redis at ``url``.
+
+    Args:
+        url: of Redis.
+        key: of the hash.
+        expire: seconds after its last heartbeat for which an entry lasts.
+        timeout: seconds that Redis may take to answer.
+        secret: of the fleet; empty for a node outside a fleet, which trusts only its own entries.
+        others: key of another register, whose nodes are ``unproven``; empty for none.
+    """
+
+    def __init__(self, url: str, key: str, expire: float, timeout: float, secret: str = "", others: str = "") -> None:
+        self._redis: Redis = commands(url, timeout)
+        self._key = key
+        self._drained = f"{key}:drained"
+        self._expiries = f"{key}:expiries"
+        self._version = f"{key}:version"
+        self._others = [others] if others else []
+        self._expire = expire
+        self._secret = secret
+        self._swap = CompareAndSet(self._redis)
+        self._members: _Members | None = None
+
+    async def beat(self, node: Node, ready_for: float = -1.0, *, last: bool = False, drained: bool = False) -> Heard:
+        """Announce a node, and get the other members.
+
+        Args:
+            node: with its state as far as this worker knows: READY stays READY if another worker says JOINING.
+            ready_for: seconds since it became ready, as far as is known; -1 for unknown.
+            last: the worker stops. If the node is leaving, its id is free from now on; else its other workers announce it.
+            drained: whether the worker knows its node to be drained, to restore the mark after a loss of Redis.
+
+        Raises:
+            RedisError, OSError: Redis is down, slow or refuses.
+        """
+        document = asdict(node)
+        del document["state"]
+        if self._secret:
+            document["proof"] = proof(self._secret, document)
+        claimed = NodeClaim(
+            node.boot or NO_START,
+            place_of(node.address),
+            node.state,
+            round(ready_for * 1000) if ready_for >= 0 else -1,
+            last,
+            drained,
+            round(self._expire * 1000),
+            json.dumps(document, separators=(",", ":")).encode(),
+        )
+        return await self._swap(partial(self._claim, node.id, claimed))
+
+    async def _claim(self, name: str, asked: NodeClaim) -> Change[Heard]:
+        members = self._members
+        if members is None or self._others:
+            return await self._claim_and_read(name, asked)
+        pipeline = self._redis.pipeline(transaction=True)
+        self._look(pipeline, name)
+        pipeline.hget(self._key, name)
+        pipeline.hlen(self._key)
+        time, decided, version, expiries, first, found, nodes = await pipeline.execute()
+        seen = _Reading(_milliseconds(time), found, decided, version)
+        if version != members.version or nodes != expiries or _expired(first, seen.now):
+            return await self._claim_and_read(name, asked)
+        known = None if found is None else _live({name.encode(): found}, seen.now).get(name.encode())
+        claimed = claim(asked, known, seen.decision, seen.now)
+        own = None if claimed.entry is None else _entry(replace(claimed.entry, state=claimed.state), seen.now)
+        heard = members.still(own, seen.now, self._expire)
+        return self._change(name, seen, known, claimed, heard)
+
+    async def _claim_and_read(self, name: str, asked: NodeClaim) -> Change[Heard]:
+        pipeline = self._redis.pipeline(transaction=True)
+        self._look(pipeline, name)
+        for key in (self._key, *self._others):
+            pipeline.hgetall(key)
+        time, decided, version, _, first, found, *others = await pipeline.execute()
+        own = name.encode()
+        seen = _Reading(_milliseconds(time), found.get(own), decided, version)
+        known = _live(found, seen.now)
+        claimed = claim(asked, known.get(own), seen.decision, seen.now)
+        alive = known if claimed.entry is None else {**known, own: replace(claimed.entry, state=claimed.state)}
+        heard = self._heard(name, alive, _live(others[0] if others else {}, seen.now), seen.now)
+        heard = replace(heard, gone=self._remember(version, seen.now, heard))
+        gone = found.keys() - known.keys() - {own}
+        renew = bool(gone) or version is None or _expired(first, seen.now)
+        change = self._change(name, seen, known.get(own), claimed, heard, renew=renew)
+        for one in gone:
+            change.unchanged.append((self._key, one, found[one]))
+            change.commands.append(("HDEL", self._key, one))
+        if renew:
+            change.commands.append(("ZREMRANGEBYSCORE", self._expiries, "-inf", seen.now))
+        return change
+
+    def _remember(self, version: bytes | None, now: int, heard: Heard) -> frozenset[str]:
+        """Keep what was read for as long as its version is in force; the nodes that have expired since the last reading."""
+        before = self._members
+        self._members = None if version is None else _Members(version, now, heard.entries, heard.unproven)
+        return before.without(self._members) if before is not None and self._members is not None else frozenset()
+
+    def _look(self, pipeline: Pipeline, name: str) -> None:
+        """Read for every heartbeat: time, decision on this node, version of the membership, number of expiries, the first."""
+        pipeline.time()
+        pipeline.hget(self._drained, name)
+        pipeline.get(self._version)
+        pipeline.zcard(self._expiries)
+        pipeline.zrange(self._expiries, 0, 0, withscores=True)
+
+    def _change(
+        self,
+        name: str,
+        seen: _Reading,
+        known: RegisterEntry | None,
+        claimed: Claimed,
+        heard: Heard,
+        *,
+        renew: bool = False,
+    ) -> Change[Heard]:
+        """The writes of a heartbeat: entry and expiry, and another version if others see a difference, or with ``renew``."""
+        conflict = _address(known.document) if claimed.entry is None and known is not None else ""
+        change = Change(replace(heard, conflict=conflict, drained=claimed.drained))
+        if claimed.entry is not None:
+            change.unchanged += [(self._key, name, seen.own), (self._drained, name, seen.decided)]
+            change.commands.append(("HSET", self._key, name, claimed.entry.to_text()))
+            change.commands.append(("ZADD", self._expiries, claimed.entry.expires, name))
+            renew = renew or known is None or claimed.entry.differs(known)
+        if renew:
+            change.commands.append(("SET", self._version, seen.next_version()))
+        if claimed.entry is not None:
+            kept = round(_KEPT * 1000 * self._expire)
+            change.commands += [("PEXPIRE", key, kept) for key in (self._key, self._expiries, self._version)]
+        if claimed.decision:
+            change.commands.append(("HSET", self._drained, name, claimed.decision))
+        elif claimed.decision is not None:
+            change.commands.append(("HDEL", self._drained, name))
+        return change
+
+    def _heard(
+        self, me: str, alive: Mapping[bytes, RegisterEntry], others: Mapping[bytes, RegisterEntry], now: int
+    ) -> Heard:
+        entries: list[NodeEntry] = []
+        strangers = list(others.items())
+        for name, one in alive.items():
+            if not self._proven(name, one.document, me):
+                strangers.append((name, one))
+            elif (entry := _entry(one, now)) is not None:
+                entries.append(entry)
+        # A stranger that is leaving is no longer a problem.
+        unproven = {_name(name): _address(one.document) for name, one in strangers if one.state != NodeState.LEAVING}
+        return Heard(entries, unproven=unproven)
+
+    async def drain(self, node: Node, drained: bool) -> None:
+        """Drain a node until its next start, or undo that; takes effect with its next heartbeat.
+
+        Raises:
+            RedisError, OSError: Redis is down, slow or refuses.
+        """
+        await self._redis.hset(self._drained, node.id, drain_decision(node.boot or NO_START, drained))
+
+    async def drained(self, nodes: Iterable[Node]) -> frozenset[str]:
+        """The drained nodes among ``nodes``, including those whose heartbeat has not followed yet.
+
+        Raises:
+            RedisError, OSError: Redis is down, slow or refuses.
+        """
+        decided = await self._redis.hgetall(self._drained)
+        known = {text_of(name): text_of(told) for name, told in decided.items()}
+        return frozenset(node.id for node in nodes if known.get(node.id) == drain_decision(node.boot or NO_START, True))
+
+    def _proven(self, name: bytes, document: bytes, me: str) -> bool:
+        if not self._secret:
+            return _name(name) == me
+        try:
+            told = json.loads(document)
+            claimed = str(told.pop("proof"))
+            right = told["id"] == name.decode() and hmac.compare_digest(claimed, proof(self._secret, told))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return False
+        return right
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+
+
+_NODE: TypeAdapter[Node] = TypeAdapter(Node)
+
+
+def _live(found: Mapping[bytes, bytes], now: int) -> dict[bytes, RegisterEntry]:
+    """The entries that have not expired and can be read."""
+    entries = ((name, RegisterEntry.from_text(text)) for name, text in found.items())
+    return {name: entry for name, entry in entries if entry is not None and entry.expires > now}
+
+
+def _entry(one: RegisterEntry, now: int) -> NodeEntry | None:
+    try:
+        told = {**json.loads(one.document), "state": one.state}
+        node = _NODE.validate_python({name.name: told[name.name] for name in fields(Node)})
+    except (ValueError, KeyError, TypeError):
+        return None  # an entry of another version cannot be a member of this fleet
+    if not is_node_name(node.id) or node.capacity < 1:
+        return None
+    return NodeEntry(node, (one.expires - now) / 1000, max(-1.0, one.ready_for(now) / 1000))
+
+
+def _milliseconds(time: tuple[int, int]) -> int:
+    """An answer of the command TIME: seconds and microseconds."""
+    return time[0] * 1000 + time[1] // 1000
+
+
+def _token() -> bytes:
+    return os.urandom(_TOKEN).hex().encode()
+
+
+def _epoch(version: bytes) -> bytes:
+    return version.partition(b" ")[0]
+
+
+def _expired(first: Sequence[tuple[bytes, float]], now: int) -> bool:
+    """Whether the entry that expires first has expired."""
+    return bool(first) and first[0][1] <= now
+
+
+def _name(name: bytes) -> str:
+    """An id as text; the bytes in Redis may be anything."""
+    return name.decode("utf-8", "replace")
+
+
+def _address(document: bytes) -> str:
+    try:
+        return str(json.loads(document)["address"])
+    except (ValueError, KeyError, TypeError):
+        return "an unknown address"

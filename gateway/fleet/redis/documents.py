@@ -1,0 +1,59 @@
+"""JSON in Redis: each kind of document is declared once, with its types and bounds, and validated by pydantic.
+
+Redis may contain documents of another version, or written by others. So an invalid document is not an error: it reads as
+``None``, and readers ignore it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from gateway.fleet.redis.connection import text_of
+
+T = TypeVar("T")
+
+
+class Document(Generic[T]):
+    """One kind of document.
+
+    Args:
+        kind: the type of its value: anything that pydantic understands.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self._adapter: TypeAdapter[T] = TypeAdapter(kind)
+
+    def read(self, text: bytes | str | None) -> T | None:
+        """The value; ``None`` for no text, and for a text that does not fit."""
+        try:
+            return None if text is None else self._adapter.validate_json(text)
+        except ValidationError:
+            return None
+
+    def timed(self, text: bytes | str) -> tuple[float, T] | None:
+        """The seconds and the value of a text that begins with milliseconds and a space."""
+        at, _, document = (text.encode() if isinstance(text, str) else text).partition(b" ")
+        value = self.read(document) if at.isdigit() and len(at) < _DIGITS else None
+        return None if value is None else (int(at) / 1000, value)
+
+    def text(self, value: T) -> str:
+        """The value as JSON without spaces."""
+        return self._adapter.dump_json(value).decode()
+
+
+def by_rank(fields: Mapping[bytes, bytes], word: str, document: Document[T]) -> dict[int, T]:
+    """The documents in the fields ``word:RANK`` of a hash, by rank."""
+    found: dict[int, T] = {}
+    for field, text in fields.items():
+        name, _, rank = text_of(field).partition(":")
+        value = document.read(text) if name == word and rank.isdigit() else None
+        if value is not None:
+            found[int(rank)] = value
+    return dict(sorted(found.items()))
+
+
+_DIGITS = 17
+"""Of a time in milliseconds, at most."""

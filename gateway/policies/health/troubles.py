@@ -1,0 +1,240 @@
+"""The one list of problems: every kind that a gateway can report, with its severity and its remedy.
+
+``/-/readyz``, ``larder-gateway status`` with its exit code, the dashboard and ``/-/admin/problems`` show ``Trouble`` values of
+the kinds declared in ``KINDS``. A new problem takes an entry there and a function that returns it: one of ``troubles`` below if
+it follows from ``NodeFacts``, one in gateway/wiring/problems.py if a part of this node knows it, one in
+gateway/admin/fleet/problems.py if it only shows when all nodes are looked at. The table in docs/operations.md is made of
+``KINDS``.
+
+A trouble is something an operator can act on; what the gateway repairs by itself is a metric. Shares need a number behind them:
+one failed request of an idle night is no failing origin, and a cache that was filled once has evicted nothing yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gateway.model.counters import Counters
+from gateway.model.units import format_size
+from gateway.policies.health.breaker import BreakerState
+
+FAILING = 0.05
+"""Share of requests to origins that fail within a minute: less than this is weather."""
+DOWN = 0.5
+FEWEST = 5
+"""Requests to origins in a minute of which a share says something."""
+SKEW = 5.0
+"""Seconds by which a node's clock may differ from Redis's: signatures allow 15 minutes, logs had better agree."""
+TURNOVER = 600.0
+"""Seconds over which evictions are looked at."""
+CHURN = 0.2
+"""Share of the cache that is evicted within ``TURNOVER``: at this rate everything has left within an hour."""
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of problem.
+
+    Attributes:
+        severity: as a rule; a single one may be worse or milder.
+        remedy: what an operator does about it.
+        runbook: the heading of docs/operations.md that says more, as in a link to it.
+        unready: whether ``/-/readyz`` of the node answers 503 while it lasts, so that balancers send requests elsewhere.
+    """
+
+    severity: Severity
+    remedy: str
+    runbook: str
+    unready: bool = False
+
+
+KINDS: Mapping[str, Kind] = {
+    # Of one node, by what it counts.
+    "disk-down": Kind("error", "Check the disk and its file system. The node retries by itself.", "larderdisk"),
+    "disk-unstable": Kind("warning", "Check the kernel's log and the disk's SMART values.", "larderdisk"),
+    "disk-space": Kind("warning", "Free space on the file system, or lower cache.capacity.", "larderspacetaken"),
+    "origin": Kind(
+        "warning",
+        "Check the origin and the network to it. Cached objects are served within stale_if_error.",
+        "larderoriginfailing",
+    ),
+    "corrupt": Kind("warning", "Run a verification. If it finds more, replace the disk.", "lardercorruptblobs"),
+    "churn": Kind(
+        "warning", "Raise cache.capacity, add nodes, or exclude data that is read once by a rule.", "larderthrashing"
+    ),
+    "clock": Kind("warning", "Synchronise the clocks of all machines by NTP.", "larderrefusals"),
+    # Of one node, by what its parts say.
+    "origin-lost": Kind("error", "Check the origin, and the network between it and this node.", "larderoriginfailing"),
+    "origin-keys": Kind(
+        "error",
+        "Correct the key of the origin, or of the credential, or wait until the AWS credential chain has new ones.",
+        "larderoriginfailing",
+    ),
+    "redis": Kind("warning", "Check the Redis of redis.url, and the network to it.", "larderredislost"),
+    "fleet": Kind("error", "Do what the message says, and watch /-/readyz of this node.", "larderfleetconflict"),
+    "no-secret": Kind(
+        "warning",
+        "Give all gateways the same fleet.secret to make them one cache. Give a gateway that is meant to be alone its own "
+        "Redis or fleet.zone.",
+        "several-gateways-as-one-cache",
+    ),
+    "catalog": Kind(
+        "error", "Check the database of database.url, its disk, and the network to it.", "lardercatalogunreachable"
+    ),
+    "catalog-tables": Kind(
+        "error",
+        "If the tables were lost, restore the backup first: revocations are only there. Then run larder-gateway migrate as "
+        "a user that owns the tables.",
+        "lardercatalogunreachable",
+    ),
+    "catalog-unread": Kind(
+        "error",
+        "Check the database of database.url, and the space on its disk. Without the catalog a revoked key would be valid again.",
+        "lardernotready",
+        unready=True,
+    ),
+    "catalog-split": Kind(
+        "warning", "Give all nodes of the fleet one PostgreSQL as database.url.", "lardercatalogsdiffer"
+    ),
+    "reload": Kind(
+        "error",
+        "Correct the configuration file. The last valid one stays in force until then.",
+        "larderconfigurationrefused",
+    ),
+    # Of the whole zone.
+    "silent": Kind("warning", "Check its log and the load of its machine.", "larderdown"),
+    "gone": Kind(
+        "error", "Start it again. If it will not come back, run larder-gateway nodes dismiss with its id.", "larderdown"
+    ),
+    "job": Kind(
+        "warning",
+        "Nothing, if its GPUs are busy. Else check what the job does besides reading: decoding, augmentation, workers.",
+        "day-to-day",
+    ),
+    "not-whole": Kind(
+        "warning",
+        "Add nodes or cache.capacity, or raise the dataset's quota. The rest is read from the origin.",
+        "capacity-planning",
+    ),
+    "too-large": Kind(
+        "warning", "Add nodes or cache.capacity. The dataset is read from the origin until then.", "capacity-planning"
+    ),
+}
+"""By the name that documents and alerts know a kind by; it stays the same from version to version."""
+COUNTED = frozenset({"origin", "corrupt", "churn", "clock"})
+"""Kinds that ``troubles`` finds in counters: of a node's workers, the one that counts for all of them knows these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A problem. ``kind`` stays the same for as long as it is the same problem; ``what`` may say it anew."""
+
+    kind: str
+    severity: Severity
+    what: str
+    remedy: str
+
+    @classmethod
+    def of(cls, kind: str, what: str, severity: Severity | None = None) -> Trouble:
+        """A problem of a kind of ``KINDS``, in a sentence.
+
+        Args:
+            kind: its name.
+            what: what is wrong, in words for operators.
+            severity: if it is another one than the kind's.
+        """
+        known = KINDS[kind]
+        return cls(kind, severity or known.severity, _sentence(what), known.remedy)
+
+    @property
+    def unready(self) -> bool:
+        """Whether the node that has it should get no requests."""
+        return self.kind in KINDS and KINDS[self.kind].unready
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Trouble:
+        """Parse the result of ``asdict``.
+
+        Raises:
+            KeyError, TypeError: it is something else.
+        """
+        severity: Severity = "error" if told["severity"] == "error" else "warning"
+        return cls(str(told["kind"]), severity, str(told["what"]), str(told["remedy"]))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """The facts of a node, as it knows them.
+
+    ``minute`` and ``turnover`` are what it counted within the last minute, and within ``TURNOVER``; ``since_start`` all.
+    ``skew`` is the node's clock minus Redis's, in seconds.
+    """
+
+    capacity: int
+    minute: Counters = field(default_factory=Counters)
+    turnover: Counters = field(default_factory=Counters)
+    since_start: Counters = field(default_factory=Counters)
+    skew: float = 0.0
+
+
+def troubles(facts: NodeFacts) -> list[Trouble]:
+    """The problems of a node, by its counters."""
+    return [*_origin(facts.minute), *_cache(facts), *_clock(facts.skew)]
+
+
+def worst_first(found: Iterable[Trouble]) -> list[Trouble]:
+    """Errors before warnings, and else in the given order."""
+    return sorted(found, key=lambda trouble: trouble.severity != "error")
+
+
+def disk_troubles(state: BreakerState, cause: str, shortage: str) -> list[Trouble]:
+    """The problems of the cache disk.
+
+    Args:
+        state: of its breaker.
+        cause: why it is not normal.
+        shortage: what the store says of the file system; empty while there is room.
+    """
+    why = f" ({cause})" if cause else ""
+    if state is BreakerState.DOWN:
+        return [Trouble.of("disk-down", f"The cache disk is down{why}; reads go to the origin.")]
+    if state is BreakerState.UNSTABLE:
+        return [Trouble.of("disk-unstable", f"The cache disk fails now and then{why}.")]
+    return [Trouble.of("disk-space", shortage)] if shortage else []
+
+
+def _origin(minute: Counters) -> list[Trouble]:
+    failed, asked = minute.origin_failures, minute.origin_requests
+    if failed < FEWEST or failed < FAILING * asked:
+        return []
+    what = f"{failed:.0f} of {asked:.0f} requests to the origin failed within the last minute."
+    return [Trouble.of("origin", what, "error" if failed >= DOWN * asked else "warning")]
+
+
+def _cache(facts: NodeFacts) -> list[Trouble]:
+    found = []
+    if facts.since_start.corrupt_blobs:
+        what = f"{facts.since_start.corrupt_blobs:.0f} blobs were wrong or missing on the disk since the start, and dropped."
+        found.append(Trouble.of("corrupt", what))
+    evicted = facts.turnover.evicted_bytes
+    if evicted >= CHURN * facts.capacity:
+        what = (
+            f"{format_size(int(evicted))} were evicted within ten minutes, of a cache of {format_size(facts.capacity)}."
+        )
+        found.append(Trouble.of("churn", what))
+    return found
+
+
+def _clock(skew: float) -> list[Trouble]:
+    if abs(skew) < SKEW:
+        return []
+    what = f"The node's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} Redis's."
+    return [Trouble.of("clock", what, "warning" if abs(skew) < 600 else "error")]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")

@@ -1,0 +1,51 @@
+"""Which answers of the origin may be kept. A refusal has a reason, which the client sees in ``x-larder-cache``.
+
+An object is kept only when later bytes can be told from earlier ones (a strong ETag) and a truncated body from a whole one
+(a length), when its owner did not forbid it (RFC 9111 section 5.2.2: no-store, private), and when it leaves room for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gateway.model.objects import Header, ObjectMeta
+from gateway.model.outcomes import Reason
+from gateway.model.s3.conditions import cache_directives
+from gateway.policies.reads.rules import Caching
+
+_PRIVATE_HEADERS = (
+    "x-amz-server-side-encryption-customer-algorithm",
+    "x-amz-server-side-encryption-customer-key-md5",
+    "x-amz-website-redirect-location",
+)
+
+
+def refusal(meta: ObjectMeta, rule: Caching, capacity: int) -> Reason | None:
+    """Why an object must not be kept, or ``None`` when it may be.
+
+    Args:
+        meta: what the origin said of the object.
+        rule: the rule that holds for it.
+        capacity: bytes of the whole cache; one object may take half of it.
+    """
+    if not rule.cache:
+        return Reason.RULE
+    if not meta.strong or meta.size < 0:
+        return Reason.NO_VALIDATOR
+    if (reason := forbidden(meta.headers)) is not None:
+        return reason
+    if meta.size > capacity // 2:
+        return Reason.TOO_LARGE
+    return None
+
+
+def forbidden(headers: Iterable[Header]) -> Reason | None:
+    """The reason why an answer's headers forbid to keep it, or ``None``."""
+    for name, value in headers:
+        lower = name.lower()
+        if lower == "cache-control":
+            if cache_directives(value).keys() & {"no-store", "private"}:
+                return Reason.CACHE_CONTROL
+        elif lower in _PRIVATE_HEADERS:
+            return Reason.HEADER
+    return None

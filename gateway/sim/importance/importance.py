@@ -1,0 +1,328 @@
+"""Training by importance on a recorded trace: what each cache hits, what it reads, and what an epoch leaves unseen.
+
+The trace says what each item's loss was in each epoch of a real run. A sampler draws an epoch's list from the scores so far; an
+item that it draws gets the loss that the trace has for that epoch. The model of the trace was trained on all items alike, so the
+simulation answers what caches do with such lists, not what the lists do to a model.
+
+Whichever sampler draws, N items are read per epoch. With a cache that holds a share c, of which the content stays during the
+epoch, D distinct items in the list cost at least D - cN origin reads, so a hit ratio h leaves at least h - c of the items unseen.
+
+Lists by ranks are those of the loader's planner, orders and admission the gateway's (``gateway/policies``). Belady's MIN and the
+paper's priority queues exist only here.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from gateway.model.access import Access
+from gateway.policies.eviction.order import BlobFacts, EvictionOrder
+from gateway.policies.items.importance import PoolLevel, ahead, may_enter
+from gateway.policies.pools import ORDERS
+from gateway.sim.importance.score_scenario import Losses, ScoreRunSpec, ScoreScenario, losses_of
+from gateway.sim.pooled import CachedBlock, SimulatedPool
+from larder.planner.draw import DrawRule
+from larder.planner.importance import ImportancePlan
+
+_NEVER = 2**62
+
+Items = NDArray[np.int64]
+Scores = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRunResult:
+    """One run with one size of the cache; all shares of the items that an epoch reads, means over the measured epochs.
+
+    ``hits`` found in the cache, ``read`` from the origin by a miss, ``ahead`` loaded from the origin before the epoch, ``unseen``
+    not in the list.
+    """
+
+    run: ScoreRunSpec
+    share: float
+    hits: float
+    read: float
+    ahead: float
+    unseen: float
+
+    @property
+    def bound(self) -> float:
+        """At least so much of the items is unseen: h - c, and what was loaded ahead is a read like a miss."""
+        return max(0.0, self.hits - self.ahead - self.share)
+
+
+def closed_form(run: ScoreRunSpec, share: float) -> float | None:
+    """The hit ratio that theory says, where it does.
+
+    With each item once per epoch, LRU hits what comes again before the cache is full of others, c + (1 - c) ln(1 - c); what never
+    evicts, and MIN, hit c. A list that leaves u unseen and whose repeats are cached hits c + u at most.
+    """
+    if run.sampler == "uniform":
+        if run.cache == "lru":
+            return float(share + (1 - share) * np.log(1 - share))
+        return share if run.cache in ("never-evict", "min") else None
+    return None if run.unseen is None else min(1.0, share + run.unseen)
+
+
+def simulate_scores(scenario: ScoreScenario, seed: int | None = None) -> list[ScoreRunResult]:
+    """All runs with all sizes of the cache, each from its beginning with the same random numbers.
+
+    Raises:
+        ConfigError: the trace cannot be used.
+    """
+    losses, found = losses_of(scenario), []
+    for run in scenario.runs:
+        for share in scenario.shares:
+            rng = np.random.default_rng(scenario.seed if seed is None else seed)
+            found.append(_simulate(scenario, run, share, losses, rng))
+    return found
+
+
+def _simulate(
+    scenario: ScoreScenario, run: ScoreRunSpec, share: float, losses: Losses, rng: Generator
+) -> ScoreRunResult:
+    epochs, items = losses.shape
+    room = round(share * items)
+    training: _Training = _Drawing(run, losses, rng)
+    if run.sampler == "shade":
+        training = _Sampled(run, losses, int(rng.integers(2**31)))
+    cache = _cache(run, room, rng)
+    # Without scores nothing that is learned changes a list, so Belady's MIN may know all of them.
+    lists = [training.draw(epoch) for epoch in range(epochs)] if run.sampler == "uniform" else []
+    cache.expect(np.concatenate(lists) if lists else np.empty(0, dtype=np.int64))
+    hits = ahead_reads = unseen = 0
+    for epoch in range(epochs):
+        listed = lists[epoch] if lists else training.draw(epoch)
+        counted = epoch >= scenario.warm_up
+        brought = cache.begin(listed, training.scores) if run.prefetch and epoch else 0
+        found = 0
+        scores = training.scores
+        for start in range(0, len(listed), scenario.batch):
+            batch = listed[start : start + scenario.batch]
+            found += sum(cache.read(int(item), scores) for item in batch)
+            changed = training.learn(epoch, batch)
+            if run.cache != "importance":
+                # The paper's caches hear at once; a job of Larder sends its scores once per epoch.
+                scores = training.scores
+                cache.rank(changed, scores)
+        cache.rank(np.arange(items), training.scores)
+        if counted:
+            hits += found
+            ahead_reads += brought
+            unseen += items - len(np.unique(listed))
+    total = items * (epochs - scenario.warm_up)
+    return ScoreRunResult(run, share, hits / total, 1 - hits / total, ahead_reads / total, unseen / total)
+
+
+class _Training(Protocol):
+    """A job: the scores that it has so far, and what it reads next."""
+
+    @property
+    def scores(self) -> Scores:
+        """By item; NaN where there is none."""
+
+    def draw(self, epoch: int) -> Items:
+        """The list of an epoch."""
+
+    def learn(self, epoch: int, batch: Items) -> Items:
+        """Score a mini-batch that was trained; its distinct items."""
+
+
+class _Drawing:
+    """Lists without scores, or by the mean loss of the last mini-batch that an item was in."""
+
+    def __init__(self, run: ScoreRunSpec, losses: Losses, rng: Generator) -> None:
+        self.scores: Scores = np.full(losses.shape[1], np.nan, dtype=np.float32)
+        self._coarse = run.sampler == "coarse"
+        self._losses = losses
+        self._rng = rng
+
+    def draw(self, epoch: int) -> Items:
+        """A shuffle of all; with scores, as many draws with replacement in proportion to them."""
+        count, known = len(self.scores), ~np.isnan(self.scores)
+        if not known.any():
+            return self._rng.permutation(count)
+        weights = np.where(known, self.scores, self.scores[known].mean()).astype(np.float64) + 1e-9
+        return self._rng.choice(count, count, p=weights / weights.sum())
+
+    def learn(self, epoch: int, batch: Items) -> Items:
+        """Score the mini-batch as a whole."""
+        if not self._coarse:
+            return batch[:0]
+        self.scores[batch] = self._losses[epoch, batch].mean()
+        return np.unique(batch)
+
+
+class _Sampled:
+    """Lists of the loader's own planner, which scores single samples by their rank (Eq. 6)."""
+
+    def __init__(self, run: ScoreRunSpec, losses: Losses, seed: int) -> None:
+        self._plan = ImportancePlan(losses.shape[1], DrawRule(run.unseen), seed=seed, guard=False)
+        self._losses = losses
+
+    @property
+    def scores(self) -> Scores:
+        """As they are sent to gateways."""
+        return self._plan.scores.astype(np.float32)
+
+    def draw(self, epoch: int) -> Items:
+        """The list of an epoch, of one rank that has all of it."""
+        return self._plan.begin(epoch).astype(np.int64)
+
+    def learn(self, epoch: int, batch: Items) -> Items:
+        """Score each sample."""
+        self._plan.update(batch, self._losses[epoch, batch])
+        return np.unique(batch)
+
+
+def _cache(run: ScoreRunSpec, room: int, rng: Generator) -> _Cache:
+    if run.cache == "min":
+        return _Farthest(room)
+    orders: dict[str, EvictionOrder] = {
+        "random": _RandomOrder(rng),
+        "never-evict": ORDERS["uniform"],
+        "pq": ORDERS["importance"],
+        "pq-lfu": ORDERS["importance"],
+        "app": ORDERS["importance"],
+    }
+    admission = {"never-evict": "room", "app": "score", "importance": "score"}.get(run.cache, "all")
+    return _OnePool(room, orders.get(run.cache) or ORDERS[run.cache], admission, by_reads=run.cache == "pq-lfu")
+
+
+class _Cache(Protocol):
+    """A cache of items of size 1."""
+
+    def begin(self, listed: Items, scores: Scores) -> int:
+        """An epoch begins: load the most important of its items ahead; how many were not there."""
+        return 0
+
+    def read(self, item: int, scores: Scores) -> bool:
+        """Read an item, and keep it if it is to be kept; whether it was there."""
+
+    def rank(self, items: Items, scores: Scores) -> None:
+        """Items have new scores."""
+
+    def expect(self, order: Items) -> None:
+        """All that is read, for a cache that knows the future."""
+
+
+class _RandomOrder(EvictionOrder):
+    """Any blob may leave first."""
+
+    name = "random"
+
+    def __init__(self, rng: Generator) -> None:
+        self._rng = rng
+
+    def rank(self, access: Access, facts: BlobFacts, now: float) -> float:
+        """A number between 0 and 1, drawn when the blob enters."""
+        return float(self._rng.random()) if facts.rank is None else facts.rank
+
+
+class _OnePool(_Cache):
+    """One pool in one of the gateway's orders."""
+
+    def __init__(self, room: int, order: EvictionOrder, admission: str, *, by_reads: bool) -> None:
+        self._room = room
+        self._pool = SimulatedPool(order, room)
+        self._admission = admission
+        self._by_reads = by_reads
+        self._scored = order.name == "importance"
+        self._reads: dict[int, int] = {}
+        self._now = 0.0
+
+    def begin(self, listed: Items, scores: Scores) -> int:
+        draws = np.minimum(np.bincount(listed, minlength=len(scores)), 255).astype(np.uint8)
+        brought = 0
+        for item in ahead(scores, draws, np.ones(len(scores), dtype=np.uint64), self._room).tolist():
+            if _block(item) not in self._pool:
+                brought += self._take(item, scores, 0)
+        return brought
+
+    def read(self, item: int, scores: Scores) -> bool:
+        self._now += 1
+        self._reads[item] = self._reads.get(item, 0) + 1
+        if _block(item) in self._pool:
+            self._pool.use(_block(item), self._now)
+            if self._by_reads:
+                self._pool.rank(_block(item), self._score(item, scores) or 0.0)
+            return True
+        self._take(item, scores, 1)
+        return False
+
+    def rank(self, items: Items, scores: Scores) -> None:
+        for item in items.tolist() if self._scored else ():
+            score = self._score(item, scores)
+            if score is not None and _block(item) in self._pool:
+                self._pool.rank(_block(item), score)
+
+    def expect(self, order: Items) -> None:
+        """Not known here."""
+
+    def _take(self, item: int, scores: Scores, reads: int) -> bool:
+        score = self._score(item, scores)
+        level = PoolLevel(self._pool.size, self._room, self._pool.least())
+        full = level.size + 1 > self._room
+        if full and (self._admission == "room" or not self._room):
+            return False
+        if self._admission == "score" and not may_enter(score, 1, level):
+            return False
+        if full:
+            self._pool.evict()
+        self._pool.enter(_block(item), 1, self._now, reads, score)
+        return True
+
+    def _score(self, item: int, scores: Scores) -> float | None:
+        """The rank of an item; of equal scores the less often read one leaves first if reads count."""
+        if not self._scored or np.isnan(scores[item]):
+            return None
+        tie = 1e-6 * self._reads.get(item, 0) if self._by_reads else 0.0
+        return float(scores[item]) + tie
+
+
+class _Farthest(_Cache):
+    """Belady's MIN: what is read last leaves first, and what is read later than all that is kept does not enter."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._next: dict[int, deque[int]] = {}
+        self._held: dict[int, int] = {}
+        self._heap: list[tuple[int, int]] = []
+
+    def expect(self, order: Items) -> None:
+        for place, item in enumerate(order.tolist()):
+            self._next.setdefault(item, deque()).append(place)
+
+    def read(self, item: int, scores: Scores) -> bool:
+        self._next[item].popleft()
+        there = item in self._held
+        if there or len(self._held) < self._room:
+            self._use(item)
+            return there
+        while self._heap and self._held.get(self._heap[0][1]) != -self._heap[0][0]:
+            heapq.heappop(self._heap)
+        if self._heap and -self._heap[0][0] > self._when(item):
+            del self._held[heapq.heappop(self._heap)[1]]
+            self._use(item)
+        return False
+
+    def rank(self, items: Items, scores: Scores) -> None:
+        """Of no consequence."""
+
+    def _when(self, item: int) -> int:
+        return self._next[item][0] if self._next[item] else _NEVER
+
+    def _use(self, item: int) -> None:
+        self._held[item] = self._when(item)
+        heapq.heappush(self._heap, (-self._held[item], item))
+
+
+def _block(item: int) -> CachedBlock:
+    return CachedBlock("", item)

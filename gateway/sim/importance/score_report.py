@@ -1,0 +1,50 @@
+"""Results of a simulation of training by importance, as tables for people and as JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.sim.importance.importance import ScoreRunResult, closed_form
+from gateway.sim.importance.score_scenario import ScoreScenario
+from gateway.sim.jobs.report import aligned, headed
+
+COLUMNS = ["run", "hits", "theory", "loaded ahead", "origin reads", "unseen", "h - c"]
+
+
+def scores_table(results: Sequence[ScoreRunResult], share: float) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows, one for each run with a cache of this share; all shares of an epoch's reads."""
+    rows = []
+    for one in results:
+        if one.share == share:
+            theory = closed_form(one.run, share)
+            said = "" if theory is None else f"{theory:.1%}"
+            shares = [one.ahead, one.read + one.ahead, one.unseen, one.bound]
+            rows.append([one.run.name, f"{one.hits:.1%}", said, *(f"{value:.1%}" for value in shares)])
+    return COLUMNS, rows
+
+
+def scores_as_text(scenario: ScoreScenario, results: Sequence[ScoreRunResult]) -> str:
+    """The scenario's description, and a table for each size of the cache."""
+    tables = []
+    for share in scenario.shares:
+        columns, rows = scores_table(results, share)
+        tables.append(aligned([f"cache {share:.0%}", *columns[1:]], rows))
+    return headed(scenario.title, scenario.text, *tables)
+
+
+def scores_as_json(scenario: ScoreScenario, results: Sequence[ScoreRunResult]) -> list[dict[str, Any]]:
+    """Everything that was measured of each run, as JSON types."""
+    return [
+        {
+            "name": one.run.name,
+            "share": one.share,
+            "hits": one.hits,
+            "read": one.read,
+            "ahead": one.ahead,
+            "unseen": one.unseen,
+            "bound": one.bound,
+            "closed_form": closed_form(one.run, one.share),
+        }
+        for one in results
+    ]

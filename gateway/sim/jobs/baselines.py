@@ -1,0 +1,131 @@
+"""The baselines of the simulator: no cache, one that never evicts, LRU, and Belady's MIN.
+
+All of them serve each job in its own order, which is random and uniform, item by item, as a loader that knows of no cache asks.
+Evictions free a hundredth of the cache at a time, as sorting for every single item would take longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.policies.space.orders import Phase
+from gateway.sim.clock import Clock
+from gateway.sim.jobs.items import Numbers, SimulatedItems, SimulatedSpace
+from gateway.sim.jobs.job import JobRun, shuffled
+from larder.planner import EpochOrder
+
+LUMP = 0.01
+"""Share of the cache that is freed at a time; never less than what is needed."""
+
+
+class NoCache:
+    """Every job reads everything itself."""
+
+    substitutes = False
+    shares = False
+
+    def serves(self, job: JobRun) -> bool:
+        """Never."""
+        return False
+
+    def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
+        """Keep nothing."""
+
+    def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
+        """No read is a hit."""
+
+    def order(self, job: JobRun, epoch: int) -> EpochOrder:
+        """Uniform."""
+        return shuffled(job.items.count, job.seed, epoch)
+
+    def phase(self, job: JobRun) -> Phase:
+        """Learn nothing."""
+        return Phase.STEADY
+
+    def joined(self, job: JobRun) -> None:
+        """Of no consequence."""
+
+    def left(self, job: JobRun) -> None:
+        """Of no consequence."""
+
+
+class NeverEvict(NoCache):
+    """Keeps what comes first."""
+
+    shares = True
+
+    def __init__(self, space: SimulatedSpace) -> None:
+        self._space = space
+
+    def serves(self, job: JobRun) -> bool:
+        """Always."""
+        return True
+
+    def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
+        """Store as many as still fit."""
+        self._space.add(items, numbers[: self._space.room(items)])
+
+
+class Evicting(NoCache):
+    """Stores everything, and then evicts what ranks highest.
+
+    Args:
+        space: of the cache.
+        clock: the time, which ``rank`` may go by.
+        rank: of these items of a dataset; the highest leave first.
+    """
+
+    shares = True
+
+    def __init__(
+        self, space: SimulatedSpace, clock: Clock, rank: Callable[[SimulatedItems, Numbers], NDArray[np.float64]]
+    ) -> None:
+        self._space = space
+        self._clock = clock
+        self._rank = rank
+
+    def serves(self, job: JobRun) -> bool:
+        """Always."""
+        return True
+
+    def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
+        """Remember when."""
+        items.used[numbers] = self._clock.now
+
+    def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
+        """Store, and make room."""
+        self._space.add(items, numbers)
+        self.touch(items, numbers)
+        over = self._space.used - self._space.capacity
+        if over > 0:
+            self._evict(max(over, LUMP * self._space.capacity))
+
+    def _evict(self, size: float) -> None:
+        held = [(items, np.flatnonzero(items.resident)) for items in self._space.datasets.values()]
+        ranks = np.concatenate([self._rank(items, numbers) for items, numbers in held])
+        sizes = np.concatenate([np.full(len(numbers), items.size) for items, numbers in held])
+        order = np.argsort(-ranks, kind="stable")
+        gone = order[: int(np.searchsorted(np.cumsum(sizes[order]), size)) + 1]
+        start = 0
+        for items, numbers in held:
+            here = gone[(gone >= start) & (gone < start + len(numbers))] - start
+            self._space.remove(items, numbers[here])
+            start += len(numbers)
+
+
+def lru(space: SimulatedSpace, clock: Clock) -> Evicting:
+    """Evicts what was used least recently."""
+    return Evicting(space, clock, lambda items, numbers: -items.used[numbers])
+
+
+def belady(space: SimulatedSpace, clock: Clock, jobs: Sequence[JobRun]) -> Evicting:
+    """Evicts what will be used last (Belady 1966), by the true orders of all jobs and their pace so far."""
+
+    def next_use(items: SimulatedItems, numbers: Numbers) -> NDArray[np.float64]:
+        uses = [job.next_uses()[numbers] for job in jobs if job.running and job.items is items]
+        return np.min(uses, axis=0) if uses else np.full(len(numbers), np.inf)
+
+    return Evicting(space, clock, next_use)

@@ -1,0 +1,339 @@
+"""One training job: a loader that makes mini-batches ahead, and a GPU that uses them up.
+
+The loader makes one mini-batch at a time. Which items it asks for is decided by the client's own planner (``larder.planner``),
+which of them it gets by the gateway's (``policies.batch.choose``): it takes hits, joins what others fetch, and fetches the rest
+itself. With ``prefetch`` of 0 it begins when the GPU has finished, so nothing of the loading is hidden; otherwise it is up to
+so many mini-batches ahead. A mini-batch's time is from the end of the one before to its own end, as a training loop sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.policies.items.batch import choose
+from gateway.policies.space.orders import Phase
+from gateway.sim.clock import Clock
+from gateway.sim.jobs.items import Numbers, SimulatedItems
+from gateway.sim.jobs.scenario import JobSpec
+from larder.planner import Candidates, EpochOrder, EpochPlan, Layout, Progress, Shard
+from larder.planner.upcoming import Outlook, Upcoming
+
+ALONE = Shard(0, 1, 0, 1)
+"""One rank with one worker: a simulated job is all of its ranks together."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """A job's counts of one phase; ``reads`` are the items that it fetched from the origin itself."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+    items: int = 0
+    hits: int = 0
+    reads: int = 0
+
+
+class Way(Protocol):
+    """Caching of items in a run."""
+
+    substitutes: bool
+    """Whether a batch may be made of whichever candidates are at hand."""
+    shares: bool
+    """Whether who needs what another one fetches waits for it."""
+
+    def serves(self, job: JobRun) -> bool:
+        """Whether this job gets hits, and what it fetches may be kept."""
+
+    def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
+        """These have come from the origin: store what should be."""
+
+    def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
+        """These were hit."""
+
+    def order(self, job: JobRun, epoch: int) -> EpochOrder:
+        """The order of a job's epoch; asked for once, when the epoch begins, and by Belady one epoch ahead."""
+
+    def phase(self, job: JobRun) -> Phase:
+        """The phase of a job's measurement."""
+
+    def joined(self, job: JobRun) -> None:
+        """A job begins."""
+
+    def left(self, job: JobRun) -> None:
+        """A job has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The surroundings that jobs share: the time, the way of caching, and bytes per second of hits (0: no limit)."""
+
+    clock: Clock
+    way: Way
+    hit_bandwidth: float
+    seed: int
+
+
+@dataclass(slots=True)
+class _Loading:
+    """A mini-batch that is being made; ``number`` is the plan's, ``parts`` are still to come."""
+
+    number: int
+    size: int = 0
+    hits: int = 0
+    reads: int = 0
+    parts: int = 0
+
+
+@dataclass(slots=True)
+class _Made:
+    """Mini-batches that wait for the GPU, and what it is doing."""
+
+    ready: list[_Loading] = field(default_factory=list)
+    loading: bool = False
+    computing: bool = False
+    idle_since: float = 0.0
+    step_began: float = 0.0
+    waited: float = 0.0
+
+
+def shuffled(items: int, seed: int, epoch: int) -> EpochOrder:
+    """The order of a loader that knows of no cache: everything in random order."""
+    return EpochOrder(Layout(items, 1, 1, "shuffled"), seed=seed, epoch=epoch)
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """An epoch under way: its number, order and plan, and what says which chunks come next."""
+
+    number: int
+    order: EpochOrder
+    plan: EpochPlan
+    outlook: Outlook
+
+    @property
+    def taken(self) -> int:
+        """Number of items taken."""
+        return len(self.plan.progress().done) if len(self.plan) else self.order.layout.items
+
+
+class JobRun:
+    """A job of a run. ``number`` tells it from the others of the run, and with the seed decides the order of its data."""
+
+    def __init__(self, spec: JobSpec, number: int, index: int, items: SimulatedItems, around: Surroundings) -> None:
+        self.spec = spec
+        self.name = f"{spec.name}-{index}" if spec.count > 1 else spec.name
+        self.items = items
+        self.seed = around.seed * 2**16 + number
+        """Of its orders."""
+        self.joined_at = self.ended_at = 0.0
+        self.running = False
+        self.steps = 0
+        """Mini-batches that are finished."""
+        self.totals: dict[Phase, Totals] = {}
+        self._around = around
+        self._take = max(1, round(spec.batch * spec.grouped / items.size))
+        self._generator = np.random.default_rng([around.seed, number, 0])
+        self._made = _Made()
+        self._epoch: _Epoch | None = None
+        self._sequences: dict[int, NDArray[np.uint32]] = {}
+
+    def begin(self) -> None:
+        """Join the others and load the first mini-batch."""
+        now = self._around.clock.now
+        self.running = True
+        self.joined_at = self._made.idle_since = self._made.step_began = now
+        self._around.way.joined(self)
+        self._load()
+
+    def upcoming(self) -> Upcoming:
+        """Which chunks come next, as a rank's heartbeat says it."""
+        if self._epoch is None:
+            return Upcoming()
+        progress = self._epoch.plan.progress()
+        if not len(self._epoch.plan):
+            return self._epoch.outlook.after(self.items.count)
+        return self._epoch.outlook.after(int(progress.done.nth_missing(np.zeros(1, np.int64))[0]))
+
+    def next_uses(self) -> NDArray[np.float64]:
+        """Seconds until this job reads each item, if it goes on at its pace so far: the order of this epoch and of the next."""
+        epoch, position = (0, 0) if self._epoch is None else (self._epoch.number, self._epoch.taken)
+        order, following = self._sequence(epoch), self._sequence(epoch + 1)
+        count = len(order)
+        until = np.empty(count)
+        until[following] = np.arange(count) + (count - position)
+        until[order[position:]] = np.arange(count - position)
+        return until * (self.pace() / self._take)
+
+    def pace(self) -> float:
+        """Seconds of a step so far, or as planned while there was none."""
+        steps = self.steps // self.spec.grouped
+        if not steps:
+            return self.spec.compute * self.spec.grouped
+        return sum(totals.seconds for totals in self.totals.values()) / steps
+
+    def _sequence(self, epoch: int) -> NDArray[np.uint32]:
+        """All items of an epoch in order."""
+        if epoch not in self._sequences:
+            order = self._around.way.order(self, epoch)
+            kept = {number: items for number, items in self._sequences.items() if number >= epoch - 1}
+            self._sequences = {**kept, epoch: order.items(0, self.items.count)}
+        return self._sequences[epoch]
+
+    # --- loading
+
+    def _load(self) -> None:
+        epoch = self._epoch
+        if epoch is None or not len(epoch.plan):
+            number = 0 if epoch is None else epoch.number + 1
+            if epoch is not None and number == self.spec.epochs:
+                self._finish_if_idle()
+                return
+            epoch = self._epoch = self._begin_epoch(number)
+        self._made.loading = True
+        offered = epoch.plan.candidates()
+        assert offered is not None
+        self._ask(_Loading(offered.batch), offered)
+
+    def _begin_epoch(self, number: int) -> _Epoch:
+        way = self._around.way
+        order = way.order(self, number)
+        plan = EpochPlan(
+            order,
+            ALONE,
+            batch_size=self._take,
+            substitute=self.spec.substitute if way.substitutes else 1,
+            reach=0 if order.layout.kind == "striped" else 1,
+        )
+        return _Epoch(number, order, plan, Outlook(Progress.start("", order, ALONE.rank, ALONE.world)))
+
+    def _ask(self, loading: _Loading, offered: Candidates) -> None:
+        """One request for a batch; what it brings may not complete the batch."""
+        assert self._epoch is not None
+        serves = self._around.way.serves(self)
+        candidates = offered.indices.astype(np.int64)
+        hits, missing = self._pick(candidates, offered.take, serves)
+        self._epoch.plan.deliver(offered.indices[np.concatenate([hits, missing])])
+        self._fetch(loading, candidates[hits], candidates[missing], serves)
+
+    def _pick(self, candidates: Numbers, take: int, serves: bool) -> tuple[Numbers, Numbers]:
+        """Which candidates are hits, and which are to be fetched or joined."""
+        items = self.items
+        resident = items.resident[candidates] if serves else np.zeros(len(candidates), np.bool_)
+        if not self._around.way.substitutes:
+            slots = np.arange(take)
+            return slots[resident[:take]], slots[~resident[:take]]
+        if serves and np.count_nonzero(resident) >= take:
+            return np.flatnonzero(resident)[:take], np.zeros(0, np.int64)
+        order = self._generator.permutation(len(candidates))
+        choice = choose(order, resident, items.fetching[candidates])
+        hits = choice.resident[:take]
+        return hits, choice.others[: take - len(hits)]
+
+    def _fetch(self, loading: _Loading, hits: Numbers, missing: Numbers, serves: bool) -> None:
+        around, items = self._around, self.items
+        shared = items.fetching[missing] if around.way.shares else np.zeros(len(missing), np.bool_)
+        own = missing[~shared]
+        loading.size += len(hits) + len(missing)
+        loading.hits += len(hits)
+        loading.reads += len(own)
+        others = items.fetches(missing[shared])
+        loading.parts = len(others) + bool(len(own)) + 1
+
+        def came() -> None:
+            loading.parts -= 1
+            if not loading.parts:
+                self._came(loading)
+
+        for fetch in others:
+            fetch.waiting.append(came)
+            if fetch.hurry is not None:
+                fetch.hurry()
+        if len(own):
+            self._read(own, serves, came)
+        if len(hits) and serves:
+            around.way.touch(items, hits)
+        rate = around.hit_bandwidth
+        around.clock.after(len(hits) * items.size / rate if rate else 0.0, came)
+
+    def _read(self, own: Numbers, serves: bool, came: Callable[[], None]) -> None:
+        around, items = self._around, self.items
+        fetch = items.begin(own) if around.way.shares else None
+
+        def read() -> None:
+            if serves:
+                around.way.keep(items, own)
+            if fetch is not None:
+                items.end(fetch)
+            came()
+
+        items.link.send(len(own) * items.size, read, cap=self._cap())
+
+    def _cap(self) -> float:
+        """Bytes per second of this job's own reads, such that a mini-batch of misses takes as long as the scenario says."""
+        spec = self.spec
+        if not spec.miss:
+            return 0.0
+        seconds = (spec.miss - (0.0 if spec.prefetch else spec.compute)) * spec.grouped
+        return self._take * self.items.size / seconds
+
+    def _came(self, loading: _Loading) -> None:
+        """A request is answered: the batch is complete, or the rest of it is asked for."""
+        assert self._epoch is not None
+        offered = self._epoch.plan.candidates()
+        if offered is not None and offered.batch == loading.number:
+            self._ask(loading, offered)
+            return
+        made = self._made
+        made.loading = False
+        made.ready.append(loading)
+        if not made.computing:
+            self._compute()
+        elif len(made.ready) < self.spec.prefetch:
+            self._load()
+
+    # --- computing
+
+    def _compute(self) -> None:
+        made, clock = self._made, self._around.clock
+        batch = made.ready.pop(0)
+        made.waited += clock.now - made.idle_since
+        made.computing = True
+        seconds = self.spec.compute * self.spec.grouped * batch.size / self._take
+        clock.after(seconds, lambda: self._computed(batch))
+        if self.spec.prefetch and not made.loading and self._more():
+            self._load()
+
+    def _computed(self, batch: _Loading) -> None:
+        made, now = self._made, self._around.clock.now
+        made.computing = False
+        totals = self.totals.setdefault(self._around.way.phase(self), Totals())
+        totals.steps += self.spec.grouped
+        totals.seconds += now - made.step_began
+        totals.waited += made.waited
+        totals.items += batch.size
+        totals.hits += batch.hits
+        totals.reads += batch.reads
+        self.steps += self.spec.grouped
+        made.step_began = made.idle_since = now
+        made.waited = 0.0
+        if made.ready:
+            self._compute()
+        elif not made.loading:
+            self._load()
+
+    def _more(self) -> bool:
+        """Whether there is anything left to load."""
+        epoch = self._epoch
+        return epoch is None or bool(len(epoch.plan)) or epoch.number + 1 != self.spec.epochs
+
+    def _finish_if_idle(self) -> None:
+        if not self._made.computing and not self._made.ready:
+            self.running = False
+            self.ended_at = self._around.clock.now
+            self._around.way.left(self)

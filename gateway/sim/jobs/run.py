@@ -1,0 +1,233 @@
+"""Runs of a scenario, and their measurements.
+
+A run whose mode is ``"module:function"`` has its way of caching made by that function. So an idea can be compared with the others
+before a line of Larder is changed (docs/adding-a-policy.md). The module is imported from ``PYTHONPATH``, and runs with the rights
+of the user who simulates: a scenario is a program, not a document.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gateway.model.errors import ConfigError
+from gateway.policies.space.manager import ManagerParams
+from gateway.policies.space.probing import ProbeSettings
+from gateway.sim.clock import Clock
+from gateway.sim.jobs.baselines import NeverEvict, NoCache, belady, lru
+from gateway.sim.jobs.items import SimulatedItems, SimulatedSpace
+from gateway.sim.jobs.job import JobRun, Surroundings, Way
+from gateway.sim.jobs.managed import Managed, Managing
+from gateway.sim.jobs.scenario import DatasetSpec, Mode, RunSpec, Scenario
+from gateway.sim.link import Link, origin_link
+
+SAMPLES = 240
+"""Times at which the progress of jobs is written down, per run."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """The counts of one job in the measured time. ``rate`` in mini-batches per second; ``hits`` and ``reads`` are shares of its
+    items: found in the cache, and fetched from the origin by itself (the rest came with what others fetched)."""
+
+    name: str
+    kind: str
+    rate: float
+    hits: float
+    reads: float
+    cached: bool
+    benefit: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One run. ``caching`` by dataset is the plan at the end, ``origin_bytes`` what the origin sent in all.
+
+    ``spans`` by dataset and chunk are the times (from, to) in which a chunk of a rotated dataset had items in the cache;
+    ``most_chunks`` how many had at one time. ``progress`` are the mini-batches of each job at ``times``.
+    """
+
+    run: RunSpec
+    jobs: tuple[JobResult, ...]
+    origin_bytes: float
+    caching: dict[str, str] = field(default_factory=dict)
+    spans: dict[str, dict[int, list[list[float]]]] = field(default_factory=dict)
+    most_chunks: dict[str, int] = field(default_factory=dict)
+    starts: dict[str, int] = field(default_factory=dict)
+    times: tuple[float, ...] = ()
+    progress: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Mini-batches per second of all jobs."""
+        return sum(job.rate for job in self.jobs)
+
+    def kind_rate(self, kind: str) -> float:
+        """The mean rate of a kind's jobs; 0 when none takes part."""
+        rates = [job.rate for job in self.jobs if job.kind == kind]
+        return sum(rates) / len(rates) if rates else 0.0
+
+
+def speedup(result: RunResult, baseline: RunResult) -> float:
+    """The mean over the jobs of how much faster each is than in the baseline (Quiver, section 7.6)."""
+    before = {job.name: job.rate for job in baseline.jobs}
+    ratios = [job.rate / before[job.name] for job in result.jobs if before.get(job.name)]
+    return sum(ratios) / len(ratios) if ratios else 0.0
+
+
+def simulate(scenario: Scenario, seed: int | None = None) -> list[RunResult]:
+    """All runs of a scenario, each from its beginning with the same random numbers.
+
+    Raises:
+        ConfigError: a run names a way of its own that is not there.
+    """
+    return [_Run(scenario, run, scenario.seed if seed is None else seed).result() for run in scenario.runs]
+
+
+MakeWay = Callable[[SimulatedSpace, Clock, Sequence[JobRun]], Way]
+"""Makes a way of caching for one run: of its space, its time and its jobs, which are added to the list afterwards."""
+
+
+def own_way(name: str) -> MakeWay:
+    """The function ``"module:function"``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    module, _, function = name.partition(":")
+    try:
+        found: MakeWay = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f'runs: mode = "{name}" is no function that can be imported ({error}); is its folder in PYTHONPATH?'
+        ) from error
+    return found
+
+
+class _Run:
+    def __init__(self, scenario: Scenario, run: RunSpec, seed: int) -> None:
+        self._scenario = scenario
+        self._run = run
+        self._clock = Clock()
+        self._shared = origin_link(self._clock, scenario.origin)
+        kinds = scenario.jobs_of(run)
+        used = {kind.dataset for kind in kinds}
+        self._datasets = {
+            spec.name: SimulatedItems(spec, self._road(spec)) for spec in scenario.datasets if spec.name in used
+        }
+        self._space = SimulatedSpace(run.capacity or scenario.fleet.capacity, self._datasets)
+        self._jobs: list[JobRun] = []
+        self._way = self._make_way(seed)
+        around = Surroundings(self._clock, self._way, scenario.fleet.bandwidth, seed)
+        for kind in kinds:
+            for index in range(kind.count):
+                self._jobs.append(JobRun(kind, len(self._jobs), index, self._datasets[kind.dataset], around))
+        if run.warm:
+            self._space.fill(np.random.default_rng([seed, 10**6 + 2]))
+
+    def _road(self, spec: DatasetSpec) -> Link:
+        return origin_link(self._clock, self._scenario.origin, spec.bandwidth) if spec.bandwidth else self._shared
+
+    def _make_way(self, seed: int) -> Way:
+        match self._run.mode:
+            case Mode.NONE:
+                return NoCache()
+            case Mode.STATIC:
+                return NeverEvict(self._space)
+            case Mode.LRU:
+                return lru(self._space, self._clock)
+            case Mode.BELADY:
+                return belady(self._space, self._clock, self._jobs)
+            case Mode.LARDER:
+                return Managed(self._clock, self._space, self._managing(seed), self._jobs)
+            case own:
+                return own_way(own)(self._space, self._clock, self._jobs)
+
+    def _managing(self, seed: int) -> Managing:
+        scenario, run = self._scenario, self._run
+        batches = scenario.manager.probe_batches if run.probe_batches is None else run.probe_batches
+        preload = scenario.fleet.preload if run.preload is None else run.preload
+        probe = ProbeSettings(batches=batches, every=scenario.manager.probe_every)
+        settings = ManagerParams(probe=probe, force_after=scenario.manager.force_eviction)
+        requested = {name: str(run.caching or items.spec.caching) for name, items in self._datasets.items()}
+        return Managing(
+            settings,
+            scenario.manager.interval,
+            float(preload),
+            requested,
+            seed,
+        )
+
+    def result(self) -> RunResult:
+        """Let it run, and measure."""
+        scenario, clock = self._scenario, self._clock
+        for job in self._jobs:
+            clock.after(job.spec.start, job.begin)
+        if isinstance(self._way, Managed):
+            self._way.run()
+        times: list[float] = []
+        progress: dict[str, list[int]] = {job.name: [] for job in self._jobs}
+        before: dict[str, _Count] = {}
+        ticks = np.linspace(0, scenario.duration, SAMPLES + 1)
+        for tick in np.union1d(ticks, [scenario.measure_from]).tolist():
+            clock.run(tick)
+            times.append(tick)
+            for job in self._jobs:
+                progress[job.name].append(job.steps)
+            if tick == scenario.measure_from:
+                before = {job.name: _Count.of(job) for job in self._jobs}
+        return self._measured(before, times, progress)
+
+    def _measured(self, before: dict[str, _Count], times: Sequence[float], progress: dict[str, list[int]]) -> RunResult:
+        way = self._way
+        managed = way if isinstance(way, Managed) else None
+        orders = managed.plan.datasets if managed else {}
+        return RunResult(
+            self._run,
+            tuple(self._job_result(job, before[job.name], managed) for job in self._jobs),
+            sum(link.sent for link in {items.link for items in self._datasets.values()}),
+            {name: order.caching.value for name, order in orders.items()},
+            managed.spans if managed else {},
+            managed.most_chunks if managed else {},
+            managed.starts if managed else {},
+            tuple(times),
+            {name: tuple(steps) for name, steps in progress.items()},
+        )
+
+    def _job_result(self, job: JobRun, before: _Count, managed: Managed | None) -> JobResult:
+        now = _Count.of(job)
+        items = max(1, now.items - before.items)
+        order = managed.job_order(job) if managed else None
+        began = max(self._scenario.measure_from, job.spec.start)
+        return JobResult(
+            job.name,
+            job.spec.name,
+            (now.steps - before.steps) / max(1e-9, (job.ended_at or self._scenario.duration) - began),
+            (now.hits - before.hits) / items,
+            (now.reads - before.reads) / items,
+            order.cache if order else self._run.mode is not Mode.NONE,
+            order.benefit if order else 0.0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """A job's totals over all phases."""
+
+    steps: int
+    items: int
+    hits: int
+    reads: int
+
+    @classmethod
+    def of(cls, job: JobRun) -> _Count:
+        every = job.totals.values()
+        return cls(
+            job.steps,
+            sum(each.items for each in every),
+            sum(each.hits for each in every),
+            sum(each.reads for each in every),
+        )

@@ -1,0 +1,75 @@
+"""The objects of a simulated store, their listings, and the blocks that a client reads of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.random import Generator
+
+from gateway.policies.streams.stream import Stream
+from gateway.sim.pooled import CachedBlock
+from gateway.sim.streams.read_scenario import ORDERS_OF_READS, ClientSpec, PrefixSpec, StoredObject, traced
+
+
+class SimulatedStore:
+    """Objects by key.
+
+    Args:
+        prefixes: of generated objects.
+        block: bytes above which objects are read in blocks.
+    """
+
+    def __init__(self, prefixes: Sequence[PrefixSpec], block: int) -> None:
+        self.block = block
+        self._below = {prefix.name: list(prefix.objects(block)) for prefix in prefixes}
+        self.objects = {each.key: each for objects in self._below.values() for each in objects}
+        self._sorted: list[str] = []
+
+    def reads_of(self, client: ClientSpec, rng: Generator) -> list[CachedBlock]:
+        """A client's reads in their order; the objects of a trace are added to the store.
+
+        Raises:
+            ConfigError: its trace cannot be read.
+        """
+        if client.trace:
+            reads = traced(client.trace)
+            for key, _, size in reads:
+                self.objects[key] = StoredObject(key, size, max(1, -(-size // self.block)))
+            return [CachedBlock(key, block) for key, block, _ in reads]
+        objects = [
+            each for each in self._below[client.prefix] if not client.file or each.key.endswith(f"/{client.file}")
+        ]
+        blocks = [CachedBlock(each.key, block) for each in objects for block in range(each.blocks)]
+        count = client.reads or round(len(blocks) * client.epochs)
+        order = ORDERS_OF_READS[client.order]
+        return [blocks[at] for at in order(rng, len(blocks), count).tolist()]
+
+    def size_of(self, item: CachedBlock) -> int:
+        """Bytes of a block."""
+        stored = self.objects[item.path]
+        return min(self.block, stored.size - item.block * self.block)
+
+    def keys(self) -> list[str]:
+        """All keys, in listing order."""
+        if len(self._sorted) != len(self.objects):
+            self._sorted = sorted(self.objects)
+        return self._sorted
+
+    def below(self, stream: Stream) -> list[str]:
+        """The keys of a stream, in listing order."""
+        if stream.blocks:
+            return [stream.prefix]
+        keys = self.keys()
+        return keys[bisect_left(keys, stream.prefix) : bisect_left(keys, f"{stream.prefix}\U0010ffff")]
+
+    def after(self, key: str, most: int) -> list[str]:
+        """Up to ``most`` keys after one, in listing order."""
+        keys = self.keys()
+        at = bisect_right(keys, key)
+        return keys[at : at + most]
+
+    def total(self) -> int:
+        """Bytes of all objects."""
+        return int(np.sum([each.size for each in self.objects.values()]))

@@ -1,0 +1,334 @@
+"""Access streams in the simulator: the gateways' tree and policies, told of simulated reads and obeyed by a simulated cache."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gateway.model.keys import ObjectKey
+from gateway.policies.eviction.lru import LeastRecentlyUsed
+from gateway.policies.items.datasets import CachingMode
+from gateway.policies.pools import STREAM, order_named, stream_pools
+from gateway.policies.space.orders import PoolOrder
+from gateway.policies.space.stream_space import StreamMemory, stream_orders
+from gateway.policies.streams.names import SiblingNames
+from gateway.policies.streams.pattern import Pattern
+from gateway.policies.streams.prefetch import (
+    DEPTH,
+    MOST_DEPTH,
+    PREDECESSORS,
+    WHOLE_STREAM,
+    AheadOf,
+    BlockRuns,
+    PoolRoom,
+    WholeLoad,
+    most_ahead,
+    paths_below,
+    whole_stream,
+)
+from gateway.policies.streams.stream import Segment, Stream
+from gateway.policies.streams.tree import AccessStreamTree
+from gateway.policies.streams.zone import PoolReport, ZoneStream, stream_report
+from gateway.sim.clock import Clock
+from gateway.sim.pooled import CachedBlock, PooledCache, SimulatedPool
+from gateway.sim.streams.read_scenario import BUCKET, Parts
+from gateway.sim.streams.stored import SimulatedStore
+
+_PLAN_EVERY = 3.0
+"""Seconds between two decisions on pools: as often as a leader looks at the reports of streams."""
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A stream whose pattern is known, with what is loaded of it before it is read.
+
+    ``loading`` and ``unread`` are of random streams: what is on its way, with its bytes, and what was begun and not read yet.
+    """
+
+    stream: Stream
+    keys: list[str]
+    size: int
+    items: int
+    ahead: AheadOf
+    children: list[str] = field(default_factory=list)
+    whole: WholeLoad = field(default_factory=WholeLoad)
+    loading: dict[CachedBlock, int] = field(default_factory=dict)
+    unread: set[CachedBlock] = field(default_factory=set)
+    next_item: int = 0
+
+    def names(self) -> SiblingNames:
+        """The names of the stream's children, from a listing."""
+        names = SiblingNames()
+        names.list_page(self.children)
+        names.end_listing()
+        return names
+
+
+class StreamRuntime:
+    """One simulated gateway's streams.
+
+    Args:
+        clock: the time.
+        cache: whose pools are made, filled and released.
+        store: that is listed.
+        without: parts that are left out.
+        fetch: loads a block ahead into a pool; ``False`` if it is on its way.
+        listing: whether the store may be listed.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        cache: PooledCache,
+        store: SimulatedStore,
+        without: Collection[Parts],
+        fetch: Callable[[CachedBlock, SimulatedPool], bool],
+        listing: bool = True,
+    ) -> None:
+        self.tree = AccessStreamTree()
+        self._listing = listing
+        self._clock = clock
+        self._cache = cache
+        self._store = store
+        self._without = without
+        self._fetch = fetch
+        self._followed: dict[str, _Followed] = {}
+        self._whole: dict[CachedBlock, _Followed] = {}
+        self._runs = BlockRuns()
+        self._orders: Mapping[str, PoolOrder] = {}
+        self._memory = StreamMemory()
+        self._found: dict[str, SimulatedPool] = {}
+        self.released = 0
+        """Bytes of streams that ended: they go first when room is needed."""
+        clock.after(_PLAN_EVERY, self._plan)
+
+    def patterns(self) -> dict[str, Pattern]:
+        """Of all streams that have pools."""
+        known = {stream.name: stream.pattern for stream in self.tree.streams()}
+        return {name: pattern for name in self._cache.pools if (pattern := known.get(name)) is not None}
+
+    def pool_of(self, item: CachedBlock) -> SimulatedPool:
+        """The pool that a block belongs to: the most specific that there is."""
+        pool = self._found.get(item.path)
+        if pool is None:
+            names = [name.removeprefix(STREAM) for name in stream_pools(ObjectKey("default", BUCKET, item.path))]
+            held = (self._cache.pools[name] for name in names if name in self._cache.pools)
+            pool = self._found[item.path] = next(held, self._cache.default)
+        return pool
+
+    def missed(self, item: CachedBlock) -> None:
+        """A client asks for a block that the cache does not have."""
+        self.pool_of(item).ghosts.missed(item)
+
+    def read(self, item: CachedBlock, client: int, hit: bool, began: float) -> None:
+        """A client has got a block that it asked for at ``began``."""
+        stored, size = self._store.objects[item.path], self._store.size_of(item)
+        waited = self._clock.now - began
+        stream = self.tree.record(BUCKET, item.path, item.block, stored.blocks, began, client, hit, size, waited)
+        if Parts.PREFETCH in self._without:
+            return
+        if stream is None or not (stream.blocks and stream.pattern is Pattern.SEQUENTIAL):
+            for block in self._runs.read(item.path, item.block, stored.blocks):
+                self._load(CachedBlock(item.path, block))
+        led = self.tree.led_by(BUCKET, item.path)
+        for each in (stream, led if led is not stream else None):
+            if each is not None and each.pattern is not None:
+                self._prefetch(self._following(each), item, hit)
+
+    def loaded(self, item: CachedBlock) -> None:
+        """A block that was loaded ahead has come, and who waited for it has got it."""
+        followed = self._whole.pop(item, None)
+        if followed is None:
+            return
+        followed.whole.arrived(followed.loading.pop(item))
+        if item not in followed.unread:  # its reader came while it was loaded
+            followed.whole.read(hit=True)
+        self._load_whole(followed)
+
+    def evicted(self, item: CachedBlock) -> None:
+        """A block left for want of room."""
+        stream = self.tree.led_by(BUCKET, item.path)
+        followed = self._followed.get(stream.name) if stream is not None else None
+        if followed is not None:
+            followed.ahead.dropped(_child(followed.stream, item))
+            if item in followed.unread:
+                followed.unread.remove(item)
+                followed.whole.expired()
+
+    # --- prefetch
+
+    def _following(self, stream: Stream) -> _Followed:
+        followed = self._followed.get(stream.name)
+        if followed is not None and followed.stream.beginning:
+            followed.stream = stream
+        elif followed is None or followed.stream is not stream:
+            followed = self._followed[stream.name] = self._follow(stream)
+        return followed
+
+    def _follow(self, stream: Stream) -> _Followed:
+        keys = self._store.below(stream)
+        stored = [self._store.objects[key] for key in keys]
+        size = sum(each.size for each in stored)
+        items = sum(each.blocks for each in stored)
+        children = [] if stream.blocks else sorted({key[len(stream.prefix) :].partition("/")[0] for key in keys})
+        return _Followed(stream, keys, size, items, AheadOf(most_ahead(self._cache.capacity)), children)
+
+    def _prefetch(self, followed: _Followed, item: CachedBlock, hit: bool) -> None:
+        stream, whole = followed.stream, followed.whole
+        if item in followed.unread:
+            followed.unread.remove(item)
+            if item not in followed.loading:
+                whole.read(hit=hit)
+        if not (self._listing or stream.blocks):
+            return
+        if stream.pattern is Pattern.SEQUENTIAL:
+            for wanted in self._ahead(followed, item, hit):
+                self._load(wanted)
+            return
+        whole.advance(stream.draws, followed.items)
+        self._load_whole(followed)
+
+    def _load_whole(self, followed: _Followed) -> None:
+        """Load of a random stream what may be loaded now."""
+        stream, whole = followed.stream, followed.whole
+        pool = self._cache.pools.get(stream.name)
+        if pool is None or stream.pattern is not Pattern.RANDOM or self.tree.named(stream.name) is not stream:
+            return
+        if not whole_stream(stream.pattern, pool.target, followed.size):
+            # The listing pauses where half of it would not fit.
+            fits = int(pool.target / WHOLE_STREAM) * followed.items // max(1, followed.size)
+            stream.listed = max(stream.listed, fits)
+            return
+        if not stream.counted:
+            stream.listed, stream.counted = followed.items, True
+            self.tree.siblings(stream.name, followed.names())
+        while len(self._whole) < DEPTH:
+            wanted = self._next_of(followed)
+            size, coming = self._store.size_of(wanted), sum(followed.loading.values())
+            if size > whole.allowance(stream.bytes, stream.misses, PoolRoom(pool.target, pool.size)) - coming:
+                return
+            followed.next_item += 1
+            if followed.next_item >= followed.items:
+                followed.next_item = 0
+                whole.rest()
+            self._look_up(followed, wanted, size)
+
+    def _look_up(self, followed: _Followed, wanted: CachedBlock, size: int) -> None:
+        """Load a block of a random stream, unless it is cached, on its way, or left to a stream below."""
+        stream = followed.stream
+        if not stream.blocks and self.tree.stream_of(BUCKET, wanted.path) is not stream:
+            return
+        followed.whole.looked_up()
+        pool = self.pool_of(wanted)
+        if wanted not in self._cache and self._fetch(wanted, pool):
+            followed.loading[wanted] = size
+            followed.unread.add(wanted)
+            self._whole[wanted] = followed
+
+    def _load(self, wanted: CachedBlock) -> None:
+        if wanted not in self._cache:
+            self._fetch(wanted, self.pool_of(wanted))
+
+    def _ahead(self, followed: _Followed, item: CachedBlock, hit: bool) -> Iterator[CachedBlock]:
+        stream, child = followed.stream, _child(followed.stream, item)
+        mean = followed.size // max(followed.items, 1)
+        if stream.blocks:
+            followed.ahead.read(child, hit)
+            siblings: Sequence[Segment] = range(item.block + 1, min(stream.blocks, item.block + 1 + MOST_DEPTH))
+            for number in followed.ahead.following(siblings, mean):
+                yield CachedBlock(item.path, int(number))
+            return
+        paths = paths_below(self.tree.below(stream, PREDECESSORS + 1)[1:])
+        if paths:
+            followed.ahead.read(child, hit)
+            at = bisect_right(followed.children, str(child))
+            for name in followed.ahead.following(followed.children[at : at + MOST_DEPTH], mean * len(paths)):
+                for path in paths:
+                    yield from self._at(f"{stream.prefix}{name}", path)
+            return
+        followed.ahead.read(item.path, hit)
+        for key in followed.ahead.following(self._store.after(item.path, MOST_DEPTH), mean):
+            yield from self._at(str(key), ())
+
+    def _at(self, key: str, path: Sequence[Segment]) -> Iterator[CachedBlock]:
+        names = [str(segment) for segment in path if isinstance(segment, str)]
+        stored = self._store.objects.get("/".join([key, *names]))
+        if stored is not None:
+            block = path[-1] if path and isinstance(path[-1], int) else 0
+            if block < stored.blocks:
+                yield CachedBlock(stored.key, block)
+
+    def _next_of(self, followed: _Followed) -> CachedBlock:
+        """The next block of a random stream."""
+        if followed.stream.blocks:
+            return CachedBlock(followed.keys[0], followed.next_item)
+        blocks = followed.items // len(followed.keys)
+        return CachedBlock(followed.keys[followed.next_item // blocks], followed.next_item % blocks)
+
+    # --- pools
+
+    def _plan(self) -> None:
+        """Decide as the leader of a zone does, and follow."""
+        self._clock.after(_PLAN_EVERY, self._plan)
+        zone = {stream.name: self._seen(stream) for stream in self.tree.streams()}
+        before = self._orders
+        self._orders, self._memory = stream_orders(before, zone, self._cache.capacity, self._memory, self._clock.now)
+        wanted = {name.removeprefix(STREAM): order for name, order in self._orders.items()}
+        fresh = [name for name in wanted if name not in self._cache.pools]
+        gone = [name for name in self._cache.pools if name not in wanted]
+        for name in fresh:
+            self._cache.pools[name] = SimulatedPool(order_named(self._order_of(wanted[name])), 0)
+        left = [self._cache.pools.pop(name) for name in gone]
+        if fresh or gone:
+            below = tuple(name.removeprefix(f"{BUCKET}/") for name in (*fresh, *gone))
+            self._found = {path: pool for path, pool in self._found.items() if not path.startswith(below)}
+            held = {
+                item.path for pool in (self._cache.default, *self._cache.pools.values(), *left) for item in pool.items()
+            }
+            for path in held:
+                if path.startswith(below):
+                    self._recharge(path)
+        for name, order in wanted.items():
+            self._follow_order(name, order)
+        self._cache.default.target = self._cache.capacity - sum(pool.target for pool in self._cache.pools.values())
+
+    def _seen(self, stream: Stream) -> ZoneStream:
+        """The zone's view of a stream, from the reports of a gateway with one worker."""
+        report = stream_report(stream, stream.pattern, self._clock.now)
+        if Parts.LIFETIME in self._without:
+            report = replace(report, lifetime=None)
+        pool = self._cache.pools.get(stream.name)
+        if pool is None:
+            below = [item for item in self._cache.default.items() if f"{BUCKET}/{item.path}".startswith(stream.name)]
+            report = replace(report, held=sum(map(self._store.size_of, below)))
+        held = PoolReport() if pool is None else PoolReport(pool.size, len(pool), ghost_hits=pool.ghosts.hits)
+        return ZoneStream(stream.name, report, held, ("",), 1)
+
+    def _recharge(self, path: str) -> None:
+        """Charge the blocks of an object to the pool that they belong to now."""
+        blocks = range(self._store.objects[path].blocks)
+        held = [item for block in blocks if (item := CachedBlock(path, block)) in self._cache]
+        if held:
+            self._cache.charge(held, self.pool_of(held[0]))
+
+    def _follow_order(self, name: str, order: PoolOrder) -> None:
+        pool, eviction = self._cache.pools[name], order_named(self._order_of(order))
+        if pool.order is not eviction:
+            pool.reorder(eviction)
+        target = 0 if order.caching is CachingMode.NONE else order.target
+        if Parts.SPACE in self._without:
+            target = self._cache.capacity // len(self._cache.pools)
+        if pool.target and not target:
+            self.released += pool.size
+        pool.target = target
+
+    def _order_of(self, order: PoolOrder) -> str:
+        return LeastRecentlyUsed.name if Parts.EVICTION in self._without else order.eviction
+
+
+def _child(stream: Stream, item: CachedBlock) -> Segment:
+    """The child of a stream that a block belongs to."""
+    if stream.blocks:
+        return item.block
+    return item.path[len(stream.prefix) :].partition("/")[0]

@@ -1,0 +1,303 @@
+"""The disk behind its breaker: every access to directory and index is checked before and reported after.
+
+Nothing here blocks the event loop: threads make all calls on the disk, and if the disk hangs, the watch (threads.py) ends the
+wait and opens the breaker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from gateway.policies.health.breaker import Breaker, BreakerState, Event, Failed, FailureKind, Ok, Probed, Step, Wrote
+from gateway.store.disk.directory import CacheDirectory
+from gateway.store.disk.failures import DiskFault, disk_fault, disk_faults
+from gateway.store.disk.threads import HUNG_AFTER, LONG, HangWatch, Threads
+from gateway.store.index.database import Database, Operation, SharedOperation
+from gateway.store.index.index_file import Identity, ensure_index, identity_of
+from gateway.store.shared.generations import TWINS, Generations, remove_dead
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+FILE_THREADS = 8
+"""Threads for small work on files; with those below, the maximum that a hung disk blocks."""
+_VERIFY_THREADS = 2
+_MOUNT_PATIENCE = 30.0
+"""Seconds for the first use of the directory, which syncs several files; after that, the start continues without the disk."""
+_CHORE_THREADS = 2
+
+log = logging.getLogger("larder.store")
+
+
+class Runs(Protocol):
+    """Runs an operation on the index."""
+
+    def __call__(self, operation: Operation[T], /) -> asyncio.Future[T]:
+        """Raises DiskFault, at once or by the future: it was not done."""
+
+
+class RunsEach(Protocol):
+    """Runs an operation on the index for an argument."""
+
+    def __call__(self, operation: SharedOperation[A, T], argument: A, /) -> asyncio.Future[T]:
+        """Raises DiskFault, at once or by the future: it was not done."""
+
+
+class Disk:
+    """Directory, generations, index and breaker of one worker. Create it inside the event loop."""
+
+    def __init__(self, directory: CacheDirectory, now: Callable[[], float]) -> None:
+        self.directory = directory
+        self.generations = Generations()
+        self.breaker = Breaker()
+        self.in_use = True
+        """Whether the breaker lets every call through; if not, ``require`` and ``usable`` decide."""
+        self.readable = True
+        """Whether open files may be read: a disk that is only unwritable still serves them."""
+        self.now = now
+        self.audit_due = False
+        """Whether the keeper must compare everything: after the index was recreated, older blobs have no rows."""
+        self._watch = HangWatch(self.failed)
+        self._database = Database(directory.index, directory.require, self._watch, self)
+        self.write: Runs = self._database.write
+        """Runs an operation in a transaction; done when that has ended."""
+        self.write_each: RunsEach = self._database.write
+        """``write`` with one argument, together with those that wait for the same operation."""
+        self.read: Runs = self._database.read
+        """Runs an operation that only reads."""
+        self.look: Runs = self._database.look
+        """``read`` for a few rows, which does not wait for longer reads."""
+        self.look_each: RunsEach = self._database.look
+        """``look`` with one argument, together with those that wait for the same operation."""
+        self._files = Threads(FILE_THREADS, "larder-file", self._watch, self.failed, directory.require)
+        self._reading = Threads(FILE_THREADS, "larder-read", self._watch)
+        self._verifying = Threads(_VERIFY_THREADS, "larder-verify", self._watch)
+        self._chores = Threads(_CHORE_THREADS, "larder-chore", self._watch)
+        self._glances = Threads(1, "larder-dataset", self._watch)
+        self._mounting = Threads(1, "larder-probe", None)
+        self._condemned: Identity | None = None
+        self._probe: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def mount(self) -> None:
+        """First use of the directory. A failure leaves the breaker DOWN."""
+        threading.Thread(target=_remove_dead, name="larder-dead-tables", daemon=True).start()
+        with suppress(OSError):
+            # Before any disk access, so that workers that start on a hung disk share invalidations too.
+            self.generations.attach(self.directory.generations, self.directory.root)
+        try:
+            async with asyncio.timeout(_MOUNT_PATIENCE):
+                await self._mounting.submit(self._mount)
+        except DiskFault as fault:
+            log.error("the cache cannot be used: %(error)s", {"error": fault})
+            self.note(Failed(fault.kind, total=True))
+        except TimeoutError:
+            self.note(Failed(FailureKind.HUNG, total=True))
+
+    async def close(self) -> None:
+        """Finish posted operations and release everything; afterwards the disk counts as not in use."""
+        self._closed, self.in_use = True, False
+        if self._probe is not None:
+            await asyncio.wait([self._probe], timeout=HUNG_AFTER)
+        await self._database.close()
+        with suppress(DiskFault):
+            await self._chores.submit(self._leave)
+        self.generations.detach()
+        for threads in (self._files, self._reading, self._verifying, self._chores, self._glances, self._mounting):
+            threads.stop()
+        self._watch.close()
+
+    def usable(self) -> bool:
+        """Whether the disk may be used now. If not, this starts a probe when one is due."""
+        if self.in_use or self._closed:
+            return self.in_use
+        step = self.breaker.decide(self.now())
+        if step is Step.PROBE:
+            self._probe = asyncio.get_running_loop().create_task(self._run_probe())
+        return step is Step.USE
+
+    async def try_again(self) -> bool:
+        """``usable``, after a probe that is due or in progress, unless it hangs."""
+        if not self.usable() and self._probe is not None:
+            await asyncio.wait([self._probe], timeout=HUNG_AFTER)
+        return self.usable()
+
+    def note(self, event: Event) -> None:
+        """Report an event to the breaker, and log a change of its state."""
+        before = self.breaker.state
+        state = self.breaker.handle(event, self.now())
+        self.in_use = not self._closed and state is not BreakerState.DOWN
+        self.readable = state is not BreakerState.DOWN or self.breaker.cause not in (FailureKind.IO, FailureKind.HUNG)
+        if state is before:
+            return
+        facts = {"state": state.value, "path": self.directory.root, "error": self.breaker.cause}
+        if state is BreakerState.DOWN:
+            log.error("cache disk down (%(error)s): %(path)s is not used, reads go to the origin", facts)
+        elif before is BreakerState.DOWN:
+            log.warning("cache disk in use again: %(path)s answered a probe after %(error)s", facts)
+        elif state is BreakerState.UNSTABLE:
+            log.warning("cache disk unstable (%(error)s): %(path)s is still used", facts)
+        else:
+            log.info("cache disk normal: %(path)s", facts)
+
+    def wrote(self, seconds: float) -> None:
+        """Report the time of a write, which the breaker wants to know if it was slow, or others were before."""
+        if seconds > self.breaker.slow_write or self.breaker.state is not BreakerState.NORMAL:
+            self.note(Wrote(seconds))
+
+    def failed(self, fault: DiskFault) -> None:
+        """Report a failure to the breaker."""
+        if fault.kind is FailureKind.CORRUPT:
+            self._condemned = identity_of(self.directory.index)
+        self.note(Failed(fault.kind))
+
+    def require(self) -> None:
+        """Raise ``DiskFault`` unless the disk may be used."""
+        if not self.in_use and not self.usable():
+            raise DiskFault(self.breaker.cause or FailureKind.IO, "the cache disk is not in use")
+
+    def post(self, operation: Operation[object], undone: Callable[[], object] = lambda: None) -> None:
+        """``write`` without waiting; ignored while the disk is not in use.
+
+        Args:
+            operation: as for ``write``.
+            undone: called if the operation was not done because the disk failed.
+        """
+        if self.usable():
+            self._database.post(operation, undone)
+
+    def run(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> asyncio.Future[T]:
+        """Run blocking work on files in a thread; see ``Threads.submit``.
+
+        Raises:
+            DiskFault: the disk failed or hangs, or the directory was replaced.
+            OSError: the work raised it.
+        """
+        if not self.in_use:
+            self.require()
+        return self._files.submit(work, abandoned=abandoned)
+
+    async def bounded(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
+        """``run``, even while the disk is not in use, or its directory is gone, in threads for which fills do not wait."""
+        return await self._reading.submit(work, abandoned=abandoned)
+
+    async def verify(self, work: Callable[[], T], patience: float) -> T:
+        """Run a full read of a file in a thread, two at a time; ``patience`` is in seconds.
+
+        Raises:
+            DiskFault: the disk hangs.
+            Exception: the work raised it.
+        """
+        return await self._verifying.submit(work, patience=patience)
+
+    async def chore(self, work: Callable[[], T]) -> T:
+        """Run work on files in a thread, however long it takes.
+
+        Raises:
+            DiskFault: the disk hangs.
+            OSError: the work raised it.
+        """
+        return await self._chores.submit(work, patience=LONG)
+
+    async def glance(self, work: Callable[[], T]) -> T:
+        """Run small work on files in the one thread for registrations.
+
+        Raises:
+            DiskFault: the disk hangs, or cannot be read.
+            OSError: the work raised it.
+        """
+        if not self.readable:
+            raise DiskFault(self.breaker.cause or FailureKind.HUNG, "the cache disk is not in use")
+        return await self._glances.submit(work)
+
+    async def files(self, work: Callable[[], T]) -> T:
+        """Run work on files in a thread, however long it takes; its errors count as failures of the disk.
+
+        Raises:
+            DiskFault: it failed.
+        """
+        try:
+            return await self.chore(work)
+        except (OSError, DiskFault) as error:
+            fault = disk_fault(error)
+            assert fault is not None
+            self.failed(fault)
+            raise fault from error
+
+    def hear(self, fault: DiskFault | None) -> None:
+        """See ``IndexHost``."""
+        if fault is not None:
+            self.failed(fault)
+        elif self.breaker.state is not BreakerState.NORMAL:
+            self.note(Ok())
+
+    async def _run_probe(self) -> None:
+        succeeded = False
+        try:
+            await self._mounting.submit(self._mount)
+            # A disk that answers a probe while another call still hangs is not healthy yet.
+            succeeded = not self._watch.stuck()
+        except DiskFault as fault:
+            if fault.kind is FailureKind.CORRUPT:
+                self._condemned = identity_of(self.directory.index)
+        finally:
+            self.note(Probed(succeeded))
+
+    def _mount(self) -> None:
+        with disk_faults():
+            self.directory.join(self._begin)
+            self.generations.attach(self.directory.generations, self.directory.root)
+            if not self.generations.vouches(self.directory.boot):
+                raise DiskFault(
+                    FailureKind.GONE,
+                    f"{self.directory.generations} is not the table used by the other workers on {self.directory.root}; "
+                    "restart the gateway",
+                )
+            self.directory.probe()
+            if ensure_index(self.directory.index, self._condemned):
+                self.audit_due = True
+            self._condemned = None
+
+    def _begin(self, boot: int, before: int, clean: bool) -> None:
+        # The last worker of the previous start may have removed the table; under the lock, nobody removes this one.
+        self.generations.attach(self.directory.generations, self.directory.root)
+        self.generations.begin(boot, before, self.now(), clean=clean)
+        self._remove_twins()
+
+    def _remove_twins(self) -> None:
+        """Free the memory of item states from earlier starts."""
+        table = self.directory.generations
+        if table.parent != self.directory.root:
+            for path in table.parent.glob(f"{table.name}{TWINS}*"):
+                path.unlink(missing_ok=True)
+
+    def _leave(self) -> None:
+        """Release locks and table. The last worker's end is clean unless marks are left."""
+        with suppress(OSError):
+            if (
+                self.generations.vouches(self.directory.boot)
+                and not self.generations.distrusted()
+                and self.directory.end()
+            ):
+                self.generations.unlink(self.directory.generations)
+                self.directory.leases.unlink(missing_ok=True)
+                if self.directory.reads is not None:
+                    self.directory.reads.unlink(missing_ok=True)
+                self._remove_twins()
+        self.directory.leave()
+
+
+def _remove_dead() -> None:
+    with suppress(OSError):
+        remove_dead()
+
+
+def cache_directory(path: str) -> CacheDirectory:
+    """The directory of the setting ``cache.dir``."""
+    return CacheDirectory(Path(path).absolute())

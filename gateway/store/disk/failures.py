@@ -1,0 +1,98 @@
+"""Maps OS and SQLite errors to ``DiskFault``, by the breaker's kinds.
+
+Sources: errno(3); "Result and Error Codes", https://www.sqlite.org/rescode.html.
+"""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from sqlalchemy.exc import DBAPIError
+
+from gateway.model.errors import DiskUnavailable
+from gateway.policies.health.breaker import FailureKind
+
+A = TypeVar("A")
+D = TypeVar("D")
+T = TypeVar("T")
+
+_ERRNO = {
+    errno.ENOSPC: FailureKind.NO_SPACE,
+    errno.EDQUOT: FailureKind.NO_SPACE,
+    errno.EROFS: FailureKind.READ_ONLY,
+    errno.EACCES: FailureKind.READ_ONLY,
+    errno.EPERM: FailureKind.READ_ONLY,
+    errno.ENOENT: FailureKind.GONE,
+    errno.ENOTDIR: FailureKind.GONE,
+    errno.ESTALE: FailureKind.GONE,
+}
+
+# SQLITE_ERROR: every statement is valid on the current schema, so if one is refused, a table is missing.
+_SQLITE = {
+    sqlite3.SQLITE_FULL: FailureKind.NO_SPACE,
+    sqlite3.SQLITE_READONLY: FailureKind.READ_ONLY,
+    sqlite3.SQLITE_PERM: FailureKind.READ_ONLY,
+    sqlite3.SQLITE_CANTOPEN: FailureKind.GONE,
+    sqlite3.SQLITE_CORRUPT: FailureKind.CORRUPT,
+    sqlite3.SQLITE_NOTADB: FailureKind.CORRUPT,
+    sqlite3.SQLITE_ERROR: FailureKind.CORRUPT,
+    sqlite3.SQLITE_BUSY: FailureKind.BUSY,
+    sqlite3.SQLITE_LOCKED: FailureKind.BUSY,
+}
+
+
+class DiskFault(DiskUnavailable):
+    """A ``DiskUnavailable`` with the kind of failure, for the breaker."""
+
+    def __init__(self, kind: FailureKind, detail: str = "") -> None:
+        self.kind = kind
+        super().__init__("no-space" if kind is FailureKind.NO_SPACE else "disk", detail)
+
+
+def disk_fault(error: BaseException) -> DiskFault | None:
+    """The fault for ``error``, or ``None`` if it is not a failure of the disk."""
+    if isinstance(error, DiskFault):
+        return error
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        return disk_fault(error.orig)
+    if isinstance(error, sqlite3.Error):
+        primary = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR) & 0xFF
+        return DiskFault(_SQLITE.get(primary, FailureKind.IO), str(error))
+    if isinstance(error, OSError):
+        return DiskFault(_ERRNO.get(error.errno or 0, FailureKind.IO), str(error))
+    return None
+
+
+async def attempt(work: Callable[[A], Awaitable[T]], argument: A, otherwise: D) -> T | D:
+    """The result of work on the disk, or ``otherwise`` if the disk fails."""
+    try:
+        return await work(argument)
+    except DiskFault:
+        return otherwise
+
+
+async def succeeds(work: Callable[[A], Awaitable[object]], argument: A) -> bool:
+    """Do work on the disk; returns whether the disk accepted it."""
+    try:
+        await work(argument)
+    except DiskFault:
+        return False
+    return True
+
+
+class disk_faults:
+    """Raises errors of the disk or the index inside as ``DiskFault``; a class, because it is entered for each write."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (OSError, sqlite3.Error, DBAPIError)):
+            fault = disk_fault(error)
+            if fault is not None:
+                raise fault from error

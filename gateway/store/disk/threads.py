@@ -1,0 +1,353 @@
+"""Threads for everything that may block on the cache disk, and the watch over them.
+
+A system call on a hung disk does not return, and cannot be cancelled. So the event loop makes no such call: one of a few
+threads makes it, and the loop waits for a future. If a call takes longer than its patience, the watch fails
+all waits at once and reports the hang; the threads stay blocked until the disk answers. Their number bounds the resources that
+a hung disk holds.
+
+The threads are daemons: a blocked one does not keep the process from exiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+from gateway.policies.health.breaker import FailureKind
+from gateway.store.disk.failures import DiskFault
+
+T = TypeVar("T")
+
+HUNG_AFTER = 10.0
+"""Seconds after which a call on the disk counts as hung: an fsync on a busy disk may take several."""
+SLOWEST_READ = 10 * 1024**2
+"""Bytes per second that a working disk reads at least."""
+LONG = math.inf
+"""Patience with work of unpredictable duration, such as listing a directory."""
+_LOOK_EVERY = 0.25
+_WEIGHT = 0.2
+"""Of the last row of jobs in the average."""
+_ROW = 0.008
+"""Seconds that one thread works on small jobs before it reports them: waking another thread costs as much as a job whose files
+are in memory, and threads compete for the interpreter."""
+
+
+class Station:
+    """The current job of one thread: written by the thread, read by the watch."""
+
+    __slots__ = ("deadline",)
+
+    def __init__(self) -> None:
+        self.deadline = math.inf
+
+    def begin(self, patience: float) -> None:
+        """A call begins that should return within ``patience`` seconds."""
+        self.deadline = time.monotonic() + patience
+
+    def end(self) -> None:
+        """The call returned."""
+        self.deadline = math.inf
+
+
+class HangWatch:
+    """Ends waits for a hung disk.
+
+    Args:
+        on_hung: called once per hang, before the waits fail.
+    """
+
+    def __init__(self, on_hung: Callable[[DiskFault], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_hung = on_hung
+        self._stations: list[Station] = []
+        self.waits: set[asyncio.Future[Any]] = set()
+        """The waits for the threads; the code that begins a wait adds it, the code that ends it removes it."""
+        self.looks = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def station(self) -> Station:
+        """Register one more thread."""
+        station = Station()
+        self._stations.append(station)
+        return station
+
+    def look(self) -> None:
+        """Look at the threads regularly, as long as there are waits; called when one was added and ``looks`` is false."""
+        self.looks = True
+        self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
+
+    def stuck(self) -> bool:
+        """Whether a thread has exceeded its patience."""
+        now = time.monotonic()
+        return any(station.deadline <= now for station in self._stations)
+
+    def close(self) -> None:
+        """Stop looking."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self.looks = False
+        if self.stuck():
+            fault = DiskFault(FailureKind.HUNG, f"the disk did not answer within {HUNG_AFTER:g} s")
+            self._on_hung(fault)
+            for future in self.waits:
+                if not future.done():
+                    future.set_exception(fault)
+                    future.exception()  # mark as retrieved: the waiter may have left
+            self.waits.clear()
+        elif self.waits:
+            self.look()
+
+
+class _Job(NamedTuple):
+    work: Callable[[], Any]
+    future: asyncio.Future[Any]
+    patience: float
+    abandoned: Callable[[Any], None]
+
+
+_Outcome = tuple[_Job, Any, BaseException | None]
+
+
+class Threads:
+    """At most ``limit`` threads, started on demand.
+
+    Args:
+        limit: of them.
+        name: of each, followed by its number.
+        watch: ends the waits for them; ``None`` for work that may take any time.
+        failed: hears in the event loop which faults of the disk the work raised, whether anybody still waits for it or not.
+        before: for small work, of which a thread does several jobs in a row while the disk is quick: called in the thread
+            before each row; what it raises is the failure of the row.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        name: str,
+        watch: HangWatch | None,
+        failed: Callable[[DiskFault], None] | None = None,
+        before: Callable[[], object] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._limit = limit
+        self._name = name
+        self._watch = watch
+        self._waits: set[asyncio.Future[Any]] = set() if watch is None else watch.waits
+        self._failed = failed
+        self._before = before
+        self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._gathered: list[_Job] = []
+        self._hand_over: asyncio.Handle | None = None
+        self._pace = 1.0
+        """Seconds that a job takes, averaged; a disk counts as slow until it has shown that it is quick."""
+
+    def submit(
+        self,
+        work: Callable[[], T],
+        *,
+        patience: float = HUNG_AFTER,
+        abandoned: Callable[[T], None] = lambda result: None,
+    ) -> asyncio.Future[T]:
+        """Run ``work`` in a thread.
+
+        Args:
+            work: the blocking call.
+            patience: seconds that it may take once it has begun.
+            abandoned: called in the thread with the result if the waiter has left.
+        """
+        future = self._loop.create_future()
+        if self._watch is not None:
+            self._watch.waits.add(future)
+            if not self._watch.looks:
+                self._watch.look()
+        self._gathered.append(_Job(work, future, patience, abandoned))
+        if self._hand_over is None:
+            self._hand_over = self._loop.call_soon(self._flush)
+        return future
+
+    def _flush(self) -> None:
+        """Hand over what this turn of the event loop submitted: a job to each thread, small ones of a quick disk in rows."""
+        jobs, self._gathered, self._hand_over = self._gathered, [], None
+        row = 1 if self._before is None else max(1, int(_ROW / self._pace))
+        for start in range(0, len(jobs), row):
+            if not self._idle and len(self._threads) < self._limit:
+                thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            elif self._idle:
+                self._idle -= 1
+            self._jobs.put(jobs[start : start + row])
+
+    def stop(self) -> None:
+        """End the threads after the submitted work; does not wait."""
+        self._flush()
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def _run(self) -> None:
+        station = Station() if self._watch is None else self._watch.station()
+        while (jobs := self._jobs.get()) is not None:
+            began = time.monotonic()
+            outcomes = self._do(jobs, station)
+            took = (time.monotonic() - began) / len(jobs)
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, outcomes, took)
+            except RuntimeError:  # the loop is closed
+                for outcome in outcomes:
+                    _drop(*outcome)
+            # Drop the results: an idle thread would keep a blob open until its next job.
+            del jobs, outcomes
+
+    def _do(self, jobs: list[_Job], station: Station) -> list[_Outcome]:
+        """Do a row of jobs. Runs in a thread."""
+        if self._before is not None:
+            station.begin(HUNG_AFTER)
+            try:
+                self._before()
+            except BaseException as failure:
+                station.end()
+                return [(job, None, failure) for job in jobs]
+        outcomes: list[_Outcome] = []
+        for job in jobs:
+            station.begin(job.patience)
+            try:
+                outcomes.append((job, job.work(), None))
+            except BaseException as failure:
+                outcomes.append((job, None, failure))
+            station.end()
+        return outcomes
+
+    def _deliver(self, outcomes: list[_Outcome], took: float) -> None:
+        self._idle += 1
+        self._pace += _WEIGHT * (took - self._pace)
+        for job, result, error in outcomes:
+            self._waits.discard(job.future)
+            if self._failed is not None and isinstance(error, DiskFault):
+                self._failed(error)
+            if job.future.done():
+                if error is None:
+                    closer.submit(partial(job.abandoned, result))
+            elif error is None:
+                job.future.set_result(result)
+            else:
+                job.future.set_exception(error)
+
+
+class OnceExecutor(Executor):
+    """A daemon thread per call: a hung one neither delays others nor keeps the process from exiting."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Call ``fn`` in a new thread."""
+        call: Future[T] = Future()
+        call.set_running_or_notify_cancel()  # from here on it cannot be cancelled
+
+        def run() -> None:
+            try:
+                call.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                call.set_exception(error)
+
+        threading.Thread(target=run, name="larder-once", daemon=True).start()
+        return call
+
+
+once = OnceExecutor()
+
+
+async def within(seconds: float, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
+    """Run blocking work in a new thread, which is abandoned if the disk does not answer in time.
+
+    Args:
+        seconds: time limit of the work.
+        work: the blocking call.
+        abandoned: as for ``Threads.submit``.
+
+    Raises:
+        TimeoutError: it took longer.
+        Exception: the work raised it.
+    """
+    call = once.submit(work)
+
+    def drop(ended: Future[T]) -> None:
+        if ended.exception() is None:
+            abandoned(ended.result())
+
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.wrap_future(call)
+    except (TimeoutError, asyncio.CancelledError):
+        call.add_done_callback(drop)
+        raise
+
+
+def _drop(job: _Job, result: Any, error: BaseException | None) -> None:
+    if error is None:
+        job.abandoned(result)
+
+
+class Closer:
+    """One thread for closing and unlinking in the background: the last close of an unlinked file writes to its disk."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """Run ``work`` soon; ``OSError`` is ignored."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="larder-closer", daemon=True)
+            self._thread.start()
+        self._work.put(work)
+
+    def close_files(self, descriptors: Iterable[int]) -> None:
+        """Close descriptors: here if that cannot block, because the file still has a name, else in the thread."""
+        for descriptor in descriptors:
+            if os.fstat(descriptor).st_nlink:
+                os.close(descriptor)
+            else:
+                self.submit(partial(os.close, descriptor))
+
+    async def done(self) -> None:
+        """Wait until everything submitted so far is done."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self.submit(lambda: loop.call_soon_threadsafe(future.set_result, None))
+        await future
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._work.get()()
+            except (OSError, RuntimeError):
+                continue
+
+
+def close_passed(descriptors: Iterable[int]) -> None:
+    """Close descriptors that were just passed to another process: it has them open, so that this is seldom the last close.
+
+    Those that were opened together have consecutive numbers mostly, and cost one call (close_range(2)).
+    """
+    runs: list[list[int]] = []
+    for descriptor in sorted(descriptors):
+        if runs and runs[-1][1] == descriptor:
+            runs[-1][1] += 1
+        else:
+            runs.append([descriptor, descriptor + 1])
+    # Never an empty range: Python would close everything from its start on.
+    for start, stop in runs:
+        os.closerange(start, stop)
+
+
+closer = Closer()
