@@ -398,11 +398,11 @@ _begin_at_zero()
 
 
 _published: set[Any] = set()
-"""Values that other workers read from this worker's files, and that only the event loop changes."""
+"""Counts of requests, which other workers read from this worker's files."""
 
 
 def publish() -> None:
-    """Write the counts of the event loop to this worker's files, where other workers read them."""
+    """Write the counts of requests to this worker's files, where other workers read them: twice a second, not at each request."""
     for value in _published:
         value._file.write_value(value._key, value._value, 0.0)
 
@@ -415,8 +415,8 @@ def counted_in_loop(*values: Any) -> None:
 class LoopSum:
     """A counter or gauge that only the event loop changes.
 
-    It adds to the value itself: without the lock that prometheus_client takes and, with several workers, without a write to a
-    file, which ``publish`` does for many counts at once. Create it in the process that counts.
+    It adds to the value itself: without the lock that prometheus_client takes and, with several workers, without a system call
+    for the process's id. Create it in the process that counts.
     """
 
     __slots__ = ("_value",)
@@ -424,11 +424,13 @@ class LoopSum:
     def __init__(self, metric: Counter | Gauge) -> None:
         metric.inc(0)  # after a fork prometheus_client begins another file
         self._value: Any = metric._value
-        counted_in_loop(self._value)
 
     def inc(self, amount: float = 1) -> None:
         """Add ``amount``, which for a gauge may be negative."""
-        self._value._value += amount
+        value = self._value
+        value._value += amount
+        if value._multiprocess:
+            value._file.write_value(value._key, value._value, 0.0)
 
 
 class LoopHistogram:
@@ -441,9 +443,12 @@ class LoopHistogram:
         self._sum: Any = histogram._sum
         self._bounds: Sequence[float] = histogram._upper_bounds
         self._buckets: Sequence[Any] = histogram._buckets
-        counted_in_loop(self._sum, *self._buckets)
 
     def observe(self, amount: float) -> None:
         """Count one observation."""
-        self._sum._value += amount
-        self._buckets[bisect_left(self._bounds, amount)]._value += 1
+        total, bucket = self._sum, self._buckets[bisect_left(self._bounds, amount)]
+        total._value += amount
+        bucket._value += 1
+        if total._multiprocess:
+            total._file.write_value(total._key, total._value, 0.0)
+            bucket._file.write_value(bucket._key, bucket._value, 0.0)

@@ -16,8 +16,9 @@ SECONDS = (0.0, 0.001, 0.0010001, 0.2, 1.0, 50.0)
 _IN_A_FORK = f"""
 import os
 from prometheus_client import Counter, Histogram
-from gateway.metrics import LoopHistogram, LoopSum, publish
+from gateway.metrics import LoopHistogram, LoopSum, counted_in_loop, publish
 events = Counter("test_events", "Events.")
+requests = Counter("test_requests", "Requests.")
 seconds = Histogram("test_seconds", "Seconds.")
 events.inc(5)
 child = os.fork()
@@ -26,7 +27,11 @@ if child == 0:
     each = LoopHistogram(seconds)
     for amount in {SECONDS}:
         each.observe(amount)
+    requests.inc(0)
+    counted_in_loop(requests._value)
+    requests._value._value += 4
     publish()
+    requests._value._value += 1
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 """
@@ -58,12 +63,13 @@ def test_the_event_loop_counts_what_prometheus_would() -> None:
 
 
 def test_a_worker_counts_into_its_own_file(tmp_path: Path) -> None:
-    """Rule: a forked worker's counts add to those of the others, even if it counted nothing before."""
+    """Rule: a forked worker's counts add to those of the others, even if it counted nothing before; requests once published."""
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", _IN_A_FORK], env=environment, check=True)
     registry = CollectorRegistry()
     MultiProcessCollector(registry, str(tmp_path))
     assert registry.get_sample_value("test_events_total") == 7
+    assert registry.get_sample_value("test_requests_total") == 4
     assert registry.get_sample_value("test_seconds_count") == len(SECONDS)
     assert registry.get_sample_value("test_seconds_sum") == sum(SECONDS)
     assert len(list(tmp_path.glob("counter_*.db"))) == 2

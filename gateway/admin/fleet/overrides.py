@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sqlalchemy import delete, insert, select
 
@@ -23,7 +23,7 @@ from gateway.tasks import repeat
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-_LOOK = 5.0
+_LOOK = 2.5
 """Seconds between two comparisons."""
 
 
@@ -119,8 +119,21 @@ async def replace_override(
     return after
 
 
+class _Difference(NamedTuple):
+    """An override in the catalog, and another one in Redis: modes and quotas."""
+
+    dataset: str
+    mode: str
+    quota: int | None
+    known_mode: str
+    known_quota: int | None
+
+
 class Overrides:
     """Restores the catalog's overrides in Redis after it has lost them, with the sizes of their datasets.
+
+    A change is in Redis before it is committed, or refused there. So only what differs in two comparisons is restored: the first
+    may have been in the middle of a change.
 
     Args:
         catalog: stores them.
@@ -140,6 +153,7 @@ class Overrides:
         self._together = together
         self._speaks = speaks
         self._look = look
+        self._different: set[_Difference] = set()
 
     async def run(self) -> None:
         """Compare every few seconds, until cancelled."""
@@ -158,15 +172,18 @@ class Overrides:
             rows = (await connection.execute(select(overrides.c.dataset, overrides.c.mode, overrides.c.quota))).all()
         plans = self._together.plans
         known, quotas = await plans.overrides(), await plans.quotas()
-        for row in rows:
-            if known.get(row.dataset, "") != (row.mode or ""):
-                await plans.override(row.dataset, row.mode or "")
-            if quotas.get(row.dataset) != row.quota:
-                await plans.limit(row.dataset, row.quota)
+        wanted = {row.dataset: (row.mode or "", row.quota) for row in rows}
         if self._catalog.database.shared:
             # Only a shared catalog is complete: with a catalog per node, unknown overrides may be another node's.
-            for dataset in {*known, *quotas} - {row.dataset for row in rows}:
-                await plans.override(dataset, "")
-                await plans.limit(dataset, None)
+            wanted |= dict.fromkeys({*known, *quotas} - wanted.keys(), ("", None))
+        different = {
+            _Difference(dataset, *one, *there)
+            for dataset, one in wanted.items()
+            if one != (there := (known.get(dataset, ""), quotas.get(dataset)))
+        }
+        for one in different & self._different:
+            await plans.override(one.dataset, one.mode)
+            await plans.limit(one.dataset, one.quota)
+        self._different = different
         if decided := {row.dataset for row in rows if row.mode is not None or row.quota is not None}:
             await note_sizes(self._together, await self._look(), decided)
