@@ -208,7 +208,8 @@ def test_workers_are_forked_from_a_supervisor_that_has_imported_the_gateway(orig
         assert {"gateway.app", "gateway.server.protocol", "uvloop", ENDPOINTS} <= gateway.modules()
         for _ in range(9):
             gateway.read()
-        assert gateway.metric("larder_sent_bytes_total") == 10 * len(BODY)
+        sent = 10 * len(BODY)
+        wait_until(lambda: gateway.metric("larder_sent_bytes_total") == sent, 60, "the counts of the other worker")
         assert gateway.metric("larder_requests_in_flight") == 0
 
 

@@ -260,6 +260,14 @@ async def test_a_scan_that_begins_again_is_listed_from_its_beginning(reading: Re
     assert reading.listings.pages == 2
 
 
+async def test_a_scan_of_what_is_cached_is_not_listed(reading: Reading) -> None:
+    """Rule: a scan that finds everything in the cache costs the store no listing, also the first one that is seen."""
+    put(reading.bench, NAMES)
+    for name in NAMES[:120]:
+        await reading.read(name, hit=True)
+    assert reading.listings.pages == 0
+
+
 async def test_nothing_is_loaded_that_a_rule_keeps_from_being_watched(reading: Reading) -> None:
     """Rule: ``pattern = "off"`` holds for siblings too, in whichever order the prefix above is read."""
     reading.rules = Rules([Caching(match="b/days/01[6-9]/**", pattern="off")])

@@ -111,7 +111,7 @@ class _Ahead:
         seen: siblings that were read, in order.
         loaded: bytes that were loaded of siblings that were not read yet.
         last: the last sibling that each client read.
-        missed: whether the cache did not have the last one.
+        gains: whether the last read missed, or found what was loaded ahead.
         told: whether a failure was logged.
     """
 
@@ -126,7 +126,7 @@ class _Ahead:
     seen: list[str] = field(default_factory=list)
     loaded: dict[Segment, int] = field(default_factory=dict)
     last: dict[int, Segment] = field(default_factory=dict)
-    missed: bool = False
+    gains: bool = False
     told: bool = False
 
     def read(self, sibling: Segment, read: ObjectRead) -> None:
@@ -136,8 +136,10 @@ class _Ahead:
         if len(self.last) >= MOST_CLIENTS:
             self.last.clear()
         self.last[read.client] = sibling
-        self.reader, self.missed = _Reader(read.key, read.principal, sibling), not read.hit
-        if size := self.loaded.pop(sibling, 0):
+        self.reader = _Reader(read.key, read.principal, sibling)
+        size = self.loaded.pop(sibling, 0)
+        self.gains = not read.hit or size > 0
+        if size:
             _USED.inc(size)
         self.policy.read(sibling, read.hit)
         if self.loaded:
@@ -299,9 +301,10 @@ class StreamPrefetcher:
         ahead.listed = [each for each in ahead.listed if each[0] > latest]
         now = asyncio.get_running_loop().time()
         few = len(ahead.listed) <= ahead.policy.depth
-        # A reader that has begun again is before the end; what it finds in the cache needs no listing.
-        more = ahead.end is None or (ahead.missed and not ahead.listed and latest < ahead.end)
-        if few and more and not ahead.listing and now >= ahead.list_at:
+        # A reader that has begun again is before the end.
+        more = ahead.end is None or (not ahead.listed and latest < ahead.end)
+        # What is in the cache needs no listing.
+        if few and more and ahead.gains and not ahead.listing and now >= ahead.list_at:
             ahead.listing = True
             self._tasks.start(self._list(stream, ahead, reader, principal))
         mean = stream.bytes // max(stream.draws, 1)
