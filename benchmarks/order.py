@@ -27,7 +27,7 @@ class SimulatedCache:
     Args:
         items: of the dataset.
         room: items that fit.
-        rotating: evict the items loaded first; otherwise the first items stay for ever.
+        rotating: evict the items loaded first; otherwise the first items stay forever.
         seed: of its choices.
     """
 

@@ -331,7 +331,7 @@ async def test_what_finds_no_room_in_memory_is_streamed(place: Place, monkeypatc
 
 
 class _Full(MemoryBudget):
-    """Memory that is full for ever because its readers have stopped reading; counts the checks for room."""
+    """Memory that is full forever because its readers have stopped reading; counts the checks for room."""
 
     def __init__(self) -> None:
         self.looks = 0

@@ -337,7 +337,7 @@ async def test_where_listing_is_refused_the_names_seen_stand_in(
 
 
 async def test_a_listing_that_does_not_advance_is_given_up(reading: Reading, caplog: pytest.LogCaptureFixture) -> None:
-    """Rule: a store that sends its first page for ever is asked once, which is logged, and not with each read."""
+    """Rule: a store that sends its first page forever is asked once, which is logged, and not with each read."""
 
     class Repeating(CountedListings):
         async def list_page(self, *asked: object, **how: object) -> ListingPage:
