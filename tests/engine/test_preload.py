@@ -12,12 +12,13 @@ import pytest
 from numpy.typing import NDArray
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from gateway.engine.items.wanted import Purpose
 from gateway.engine.lane import BESIDE
 from gateway.engine.space import chunk_keeper, preload
 from gateway.engine.space.chunk_keeper import ChunkKeeper, PlanExchange
 from gateway.engine.space.job_readers import OpenDatasets
 from gateway.engine.space.planned import Planned
-from gateway.engine.space.preload import Preloader
+from gateway.engine.space.preload import Preloader, Reader
 from gateway.fleet.jobs.jobs import JobRecord
 from gateway.fleet.nodes.reports import NodeReport
 from gateway.policies.items.datasets import CachingMode
@@ -369,6 +370,22 @@ async def test_a_plan_that_changes_ends_what_it_does_not_want(desk: Desk) -> Non
     desk.order(data, loading=2)
     await desk.loaded(data, 2)
     assert data.resident == desk.chunk(data, 2)
+
+
+async def test_an_item_counts_though_its_load_was_cancelled(desk: Desk) -> None:
+    """Rule: a fetch in progress outlives the load that began it, and its item counts as loaded ahead."""
+    before = counted("larder_importance_prefetched_items_total")
+    data = await desk.shelf.dataset(bodies_of(2), "full")
+    hang = Hang(path=data.path(1))
+    desk.shelf.bench.origin.inject(hang)
+    reader = Reader(data.registration, desk.shelf.bench.identity)
+    load = asyncio.create_task(desk.preloader.load([reader], np.array([1], dtype=np.uint32), Purpose.IMPORTANCE))
+    await hang.gate.reached()
+    load.cancel()
+    await asyncio.gather(load, return_exceptions=True)
+    hang.gate.open()
+    await until(lambda: data.blob(1).exists() and not desk.shelf.batches.fetches.active)
+    assert counted("larder_importance_prefetched_items_total") == before + 1
 
 
 async def test_a_dataset_without_a_place_is_delivered_and_not_kept(desk: Desk) -> None:

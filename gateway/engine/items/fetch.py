@@ -12,7 +12,8 @@ Rules
 4. In a fleet an item is fetched by its home (``homes.py``), which this module asks. A home's origin error is not final: the next
    node in the ring is asked, and at last the item is read here. A home asks nodes that are known to have the item before
    the origin, and does not keep callers waiting for a lost origin (gateway/origin/reach.py).
-5. Readers learn the origin's status, but not its address or other internals; the log has them.
+5. Items loaded ahead are counted where they are stored: whoever asked may have left by then.
+6. Readers learn the origin's status, but not its address or other internals; the log has them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import replace
 from itertools import count
 from zlib import crc32
 
+from gateway import metrics
 from gateway.engine.fetching import ByteStream, GrowingBlob, pause
 from gateway.engine.items.homes import Neighbours, Node
 from gateway.engine.items.peer_items import PeerItems
@@ -37,11 +39,11 @@ from gateway.engine.items.wanted import (
     MemoryBudget,
     MemoryLease,
     Outcome,
+    Purpose,
     StoredItem,
     Wanted,
 )
 from gateway.engine.services import Services
-from gateway.metrics import MOVED_ITEMS
 from gateway.model.access import Access
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.frames import ItemFlag, ItemStatus
@@ -196,10 +198,13 @@ class ItemFetches:
                     return StoredItem(OpenBlob(here.fd, BlobRef(digest, here.size, here.crc32), 0), ItemFlag.JOINED)
             async with self._reading:
                 try:
-                    return await self._read(wanted, keep=True)
+                    outcome = await self._read(wanted, keep=True)
                 except DiskUnavailable:
                     # The bytes are delivered without being stored.
-                    return await self._read(wanted, keep=False)
+                    outcome = await self._read(wanted, keep=False)
+            if isinstance(outcome, StoredItem):
+                _count_ahead(wanted.purpose, outcome)
+            return outcome
         except _Failed as failure:
             return FailedItem(failure.status, str(failure))
         except OriginUnavailable as failure:
@@ -260,7 +265,7 @@ class ItemFetches:
             return None
         if not isinstance(outcome, StoredItem | InMemoryItem):
             return None
-        MOVED_ITEMS.inc()
+        metrics.MOVED_ITEMS.inc()
         return replace(outcome, flags=ItemFlag.HIT)
 
     async def _open(self, wanted: Wanted, location: Location) -> tuple[ByteStream, int, Sequence[Header]]:
@@ -413,6 +418,16 @@ def _checked(response: StreamedResponse, *, ranged: bool, expected: int) -> int:
     if expected not in (int(text), UNKNOWN_LENGTH):
         raise _Failed(ItemStatus.CHANGED, f"it has {text} bytes, not {expected} as the digest file says")
     return int(text)
+
+
+def _count_ahead(purpose: Purpose, stored: StoredItem) -> None:
+    size = stored.blob.size
+    if purpose is Purpose.CHUNK:
+        metrics.CHUNK_ITEMS.labels("loaded").inc()
+        metrics.PRELOADED_BYTES.inc(size)
+    elif purpose is Purpose.IMPORTANCE and not stored.flags:
+        metrics.IMPORTANT_ITEMS.inc()
+        metrics.IMPORTANT_BYTES.inc(size)
 
 
 def _may_be_had_elsewhere(outcome: Outcome) -> bool:

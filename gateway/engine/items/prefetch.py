@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gateway import metrics
 from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.homes import HolderLookup
-from gateway.engine.items.wanted import FailedItem, PrefetchCounts, StoredItem, Wanted
+from gateway.engine.items.wanted import FailedItem, PrefetchCounts, Purpose, StoredItem, Wanted
 from gateway.engine.lane import Lane
 from gateway.engine.services import Services
 from gateway.model.frames import ItemStatus
@@ -132,7 +132,7 @@ class Prefetcher:
 
     async def _fetch(self, errand: _Errand, index: int, source: HolderLookup | None) -> None:
         wanted = Wanted(
-            errand.registration, index, errand.identity, errand.mode, store_only=True, here=True, source=source
+            errand.registration, index, errand.identity, errand.mode, Purpose.PREFETCH, here=True, source=source
         )
         outcome = await self._fetches.fetch(wanted)
         metrics.PREFETCHED.labels("stored" if isinstance(outcome, StoredItem) else "failed").inc()

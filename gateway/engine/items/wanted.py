@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 from zlib import crc32
 
@@ -20,20 +21,28 @@ from gateway.store.disk.blobs import OpenBlob
 Who = tuple[OriginIdentity, str, str, int, bool]
 
 
+class Purpose(Enum):
+    """Why an item is fetched. Only a reader waits for its bytes."""
+
+    READER = "reader"
+    PREFETCH = "prefetch"
+    CHUNK = "chunk"
+    IMPORTANCE = "importance"
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """One item, for one reader.
 
-    ``mode`` is how its dataset is cached. ``store_only``: nobody waits for the bytes, so an item that the cache does not accept
-    is not read at all. ``here``: do not ask other nodes to serve it, because another node asks. ``source`` is asked before the
-    origin.
+    ``mode`` is how its dataset is cached; ``purpose`` is why the item is fetched. ``here``: do not ask other nodes to serve it,
+    because another node asks. ``source`` is asked before the origin.
     """
 
     registration: Registration
     index: int
     identity: OriginIdentity
     mode: CachingMode
-    store_only: bool = False
+    purpose: Purpose = Purpose.READER
     here: bool = False
     source: HolderLookup | None = field(default=None, compare=False)
 
@@ -41,6 +50,11 @@ class Wanted:
     def digest(self) -> bytes:
         """The item's digest."""
         return self.registration.content.digest(self.index)
+
+    @property
+    def store_only(self) -> bool:
+        """Nobody waits for the bytes, so an item that the cache does not accept is not read at all."""
+        return self.purpose is not Purpose.READER
 
     @property
     def who(self) -> Who:

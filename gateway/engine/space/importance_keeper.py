@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.engine.items.homes import keys_of
+from gateway.engine.items.wanted import Purpose
 from gateway.engine.space.item_scores import ItemScores
 from gateway.engine.space.job_readers import JobReaders
-from gateway.engine.space.preload import Preloader, Purpose, Reader
+from gateway.engine.space.preload import Preloader, Reader
 from gateway.engine.space.read_tally import ReadTally
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.membership import Membership

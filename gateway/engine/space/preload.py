@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from gateway import metrics
 from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.homes import HolderLookup
-from gateway.engine.items.wanted import FailedItem, StoredItem, Wanted
+from gateway.engine.items.wanted import FailedItem, Purpose, Wanted
 from gateway.engine.lane import Lane
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
@@ -35,14 +34,6 @@ _AGAIN = 0.5
 """Seconds before the second attempt; the third follows after twice as many."""
 
 Indices = NDArray[np.uint32]
-
-
-class Purpose(Enum):
-    """Why items are loaded."""
-
-    CHUNK = "chunk"
-    IMPORTANCE = "importance"
-    """In the order that is given, because there may be no time for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +68,7 @@ class Preloader:
         Args:
             readers: of the same content, at least one.
             indices: whose home is here.
-            purpose: why.
+            purpose: why. Important items are loaded in the order given, because there may be no time for all.
         """
         content = readers[0].registration.content
         left = missing_of(content, indices)
@@ -114,13 +105,7 @@ class Preloader:
 
     async def _fetch(self, reader: Reader, index: int, source: HolderLookup | None, purpose: Purpose) -> ItemStatus:
         wanted = Wanted(
-            reader.registration, index, reader.identity, CachingMode.CHUNKED, store_only=True, here=True, source=source
+            reader.registration, index, reader.identity, CachingMode.CHUNKED, purpose, here=True, source=source
         )
         outcome = await self._fetches.fetch(wanted)
-        if isinstance(outcome, StoredItem) and purpose is Purpose.CHUNK:
-            metrics.CHUNK_ITEMS.labels("loaded").inc()
-            metrics.PRELOADED_BYTES.inc(outcome.blob.size)
-        elif isinstance(outcome, StoredItem) and not outcome.flags:
-            metrics.IMPORTANT_ITEMS.inc()
-            metrics.IMPORTANT_BYTES.inc(outcome.blob.size)
         return outcome.status if isinstance(outcome, FailedItem) else ItemStatus.OK
