@@ -63,11 +63,6 @@ MIXED_BATCH = 256
 CLASSES = (10, 100, 1000)
 
 
-def static_hit_ratio(fraction: float) -> float:
-    """The hit ratio of a cache that never evicts."""
-    return fraction
-
-
 def lru_hit_ratio(fraction: float) -> float:
     """The hit ratio of an LRU cache when every epoch is a new permutation.
 
