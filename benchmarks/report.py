@@ -65,11 +65,12 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Judged:
-    """A figure with a budget in the newest result of a benchmark, and in the result before it, if there was one."""
+    """A figure with a budget in the newest result of a benchmark, in that before it on this machine, and on another machine."""
 
     benchmark: str
     ratio: Ratio
     before: Ratio | None = None
+    elsewhere: Ratio | None = None
 
     @property
     def worse(self) -> bool:
@@ -103,46 +104,76 @@ def write(
 ) -> None:
     """Write ``results/NAME.md`` and ``.json`` and the summary of all results, and print the page."""
     RESULTS.mkdir(exist_ok=True)
-    before = {each.ratio.what: each.ratio for each in judged(name)}
-    about = "\n".join(f"- {key}: {value}" for key, value in where.items())
-    page = f"# {title}\n\n{text}\n\n{about}\n"
+    before, elsewhere = _earlier(name, where)
+    figures = elsewhere.get("figures", {})
+    about = [f"{key}: {value}" for key, value in where.items()]
+    about += [
+        f"on {elsewhere['kernel']}, {elsewhere['measured']}: {what}: {each['value']:.2f}"
+        for what, each in figures.items()
+    ]
+    page = f"# {title}\n\n{text}\n\n" + "\n".join(f"- {line}" for line in about) + "\n"
     (RESULTS / f"{name}.md").write_text(page)
-    budgeted = [{**asdict(each), "before": _as_json(before.get(each.what))} for each in ratios]
-    content = {"title": title, "machine": where, "budgeted": budgeted, **data}
+    budgeted = [{**asdict(each), "before": before.get(each.what)} for each in ratios]
+    content = {"title": title, "machine": where, "budgeted": budgeted, "elsewhere": elsewhere, **data}
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     (RESULTS / "README.md").write_text(summary())
     print(page)
 
 
+Figures = dict[str, dict[str, float | None]]
+"""Value and deviation of figures with a budget, by what they say."""
+
+
+def _earlier(name: str, where: dict[str, str]) -> tuple[Figures, dict[str, Any]]:
+    """The figures before on this machine; kernel, time and figures of the last run on another. Kernels tell machines apart."""
+    last = _result(name)
+    if not last:
+        return {}, {}
+    there = {key: last["machine"].get(key, "") for key in ("kernel", "measured")}
+    figures = {each["what"]: {key: each[key] for key in ("value", "deviation")} for each in last.get("budgeted", [])}
+    elsewhere: dict[str, Any] = last.get("elsewhere", {})
+    if there["kernel"] == where.get("kernel", ""):
+        return figures, elsewhere
+    again = elsewhere.get("kernel") == where.get("kernel", "")
+    measured = {
+        what: each for what, each in figures.items() if each["deviation"] != 0
+    }  # a count is the same on all machines
+    return elsewhere["figures"] if again else {}, {**there, "figures": measured}
+
+
+def _result(name: str) -> dict[str, Any]:
+    path = RESULTS / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
 def judged(name: str) -> list[Judged]:
     """The figures with a budget in the newest result of a benchmark; none if it has no result."""
-    path = RESULTS / f"{name}.json"
-    found: list[dict[str, Any]] = json.loads(path.read_text()).get("budgeted", []) if path.exists() else []
-    return [_judged(name, each) for each in found]
+    found = _result(name)
+    elsewhere: Figures = found.get("elsewhere", {}).get("figures", {})
+    return [_judged(name, each, elsewhere) for each in found.get("budgeted", [])]
 
 
-def _as_json(before: Ratio | None) -> dict[str, float | None] | None:
-    return None if before is None else {"value": before.value, "deviation": before.deviation}
-
-
-def _judged(name: str, document: dict[str, Any]) -> Judged:
+def _judged(name: str, document: dict[str, Any], elsewhere: Figures) -> Judged:
     before = document.pop("before")
     ratio = Ratio(**document)
-    return Judged(name, ratio, None if before is None else replace(ratio, **before))
+    other = elsewhere.get(ratio.what)
+    return Judged(name, ratio, *(None if one is None else replace(ratio, **one) for one in (before, other)))
 
 
 def summary() -> str:
     """The page of every figure with a budget, from the newest result of each benchmark, beside the result before it."""
     rows = [
-        [f"[{each.ratio.what}]({each.benchmark}.md)", str(each.ratio), _beside(each)]
+        [f"[{each.ratio.what}]({each.benchmark}.md)", str(each.ratio), _beside(each), _elsewhere(each)]
         for path in sorted(RESULTS.glob("*.json"))
         for each in judged(path.stem)
     ]
     return (
         "# Figures with a budget\n\n`make bench` writes this page. Every figure compares two sides of one run on one machine; "
         "its page says how it was measured, where and when. ± is the standard deviation over the rounds of the run. *Before* "
-        "is the run before that; a figure that is worse by more than the deviations of both runs, or by a tenth where they are "
-        "not known, is marked.\n\n" + table(["what", "measured and budget", "before"], rows) + "\n"
+        "is the run before that on the same machine; a figure that is worse by more than the deviations of both runs, or by a "
+        "tenth where they are not known, is marked. *Elsewhere* is the last run on another machine: a budget is held if it is "
+        "held on both.\n\n" + table(["what", "measured and budget", "before", "elsewhere"], rows) + "\n"
     )
 
 
@@ -150,3 +181,7 @@ def _beside(each: Judged) -> str:
     if each.before is None:
         return "-"
     return f"{each.before.value:.2f}" + (" (**worse now**)" if each.worse else "")
+
+
+def _elsewhere(each: Judged) -> str:
+    return "-" if each.elsewhere is None else str(each.elsewhere)

@@ -20,9 +20,9 @@ def results(tmp_path, monkeypatch):
     return tmp_path
 
 
-def write(*ratios: Ratio) -> None:
+def write(*ratios: Ratio, kernel: str = "a") -> None:
     """The result of one more run of a benchmark."""
-    report.write("reads", "Reads", "text", {}, {"measured": "now"}, ratios)
+    report.write("reads", "Reads", "text", {}, {"measured": "now", "kernel": kernel}, ratios)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,21 @@ def test_the_summary_has_the_run_before_beside_the_new_one(results):
     write(replace(BEFORE, value=2.4), RATE)
     rows = [line for line in (results / "README.md").read_text().splitlines() if line.startswith("| [")]
     assert rows == [
-        f"| [{BEFORE.what}](reads.md) | 2.40 ± 0.10 ≤ 2.5 | 2.00 (**worse now**) |",
-        f"| [{RATE.what}](reads.md) | 0.80 ± 0.10 ≥ 0.5 | 0.80 |",
+        f"| [{BEFORE.what}](reads.md) | 2.40 ± 0.10 ≤ 2.5 | 2.00 (**worse now**) | - |",
+        f"| [{RATE.what}](reads.md) | 0.80 ± 0.10 ≥ 0.5 | 0.80 | - |",
     ]
+
+
+def test_the_figure_of_another_machine_stays_beside(results):
+    """Each machine is compared with its own run before, and the last figure of the other stays on the summary and on the page."""
+    for value, kernel in ((2.0, "a"), (3.0, "b"), (2.1, "a"), (2.2, "a")):
+        write(replace(BEFORE, value=value), kernel=kernel)
+    rows = [line for line in (results / "README.md").read_text().splitlines() if line.startswith("| [")]
+    assert rows == [f"| [{BEFORE.what}](reads.md) | 2.20 ± 0.10 ≤ 2.5 | 2.10 | 3.00 ± 0.10 **>** 2.5 |"]
+    assert f"- on b, now: {BEFORE.what}: 3.00\n" in (results / "reads.md").read_text()
+    write(replace(BEFORE, value=2.9), kernel="b")
+    [figure] = report.judged("reads")
+    assert (figure.before.value, figure.elsewhere.value) == (3.0, 2.2)
 
 
 def test_the_end_names_missed_budgets_and_regressions(results):
