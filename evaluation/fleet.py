@@ -21,7 +21,7 @@ from larder.api import Api
 
 CREDENTIALS = Credentials("evaluation", "a secret of the evaluation")
 LOW = 0.9
-"""Share of a cache's capacity that is used (gateway/policies/eviction.py)."""
+"""Share of a cache's capacity that is used (gateway/policies/watermarks.py)."""
 _START = 60.0
 
 

@@ -1,6 +1,6 @@
 """Forgetting objects by key, prefix or origin, and the grants of a bucket; takes effect whatever the state of the disk.
 
-See generations.py.
+See shared/generations.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Items of datasets on this node's disk: blobs by digest, and residency flags.
 
-
 Looking up an item costs no database access, and no thread while the kernel has its path in memory. Each dataset that is open in a
 worker has three arrays in a file that all workers of the node share (``ItemStates``): whether the item's blob is resident, its
 CRC, and the modification time of its file when it was verified. They are hints, checked against the file when it is opened;

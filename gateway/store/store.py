@@ -2,7 +2,7 @@
 
 No method makes a read fail because the cache fails. Optional updates (recency, grants, confirmations) are then skipped,
 look-ups find nothing, ``begin`` and ``BlobWriter`` raise ``DiskUnavailable``, ``open_blob`` raises ``BlobGone``; the caller
-asks the origin in each case. The one guarantee that holds even then is ``forget``: see generations.py.
+asks the origin in each case. The one guarantee that holds even then is ``forget``: see shared/generations.py.
 
 All calls are made from one event loop. Every worker of a node opens its own ``Store`` on the same directory. The
 worker for which ``try_lock`` is true calls ``recover`` once and ``sweep`` periodically. Each worker's own chores

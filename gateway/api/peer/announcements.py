@@ -15,7 +15,7 @@ Announce = Callable[[Sequence[ObjectKey] | None], Awaitable[bool]]
 
 
 def announcements(announce: Announce) -> Address:
-    """The endpoint ``/-/peer/v1/announce``; see ``model.peer_announcements``.
+    """The endpoint ``/-/peer/v1/announce``; see ``model.peer.announcements``.
 
     Args:
         announce: forgets objects here and announces them over Redis; returns whether Redis accepted the announcement.

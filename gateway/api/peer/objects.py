@@ -47,7 +47,7 @@ _NOT_THE_ORIGINS = (502, 504)
 
 
 class PeerObjects:
-    """Answers ``/-/peer/v1/objects/...``; ``model.peer_objects`` defines the headers.
+    """Answers ``/-/peer/v1/objects/...``; ``model.peer.objects`` defines the headers.
 
     Args:
         reads: how objects are read here.

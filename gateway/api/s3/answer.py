@@ -1,6 +1,6 @@
 """An answer as a value, and the function that sends it.
 
-Handlers return answers; only ``send_answer`` writes them to the wire. The cache-status header, the metrics and the log line are
+Handlers return answers; ``complete`` writes all but those of the short path to the wire. The cache-status header, the metrics and the log line are
 made of the same fields, so they cannot differ.
 """
 

@@ -6,7 +6,7 @@ on disk, it opens the files and the answer has a length (``Resident``). Otherwis
 others are opened (``Unopened``).
 
 In substitute mode the reader gets the requested number as long as there are candidates: a slow item is replaced by another one
-(``policies.batch.may_replace``), and so is a failed one. Items that were not delivered can be requested again.
+(``policies.items.batch.may_replace``), and so is a failed one. Items that were not delivered can be requested again.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from gateway.policies.space.plan import Plan
 def changes(before: Plan, after: Plan, now: float) -> list[dict[str, Any]]:
     """One document per change; ``at`` is ``now``, in seconds; nothing when ``after`` is ``before``.
 
-    Of a dataset: ``what`` is allocated, released, or what happened to ``chunk`` (``policies.chunks.ChunkReason``), with
+    Of a dataset: ``what`` is allocated, released, or what happened to ``chunk`` (``policies.space.chunks.ChunkReason``), with
     the ``jobs`` that lost it. Of a job: ``what`` is judged, with its phase and whether it uses the cache, or gone.
     """
     if after is before:

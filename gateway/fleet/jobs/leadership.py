@@ -4,7 +4,7 @@ A leader takes the lease for ``LEASE`` seconds and renews it with every turn of 
 token (the fence) grows, and only the holder of the lease with the newest fence can write the plan: the script that writes
 checks both (fleet/jobs/plans.py). So a leader that stalled, or was cut off, cannot overwrite its successor's decisions. If
 Redis was emptied, the counter is lost: a worker that takes the lease passes the last fence it has seen, and the new one is
-    larger.
+larger.
 """
 
 from __future__ import annotations

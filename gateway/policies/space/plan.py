@@ -1,7 +1,7 @@
 """The manager's current decision, as a value: what every node does for each dataset, and what every job may expect.
 
 The manager (``manager.py``) makes it, Redis carries it as JSON, the keepers of all nodes perform it. What is not
-in the plan is treated as ``policies.datasets.decide`` says: there is no manager yet, or nobody asked it.
+in the plan is treated as ``policies.items.datasets.decide`` says: there is no manager yet, or nobody asked it.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
     blobs/ab/cdef…   the bytes whose SHA-256 is abcdef…
     tmp/             blobs being written; each is locked by its writer, so an unlocked one is abandoned
-    index.db         see schema.py
+    index.db         see ../index/schema.py
     boot             identifies this start of the node, and tells whether it ended cleanly; locked in shared mode by every worker
     keeper.lock      locked by the worker that does the keeper's work
 
 A *start* begins when a worker opens a directory that no other worker has open: it gets the exclusive lock on ``boot``,
 writes a fresh random number, and continues with a shared lock. Later workers find the lock shared and read the
 number. The change from exclusive to shared is not atomic (flock(2)), so the number is read only under the shared lock.
-The kernel drops the locks of a killed process, so a crash leaves nothing to clean up. The table of generations (generations.py)
+The kernel drops the locks of a killed process, so a crash leaves nothing to clean up. The table of generations (../shared/generations.py)
 is not part of the directory; ``begin`` is called with the starts under the exclusive lock.
 
 Everything here is accessible to the gateway's user only, whatever the umask: a digest is the right to read its content.

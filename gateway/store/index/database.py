@@ -1,6 +1,6 @@
 """The three threads that access the index: one writes, one runs long reads, one looks up single rows.
 
-The event loop does not wait for any of them longer than the watch allows (threads.py).
+The event loop does not wait for any of them longer than the watch allows (../disk/threads.py).
 
 Group commit. Writes submitted while a transaction is running are done together in the next one. An operation is a function of a
 connection. If one of a group fails, the group is rolled back and each operation is retried in its own transaction, so an
