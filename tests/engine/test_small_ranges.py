@@ -21,6 +21,7 @@ from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.s3.aws_chunked import PayloadForm
 from gateway.model.s3.ranges import parse_range
 from gateway.model.s3.sigv4 import WireRequest
+from gateway.store.shared.leases import FillLeases
 from gateway.testing.origin import ALICE, BOB
 from gateway.testing.origin_faults import ChangedEtag, DieAfter, Hang, Refuse, WrongContentRange
 from tests.engine.conftest import Bench, benched, take
@@ -319,3 +320,22 @@ async def test_object_changed_is_raised_to_the_engine(large: Bench) -> None:
     large.origin.put("b", "k", b"short")
     with pytest.raises(ObjectChanged):
         await large.engine.open(asks, found, 5 * BLOCK, 5 * BLOCK + 10)
+
+
+async def test_who_knew_only_a_range_finds_what_a_sibling_stored(large: Bench, tmp_path: Path) -> None:
+    """Rule: one worker read a small range alone, another one the whole object: the first one reads it from the cache."""
+    leases = FillLeases(tmp_path / "fills")
+    large.engine.blocks.leases = large.engine.services.leases = leases
+    asks = large.ask("k", metadata_first=True)._replace(span=parse_range("bytes=0-9"))
+    found = await large.engine.find(asks)
+    assert isinstance(found, Found)
+    assert await take(await large.engine.open(asks, found, 0, 10)) == DATA[:10]
+    assert not found.entry.has_bytes
+    large.engine._entries.drop(asks.key)
+    await large.read("k")
+    await large.settle()
+    large.engine._entries.put(found.entry)
+    asked = large.origin.count("GET")
+    assert await large.read("k") == DATA
+    assert large.origin.count("GET") == asked
+    leases.close()

@@ -430,6 +430,8 @@ class Reads:
         started = False
         try:
             if await self._services.store.lookup(ask.key) is not None:
+                # An entry of this worker's without bytes, made by a small range, would hide the row.
+                self._entries.drop(ask.key)
                 return None
             opened = await self._open_cold(ask, rule, generation)
             started = isinstance(opened, Found)
@@ -441,7 +443,7 @@ class Reads:
     async def _open_cold(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay:
         """Ask for the whole object; this worker has the lease of its first block."""
         services = self._services
-        if services.moved is not None and not ask.forced and ask.key not in services.forgotten:
+        if services.moved is not None and not ask.forced and ask.key not in services.store.generations.forgotten:
             moved = await services.moved(ask.key, ask.identity)
             if moved is not None and (found := self._take_over(ask, rule, generation, moved)) is not None:
                 return found
