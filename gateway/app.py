@@ -270,9 +270,7 @@ class Larder:
         self._stack.push_async_callback(live.close)
         if self._file is not None:
             self._loop(live.follow_file(self._file))
-        forgetting = Forgetting(
-            services.store, lambda: [each.name for each in live.effective.origins], services.forgotten
-        )
+        forgetting = Forgetting(services.store, lambda: [each.name for each in live.effective.origins])
         self._admin = Administration(self._settings, live, listings, forgetting)
         await self._admin.start(self._start, authenticator, self._stack)
         return authenticator, live

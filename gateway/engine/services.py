@@ -10,7 +10,6 @@ from typing import Protocol
 
 from gateway.engine.items.homes import PeerNodes
 from gateway.engine.objects.handover import Moved
-from gateway.engine.objects.recently_invalidated import RecentlyInvalidated
 from gateway.fleet.nodes.invalidations import HeardWrites
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.client import OriginClient
@@ -49,7 +48,7 @@ class Services:
     """Shared by the engine's parts; ``rules`` is replaced when the configuration is reloaded.
 
     ``heard`` tells which writes elsewhere in the fleet this worker knows of. ``fleet`` calls other nodes; ``None`` outside a
-    fleet. ``moved`` takes objects over from their previous homes, except those recently ``forgotten``; ``None``
+    fleet. ``moved`` takes objects over from their previous homes, except those that were forgotten a short while ago; ``None``
     outside a fleet. ``keeps`` tells whether the plan has space for an item of a dataset, ``scores`` how important the item is.
     """
 
@@ -63,7 +62,6 @@ class Services:
     heard: HeardWrites = field(default_factory=HeardWrites)
     fleet: PeerNodes | None = None
     moved: Callable[[ObjectKey, OriginIdentity], Awaitable[Moved | None]] | None = None
-    forgotten: RecentlyInvalidated = field(default_factory=RecentlyInvalidated)
     keeps: Callable[[Content, int], bool] = _everything
     scores: ScoredItems = field(default_factory=_Unscored)
 

@@ -32,7 +32,7 @@ class Asked:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         engine = bench.engine
-        purges = Purges(Forgetting(bench.store, lambda: ["default"], engine.services.forgotten), None, "me")
+        purges = Purges(Forgetting(bench.store, lambda: ["default"]), None, "me")
         operations = PeerOperations(purges, engine.explainer("me"), WarmObjects(engine, None))
         gate = PeerGate(SECRET, now=lambda: bench.now[0])
         self.app = PeerApp(gate, engine.services.origin.has, operations.addresses(), 100)

@@ -25,7 +25,7 @@ class Remembered:
 
 def node(bench: Bench) -> Forgetting:
     """The part of the node that applies purges."""
-    return Forgetting(bench.store, lambda: ["default"], bench.engine.services.forgotten)
+    return Forgetting(bench.store, lambda: ["default"])
 
 
 async def cached(bench: Bench, *keys: str) -> list[str]:
@@ -49,8 +49,8 @@ async def test_what_was_missed_is_applied_once(tmp_path: Path) -> None:
         await filled(bench, "a/k", "z/k")
         assert await node(bench).catch_up("2", missed)
         assert await cached(bench, "a/k", "z/k") == ["z/k"]
-        assert ObjectKey("default", "b", "a/k") in bench.engine.services.forgotten, "others may still have it"
-        assert ObjectKey("default", "b", "z/k") not in bench.engine.services.forgotten
+        assert ObjectKey("default", "b", "a/k") in bench.store.generations.forgotten, "others may still have it"
+        assert ObjectKey("default", "b", "z/k") not in bench.store.generations.forgotten
         await filled(bench, "a/k")
     async with benched(tmp_path) as bench:
         assert await node(bench).catch_up("2", missed)
@@ -70,7 +70,7 @@ async def test_what_it_was_told_of_is_not_applied_again(bench: Bench) -> None:
 async def test_a_new_cache_begins_with_what_is(bench: Bench) -> None:
     """Rule: an empty cache has missed no purge: it starts from the latest one."""
     assert await node(bench).catch_up("7", Remembered(Purge("b", "a/", id="7"), more=True))
-    assert ObjectKey("default", "b", "a/k") not in bench.engine.services.forgotten
+    assert ObjectKey("default", "b", "a/k") not in bench.store.generations.forgotten
     await filled(bench, "a/k")
     assert await node(bench).catch_up("7", Remembered(Purge("b", "a/", id="7")))
     assert await cached(bench, "a/k") == ["a/k"]
@@ -81,4 +81,4 @@ async def test_who_was_away_for_too_long_forgets_everything(bench: Bench) -> Non
     await filled(bench, "a/k", "z/k")
     assert await node(bench).catch_up("7", Remembered(Purge("b", "a/", id="7"), more=True))
     assert await cached(bench, "a/k", "z/k") == []
-    assert ObjectKey("default", "b", "z/k") in bench.engine.services.forgotten
+    assert ObjectKey("default", "b", "z/k") in bench.store.generations.forgotten

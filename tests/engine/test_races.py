@@ -12,12 +12,13 @@ import pytest
 from gateway.engine.objects.handover import Moved
 from gateway.engine.objects.ranged import ReaderRefused
 from gateway.engine.objects.reads import Forward, Found, Relay
-from gateway.engine.objects.recently_invalidated import WITHIN, RecentlyInvalidated
+from gateway.engine.operations.purge import Forgetting, Purge
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.store.shared.leases import FillLeases
 from gateway.testing.origin_faults import DieAfter, DieBeforeHeaders, Gate, Hang
-from tests.engine.conftest import BLOCK, Bench, take
+from tests.engine.conftest import BLOCK, Bench, benched, take
+from tests.engine.datasets import until
 
 LARGE = os.urandom(20 * BLOCK + 123)
 
@@ -166,6 +167,26 @@ async def test_a_fill_ends_before_a_block_that_a_sibling_has_stored(shared: Benc
     assert asked == ["", f"bytes={2 * BLOCK}-{3 * BLOCK - 1}"]
 
 
+async def test_who_waits_for_a_block_behind_a_siblings_gets_it(shared: Bench) -> None:
+    """A fill ends before a sibling's block: a reader that waits for a later block of it is not refused."""
+    body = os.urandom(4 * BLOCK)
+    shared.origin.put("b", "k", body)
+    gate = shared.origin.inject(Hang(after=10)).gate
+    reading = await shared.open("k")
+    entry = reading.entry
+    waiting = asyncio.create_task(shared.open("k", 2 * BLOCK, 3 * BLOCK))
+    fill = reading._fill
+    assert fill is not None
+    await until(lambda: fill.readers == 2)
+    writer = await shared.store.create(BLOCK)
+    stored = {1: await writer.commit(body[BLOCK : 2 * BLOCK])}
+    meta, generation = entry.record.meta, entry.generation
+    assert await shared.store.record(entry.key, meta, BLOCK, stored, generation=generation, confirmed_at=shared.now[0])
+    gate.open()
+    assert await take(reading) == body
+    assert await take(await waiting) == body[2 * BLOCK : 3 * BLOCK]
+
+
 class _FormerHome:
     """The previous owner of an object, which has not yet learned that the object was overwritten."""
 
@@ -218,18 +239,14 @@ async def test_an_object_that_changed_at_the_origin_is_not_taken_over_as_it_was(
     assert await bench.read("k") == b"newer"
 
 
-def test_what_was_forgotten_long_ago_may_be_taken_over_again() -> None:
-    """Rule: it is remembered for as long as homes count as moved; while there is too much to remember, of everything."""
-    now = [0.0]
-    lately = RecentlyInvalidated(lambda: now[0])
-    first, second = (ObjectKey("default", "b", name) for name in ("first", "second"))
-    lately.note([first])
-    now[0] = WITHIN - 1
-    assert first in lately
-    assert second not in lately
-    now[0] = WITHIN
-    assert first not in lately
-    lately.note(ObjectKey("default", "b", str(number)) for number in range(20_000))
-    assert second in lately
-    now[0] += WITHIN
-    assert second not in lately
+async def test_what_a_sibling_forgot_is_not_taken_over(tmp_path: Path) -> None:
+    """Rule: what one worker of a node was told to forget, no worker of the node takes over as it was."""
+    async with benched(tmp_path) as told, benched(tmp_path) as sibling:
+        former = sibling.engine.services.moved = _FormerHome(b"old")
+        for name in ("purged/k", "changed"):
+            sibling.origin.put("b", name, b"new")
+        await Forgetting(told.store, lambda: ["default"]).told(Purge("b", "purged/"))
+        await told.engine.forget_from_fleet([told.ask("changed").key])
+        assert await sibling.read("purged/k") == b"new"
+        assert await sibling.read("changed") == b"new"
+        assert former.asked == 0

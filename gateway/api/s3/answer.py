@@ -1,7 +1,7 @@
 """An answer as a value, and the function that sends it.
 
-Handlers return answers; ``complete`` writes all but those of the short path to the wire. The cache-status header, the metrics and the log line are
-made of the same fields, so they cannot differ.
+Handlers return answers; ``complete`` writes all but those of the short path to the wire. The cache-status header, the metrics
+and the log line are made of the same fields, so they cannot differ.
 """
 
 from __future__ import annotations

@@ -90,15 +90,25 @@ class Body:
         Raises:
             LarderError: nothing was sent yet, so the caller can still answer with an error.
         """
-        if self._ready is None:
-            if self.missed and self.data is None:
-                self.data = await self._source.small_range(self)
-            if self.data is not None:
+        while True:
+            if self._ready is None:
+                if self.missed and self.data is None:
+                    self.data = await self._source.small_range(self)
+                if self.data is not None:
+                    return
+                self._ready = await self._source.block(self, self.numbers[0])
+                self._attach(self._ready)
+            if isinstance(self._ready, OpenBlob):
                 return
-            self._ready = await self._source.block(self, self.numbers[0])
-            self._attach(self._ready)
-        if not isinstance(self._ready, OpenBlob):
-            await self._ready[1].available(min(self.first, self._ready[1].length - 1))
+            try:
+                await self._ready[1].available(min(self.first, self._ready[1].length - 1))
+                return
+            except FillEnded:
+                self._release_ready()
+            except ReaderRefused as refused:
+                if refused.identity == self.identity:
+                    raise
+                self._release_ready()
 
     def whole(self) -> Span | None:
         """All bytes, if one file has them by now; after ``prepare``, valid until ``close``."""

@@ -35,10 +35,10 @@ class Writes:
 
         Of a key that stands for the rights in a bucket (``rights_in``), the bucket's grants are dropped.
         """
-        self._services.forgotten.note(keys)
+        store = self._services.store
+        store.generations.forgotten.note(keys)
         for key in keys:
             self._entries.drop(key)
-        store = self._services.store
         await store.forget([key for key in keys if key.key])
         for bucket in [key for key in keys if not key.key]:
             await store.withdraw(bucket)

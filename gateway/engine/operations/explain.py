@@ -140,7 +140,7 @@ class Explainer:
 
     def _former(self, key: ObjectKey) -> tuple[str, ...]:
         services = self._services
-        if services.fleet is None or key in services.forgotten:
+        if services.fleet is None or key in services.store.generations.forgotten:
             return ()
         return tuple(node.id for node in services.fleet.members.previous_owners(path_key(key.bucket, key.key)))
 

@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from gateway.engine.items.homes import PREFIX, Node, PeerNodes
-from gateway.engine.objects.recently_invalidated import RecentlyInvalidated
 from gateway.metrics import FORGOTTEN
 from gateway.model.errors import LarderError
 from gateway.store.index.objects import PrefixTotals
@@ -82,13 +81,11 @@ class Forgetting:
     Args:
         store: of the node.
         origins: the names of all origins that objects may have come from.
-        forgotten: keys whose copies on other nodes are not trusted.
     """
 
-    def __init__(self, store: Store, origins: Callable[[], Iterable[str]], forgotten: RecentlyInvalidated) -> None:
+    def __init__(self, store: Store, origins: Callable[[], Iterable[str]]) -> None:
         self._store = store
         self._origins = origins
-        self._forgotten = forgotten
 
     async def told(self, purge: Purge) -> Purged:
         """Forget on this node, even if that was done before; returns what was removed."""
@@ -134,7 +131,7 @@ class Forgetting:
     async def _apply(self, unseen: Unseen, ahead: frozenset[str]) -> None:
         if unseen.more:
             log.warning("this node has missed more purges than the catalog keeps: forgetting all objects")
-            self._forgotten.note_all()
+            self._store.generations.forgotten.note_all()
             await self._forget_all()
             return
         done: Purge | None = None
@@ -157,7 +154,7 @@ class Forgetting:
         return there
 
     async def _forget(self, purge: Purge) -> PrefixTotals:
-        self._forgotten.note_prefix(purge.bucket, purge.prefix)
+        self._store.generations.forgotten.note_prefix(purge.bucket, purge.prefix)
         there = PrefixTotals()
         for origin in self._origins():
             held = await self._store.held(origin, purge.bucket, purge.prefix)

@@ -1,9 +1,10 @@
 """One training job: a loader that makes mini-batches ahead, and a GPU that uses them up.
 
 The loader makes one mini-batch at a time. Which items it asks for is decided by the client's own planner (``larder.planner``),
-which of them it gets by the gateway's (``policies.items.batch.choose``): it takes hits, joins what others fetch, and fetches the rest
-itself. With ``prefetch`` of 0 it begins when the GPU has finished, so nothing of the loading is hidden; otherwise it is up to
-so many mini-batches ahead. A mini-batch's time is from the end of the one before to its own end, as a training loop sees it.
+which of them it gets by the gateway's (``policies.items.batch.choose``): it takes hits, joins what others fetch, and fetches the
+rest itself. With ``prefetch`` of 0 it begins when the GPU has finished, so nothing of the loading is hidden; otherwise it is
+up to so many mini-batches ahead. A mini-batch's time is from the end of the one before to its own end, as a training loop sees
+it.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@
 A *start* begins when a worker opens a directory that no other worker has open: it gets the exclusive lock on ``boot``,
 writes a fresh random number, and continues with a shared lock. Later workers find the lock shared and read the
 number. The change from exclusive to shared is not atomic (flock(2)), so the number is read only under the shared lock.
-The kernel drops the locks of a killed process, so a crash leaves nothing to clean up. The table of generations (../shared/generations.py)
-is not part of the directory; ``begin`` is called with the starts under the exclusive lock.
+The kernel drops the locks of a killed process, so a crash leaves nothing to clean up. The table of generations
+(../shared/generations.py) is not part of the directory; ``begin`` is called with the starts under the exclusive lock.
 
 Everything here is accessible to the gateway's user only, whatever the umask: a digest is the right to read its content.
 """

@@ -24,7 +24,8 @@ The table does not survive a reboot, which may lose marks that never reached the
 directory that it belongs to (``boot``). If a directory was not closed cleanly and its last start is not the recorded one, it is
 not vouched for: every row confirmed before ``since`` is checked with the origin before it is served.
 
-At the end are the workers' shared records of small ranges (policies/reads/granularity.py) and of evicted objects (evicted.py).
+At the end are the workers' shared records of small ranges (policies/reads/granularity.py), of evicted objects (evicted.py) and of
+forgotten ones (forgotten.py).
 
 A new table is filled with random numbers. So a number of an old table (lost at a reboot, or private to a worker that could not
 attach one) is never mistaken for a number of the new one; and all pages exist, for touching a hole of a mapped file on a full
@@ -46,8 +47,9 @@ from zlib import crc32
 
 from gateway.model.keys import ObjectKey, rights_in
 from gateway.policies.reads import granularity
-from gateway.store.shared import evicted
+from gateway.store.shared import evicted, forgotten
 from gateway.store.shared.evicted import EvictedKeys
+from gateway.store.shared.forgotten import ForgottenKeys
 
 SLOTS = 65_536
 _SLOT_BYTES = 8 * SLOTS
@@ -55,7 +57,8 @@ _MARKS_END = _SLOT_BYTES + SLOTS
 _DEBTS_END = _MARKS_END + SLOTS
 _BOOT_END = _DEBTS_END + 16
 _RANGES_END = _BOOT_END + 4 * granularity.SLOTS
-_TABLE_BYTES = _RANGES_END + 4 * evicted.SLOTS
+_EVICTED_END = _RANGES_END + 4 * evicted.SLOTS
+_TABLE_BYTES = _EVICTED_END + 4 * forgotten.WORDS
 _PATH_BYTES = 4096
 _FILE_BYTES = _TABLE_BYTES + _PATH_BYTES
 _DIGITS = 24
@@ -144,7 +147,8 @@ class Generations:
         self._since = memoryview(table)[_DEBTS_END + 8 : _BOOT_END].cast("d")
         self.ranges = memoryview(table)[_BOOT_END:_RANGES_END].cast("I")
         """See ``granularity.TouchTable``."""
-        self.evicted = EvictedKeys(memoryview(table)[_RANGES_END:_TABLE_BYTES].cast("I"))
+        self.evicted = EvictedKeys(memoryview(table)[_RANGES_END:_EVICTED_END].cast("I"))
+        self.forgotten = ForgottenKeys(memoryview(table)[_EVICTED_END:_TABLE_BYTES].cast("I"))
         self._learn_since()
 
     def _learn_since(self) -> None:
@@ -265,7 +269,7 @@ class Generations:
     def attach(self, path: Path, root: Path | None = None) -> bool:
         """Map the table at ``path``, creating it if missing; ``False`` if it is mapped already.
 
-        Marks of the previously mapped table are carried over.
+        Marks of the previously mapped table, and what was forgotten under it, are carried over.
 
         Args:
             path: of the table.
@@ -283,7 +287,9 @@ class Generations:
             pass
         table, identity = _open_table(path, root or path.parent)
         marked, owed = self.distrusted(), [slot for slot, mark in enumerate(self._debts) if mark]
+        before = self.forgotten
         self._use(table)
+        self.forgotten.take_over(before)
         self._identity = identity
         for slot in marked:
             self._marks[slot] = 1

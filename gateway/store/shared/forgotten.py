@@ -1,0 +1,104 @@
+"""Which objects were forgotten a short while ago, so that nobody else's copy of them is believed.
+
+The gateways of a fleet forget a written object one after the other. One that has forgotten it could take it over from another
+that has not (engine/objects/handover.py), get the old bytes, and keep them: no announcement is left to correct it. The same holds
+for objects that the origin showed to have changed, because other nodes are not told and their copies count as fresh; for purged
+objects, which a node that was away still has; and for grants: an announcement of the rights in a bucket (``rights_in``) stands
+for all objects in it.
+
+One worker is told, and all workers of the node must know, so the record is in memory that they share (generations.py). It needs
+no lock between processes, like that of evicted objects: a key's slot has the time, and a key that shares a slot is merely read
+from the origin. Purged prefixes have few places; one that finds its place taken makes
+everything count as forgotten.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+
+from gateway.model.keys import ObjectKey, rights_in
+
+WITHIN = 600
+"""Seconds; as long as homes count as moved (gateway/fleet/nodes/membership.py)."""
+PREFIXES = 64
+"""Purged prefixes that are told apart."""
+_KEYS = 65_536
+_WORDS = 4
+"""Of a prefix: when, its length in characters, and 64 bits of its hash."""
+WORDS = _KEYS + _WORDS * PREFIXES + 1
+
+
+class ForgottenKeys:
+    """The objects that were forgotten within the last ``WITHIN`` seconds.
+
+    Args:
+        words: ``WORDS`` words of 32 bits, all zero at first.
+        clock: seconds, monotonic, the same for all processes of the machine.
+    """
+
+    def __init__(self, words: memoryview, clock: Callable[[], float] = time.monotonic) -> None:
+        self._words = words
+        self._clock = clock
+
+    def note(self, keys: Iterable[ObjectKey]) -> None:
+        """These are forgotten now."""
+        now = self._now()
+        for key in keys:
+            self._words[_number(*key) % _KEYS] = now
+
+    def note_prefix(self, bucket: str, prefix: str) -> None:
+        """All of a bucket below a prefix is forgotten now, whatever the origin."""
+        place, head = _place(bucket, prefix)
+        there = self._words[place : place + _WORDS].tolist()
+        if self._lately(there[0]) and there[1:] != head:
+            self.note_all()
+        self._words[place + 1 : place + _WORDS] = _words(head)
+        self._words[place] = self._now()
+
+    def note_all(self) -> None:
+        """Everything is forgotten now."""
+        self._words[WORDS - 1] = self._now()
+
+    def take_over(self, other: ForgottenKeys) -> None:
+        """Count what another record has as forgotten here too."""
+        if any(map(self._lately, other._words[_KEYS::_WORDS])):
+            self.note_all()
+        for slot, when in enumerate(other._words[:_KEYS]):
+            if when > self._words[slot]:
+                self._words[slot] = when
+
+    def __contains__(self, key: ObjectKey) -> bool:
+        words, lately = self._words, self._lately
+        slots = (_number(*each) % _KEYS for each in (key, rights_in(key)))
+        if lately(words[WORDS - 1]) or any(lately(words[slot]) for slot in slots):
+            return True
+        for place in range(_KEYS, WORDS - 1, _WORDS):
+            if lately(words[place]) and _place(key.bucket, key.key[: words[place + 1]]) == (
+                place,
+                words[place + 1 : place + _WORDS].tolist(),
+            ):
+                return True
+        return False
+
+    def _now(self) -> int:
+        return max(1, int(self._clock()))
+
+    def _lately(self, when: int) -> bool:
+        return bool(when) and self._clock() - when < WITHIN
+
+
+def _number(*parts: str) -> int:
+    """64 bits, the same in every process."""
+    return int.from_bytes(blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def _place(bucket: str, prefix: str) -> tuple[int, list[int]]:
+    """The place of a prefix, and what stands there beside the time."""
+    number = _number(bucket, prefix)
+    return _KEYS + number % PREFIXES * _WORDS, [len(prefix), number & 0xFFFFFFFF, number >> 32]
+
+
+def _words(numbers: list[int]) -> memoryview:
+    return memoryview(b"".join(number.to_bytes(4, "little") for number in numbers)).cast("I")
