@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 import signal
+import threading
 
 import pytest
 
@@ -278,6 +279,46 @@ def test_a_process_that_is_killed_while_it_writes_leaves_what_was_there(monkeypa
     monkeypatch.undo()
     assert (rounds.now().epoch, rounds.now().start) == (3, {"done": "x" * 50_000})
     assert iterate(rounds, 0) == [3, 3]
+
+
+def test_a_thread_that_looks_does_not_undo_what_another_does():
+    """A thread that saves checkpoints reads the epoch while the loop goes on: no change is lost."""
+    rounds, over = Rounds(), threading.Event()
+
+    def look():
+        while not over.is_set():
+            rounds.now()
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for epoch in range(500):
+            rounds.seek(epoch)
+            assert rounds.now().epoch == epoch
+    finally:
+        over.set()
+        looking.join()
+
+
+def test_a_process_that_was_forked_while_a_thread_held_the_lock_goes_on():
+    """Locks of threads that do not exist in the new process are forgotten."""
+    rounds, held, over = Rounds(), threading.Event(), threading.Event()
+
+    def hold():
+        held.set()
+        over.wait()
+        return 1
+
+    holding = threading.Thread(target=rounds.once, args=("slow", hold))
+    holding.start()
+    held.wait()
+    with rounds._threads[0]:
+        process = multiprocessing.get_context("fork").Process(target=rounds.now)
+        process.start()
+    over.set()
+    holding.join()
+    process.join(60)
+    assert process.exitcode == 0
 
 
 def test_training_processes_that_share_a_launcher_do_not_share_epochs():

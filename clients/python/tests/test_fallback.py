@@ -123,6 +123,13 @@ def test_exact(reader, gateway):
     assert reader.stats["fallback_reads"] == 6
 
 
+@pytest.mark.parametrize("status", [403, 404, 502])
+def test_a_proxys_own_page_is_no_answer_of_a_gateway(reader, gateway, status):
+    """While no gateway runs behind it, a proxy may answer any status with a page of its own: the origin is read."""
+    gateway.faults = [lambda handler, asked: handler.send(status, b"<html>no route</html>")] * 1000
+    assert _content(reader.fetch([3, 0], ordered=True)) == [(3, ITEMS[3]), (0, ITEMS[0])]
+
+
 def test_substitute_takes_the_first(reader):
     """The origin has no cached items to prefer, so the first candidates are delivered."""
     fetched = reader.fetch([7, 5, 6, 1], mode="substitute", take=2)

@@ -1,10 +1,15 @@
 """The loader without a framework: planner and reader joined, with a dataset in memory in the gateway's place."""
 
+import concurrent.futures
 import copy
 import itertools
 import json
+import os
 import pickle
+import signal
+import sys
 import threading
+import time
 from collections import Counter
 
 import numpy as np
@@ -446,3 +451,40 @@ def test_the_background_thread_ends_with_its_owner():
     del background
     thread.join(20)
     assert not thread.is_alive()
+
+
+def test_a_wait_that_is_interrupted_as_the_batch_comes_loses_nothing():
+    """A signal's handler raises when the awaited batch has just been fetched: the next call returns that batch."""
+    main, guarded, gate, interrupted = threading.main_thread(), threading.Event(), threading.Event(), []
+
+    def waits():
+        frame = sys._current_frames()[main.ident]
+        return frame.f_code.co_name == "wait" and frame.f_code.co_filename == threading.__file__
+
+    def before(indices):
+        if guarded.is_set() and threading.current_thread() is not main and not interrupted:
+            interrupted.append(True)
+            while not waits():
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            gate.wait()
+
+    def handler(*_):
+        gate.set()
+        concurrent.futures.wait([run._next])
+        raise TimeoutError
+
+    run = loader_of(source=MemorySource(103, before=before)).epoch(0)
+    had = signal.signal(signal.SIGUSR1, handler)
+    try:
+        came = next(run).indices.tolist()
+        concurrent.futures.wait([run._next])
+        guarded.set()
+        came += next(run).indices.tolist()
+        with pytest.raises(TimeoutError):
+            came += next(run).indices.tolist()
+        came += next(run).indices.tolist()
+    finally:
+        signal.signal(signal.SIGUSR1, had)
+    assert interrupted
+    assert sorted(came + indices_of(run)) == list(range(103))

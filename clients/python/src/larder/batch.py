@@ -182,7 +182,7 @@ class BatchReader:
             GatewayUnavailable: the retries are used up, and there is no fallback.
             UnknownDataset: the gateway does not know the dataset, and there is no ``digest_file`` to register it with.
             RequestRefused: the gateway refuses the caller or the request.
-            UnexpectedAnswer: the endpoint is not a Larder gateway.
+            UnexpectedAnswer: the endpoint is not a Larder gateway, and there is no fallback.
             CredentialsMissing: no access key was found.
         """
         if mode not in ("exact", "substitute"):
@@ -321,7 +321,7 @@ class BatchReader:
         return outcome
 
     def _gone(self, merge: Merge, attempts: int, outcome: RequestOutcome) -> LarderError:
-        if isinstance(outcome.error, UnexpectedAnswer):
+        if isinstance(outcome.error, UnexpectedAnswer) and self._origin is None:
             return outcome.error
         cause = outcome.error or self._why(merge, outcome.received)
         unavailable = GatewayUnavailable(self.endpoint, attempts, cause)

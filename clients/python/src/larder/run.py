@@ -7,7 +7,7 @@ left half filled: neither is in the state, and both are delivered if the run con
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -212,12 +212,10 @@ class EpochRun:
     def _wait(self) -> _PartialBatch | None:
         if self._next is None:
             return self._fill()
-        try:
-            return self._next.result()
-        finally:
-            # After an interrupted wait, the next call returns this batch.
-            if self._next.done():
-                self._next = None
+        # Only then is it taken: a signal may raise when the batch has come, and the next call returns it.
+        wait((self._next,))
+        come, self._next = self._next, None
+        return come.result()
 
     def _deliver(self, filled: _PartialBatch) -> Batch:
         stats = self._context.stats

@@ -4,7 +4,8 @@ Every item comes exactly once only if all workers of a loader order the same epo
 iteration, start at different times, and the fastest may end before the slowest starts. So the decision is recorded where all of
 them can read it: in an unlinked file (memory, on systems with `memfd_create`) that workers inherit by fork, or receive by spawn
 and forkserver. It holds one *round* per training process: its epoch, and which workers have joined and finished it. A POSIX
-record lock guards the file. The lock ends with its process, so a killed worker leaves neither a lock nor a file behind.
+record lock guards the file. The lock ends with its process, so a killed worker leaves neither a lock nor a file behind. It does
+not exclude threads of one process, such as one that saves checkpoints; a lock of the process does.
 
 Rules. An iteration of a loader is one round. A worker calls `join` once per iteration, with a tag that all workers of the
 iteration share. If the current round has this tag and the worker has not joined it, the worker joins it. Otherwise it opens the
@@ -29,6 +30,7 @@ import fcntl
 import json
 import os
 import struct
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -126,8 +128,8 @@ class Rounds:
 
     def now(self) -> Round:
         """The current round, or the next one if no worker has joined it yet."""
-        with self._locked() as rounds:
-            return self._round(rounds)
+        with self._alone():
+            return self._round(self._read())
 
     def join(self, worker: int, workers: int, tag: list[int]) -> Round:
         """Join the iteration with this tag."""
@@ -189,10 +191,9 @@ class Rounds:
         Values whose names share the part before a ``/`` form a family; the newest few of a family are kept.
         """
         # A separate lock, so that a process that needs only the epoch does not wait for a slow gateway.
-        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, _ONCE_LOCK)
-        try:
-            with self._locked() as rounds:
-                values = rounds.setdefault("once", {})
+        with self._alone(_ONCE_LOCK):
+            with self._alone():
+                values = self._read().get("once", {})
             if name not in values:
                 values[name] = make()
                 family = [other for other in values if "/" in other and other.split("/")[0] == name.split("/")[0]]
@@ -202,8 +203,6 @@ class Rounds:
                     rounds["once"] = values
             value: T = values[name]
             return value
-        finally:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _ONCE_LOCK)
 
     def as_worker(self) -> None:
         """Mark this process as a worker: it acts for the training process that started it."""
@@ -227,13 +226,24 @@ class Rounds:
     @contextmanager
     def _locked(self) -> Iterator[dict[str, Any]]:
         """The rounds by owner; changes are written back."""
-        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1)
-        try:
+        with self._alone():
             rounds = self._read()
             yield rounds
             self._write({owner: asdict(r) if isinstance(r, Round) else r for owner, r in rounds.items()})
-        finally:
-            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1)
+
+    @contextmanager
+    def _alone(self, lock: int = 0) -> Iterator[None]:
+        """Exclude the other threads of this process, and the other processes, from one byte of the file."""
+        with self._threads[lock]:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, lock)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, lock)
+
+    def _renew_locks(self) -> None:
+        """Forget locks that a thread of the parent process held when it forked."""
+        self._threads = {0: threading.Lock(), _ONCE_LOCK: threading.Lock()}
 
     def _read(self) -> dict[str, Any]:
         offset, length = _HEADER.unpack(os.pread(self._fd, _HEADER.size, 0))
@@ -252,6 +262,8 @@ class Rounds:
         self._sender = sender
         self._received = os.getpid()
         self._worker = 0
+        self._renew_locks()
+        _OPEN.add(self)
         weakref.finalize(self, os.close, fd)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -267,3 +279,14 @@ class Rounds:
         self._adopt(anonymous_file("larder-rounds"), os.getpid())
         self._write({})
         self.seek(state["epoch"], state["start"])
+
+
+_OPEN: weakref.WeakSet[Rounds] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for rounds in list(_OPEN):
+        rounds._renew_locks()
+
+
+os.register_at_fork(after_in_child=_renew_all)
