@@ -167,6 +167,22 @@ def test_ranks_of_different_lists_are_refused():
         plans[0].absorb([plan.contribution() for plan in plans])
 
 
+def test_a_rank_that_missed_an_item_resumes_with_the_others():
+    """Rule: an item that could not be read leaves a rank behind by no entry: all continue behind the same mini-batch."""
+    plans = [ImportancePlan(64, DrawRule(0.25)) for _ in range(2)]
+    shares = [plan.begin(0, rank, 2) for rank, plan in enumerate(plans)]
+    for plan, ids in zip(plans, (shares[0][:8], shares[1][:7]), strict=True):
+        plan.update(ids, loss_of(ids))
+    states = [plan.state_dict() for plan in plans]
+    again = [ImportancePlan(64, DrawRule(0.25)) for _ in range(2)]
+    for plan, state in zip(again, states, strict=True):
+        plan.load_state_dict(state)
+    known = [plan.contribution() for plan in again]
+    for plan in again:
+        plan.follow(known)
+    assert [plan.rest(rank, 2).tolist() for rank, plan in enumerate(again)] == [share[8:].tolist() for share in shares]
+
+
 def test_a_part_is_the_ranks_own():
     """Rule: the rest of a part belongs to its rank alone."""
     plan = ImportancePlan(31, DrawRule(0.2))

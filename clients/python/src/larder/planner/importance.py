@@ -38,9 +38,11 @@ class RankPart(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """The scores that one rank learned in an epoch, for the other ranks."""
+    """The scores that one rank learned in an epoch, for the other ranks; ``taken``: entries of the list that it knows to be
+    trained."""
 
     fingerprint: str
+    taken: int
     ids: NDArray[np.uint32]
     values: NDArray[np.float16]
     loss: float
@@ -76,6 +78,7 @@ class ImportancePlan:
         self._basis = np.zeros(0, np.uint16)
         self._own = np.zeros(0, np.uint32)  # the items of the part
         self._taken = 0  # entries of the list that all ranks had trained when this share was made
+        self._steps = 0  # updates in the epoch
         self._share = np.zeros(0, np.uint32)
         self._at = 0
         self._world = 1
@@ -113,7 +116,7 @@ class ImportancePlan:
             self._curve.close()
         started = bool(self._curve.means) or self._curve.silent
         self.level = self._curve.level() if self._guard else float(started and not self._curve.silent)
-        self.epoch, self._taken, self._at = epoch, 0, 0
+        self.epoch, self._taken, self._at, self._steps = epoch, 0, 0, 0
         self._part = RankPart(rank, world) if apart and world > 1 else None
         self._basis = self._scores.weights(epoch)
         self._draw(world)
@@ -127,7 +130,7 @@ class ImportancePlan:
         """
         assert self.drawn is not None
         part = self._part
-        self._taken += self._at * (1 if part else self._world)
+        self._taken = self._trained
         self._at, self._world = 0, world
         left = self.drawn.order[self._taken :]
         if part is not None:
@@ -155,6 +158,7 @@ class ImportancePlan:
         """
         ids, losses = _checked(ids, losses, self.items)
         self.counts["updates"] += 1
+        self._steps += 1
         self._at = _behind(self._share, self._at, ids)
         finite = np.isfinite(losses)
         if not finite.all():
@@ -193,12 +197,27 @@ class ImportancePlan:
 
     # --- between the ranks
 
+    @property
+    def _trained(self) -> int:
+        """Entries of the list that all ranks have trained, as far as this one knows."""
+        return self._taken + self._at * (1 if self._part else self._world)
+
     def contribution(self) -> Contribution:
         """The scores that this rank learned in the current epoch."""
-        facts = repr((self.seed, self.epoch, self.rule, self.level, self._taken)).encode()
+        facts = repr((self.seed, self.epoch, self.rule, self.level, self._steps)).encode()
         fingerprint = blake2b(facts + self._basis.tobytes(), digest_size=16).hexdigest()
         ids, values = self._scores.of_epoch(max(self.epoch, 0))
-        return Contribution(fingerprint, ids, values, self._curve.loss, self._curve.weight, self._batch)
+        return Contribution(fingerprint, self._trained, ids, values, self._curve.loss, self._curve.weight, self._batch)
+
+    def follow(self, contributions: Sequence[Contribution]) -> None:
+        """Count as trained what any rank knows to be: one that missed the last items of a mini-batch knows of fewer.
+
+        Raises:
+            StateError: as `absorb`.
+        """
+        require_same(contributions)
+        ahead = max(each.taken for each in contributions) - self._taken
+        self._at = -(-ahead // (1 if self._part else self._world))
 
     def absorb(self, contributions: Sequence[Contribution]) -> None:
         """Take over what all ranks learned, this one included. Of an item that several ranks scored, the last rank's counts.
@@ -256,7 +275,8 @@ class ImportancePlan:
             "repeats": self.rule.repeats,
             "epoch": self.epoch,
             "level": self.level,
-            "taken": self._taken + self._at * (1 if self._part else self._world),
+            "taken": self._trained,
+            "steps": self._steps,
             "length": 0 if self.drawn is None else len(self.drawn.order),
             "part": None if self._part is None else list(self._part),
             "batch": self._batch,
@@ -286,6 +306,7 @@ class ImportancePlan:
                 "level": float(state["level"]),
                 "_batch": int(state["batch"]),
                 "_taken": int(state["taken"]),
+                "_steps": int(state.get("steps", 0)),
                 "_part": None if part is None else RankPart(*map(int, part)),
                 "_curve": LossCurve(*state["curve"]),
                 "_basis": _unpacked(state["basis"], np.uint16, self.items if epoch != NEVER else 0),
@@ -325,7 +346,7 @@ def _require_possible(items: int, length: int, loaded: Mapping[str, Any]) -> Non
         raise ValueError(f"there is no epoch {loaded['epoch']}")
     if not least <= length < 2 * items + _MOST_RANKS:
         raise ValueError(f"a list of {length} entries is none of {items} items")
-    if not 0 <= loaded["_taken"] <= length + _MOST_RANKS:
+    if not 0 <= loaded["_taken"] <= length + _MOST_RANKS or loaded["_steps"] < 0:
         raise ValueError(f"{loaded['_taken']} entries of {length} cannot be trained")
     if not 0 <= loaded["level"] <= 1 or loaded["_batch"] < 0:
         raise ValueError(f"level {loaded['level']} and batch {loaded['_batch']} are out of range")

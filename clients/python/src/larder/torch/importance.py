@@ -33,7 +33,7 @@ from larder.importance import ImportanceReport
 from larder.job import Job
 from larder.options import refuse_unknown
 from larder.planner.draw import REPEATS, DrawRule
-from larder.planner.importance import Contribution, ImportancePlan, require_same
+from larder.planner.importance import Contribution, ImportancePlan
 from larder.planner.scores import NEVER
 from larder.ranks import Ranks, environment_ranks, given_ranks
 from larder.torch.mapped import CachedMapDataset
@@ -190,7 +190,7 @@ class ImportanceSampler(Sampler[Any]):
         together = distributed_ranks() == (rank, world) and world > 1
         if together:
             gathered = _gathered(plan.contribution(), world)
-            require_same(gathered)
+            plan.follow(gathered)
         epoch, self._wanted = self._wanted, None
         untrained = plan.epoch != NEVER and not (self._complete or plan.trained)
         if (self._resumed or untrained) and epoch in (None, plan.epoch):
