@@ -6,6 +6,7 @@ import io
 import os
 import random
 import tarfile
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -266,6 +267,13 @@ def test_a_wrong_range_is_not_believed(store):
     store.s3.inject(WrongContentRange(times=99, path="/b/k"))
     with pytest.raises(digest.BuildIncomplete, match="wrong or no Content-Range"):
         store.build(items=lambda bucket, key, size, read: [(10, 5)])
+
+
+def test_an_index_without_a_name_is_refused(store):
+    """The name of an index tells its digests from those of others: what has none is refused before anything is read."""
+    with pytest.raises(TypeError, match="define a function"):
+        store.build(items=partial(list))
+    assert not store.reads()
 
 
 def test_nothing_is_left_beside_the_file(store):

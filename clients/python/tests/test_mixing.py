@@ -173,6 +173,7 @@ def test_keys_and_counts_are_those_of_the_datasets():
         (("a",), "needs datasets"),
         ((["a"], 10), "with weights"),
         (({"a": 1}, 0), "items is the number"),
+        (({"a": 1}, "1000"), "items is the number"),
         (({"a": 0},), "weights must be positive"),
         (({"a": float("nan")},), "weights must be positive"),
     ],

@@ -53,7 +53,8 @@ class Mix:
         names = self.names
         if isinstance(datasets, str) or not names or len(set(names)) < len(names):
             raise ValueError(f"a mixture needs datasets, each named once, not {datasets!r}")
-        if items is not None and (self.weights is None or isinstance(items, bool) or not 0 < items <= MOST_ITEMS):
+        whole = isinstance(items, int) and not isinstance(items, bool) and 0 < items <= MOST_ITEMS
+        if items is not None and (self.weights is None or not whole):
             raise ValueError(f"items is the number of an epoch's items in a mixture with weights, not {items!r}")
         if self.weights is not None:
             shares(self.weights, MOST_ITEMS)

@@ -60,10 +60,17 @@ class Items:
 
         Raises:
             ValueError: the names of members are not those of a sample.
+            TypeError: an index is no function with a name.
             IndexFailed: the function was not found.
         """
         if not isinstance(what, str):
-            return cls(f"index {what.__module__}:{what.__qualname__}", what)
+            name = getattr(what, "__qualname__", None)
+            if name is None:
+                raise TypeError(
+                    f"items must be a kind or a function, whose name tells its digests from others; {what!r} has no name: "
+                    "define a function that calls it"
+                )
+            return cls(f"index {what.__module__}:{name}", what)
         if what in (OBJECTS, TAR_MEMBERS, TAR_SAMPLES):
             return cls(what)
         if what == ROW_GROUPS:
