@@ -36,11 +36,14 @@ async def fill(store: Store, name: str) -> None:
         for number, at in enumerate(range(0, max(1, len(content)), BLOCK)):
             piece = content[at : at + BLOCK]
             await store.make_room(len(piece))
-            writer = store.begin(len(piece))
-            await writer.write(piece[:1000])
-            await asyncio.sleep(0)
-            await writer.write(piece[1000:])
-            refs[number] = await writer.commit()
+            blob = store.begin(len(piece))
+            try:
+                await blob.write(piece[:1000])
+                await asyncio.sleep(0)
+                await blob.write(piece[1000:])
+                refs[number] = await blob.commit()
+            finally:
+                blob.end()
     except DiskUnavailable:
         pass
     if refs:

@@ -44,13 +44,12 @@ def meta_of(content: bytes, etag: str = '"e1"') -> ObjectMeta:
 
 async def write_blob(store: Store, content: bytes) -> BlobRef:
     """Write and commit one blob."""
-    writer = store.begin(len(content))
+    blob = store.begin(len(content))
     try:
-        await writer.write(content)
-        return await writer.commit()
-    except BaseException:
-        writer.abort()
-        raise
+        await blob.write(content)
+        return await blob.commit()
+    finally:
+        blob.end()
 
 
 async def put(

@@ -1,8 +1,7 @@
-"""Bytes on their way from the origin, or from another node, into a blob and to its readers.
+"""The bytes of one read of the origin, or of another node.
 
-Objects and items of datasets are fetched by the same two classes. A ``ByteStream`` yields exactly the promised number of bytes,
-and continues with another answer when one breaks off. A ``GrowingBlob`` writes one blob from a stream, verifies it if the
-digest is known, and lets any number of readers follow it while it grows.
+A ``ByteStream`` yields exactly the promised number of bytes, and continues with another answer when one breaks off. Blobs of
+objects and items are filled from it (gateway/store/disk/growing.py).
 """
 
 from __future__ import annotations
@@ -10,13 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
 
 from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.errors import BrokenBody, LarderError, OriginUnavailable
-from gateway.model.objects import BlobRef
 from gateway.net.exchange import StreamedResponse
-from gateway.store.disk.writer import SMALL, BlobWriter
 
 RESUMES = 2
 """Times that a stream continues with another answer, unless its owner sets another number."""
@@ -118,121 +114,3 @@ class ByteStream:
         if self._response is not None:
             self._response.abort()
             self._response = None
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A piece of a file, ready to be sent: ``count`` bytes at ``offset`` of the open descriptor ``fd``."""
-
-    fd: int
-    offset: int
-    count: int
-
-
-class GrowingBlob:
-    """A blob being written to disk: block ``number`` of an object, or an item.
-
-    ``available`` tells readers the number of bytes that they may read by ``part``. The blob ends *finished* (all ``received``;
-    ``ref`` names it once it is committed) or *failed* (no more bytes will come).
-    """
-
-    def __init__(self, number: int, length: int) -> None:
-        self.number = number
-        self.length = length
-        self.received = 0
-        self.writer: BlobWriter | None = None
-        self.gathered = b""
-        """The bytes of a small blob, which is written in one step when complete."""
-        self.ref: BlobRef | None = None
-        self.failure: LarderError | None = None
-        self.on_progress: Callable[[], None] | None = None
-        """Called once: when the first bytes arrived, or the blob ended before."""
-        self._waiters: list[asyncio.Future[None]] = []
-        self._users = 1  # the filler
-
-    async def fill(self, writer: BlobWriter, stream: ByteStream, digest: bytes | None = None) -> BlobRef:
-        """Write the blob; the caller calls ``progress`` once it has recorded the reference.
-
-        So a reader that gets the last bytes and reads again gets a hit.
-
-        Args:
-            writer: of the blob.
-            stream: positioned at the blob's first byte.
-            digest: the required SHA-256; ``None``: any.
-
-        Raises:
-            DiskUnavailable: the disk failed.
-            WrongDigest: the bytes have another digest and were discarded.
-            LarderError: the stream failed.
-        """
-        self.writer = writer
-        writer.hold()
-        small = self.length <= SMALL
-        while True:
-            room = self.length - self.received
-            chunk = (small and stream.at_once(room)) or await stream.next_chunk(room)
-            if len(chunk) == room:
-                if self.gathered:
-                    chunk = self.gathered + chunk
-                self.ref = await writer.commit(chunk, digest)
-                self.gathered, self.received = b"", self.length
-                return self.ref
-            if small:
-                self.gathered += chunk
-            else:
-                await writer.write(chunk)
-            self.received += len(chunk)
-            self.progress()
-
-    def join(self) -> bool:
-        """Keep the bytes readable until ``leave``, even if the fetch ends or the file is unlinked; ``False`` if it is closed."""
-        if not self._users:
-            return False
-        self._users += 1
-        return True
-
-    def leave(self) -> None:
-        """Undo one ``join``; the last call closes the file."""
-        self._users -= 1
-        if self._users == 0 and self.writer is not None:
-            self.writer.release()
-
-    def part(self, start: int, stop: int) -> Span | bytes:
-        """The bytes [start, stop), which must be ``available``."""
-        if self.gathered:
-            return self.gathered[start:stop]
-        assert self.writer is not None
-        return Span(self.writer.fd, start, stop - start)
-
-    def progress(self) -> None:
-        """Wake the readers: bytes arrived, or the blob ended."""
-        if self.on_progress is not None:
-            self.on_progress()
-            self.on_progress = None
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def end(self, failure: LarderError | None = None) -> None:
-        """Tell readers that no more bytes will come, and why. The filler calls it once."""
-        if self.ref is None:
-            if self.writer is not None:
-                self.writer.abort()
-            self.failure = failure
-            self.progress()
-        self.leave()
-
-    async def available(self, beyond: int) -> int:
-        """Wait until more than ``beyond`` bytes are available; returns their number.
-
-        Raises:
-            LarderError: the failure of the fetch, if it ended before.
-        """
-        while self.received <= beyond:
-            if self.failure is not None:
-                raise self.failure
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
-        return self.received

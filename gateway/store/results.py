@@ -19,9 +19,9 @@ from gateway.model.results import PutResult, result_key
 from gateway.policies.watermarks import Watermarks, spare
 from gateway.store.disk.disk import Disk
 from gateway.store.disk.failures import DiskFault, attempt
+from gateway.store.disk.growing import BlobHost, GrowingBlob, commit_all
 from gateway.store.disk.opening import Opener
 from gateway.store.disk.threads import closer
-from gateway.store.disk.writer import BlobWriter, WriterHost, commit_all
 from gateway.store.index import result_rows
 from gateway.store.index.blob_rows import BlobRow, Counts, Kept
 from gateway.store.index.objects import Recorded
@@ -33,10 +33,10 @@ _WITHOUT_EVICTION = Watermarks(high=Watermarks().low)
 """The room of a collection without a pool: it evicts nothing, now or later."""
 
 
-class ResultHost(WriterHost, Protocol):
+class ResultHost(BlobHost, Protocol):
     """The store as its results use it."""
 
-    async def create(self, size: int) -> BlobWriter:
+    async def create(self, size: int) -> GrowingBlob:
         """See ``Store.create``."""
 
     def kept(self, ref: BlobRef) -> Kept:
@@ -162,14 +162,13 @@ class ResultBlobs:
 
     async def _written(self, wanted: list[int], elements: Mapping[int, memoryview]) -> dict[int, BlobRef]:
         """The blobs of as many of the elements as there is room for."""
-        writers: dict[int, BlobWriter] = {}
+        blobs: dict[int, GrowingBlob] = {}
         try:
             with suppress(DiskUnavailable):
                 for index in wanted:
-                    writers[index] = await self._host.create(len(elements[index]))
-            pairs = [(writer, elements[index]) for index, writer in writers.items()]
-            return dict(zip(writers, await commit_all(self._host, pairs), strict=True)) if pairs else {}
-        except BaseException:
-            for writer in writers.values():
-                writer.abort()
-            raise
+                    blobs[index] = await self._host.create(len(elements[index]))
+            pairs = [(blob, elements[index]) for index, blob in blobs.items()]
+            return dict(zip(blobs, await commit_all(self._host, pairs), strict=True)) if pairs else {}
+        finally:
+            for blob in blobs.values():
+                blob.end()

@@ -1,7 +1,7 @@
 """The SSD cache of one node, as its engine uses it.
 
 No method makes a read fail because the cache fails. Optional updates (recency, grants, confirmations) are then skipped,
-look-ups find nothing, ``begin`` and ``BlobWriter`` raise ``DiskUnavailable``, ``open_blob`` raises ``BlobGone``; the caller
+look-ups find nothing, ``begin`` and ``GrowingBlob`` raise ``DiskUnavailable``, ``open_blob`` raises ``BlobGone``; the caller
 asks the origin in each case. The one guarantee that holds even then is ``forget``: see shared/generations.py.
 
 All calls are made from one event loop. Every worker of a node opens its own ``Store`` on the same directory. The
@@ -29,9 +29,9 @@ from gateway.store.disk.blobs import OpenBlob, OpenBlobs
 from gateway.store.disk.directory import CacheDirectory
 from gateway.store.disk.disk import Disk, cache_directory
 from gateway.store.disk.failures import DiskFault, attempt
+from gateway.store.disk.growing import GrowingBlob
 from gateway.store.disk.opening import Opener
 from gateway.store.disk.threads import HUNG_AFTER, closer
-from gateway.store.disk.writer import BlobWriter
 from gateway.store.forgetting import Forgetter
 from gateway.store.index import blob_rows, objects, pool_rows, recording
 from gateway.store.index.blob_rows import Counts, Kept
@@ -240,7 +240,7 @@ class Store:
         """Keep a committed blob for its own sake, independent of objects.
 
         Args:
-            ref: from ``BlobWriter.commit``.
+            ref: from ``GrowingBlob.commit``.
             entering: why, and for which pool; ``default`` if there is no such pool.
             for_good: only if this causes no eviction, see ``admits``.
 
@@ -276,31 +276,48 @@ class Store:
             return False
         return self._disk.usable() and admits_for_good(space, size)
 
-    def begin(self, expected: int) -> BlobWriter:
-        """Start writing a blob of ``expected`` bytes, reserved until it is committed or aborted.
+    def begin(self, size: int) -> GrowingBlob:
+        """Begin a blob of ``size`` bytes, reserved until it is committed or ended.
 
         Raises:
             DiskUnavailable: ``no-space`` if capacity or reserve do not allow it, ``disk`` if the disk is failing.
         """
-        self._disk.require()
-        if not admits(self._space.current(), expected):
-            raise DiskUnavailable("no-space", f"{expected} more bytes do not fit")
-        self._space.filling += expected
-        return BlobWriter(self, expected)
+        blob = GrowingBlob(self, size)
+        self._reserve_now(blob)
+        return blob
 
-    async def create(self, size: int) -> BlobWriter:
+    async def create(self, size: int) -> GrowingBlob:
         """``begin``, after evicting blobs if necessary.
 
         Raises:
             DiskUnavailable: as ``begin``.
         """
+        blob = GrowingBlob(self, size)
+        await self.reserve(blob)
+        return blob
+
+    async def reserve(self, blob: GrowingBlob) -> None:
+        """Reserve the bytes of a blob about to grow, after evicting others if necessary.
+
+        Raises:
+            DiskUnavailable: as ``begin``.
+        """
+        size = blob.length
         if not self._disk.in_use:
             self._disk.require()
         if self._space.take(size):
-            return BlobWriter(self, size)
-        if not await self.make_room(size):
+            blob.reserved = size
+        elif await self.make_room(size):
+            self._reserve_now(blob)
+        else:
             raise DiskUnavailable("no-space", f"no room for {size} bytes")
-        return self.begin(size)
+
+    def _reserve_now(self, blob: GrowingBlob) -> None:
+        self._disk.require()
+        if not admits(self._space.current(), blob.length):
+            raise DiskUnavailable("no-space", f"{blob.length} more bytes do not fit")
+        self._space.filling += blob.length
+        blob.reserved = blob.length
 
     async def make_room(self, size: int) -> bool:
         """Evict if necessary; returns whether capacity and reserve allow ``size`` more bytes.
@@ -401,7 +418,7 @@ class Store:
         """
         return await self._disk.bounded(partial(os.pread, fd, count, offset))
 
-    # --- the interface of writers (gateway/store/disk/writer.py, WriterHost)
+    # --- the interface of growing blobs (gateway/store/disk/growing.py, BlobHost)
 
     def published(self, ref: BlobRef, blob: OpenBlob) -> None:
         """Record a published blob: it was hashed while it was written, so it needs no verification."""
@@ -412,14 +429,14 @@ class Store:
             del self._fresh[next(iter(self._fresh))]
 
     def create_temporary(self) -> tuple[int, str]:
-        """A file for a writer, if its reservation still fits into the file system. Runs in a thread."""
+        """A file for a blob, if its reservation still fits into the file system. Runs in a thread."""
         if not self._space.measure_if_due():
             raise DiskUnavailable("no-space", "the file system is full")
         return self.directory.create_temporary()
 
-    def settled(self, expected: int) -> None:
-        """Release a writer's reservation."""
-        self._space.filling -= expected
+    def settled(self, reserved: int) -> None:
+        """Release a blob's reservation."""
+        self._space.filling -= reserved
 
     # ---
 

@@ -13,7 +13,6 @@ import pytest
 
 from gateway.config import CacheSettings, Credential, Origin
 from gateway.engine.engine import Engine
-from gateway.engine.fetching import Span
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.reads import Ask, Found
 from gateway.engine.services import Services
@@ -23,6 +22,7 @@ from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.origin.client import OriginClient
 from gateway.policies.reads.rules import Rules
+from gateway.store.disk.blobs import Span
 from gateway.store.store import Store
 from gateway.testing.origin import ALICE, BOB, FakeOrigin
 

@@ -156,8 +156,9 @@ async def test_a_fill_ends_before_a_block_that_a_sibling_has_stored(shared: Benc
     gate = shared.origin.inject(Hang(after=10)).gate
     reading = await shared.open("k")
     entry = reading.entry
-    writer = await shared.store.create(BLOCK)
-    stored = {1: await writer.commit(theirs)}
+    blob = await shared.store.create(BLOCK)
+    stored = {1: await blob.commit(theirs)}
+    blob.end()
     meta, generation = entry.record.meta, entry.generation
     assert await shared.store.record(entry.key, meta, BLOCK, stored, generation=generation, confirmed_at=shared.now[0])
     gate.open()

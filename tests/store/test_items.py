@@ -16,7 +16,7 @@ from gateway.store.items import ItemFile, close_files, stamp_of
 from gateway.store.store import Store
 from tests.digests import Row, sha, write
 from tests.near import NearRegistry
-from tests.stores import FakeClock, entering
+from tests.stores import FakeClock, entering, write_blob
 
 Open = Callable[..., Awaitable[Store]]
 BODIES = [b"first", b"second", b"third", b"second"]
@@ -32,9 +32,7 @@ async def content_of(store: Store, root: Path, bodies: list[bytes] = BODIES) -> 
 
 async def keep(store: Store, body: bytes, now: float = 1.0) -> BlobRef:
     """Store a blob for its own sake."""
-    writer = store.begin(len(body))
-    await writer.write(body)
-    ref = await writer.commit()
+    ref = await write_blob(store, body)
     assert await store.keep_item(ref, entering(now))
     return ref
 
@@ -173,9 +171,7 @@ async def test_a_survey_that_the_disk_ended_is_begun_again(store: Store, root: P
 
 async def test_an_item_that_is_being_kept_takes_room(store: Store) -> None:
     """Rule: from its first byte until the index counts it a blob takes room, or more would be let in than there is room for."""
-    writer = store.begin(6)
-    await writer.write(b"second")
-    ref = await writer.commit()
+    ref = await write_blob(store, b"second")
     keeping = asyncio.create_task(store.keep_item(ref, entering(1.0)))
     await asyncio.sleep(0)
     assert (store.status().filling, store.status().bytes) == (6, 0)
@@ -189,9 +185,7 @@ async def test_an_item_that_would_lead_to_eviction_is_not_kept_for_good(open_sto
     await keep(store, b"x" * 800)
     assert store.admits(100)
     assert not store.admits(101)
-    writer = store.begin(150)
-    await writer.write(b"y" * 150)
-    ref = await writer.commit()
+    ref = await write_blob(store, b"y" * 150)
     assert not await store.keep_item(ref, entering(1.0), for_good=True)
     store._flush()
     await store._disk.write(lambda connection: None)

@@ -32,10 +32,11 @@ def is_open(fd: int, content: bytes) -> bool:
 
 async def test_a_committed_blob_is_named_by_what_was_written(store, root):
     """Digest, size and checksum are those of the bytes, in however many pieces they came."""
-    writer = store.begin(6)
-    await writer.write(b"ab")
-    await writer.write(memoryview(b"cdef"))
-    ref = await writer.commit()
+    blob = store.begin(6)
+    await blob.write(b"ab")
+    await blob.write(memoryview(b"cdef"))
+    ref = await blob.commit()
+    blob.end()
     assert ref == BlobRef(hashlib.sha256(b"abcdef").digest(), 6, crc32(b"abcdef"))
     assert path_of(root, ref).read_bytes() == b"abcdef"
     assert list((root / "tmp").iterdir()) == []
@@ -49,32 +50,34 @@ async def test_folders_are_made_for_the_blobs_there_are(store, root):
 
 
 async def test_readers_follow_a_growing_blob_beyond_its_commit(store):
-    """Bytes below ``written`` can be read at once; a held descriptor outlives commit and closes at its release."""
-    writer = store.begin(6)
-    writer.hold()
-    await writer.write(b"abc")
-    assert os.pread(writer.fd, writer.written, 0) == b"abc"
-    await writer.write(b"def")
-    await writer.commit()
-    fd = writer.fd
+    """Bytes below ``received`` can be read at once; a reader's descriptor outlives the commit and closes when he leaves."""
+    blob = store.begin(6)
+    assert blob.join()
+    await blob.write(b"abc")
+    assert os.pread(blob.fd, blob.received, 0) == b"abc"
+    await blob.write(b"def")
+    await blob.commit()
+    blob.end()
+    fd = blob.fd
     assert os.pread(fd, 10, 3) == b"def"
-    writer.release()
+    blob.leave()
     await closer.done()
-    assert writer.fd == -1
+    assert blob.fd == -1
+    assert not blob.join()
 
 
 async def test_readers_of_an_aborted_blob_keep_their_descriptor(store, root):
-    """Aborting removes the file, and the descriptor is closed when the last reader has left."""
-    writer = store.begin(6)
-    await writer.write(b"abc")
-    writer.hold()
-    writer.abort()
-    writer.abort()
-    fd = writer.fd
+    """The end of a blob without a name removes the file; the descriptor is closed when the last reader has left."""
+    blob = store.begin(6)
+    await blob.write(b"abc")
+    assert blob.join()
+    blob.end()
+    blob.end()
+    fd = blob.fd
     await closer.done()
     assert list((root / "tmp").iterdir()) == []
     assert os.pread(fd, 10, 0) == b"abc"
-    writer.release()
+    blob.leave()
     await closer.done()
     assert not is_open(fd, b"abc")
 
@@ -303,11 +306,11 @@ async def test_failing_writes_name_their_reason_and_leave_nothing(open_store, ro
     """A failed write or commit raises DiskUnavailable and leaves neither file nor reservation."""
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory)
-    writer = store.begin(3)
+    blob = store.begin(3)
     directory.write_errno = code
     with pytest.raises(DiskUnavailable) as failure:
-        await writer.write(b"abc")
-    writer.abort()
+        await blob.write(b"abc")
+    blob.end()
     assert failure.value.reason == reason
     await closer.done()
     assert (files_of(root), list((root / "tmp").iterdir()), store.status().filling) == ({}, [], 0)
@@ -317,14 +320,15 @@ async def test_a_commit_that_fails_leaves_nothing(open_store, root):
     """A failed rename removes the temporary file and ends the reservation."""
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory)
-    writer = store.begin(3)
-    await writer.write(b"abc")
+    blob = store.begin(3)
+    await blob.write(b"abc")
     directory.publish_errno = errno.EIO
     with pytest.raises(DiskUnavailable):
-        await writer.commit()
+        await blob.commit()
+    blob.end()
     await closer.done()
     assert (files_of(root), list((root / "tmp").iterdir()), store.status().filling) == ({}, [], 0)
-    assert writer.fd == -1
+    assert blob.fd == -1
 
 
 async def test_bytes_of_an_unlinked_blob_are_let_go(store, root):

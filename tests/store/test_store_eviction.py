@@ -188,14 +188,14 @@ async def test_no_room_can_be_made_for_more_than_the_capacity(open_store):
 async def test_reservations_count_until_they_end(open_store):
     """A fill in progress reserves the size it was promised; commit and abort end the reservation."""
     store = await open_store(capacity=10_000)
-    writers = [store.begin(4000), store.begin(4000)]
+    blobs = [store.begin(4000), store.begin(4000)]
     with pytest.raises(DiskUnavailable) as refusal:
         store.begin(4000)
     assert refusal.value.reason == "no-space"
     assert not await store.make_room(4000)
-    for writer in writers:
-        writer.abort()
-    store.begin(4000).abort()
+    for blob in blobs:
+        blob.end()
+    store.begin(4000).end()
 
 
 async def test_a_blob_that_is_being_recorded_takes_room(open_store):
@@ -245,10 +245,10 @@ async def test_the_reserve_is_kept(open_store, root):
     assert await store.try_lock()
     await fill(store, 10)
     directory.free_bytes = 5500
-    writer = store.begin(1000)
+    blob = store.begin(1000)
     with pytest.raises(DiskUnavailable):
-        await writer.write(bytes(1000))
-    writer.abort()
+        await blob.write(bytes(1000))
+    blob.end()
     with pytest.raises(DiskUnavailable):
         store.begin(1000)
     directory.free_bytes = 4000

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.policies.health.breaker import BreakerState
+from gateway.store.disk.growing import GrowingBlob
 from gateway.store.disk.threads import closer
-from gateway.store.disk.writer import BlobWriter
 from tests.faults import FaultyDirectory
 from tests.stores import (
     BLOCK,
@@ -44,10 +44,10 @@ def remount(path, option: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{option}", path], check=True)
 
 
-async def write_much(writer) -> None:
+async def write_much(blob) -> None:
     """Write eight megabytes."""
     for _ in range(8):
-        await writer.write(bytes(1024**2))
+        await blob.write(bytes(1024**2))
 
 
 def fill_up(path) -> None:
@@ -169,12 +169,12 @@ async def test_a_full_disk_refuses_fills_and_keeps_reading(open_store, tmp_path)
     with mounted(tmp_path / "small", "size=3m"):
         store = await open_store(dir=str(tmp_path / "small" / "cache"))
         await put(store, "a", b"abc")
-        writer = store.begin(1000)
+        blob = store.begin(1000)
         with pytest.raises(DiskUnavailable) as refusal:
-            await write_much(writer)
+            await write_much(blob)
         assert refusal.value.reason == "no-space"
         assert await get(store, "a") == b"abc"
-        writer.abort()
+        blob.end()
         await closer.done()
         await put(store, "b", b"def")
         assert await get(store, "b") == b"def"
@@ -269,10 +269,10 @@ async def test_input_output_errors_open_the_breaker(open_store, root, clock):
     await put(store, "a", b"abc")
     directory.break_everything(errno.EIO)
     for _ in range(5):
-        writer = store.begin(3)
+        blob = store.begin(3)
         with pytest.raises(DiskUnavailable):
-            await writer.write(b"abc")
-        writer.abort()
+            await blob.write(b"abc")
+        blob.end()
     await assert_bypassed(store)
     clock.time += 60
     await store.sweep()
@@ -290,20 +290,20 @@ async def test_a_disk_that_cannot_be_written_still_serves_open_files(open_store,
     _, (ref,) = await put(store, "a", b"abc")
     directory.break_everything(code)
     while store.usable:
-        writer = store.begin(3)
+        blob = store.begin(3)
         with pytest.raises(DiskUnavailable):
-            await writer.write(b"abc")
-        writer.abort()
+            await blob.write(b"abc")
+        blob.end()
     assert (store.resident(ref) is not None) is served
 
 
 async def test_a_write_that_takes_seconds_makes_the_disk_unstable(store):
     """A write that takes three seconds makes the disk unstable, even if it succeeds."""
     moments = iter([10.0, 13.0])
-    writer = BlobWriter(store, 3, clock=lambda: next(moments))
-    await writer.write(b"abc")
+    blob = GrowingBlob(store, 3, clock=lambda: next(moments))
+    await blob.write(b"abc")
     assert (store.status().state, store.status().cause) == (BreakerState.UNSTABLE, "slow")
-    writer.abort()
+    blob.end()
 
 
 async def test_success_after_a_while_makes_the_disk_normal_again(open_store, root, clock):
@@ -311,10 +311,10 @@ async def test_success_after_a_while_makes_the_disk_normal_again(open_store, roo
     directory = FaultyDirectory(root)
     store = await open_store(directory=directory)
     directory.write_errno = errno.EIO
-    writer = store.begin(3)
+    blob = store.begin(3)
     with pytest.raises(DiskUnavailable):
-        await writer.write(b"abc")
-    writer.abort()
+        await blob.write(b"abc")
+    blob.end()
     assert (store.status().state, store.status().cause) == (BreakerState.UNSTABLE, "io")
     directory.write_errno = 0
     clock.time += 60

@@ -14,7 +14,7 @@ from gateway.policies.health.breaker import BreakerState
 from gateway.store.disk.threads import closer
 from gateway.store.store import Store
 from tests.scenarios.mounts import block_device, mounted
-from tests.stores import get, put
+from tests.stores import get, put, write_blob
 
 Open = Callable[..., Awaitable[Store]]
 
@@ -72,10 +72,8 @@ async def test_a_blob_whose_name_is_taken_is_refused_alone(open_store: Open, tmp
         store = await open_store(dir=str(disk / "cache"))
         try:
             for _ in range(6):
-                writer = store.begin(3)
-                await writer.write(b"abc")
                 with pytest.raises(DiskUnavailable):
-                    await writer.commit()
+                    await write_blob(store, b"abc")
             await put(store, "b", b"def")
             assert await get(store, "b") == b"def"
             assert store.status().state is BreakerState.NORMAL

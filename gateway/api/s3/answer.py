@@ -15,7 +15,6 @@ from email.utils import formatdate
 from functools import lru_cache
 from typing import Any
 
-from gateway.engine.fetching import Span
 from gateway.engine.objects.body import Body
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.outcomes import Outcome, Reason
@@ -23,6 +22,7 @@ from gateway.server.cycle import FILES
 from gateway.server.files import just_written
 from gateway.server.head import encode_lines
 from gateway.server.send import send_file
+from gateway.store.disk.blobs import Span
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

@@ -28,7 +28,7 @@ from itertools import count
 from zlib import crc32
 
 from gateway import metrics
-from gateway.engine.fetching import ByteStream, GrowingBlob, pause
+from gateway.engine.fetching import ByteStream, pause
 from gateway.engine.items.homes import Neighbours, Node
 from gateway.engine.items.peer_items import PeerItems
 from gateway.engine.items.wanted import (
@@ -58,7 +58,7 @@ from gateway.store.datasets.content import FETCHING, NOT_KNOWN, UNKNOWN_LENGTH
 from gateway.store.datasets.locations import Location
 from gateway.store.disk.blobs import OpenBlob
 from gateway.store.disk.failures import disk_faults
-from gateway.store.disk.writer import BlobWriter, WrongDigest
+from gateway.store.disk.growing import GrowingBlob, WrongDigest
 from gateway.store.index.pool_rows import Entering
 from gateway.tasks import SingleFlight
 
@@ -324,7 +324,7 @@ class ItemFetches:
             return True
         return length <= self._services.capacity // 2 and (may_evict_for(wanted.mode) or self._store.admits(length))
 
-    async def _writer(self, wanted: Wanted, length: int) -> BlobWriter | None:
+    async def _begun(self, wanted: Wanted, length: int) -> GrowingBlob | None:
         """Begin a blob; ``None`` if the cache does not accept it."""
         try:
             if may_evict_for(wanted.mode):
@@ -335,9 +335,9 @@ class ItemFetches:
 
     async def _take(self, wanted: Wanted, stream: ByteStream, length: int, *, keep: bool) -> Outcome:
         """Read an item into the cache, else into memory, or leave it to be streamed."""
-        writer = await self._writer(wanted, length) if keep else None
-        if writer is not None:
-            return await self._into_store(wanted, stream, writer, length)
+        growing = await self._begun(wanted, length) if keep else None
+        if growing is not None:
+            return await self._into_store(wanted, stream, growing)
         if wanted.store_only:
             return _not_taken()
         if length > LARGEST_IN_MEMORY or self._memory.used + length > MEMORY:
@@ -348,12 +348,11 @@ class ItemFetches:
             raise _changed()
         return InMemoryItem(data, crc32(data), share)
 
-    async def _into_store(self, wanted: Wanted, stream: ByteStream, writer: BlobWriter, length: int) -> StoredItem:
-        growing = GrowingBlob(wanted.index, length)
+    async def _into_store(self, wanted: Wanted, stream: ByteStream, growing: GrowingBlob) -> StoredItem:
         try:
-            ref = await growing.fill(writer, stream, wanted.digest)
+            ref = await growing.fill(stream, wanted.digest)
             with disk_faults():
-                blob = OpenBlob(os.dup(writer.fd), ref, 0)
+                blob = OpenBlob(os.dup(growing.fd), ref, 0)
         except WrongDigest:
             raise _changed() from None
         finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
-from gateway.engine.fetching import GrowingBlob
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.entries import Grants, ObjectEntry
 from gateway.engine.objects.fill import Fill
@@ -19,6 +18,7 @@ from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.net.exchange import StreamedResponse
 from gateway.store.disk.blobs import OpenBlob
+from gateway.store.disk.growing import GrowingBlob
 from gateway.tasks import Tasks
 
 Slot = tuple[ObjectKey, str, int]

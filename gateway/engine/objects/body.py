@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Protocol
 
-from gateway.engine.fetching import GrowingBlob, Span
 from gateway.engine.objects.entries import ObjectEntry
 from gateway.engine.objects.fill import Fill, FillEnded
 from gateway.engine.objects.ranged import ReaderRefused
@@ -18,7 +17,8 @@ from gateway.model.keys import OriginIdentity
 from gateway.model.outcomes import Reason
 from gateway.model.s3.ranges import block_span
 from gateway.net.exchange import StreamedResponse
-from gateway.store.disk.blobs import OpenBlob
+from gateway.store.disk.blobs import OpenBlob, Span
+from gateway.store.disk.growing import GrowingBlob
 
 MAX_SPAN = 8 * 1024**2
 
@@ -115,10 +115,9 @@ class Body:
         ready = self._ready
         if ready is None or len(self.numbers) > 1 or self.start == self.stop:
             return None
-        file = ready if isinstance(ready, OpenBlob) else ready[1].writer
-        if file is None or (not isinstance(ready, OpenBlob) and ready[1].ref is None):
-            return None
-        return Span(file.fd, self.first, self.stop - self.start)
+        if isinstance(ready, OpenBlob):
+            return Span(ready.fd, self.first, self.stop - self.start)
+        return None if ready[1].ref is None else Span(ready[1].fd, self.first, self.stop - self.start)
 
     def close(self) -> None:
         """Release what is held; the fill has one reader less."""

@@ -22,13 +22,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
-from gateway.engine.fetching import RESUMES, ByteStream, GrowingBlob
+from gateway.engine.fetching import RESUMES, ByteStream
 from gateway.engine.objects.entries import ObjectEntry
 from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import ObjectRecord
 from gateway.model.outcomes import Reason
 from gateway.net.exchange import StreamedResponse
+from gateway.store.disk.growing import GrowingBlob
 from gateway.store.shared.leases import FillLeases
 from gateway.store.store import Store
 
@@ -98,7 +99,7 @@ class Fill:
         record = entry.record
         self.blocks: dict[int, GrowingBlob] = {}
         for number in range(self.current, self.last + 1):
-            self.blocks[number] = GrowingBlob(number, record.block_length(number))
+            self.blocks[number] = GrowingBlob(self._store, record.block_length(number), number)
 
     def __repr__(self) -> str:
         return f"<Fill {self.entry.key.path} blocks {self.current}..{self.last}, {self.readers} readers>"
@@ -127,8 +128,8 @@ class Fill:
             stream = ByteStream(response, self._stop() - start, lambda offset: self._reopen(start + offset))
             while True:
                 stream.resumes = RESUMES
-                writer = await self._store.create(block.length)
-                self.entry.blobs[block.number] = await block.fill(writer, stream)
+                await self._store.reserve(block)
+                self.entry.blobs[block.number] = await block.fill(stream)
                 block.progress()
                 if self.current >= self.last:
                     stream.release()

@@ -56,6 +56,15 @@ class OpenBlob:
         closer.close_files((self.fd,))
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a file, ready to be sent: ``count`` bytes at ``offset`` of the open descriptor ``fd``."""
+
+    fd: int
+    offset: int
+    count: int
+
+
 class ReadableDisk(Protocol):
     """The disk under the blobs."""
 

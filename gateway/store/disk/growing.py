@@ -1,0 +1,323 @@
+"""A blob that is being written: its file, and the readers who follow it meanwhile.
+
+Threads of the disk access the file, one step at a time, and do the hashing, which costs more than writing. A step costs
+a thread switch. So the first step creates the file, and a caller that has all bytes of a blob passes them to ``commit``, which
+creates, writes, hashes and names the file in one step.
+
+``end`` may be called at any time. It does not wait: a file without a name is removed after the step in progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import ParamSpec, Protocol, TypeVar
+from zlib import crc32
+
+from gateway.model.errors import LarderError
+from gateway.model.objects import BlobRef
+from gateway.policies.health.breaker import FailureKind
+from gateway.store.disk.blobs import OpenBlob, Span
+from gateway.store.disk.directory import CacheDirectory
+from gateway.store.disk.failures import DiskFault, disk_faults
+from gateway.store.disk.threads import closer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SMALL = 256 * 1024
+"""Bytes up to which a blob is gathered in memory and committed in one step; most training objects are no larger."""
+
+
+class WrongDigest(LarderError):
+    """The bytes do not match the digest given by the caller."""
+
+
+class BlobHost(Protocol):
+    """The store as its growing blobs use it."""
+
+    directory: CacheDirectory
+
+    def on_disk(self, work: Callable[[], T]) -> Awaitable[T]:
+        """Run a step in a thread; raises the step's exceptions, or DiskFault."""
+
+    def wrote(self, seconds: float) -> None:
+        """Report how long a write took."""
+
+    def published(self, ref: BlobRef, blob: OpenBlob) -> None:
+        """Report that a blob got its name."""
+
+    def create_temporary(self) -> tuple[int, str]:
+        """A new file, descriptor and path; raises DiskUnavailable without room, and OSError. Runs in a thread."""
+
+    def settled(self, reserved: int) -> None:
+        """Report that a blob for which these bytes were reserved will not grow any more."""
+
+    def is_open(self, ref: BlobRef) -> bool:
+        """Whether this blob is open here and verified; called in threads."""
+
+
+class ByteSource(Protocol):
+    """The bytes of a blob as they arrive; see ``gateway.engine.fetching.ByteStream``."""
+
+    async def next_chunk(self, most: int | None = None) -> bytes:
+        """The next bytes, at most ``most``, at least one of them before the end."""
+
+    def at_once(self, length: int) -> bytes | memoryview | None:
+        """All ``length`` bytes, if they are here in one piece."""
+
+
+class GrowingBlob:
+    """Block ``number`` of an object, an item or a result on its way to the disk.
+
+    Whoever made it fills it, by ``fill`` or by ``write`` and ``commit``, and calls ``end`` in any case. A reader calls ``join``,
+    waits until enough is ``available``, reads it by ``part``, and calls ``leave``. The file is open until all of them are gone.
+
+    Args:
+        host: the store.
+        length: bytes of the blob.
+        number: of the block.
+        clock: seconds, monotonic.
+
+    Attributes:
+        reserved: bytes that the store has reserved for it.
+        received: bytes that readers may read.
+        fd: descriptor of the file; -1 before the first step, and when it is closed.
+        path: of the file while it has no name.
+        ref: its name, once it is committed.
+        failure: why no more bytes will come.
+        on_progress: called once: when the first bytes arrived, or the blob ended before.
+    """
+
+    def __init__(
+        self, host: BlobHost, length: int, number: int = 0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.length = length
+        self.number = number
+        self.reserved = 0
+        self.received = 0
+        self.fd = -1
+        self.ref: BlobRef | None = None
+        self.failure: LarderError | None = None
+        self.on_progress: Callable[[], None] | None = None
+        self._host = host
+        self._clock = clock
+        self.path = ""
+        self._written = self._crc32 = 0
+        self._gathered = b""
+        """The bytes of a small blob, which is written in one step when it is complete."""
+        self._blob: OpenBlob | None = None
+        """Owns the descriptor from when the blob has its name."""
+        self._waiters: list[asyncio.Future[None]] = []
+        self._users = 1  # the one who fills it
+        self._ended = False
+        self._using = threading.Lock()
+
+    # --- for the one who fills it
+
+    async def fill(self, source: ByteSource, digest: bytes | None = None) -> BlobRef:
+        """Write the whole blob; the caller calls ``progress`` once it has recorded the reference.
+
+        So a reader that gets the last bytes and reads again gets a hit.
+
+        Args:
+            source: positioned at the blob's first byte.
+            digest: the required SHA-256; ``None``: any.
+
+        Raises:
+            DiskUnavailable: the disk failed.
+            WrongDigest: the bytes have another digest and were discarded.
+            LarderError: the source failed.
+        """
+        small = self.length <= SMALL
+        while True:
+            room = self.length - self.received
+            chunk = (small and source.at_once(room)) or await source.next_chunk(room)
+            if len(chunk) == room:
+                return await self.commit(self._gathered + chunk if self._gathered else chunk, digest)
+            if small:
+                self._gathered += chunk
+                self.received += len(chunk)
+            else:
+                await self.write(chunk)
+            self.progress()
+
+    async def write(self, data: bytes | memoryview) -> None:
+        """Append to the blob.
+
+        Raises:
+            DiskUnavailable: the disk did not accept all bytes; the blob can only be ended then.
+        """
+        began = self._clock()
+        await self._host.on_disk(partial(self._step, self._append, data))
+        self.received += len(data)
+        self._host.wrote(self._clock() - began)
+
+    async def commit(self, last: bytes | memoryview = b"", digest: bytes | None = None) -> BlobRef:
+        """Append the last bytes and name the blob, in one step: a reader that has all bytes finds it by its name.
+
+        If verified bytes of the blob are cached already, those are kept.
+
+        Args:
+            last: of the blob's bytes.
+            digest: the required SHA-256; ``None``: any.
+
+        Raises:
+            DiskUnavailable: the file could not be written or renamed.
+            WrongDigest: the bytes have another digest.
+        """
+        began = self._clock()
+        ref, mtime_ns = await self._host.on_disk(partial(self._step, self._complete, last, digest))
+        if last:
+            self._host.wrote(self._clock() - began)
+        self._name(ref, mtime_ns)
+        return ref
+
+    def progress(self) -> None:
+        """Wake the readers: bytes arrived, or the blob ended."""
+        if self.on_progress is not None:
+            self.on_progress()
+            self.on_progress = None
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def end(self, failure: LarderError | None = None) -> None:
+        """Tell readers that no more bytes will come, and why; what has no name is discarded. Idempotent, never fails."""
+        if self._ended:
+            return
+        self._ended = True
+        if self.ref is None:
+            self.failure = failure
+            self._host.settled(self.reserved)
+            # The keeper removes leftovers in tmp/, and a missing file is fine.
+            closer.submit(self._remove)
+            self.progress()
+        self.leave()
+
+    # --- for its readers
+
+    def join(self) -> bool:
+        """Keep the bytes readable until ``leave``, even if the blob ends or is unlinked; ``False`` if the file is closed."""
+        if not self._users:
+            return False
+        self._users += 1
+        return True
+
+    def leave(self) -> None:
+        """Undo one ``join``; the last call closes the file."""
+        assert self._users > 0, "left more often than joined"
+        self._users -= 1
+        if self._users:
+            return
+        if self._blob is None:
+            closer.submit(self._close)
+        else:
+            self.fd, self._blob = -1, None
+
+    async def available(self, beyond: int) -> int:
+        """Wait until more than ``beyond`` bytes are available; returns their number.
+
+        Raises:
+            LarderError: why the blob ended before.
+        """
+        while self.received <= beyond:
+            if self.failure is not None:
+                raise self.failure
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        return self.received
+
+    def part(self, start: int, stop: int) -> Span | bytes:
+        """The bytes [start, stop), which must be ``available``."""
+        if self._gathered:
+            return self._gathered[start:stop]
+        return Span(self.fd, start, stop - start)
+
+    # --- in threads
+
+    def _step(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do a step; skipped if the blob has been ended by the time the thread gets to it."""
+        with self._using, disk_faults():
+            if self._ended:
+                raise DiskFault(FailureKind.IO, "the blob was aborted")
+            return work(*args, **kwargs)
+
+    def _append(self, data: bytes | memoryview) -> None:
+        if self.fd < 0:
+            self.fd, self.path = self._host.create_temporary()
+            self._sha256 = hashlib.sha256()
+        left = memoryview(data).cast("B")
+        while left:
+            taken = self._host.directory.append(self.fd, left)
+            if not taken:
+                raise DiskFault(FailureKind.IO, "the disk took no bytes")
+            self._sha256.update(left[:taken])
+            self._crc32 = crc32(left[:taken], self._crc32)
+            self._written += taken
+            left = left[taken:]
+
+    def _complete(self, last: bytes | memoryview, digest: bytes | None) -> tuple[BlobRef, int | None]:
+        """The blob, and the modification time of its file, ``None`` if the blob was cached already."""
+        self._append(last)
+        ref = BlobRef(self._sha256.digest(), self._written, self._crc32)
+        if digest not in (None, ref.digest):
+            raise WrongDigest("the bytes are not those of the digest")
+        status = os.fstat(self.fd)
+        if status.st_size != ref.size:
+            raise DiskFault(FailureKind.IO, "the size of the file differs from the bytes written")
+        if self._host.is_open(ref):
+            os.unlink(self.path)
+            return ref, None
+        self._host.directory.publish(self.path, ref.digest)
+        return ref, status.st_mtime_ns
+
+    def _close(self) -> None:
+        with self._using:
+            if self.fd >= 0:
+                descriptor, self.fd = self.fd, -1
+                os.close(descriptor)
+
+    def _remove(self) -> None:
+        with self._using, suppress(FileNotFoundError):
+            if self.path:
+                os.unlink(self.path)
+
+    # ---
+
+    def _name(self, ref: BlobRef, mtime_ns: int | None) -> None:
+        """The blob has its name; ``mtime_ns`` is ``None`` if it was cached already."""
+        if mtime_ns is not None:
+            self._blob = OpenBlob(self.fd, ref, mtime_ns)
+            self._host.published(ref, self._blob)
+        self._gathered, self.received, self.ref = b"", ref.size, ref
+        self._host.settled(self.reserved)
+
+
+async def commit_all(host: BlobHost, blobs: Sequence[tuple[GrowingBlob, memoryview]]) -> list[BlobRef]:
+    """``GrowingBlob.commit`` of many small blobs in one step: a step costs a thread switch, more than writing a small file.
+
+    Args:
+        host: the store of all the blobs.
+        blobs: each with all of its bytes, of which none are written yet.
+
+    Raises:
+        DiskUnavailable: one could not be written. Files that have their names already have no row.
+    """
+
+    def write() -> list[tuple[BlobRef, int | None]]:
+        with disk_faults():
+            return [blob._complete(data, None) for blob, data in blobs]
+
+    done = await host.on_disk(write)
+    for (blob, _), named in zip(blobs, done, strict=True):
+        blob._name(*named)
+    return [ref for ref, _ in done]
