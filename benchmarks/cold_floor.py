@@ -112,7 +112,7 @@ def _recording(directory: Path) -> float:
     path, mtime_ns = str(file), file.stat().st_mtime_ns
 
     def new(number: int) -> Recording:
-        kept = Kept(BlobRef(hashlib.sha256(b"%d" % number).digest(), 1, 1), path, mtime_ns, 1)
+        kept = Kept(BlobRef(hashlib.sha256(b"%d" % number).digest(), 1, 1), lambda _: path, mtime_ns, 1)
         meta = ObjectMeta(f'"{number:x}"', 1, "", _HEADERS, ())
         return Recording(
             ObjectKey("o", BUCKET, f"{number:x}"), meta, 4096, {0: kept}, now, {"o": now}, now, lambda: True

@@ -150,6 +150,10 @@ class SingleFlight(Generic[K, T]):
         call.waiters.append(waiter)
         return waiter
 
+    def joined(self, key: K) -> asyncio.Future[T] | None:
+        """``waiter``, or ``None`` if there is no call in flight."""
+        return self.waiter(key) if key in self._calls else None
+
     def join(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
         """``waiter``, after starting a call if there is none."""
         if key not in self._calls:

@@ -104,10 +104,6 @@ class Engine:
             raise
         return body
 
-    def was_evicted(self, key: ObjectKey) -> bool:
-        """Whether an object that this node does not have was in its cache before; see ``EvictedKeys``."""
-        return key in self.services.store.generations.evicted
-
     async def forget_from_fleet(self, keys: Sequence[ObjectKey]) -> None:
         """Forget keys that another gateway wrote."""
         await self._writes.forget_here(keys, "fleet")

@@ -420,8 +420,11 @@ class Store:
 
     # --- the interface of growing blobs (gateway/store/disk/growing.py, BlobHost)
 
-    def published(self, ref: BlobRef, blob: OpenBlob) -> None:
+    def published(self, ref: BlobRef, blob: OpenBlob | None, reserved: int) -> None:
         """Record a published blob: it was hashed while it was written, so it needs no verification."""
+        self._space.filling -= reserved
+        if blob is None:
+            return
         self.opened.add(ref.digest, blob)
         self.items.stored(ref, blob.mtime_ns)
         self._fresh[ref.digest] = blob.mtime_ns
@@ -445,7 +448,7 @@ class Store:
         mtime_ns = self._fresh.pop(ref.digest, 0)
         if not mtime_ns and (blob := self.opened.get(ref)) is not None:
             mtime_ns = blob.mtime_ns
-        return Kept(ref, self.directory.blob_path(ref.digest), mtime_ns, self.directory.boot)
+        return Kept(ref, self.directory.blob_path, mtime_ns, self.directory.boot)
 
     def settle(self, recorded: Recorded, counts: Counts | None) -> ObjectRecord | None:
         """Take note of the totals, and remove files without a row."""

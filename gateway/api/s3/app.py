@@ -192,11 +192,8 @@ class S3App(Edge):
             reason = not_cacheable(exchange)
             if reason is not None:
                 return self._forwarder.forward(exchange, request_body(receive), Outcome.BYPASS, reason)
-        home, ring = self._relayed.home(exchange)
-        if home is not None:
-            return self._relayed.read(exchange, home)
-        trace.ring = ring
-        return self._relayed.here(exchange)
+        answer, trace.ring = self._relayed.begin(exchange)
+        return answer
 
     async def _pass_on(self, exchange: Exchange, receive: Receive, found: Relay | Forward) -> Answer:
         """The origin's answer to a read that the cache does not answer."""

@@ -28,6 +28,7 @@ class ObjectReads:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._generations = engine.services.store.generations
 
     async def read(self, exchange: Exchange, *, hasty: bool = False) -> Answer | Relay | Forward:
         """Answer a plain GET or HEAD; a ``hasty`` reader does not wait for a lost origin.
@@ -93,7 +94,7 @@ class ObjectReads:
     async def _answer(
         self, exchange: Exchange, ask: Ask, found: Found, conditions: Conditions | None, wanted: ByteRange | None
     ) -> Answer | Forward:
-        if found.reason is Reason.COLD and self._engine.was_evicted(ask.key):
+        if found.reason is Reason.COLD and ask.key in self._generations.evicted:
             found = found._replace(reason=Reason.EVICTED)
         entry = found.entry
         meta = entry.record.meta
@@ -129,7 +130,7 @@ class ObjectReads:
             outcome = Outcome.MISS
             if reason is not Reason.CHANGED:
                 reason = _reason_of(body)
-                if reason is Reason.COLD and self._engine.was_evicted(ask.key):
+                if reason is Reason.COLD and ask.key in self._generations.evicted:
                     reason = Reason.EVICTED
         return Answer(status, head, body, outcome, reason, length=length, span=(start, stop, meta.size))
 

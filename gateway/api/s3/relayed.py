@@ -76,16 +76,18 @@ class RelayedReads:
             return None, ring
         return membership.home(path_key(key.bucket, key.key)), ring
 
-    def here(self, exchange: Exchange) -> Awaitable[Answer | Relay | Forward]:
-        """Answer a plain GET or HEAD of an object whose home is this node.
+    def begin(self, exchange: Exchange) -> tuple[Awaitable[Answer | Relay | Forward], Ring | None]:
+        """Begin to answer a plain GET or HEAD, at the object's home; and the ring by which that is this node, if it is.
 
-        Raises:
-            S3Error: the request's conditions or range cannot be met.
-            OriginUnavailable: the origin cannot be reached, from here or from another node.
+        Raises: see ``read``.
         """
-        return self._local.read(exchange) if self._membership.alone else self._here(exchange)
+        if self._membership.alone:
+            return self._local.read(exchange), self._membership.ring
+        home, ring = self.home(exchange)
+        return (self._here(exchange), ring) if home is None else (self.read(exchange, home), None)
 
     async def _here(self, exchange: Exchange) -> Answer | Relay | Forward:
+        """Read an object whose home is this node; from another node if this one has lost the origin."""
         try:
             return await self._local.read(exchange, hasty=True)
         except OriginUnavailable:

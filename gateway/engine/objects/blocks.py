@@ -51,7 +51,7 @@ class Blocks:
         self._growing: dict[Slot, tuple[Fill, GrowingBlob]] = {}
         self._counts = {name: LoopSum(FILLS.labels(name)) for name in _COUNTED}
         self._fills: set[Fill] = set()
-        self._reading: set[Fill] = set()
+        self.reading: set[Fill] = set()
         self.small = SmallRanges(services.store.generations, self.read_range)
         self.tasks = Tasks()
         """The state that belongs to the node, not to a client."""
@@ -68,7 +68,7 @@ class Blocks:
         A fill has a place while it reads the origin. While the disk is busy, the index falls behind the readers of small objects;
         those fills wait beside the places.
         """
-        return len(self._reading) < self._max_fills and len(self._fills) < UNRECORDED * self._max_fills
+        return len(self.reading) < self._max_fills and len(self._fills) < UNRECORDED * self._max_fills
 
     @property
     def half(self) -> int:
@@ -98,19 +98,15 @@ class Blocks:
         """``start_fill``, but the caller's task carries the fill out, and goes on with ``Fill.run`` at once."""
         fill = Fill(self, entry, span, identity, response, self._services.now())
         self._fills.add(fill)
-        self._reading.add(fill)
+        self.reading.add(fill)
         self._counts["started"].inc()
         for number, block in fill.blocks.items():
             self._growing[entry.key, entry.record.meta.etag, number] = (fill, block)
         return fill
 
-    def fill_received(self, fill: Fill) -> None:
-        """See ``FillOwner``."""
-        self._reading.discard(fill)
-
     def fill_ended(self, fill: Fill) -> None:
         """See ``FillOwner``."""
-        self._reading.discard(fill)
+        self.reading.discard(fill)
         self._fills.discard(fill)
         self._counts["raced" if fill.race else fill.end].inc()
 

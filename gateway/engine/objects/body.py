@@ -67,8 +67,11 @@ class Body:
         self.identity = identity
         self.start = start
         self.stop = stop
-        # An empty object is one empty block, which its reader needs all the same.
-        self.numbers = block_span(start, stop, entry.record.block_size) or range(1)
+        record = entry.record
+        if start == 0 and stop == record.meta.size:
+            self.numbers = range(record.block_count)
+        else:
+            self.numbers = block_span(start, stop, record.block_size) or range(1)
         self.first = start % entry.record.block_size
         """The number of the first byte in its block."""
         self.joined = False

@@ -48,15 +48,14 @@ class FillOwner(Protocol):
 
     store: Store
     leases: FillLeases
+    reading: set[Fill]
+    """The fills that have not got all bytes that they want of the origin; a fill takes itself out."""
 
     async def read_range(self, entry: ObjectEntry, identity: OriginIdentity, start: int, stop: int) -> StreamedResponse:
         """The bytes [start, stop) of exactly this object from the origin; raises ``LarderError``."""
 
     def block_ended(self, fill: Fill, block: GrowingBlob) -> None:
         """No more readers may join the block."""
-
-    def fill_received(self, fill: Fill) -> None:
-        """It has all bytes that it wants of the origin; the index has yet to take the last block."""
 
     def fill_ended(self, fill: Fill) -> None:
         """It is over."""
@@ -123,25 +122,35 @@ class Fill:
         stream: ByteStream | None = None
         start = self.current * self.entry.record.block_size
         try:
-            response = self._response or await self._reopen(start)
-            # The end may have come nearer by then: the fill may have been cut short.
-            stream = ByteStream(response, self._stop() - start, lambda offset: self._reopen(start + offset))
+            response = self._response = self._response or await self._reopen(start)
+            await self._store.reserve(block)
+            # What came whole with its head, as most objects do, cannot break off any more.
+            whole = response.at_once(block.length) if self.current >= self.last else None
+            if whole is None:
+                # The end may have come nearer by then: the fill may have been cut short.
+                stream = ByteStream(response, self._stop() - start, lambda offset: self._reopen(start + offset))
             while True:
-                stream.resumes = RESUMES
-                await self._store.reserve(block)
-                self.entry.blobs[block.number] = await block.fill(stream)
+                if stream is not None:
+                    ref = await block.fill(stream)
+                else:
+                    assert whole is not None
+                    ref = await block.commit(whole)
+                    whole = None  # not kept while the index is waited for
+                self.entry.blobs[block.number] = ref
                 block.progress()
                 if self.current >= self.last:
-                    stream.release()
-                    self._owner.fill_received(self)
+                    (stream or response).release()
+                    self._owner.reading.discard(self)  # the index has yet to take the block
                     await self._keep(block)
                     break
                 await self._keep(block)
-                if not await self._goes_on():
-                    stream.release()
+                if stream is None or not await self._goes_on():
+                    (stream or response).release()
                     break
                 self.current += 1
                 block = self.blocks[self.current]
+                stream.resumes = RESUMES
+                await self._store.reserve(block)
             if len(self._ended) < len(self.blocks):
                 self._end_rest(FillEnded("the fill ended before this block"))
             self.end = "completed"

@@ -334,32 +334,22 @@ class Reads:
         # A read that begins after a write must get the new object.
         generation = store.generations.of(ask.key)
         slot = ask.key, generation
-        if slot in self._cold:
-            return await self._join(ask, self._cold.waiter(slot), reach)
+        if (pending := self._cold.joined(slot)) is not None:
+            return await self._join(ask, pending, reach)
         if not ask.metadata_first:
             ask_origin: _AskOrigin = self._open_leased if self._services.leases.shared else self._open_cold
         elif ask.span is not None and self._blocks.small.may_read(ask.span.longest, self._services.block_size):
             ask_origin = self._open_range
         else:
             return await self._head(ask, rule)
-        question = self._cold.begin(slot, self._carry(ask, rule, generation, ask_origin))
+        # A task that is no reader's: it carries out the fill that comes of the question, too.
+        question = self._cold.begin(slot, ask_origin(ask, rule, generation))
         answer = self._cold.waiter(slot)
         try:
             return await (answer if reach is None else reach.result(answer))
         except (asyncio.CancelledError, OriginUnavailable):
             question.add_done_callback(_abandon)
             raise
-
-    async def _carry(self, ask: Ask, rule: Caching, generation: int, ask_origin: _AskOrigin) -> _Answer:
-        """Ask the origin, and carry out the fill that has come of it, in one task that is no reader's.
-
-        The readers are answered when the fill has its first bytes: they would wait for these next.
-        """
-        opened = await ask_origin(ask, rule, generation)
-        if isinstance(opened, Found) and opened.fill is not None:
-            opened.fill.blocks[0].on_progress = partial(self._cold.answer, (ask.key, generation), opened)
-            await opened.fill.run()
-        return opened
 
     async def _join(self, ask: Ask, pending: asyncio.Future[_Answer], reach: Reach | None) -> _Answer:
         """The outcome of another reader's question, if it answers this one too; ``None``: look again."""
@@ -441,36 +431,42 @@ class Reads:
                 leases.release(ask.key, 0, generation)
 
     async def _open_cold(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay:
-        """Ask for the whole object; this worker has the lease of its first block."""
-        services = self._services
+        """Ask for the whole object, and carry out the fill that comes of it; this worker has the lease of its first block.
+
+        The readers are answered when the fill has its first bytes: they would wait for these next.
+        """
+        services, moved, learned = self._services, None, None
         if services.moved is not None and not ask.forced and ask.key not in services.store.generations.forgotten:
             moved = await services.moved(ask.key, ask.identity)
-            if moved is not None and (found := self._take_over(ask, rule, generation, moved)) is not None:
-                return found
-        asked_at = services.now()
-        response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", CHECKSUMS)
-        if response.status != 200:
-            return Relay(response, _reason_of(response.status))
-        meta = entity_headers(response.headers)
-        reason = refusal(meta, rule, services.capacity)
-        if reason is not None:
-            return Relay(response, reason)
-        if not self._blocks.has_room:
-            # There was some before the origin was asked, and many may have been asking.
-            return Relay(response, Reason.OVERLOAD)
-        entry = self._keep_metadata(ask, rule, Learned(meta, generation, asked_at))
+        if moved is not None and (learned := self._taken_over(rule, generation, moved)) is not None:
+            response, outcome, reason = moved.body, Outcome.HIT, Reason.MOVED
+        else:
+            asked_at, outcome, reason = services.now(), Outcome.MISS, Reason.COLD
+            response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", CHECKSUMS)
+            if response.status != 200:
+                return Relay(response, _reason_of(response.status))
+            meta = entity_headers(response.headers)
+            forbidden = refusal(meta, rule, services.capacity)
+            if forbidden is not None:
+                return Relay(response, forbidden)
+            if not self._blocks.has_room:
+                # There was some before the origin was asked, and many may have been asking.
+                return Relay(response, Reason.OVERLOAD)
+            learned = Learned(meta, generation, asked_at)
+        entry = self._keep_metadata(ask, rule, learned)
         fill = self._blocks.begin_fill(entry, (0, entry.record.block_count - 1), ask.identity, response)
-        return Found(entry, Outcome.MISS, Reason.COLD, fill=fill)
+        found = Found(entry, outcome, reason, fill=fill)
+        fill.blocks[0].on_progress = partial(self._cold.answer, (ask.key, generation), found)
+        await fill.run()
+        return found
 
-    def _take_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> Found | None:
-        """Fill from the former home what it gives; ``None`` when that cannot be kept."""
+    def _taken_over(self, rule: Caching, generation: int, moved: Moved) -> Learned | None:
+        """What the former home says of an object that it gives; ``None`` when that cannot be kept."""
         meta = entity_headers(moved.headers)
         if refusal(meta, rule, self._services.capacity) is not None or not self._blocks.has_room:
             moved.body.abort()
             return None
-        entry = self._keep_metadata(ask, rule, Learned(meta, generation, self._services.now() - moved.age))
-        fill = self._blocks.begin_fill(entry, (0, entry.record.block_count - 1), ask.identity, moved.body)
-        return Found(entry, Outcome.HIT, Reason.MOVED, fill=fill)
+        return Learned(meta, generation, self._services.now() - moved.age)
 
     def _keep_metadata(self, ask: Ask, rule: Caching, learned: Learned) -> ObjectEntry:
         """The object's entry in memory: the one that is there, of which fills already know, or a new one."""

@@ -35,6 +35,13 @@ _CHORE_THREADS = 2
 log = logging.getLogger("larder.store")
 
 
+class RunsWork(Protocol):
+    """Runs blocking work on files in a thread; see ``Threads.submit``."""
+
+    def __call__(self, work: Callable[[], T], abandoned: Callable[[T], None] = ..., /) -> asyncio.Future[T]:
+        """Raises DiskFault: the disk failed or hangs, or the directory was replaced; and OSError from the work."""
+
+
 class Runs(Protocol):
     """Runs an operation on the index."""
 
@@ -58,6 +65,8 @@ class Disk:
         self.breaker = Breaker()
         self.in_use = True
         """Whether the breaker lets every call through; if not, ``require`` and ``usable`` decide."""
+        self.normal = True
+        """Whether nothing is wrong with the disk, so that the breaker need not hear of successes."""
         self.readable = True
         """Whether open files may be read: a disk that is only unwritable still serves them."""
         self.now = now
@@ -75,7 +84,9 @@ class Disk:
         """``read`` for a few rows, which does not wait for longer reads."""
         self.look_each: RunsEach = self._database.look
         """``look`` with one argument, together with those that wait for the same operation."""
-        self._files = Threads(FILE_THREADS, "larder-file", self._watch, self.failed, directory.require)
+        self._files = Threads(FILE_THREADS, "larder-file", self._watch, self.failed, directory.require, self)
+        self.run: RunsWork = self._files.submit
+        """Runs small work on files in a thread, while the disk is in use."""
         self._reading = Threads(FILE_THREADS, "larder-read", self._watch)
         self._verifying = Threads(_VERIFY_THREADS, "larder-verify", self._watch)
         self._chores = Threads(_CHORE_THREADS, "larder-chore", self._watch)
@@ -133,6 +144,7 @@ class Disk:
         before = self.breaker.state
         state = self.breaker.handle(event, self.now())
         self.in_use = not self._closed and state is not BreakerState.DOWN
+        self.normal = state is BreakerState.NORMAL
         self.readable = state is not BreakerState.DOWN or self.breaker.cause not in (FailureKind.IO, FailureKind.HUNG)
         if state is before:
             return
@@ -148,7 +160,7 @@ class Disk:
 
     def wrote(self, seconds: float) -> None:
         """Report the time of a write, which the breaker wants to know if it was slow, or others were before."""
-        if seconds > self.breaker.slow_write or self.breaker.state is not BreakerState.NORMAL:
+        if seconds > self.breaker.slow_write or not self.normal:
             self.note(Wrote(seconds))
 
     def failed(self, fault: DiskFault) -> None:
@@ -171,17 +183,6 @@ class Disk:
         """
         if self.usable():
             self._database.post(operation, undone)
-
-    def run(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> asyncio.Future[T]:
-        """Run blocking work on files in a thread; see ``Threads.submit``.
-
-        Raises:
-            DiskFault: the disk failed or hangs, or the directory was replaced.
-            OSError: the work raised it.
-        """
-        if not self.in_use:
-            self.require()
-        return self._files.submit(work, abandoned=abandoned)
 
     async def bounded(self, work: Callable[[], T], abandoned: Callable[[T], None] = lambda result: None) -> T:
         """``run``, even while the disk is not in use, or its directory is gone, in threads for which fills do not wait."""
@@ -234,7 +235,7 @@ class Disk:
         """See ``IndexHost``."""
         if fault is not None:
             self.failed(fault)
-        elif self.breaker.state is not BreakerState.NORMAL:
+        else:
             self.note(Ok())
 
     async def _run_probe(self) -> None:

@@ -50,14 +50,14 @@ class BlobHost(Protocol):
     def wrote(self, seconds: float) -> None:
         """Report how long a write took."""
 
-    def published(self, ref: BlobRef, blob: OpenBlob) -> None:
-        """Report that a blob got its name."""
+    def published(self, ref: BlobRef, blob: OpenBlob | None, reserved: int) -> None:
+        """Report that a blob, for which these bytes were reserved, got its name; ``None`` if it was cached already."""
 
     def create_temporary(self) -> tuple[int, str]:
         """A new file, descriptor and path; raises DiskUnavailable without room, and OSError. Runs in a thread."""
 
     def settled(self, reserved: int) -> None:
-        """Report that a blob for which these bytes were reserved will not grow any more."""
+        """Report that a blob, for which these bytes were reserved, is given up."""
 
     def is_open(self, ref: BlobRef) -> bool:
         """Whether this blob is open here and verified; called in threads."""
@@ -297,9 +297,8 @@ class GrowingBlob:
         """The blob has its name; ``mtime_ns`` is ``None`` if it was cached already."""
         if mtime_ns is not None:
             self._blob = OpenBlob(self.fd, ref, mtime_ns)
-            self._host.published(ref, self._blob)
         self._gathered, self.received, self.ref = b"", ref.size, ref
-        self._host.settled(self.reserved)
+        self._host.published(ref, self._blob, self.reserved)
 
 
 async def commit_all(host: BlobHost, blobs: Sequence[tuple[GrowingBlob, memoryview]]) -> list[BlobRef]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gateway.policies.health.breaker import FailureKind
 from gateway.store.disk.failures import DiskFault
@@ -38,6 +38,15 @@ _WEIGHT = 0.2
 _ROW = 0.008
 """Seconds that one thread works on small jobs before it reports them: waking another thread costs as much as a job whose files
 are in memory, and threads compete for the interpreter."""
+
+
+class WorkGate(Protocol):
+    """The disk that threads work on: whether it may be used."""
+
+    in_use: bool
+
+    def require(self) -> None:
+        """Raise ``DiskFault`` unless the disk may be used."""
 
 
 class Station:
@@ -128,6 +137,7 @@ class Threads:
         failed: hears in the event loop which faults of the disk the work raised, whether anybody still waits for it or not.
         before: for small work, of which a thread does several jobs in a row while the disk is quick: called in the thread
             before each row; what it raises is the failure of the row.
+        gate: refuses work while the disk is not in use; ``None``: nothing is refused.
     """
 
     def __init__(
@@ -137,8 +147,10 @@ class Threads:
         watch: HangWatch | None,
         failed: Callable[[DiskFault], None] | None = None,
         before: Callable[[], object] | None = None,
+        gate: WorkGate | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._gate = gate
         self._limit = limit
         self._name = name
         self._watch = watch
@@ -156,17 +168,22 @@ class Threads:
     def submit(
         self,
         work: Callable[[], T],
+        abandoned: Callable[[T], None] = lambda result: None,
         *,
         patience: float = HUNG_AFTER,
-        abandoned: Callable[[T], None] = lambda result: None,
     ) -> asyncio.Future[T]:
         """Run ``work`` in a thread.
 
         Args:
             work: the blocking call.
-            patience: seconds that it may take once it has begun.
             abandoned: called in the thread with the result if the waiter has left.
+            patience: seconds that it may take once it has begun.
+
+        Raises:
+            DiskFault: the gate is closed.
         """
+        if self._gate is not None and not self._gate.in_use:
+            self._gate.require()
         future = self._loop.create_future()
         if self._watch is not None:
             self._watch.waits.add(future)

@@ -55,9 +55,14 @@ class Kept(NamedTuple):
     """A committed blob file. ``boot`` is the start during which the file of ``mtime_ns`` was verified."""
 
     ref: BlobRef
-    path: str
+    path_of: Callable[[bytes], str]
     mtime_ns: int
     boot: int
+
+    @property
+    def path(self) -> str:
+        """Of the file; made in the index's thread, which alone needs it."""
+        return self.path_of(self.ref.digest)
 
 
 def find(connection: Connection, digest: bytes) -> BlobRow | None:

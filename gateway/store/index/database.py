@@ -72,6 +72,8 @@ class IndexHost(Protocol):
     """The disk that the index is on; its methods are called in the event loop."""
 
     in_use: bool
+    normal: bool
+    """Whether nothing is wrong, so that successes need not be told."""
 
     def require(self) -> None:
         """Raise ``DiskFault`` unless the disk may be used."""
@@ -253,7 +255,7 @@ class _Lane:
 
     def _deliver(self, outcomes: list[Outcome]) -> None:
         """Tell how the index behaved, once where it did as it should, and then the waiters."""
-        if outcomes[-1][2] is None:
+        if not self._host.normal and outcomes[-1][2] is None:
             self._host.hear(None)
         for job, result, error in outcomes:
             if isinstance(error, UnicodeEncodeError):
