@@ -434,21 +434,22 @@ class LoopSum:
 
 
 class LoopHistogram:
-    """``LoopSum`` for a histogram."""
+    """``LoopSum`` for a histogram, or for several of the same seconds."""
 
-    __slots__ = ("_bounds", "_buckets", "_sum")
+    __slots__ = ("_histograms",)
 
-    def __init__(self, histogram: Histogram) -> None:
-        histogram._sum.inc(0)
-        self._sum: Any = histogram._sum
-        self._bounds: Sequence[float] = histogram._upper_bounds
-        self._buckets: Sequence[Any] = histogram._buckets
+    def __init__(self, *histograms: Histogram) -> None:
+        self._histograms: list[tuple[Any, Sequence[float], Sequence[Any]]] = []
+        for histogram in histograms:
+            histogram._sum.inc(0)
+            self._histograms.append((histogram._sum, histogram._upper_bounds, histogram._buckets))
 
     def observe(self, amount: float) -> None:
         """Count one observation."""
-        total, bucket = self._sum, self._buckets[bisect_left(self._bounds, amount)]
-        total._value += amount
-        bucket._value += 1
-        if total._multiprocess:
-            total._file.write_value(total._key, total._value, 0.0)
-            bucket._file.write_value(bucket._key, bucket._value, 0.0)
+        for total, bounds, buckets in self._histograms:
+            bucket = buckets[bisect_left(bounds, amount)]
+            total._value += amount
+            bucket._value += 1
+            if total._multiprocess:
+                total._file.write_value(total._key, total._value, 0.0)
+                bucket._file.write_value(bucket._key, bucket._value, 0.0)

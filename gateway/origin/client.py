@@ -307,7 +307,7 @@ class OriginClient:
                         link, method, link.address, target, pairs, body or b"", within=link.head_within
                     )
                 finally:
-                    link.reach.ended()
+                    link.reach.waiting -= 1
             else:
                 response = await _upload(link, method, target, pairs, body, content_length)
         except BaseException as failure:
@@ -368,18 +368,17 @@ def _answered(link: _Link, method: str, response: StreamedResponse, seconds: flo
         ORIGIN_REQUESTS.labels(method, "failed").inc()
         raise OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
     link.reach.heard()
-    requests, latency, answers = _series(link.origin.name, method, response.status // 100)
+    requests, latencies = _series(link.origin.name, method, response.status // 100)
     requests.inc()
-    latency.observe(seconds)
-    answers.observe(seconds)
+    latencies.observe(seconds)
     return response
 
 
 @cache  # as many as there are series
-def _series(origin: str, method: str, hundreds: int) -> tuple[LoopSum, LoopHistogram, LoopHistogram]:
+def _series(origin: str, method: str, hundreds: int) -> tuple[LoopSum, LoopHistogram]:
     """The metrics of answers by origin, method and class of the status, looked up once for each kind."""
     requests = ORIGIN_REQUESTS.labels(method, f"{hundreds}xx")
-    return LoopSum(requests), LoopHistogram(ORIGIN_LATENCY.labels(method)), LoopHistogram(ORIGIN_ANSWERS.labels(origin))
+    return LoopSum(requests), LoopHistogram(ORIGIN_LATENCY.labels(method), ORIGIN_ANSWERS.labels(origin))
 
 
 def _target(raw_path: str, query: str) -> str:

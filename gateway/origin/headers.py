@@ -36,7 +36,11 @@ def relayable(headers: Iterable[Header]) -> list[Header]:
     for name, value in pairs:
         if name.lower() == "connection":
             dropped = dropped.union(_tokens(value))
-    return [pair for pair in pairs if pair[0].lower() not in dropped]
+    kept = []
+    for pair in pairs:
+        if pair[0].lower() not in dropped:
+            kept.append(pair)  # noqa: PERF401  # in Python 3.11 a comprehension is a call
+    return kept
 
 
 def entity_headers(headers: Sequence[Header], *, checksums_asked: bool = True) -> ObjectMeta:

@@ -37,7 +37,8 @@ class Reach:
         self._state = Reachability()
         self._loop = asyncio.get_running_loop()
         self._loss: asyncio.Future[None] = self._loop.create_future()
-        self._waiting = 0
+        self.waiting = 0
+        """Requests that wait for an answer; ``asked`` adds one, and who asked takes it off when it waits no more."""
         self._heard_at = self._probed_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -74,13 +75,9 @@ class Reach:
 
     def asked(self) -> None:
         """A request without a body begins to wait for an answer."""
-        self._waiting += 1
+        self.waiting += 1
         if self._timer is None:
             self._timer = self._loop.call_later(self.patience / 2, self._look)
-
-    def ended(self) -> None:
-        """That request no longer waits, however it ended."""
-        self._waiting -= 1
 
     def heard(self) -> None:
         """An answer has begun."""
@@ -98,7 +95,7 @@ class Reach:
 
     def _look(self) -> None:
         self._timer = None
-        if not self._waiting:
+        if not self.waiting:
             return
         if self._loop.time() - self._heard_at >= self.patience / 2:
             self.doubt()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from sqlite3 import Connection
@@ -32,20 +31,24 @@ class Forgetter:
         self._generations = disk.generations
         self._settle = settle
 
-    async def forget(self, keys: Sequence[ObjectKey]) -> None:
-        """Make every worker of the node forget these objects; effective whatever the disk's state, and when cancelled."""
+    def forget(self, keys: Sequence[ObjectKey]) -> asyncio.Future[None]:
+        """Make every worker of the node forget these objects; effective whatever the disk's state.
+
+        Returns:
+            Done when they are forgotten, which does not depend on its waiter: he may be cancelled.
+        """
         for key in keys:
             self._generations.bump(key)
             self._generations.evicted.discard(key)
+        forgotten: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             deleted = self._disk.write(partial(_forgotten, keys=tuple(keys)))
         except DiskFault:
             self._fence(keys, trusted=False)
-            return
-        # The index ends this future whatever becomes of its waiters, so a cancelled one needs no task to finish the work.
-        deleted.add_done_callback(partial(self._deleted, tuple(keys)))
-        with suppress(DiskFault):
-            await asyncio.shield(deleted)
+            forgotten.set_result(None)
+        else:
+            deleted.add_done_callback(partial(self._deleted, tuple(keys), forgotten))
+        return forgotten
 
     async def forget_prefix(self, origin: str, bucket: str, prefix: str) -> int:
         """Forget every object whose key begins with ``prefix``, stored or being fetched; returns the number stored.
@@ -107,13 +110,23 @@ class Forgetter:
                 continue
         return changed
 
-    def _deleted(self, keys: Sequence[ObjectKey], done: asyncio.Future[tuple[list[bytes], Counts | None]]) -> None:
-        """The rows are deleted, or the disk failed; called before the waiters go on."""
-        error = None if done.cancelled() else done.exception()
+    def _deleted(
+        self,
+        keys: Sequence[ObjectKey],
+        forgotten: asyncio.Future[None],
+        done: asyncio.Future[tuple[list[bytes], Counts | None]],
+    ) -> None:
+        """The rows are deleted, or the disk failed."""
+        error = done.exception()
         self._fence(keys, trusted=not isinstance(error, DiskFault))
-        if error is None and not done.cancelled():
+        if error is None:
             loose, counts = done.result()
             self._settle(Recorded(None, tuple(loose)), counts)
+        if not forgotten.done():
+            if error is None or isinstance(error, DiskFault):
+                forgotten.set_result(None)
+            else:
+                forgotten.set_exception(error)
 
     def _fence(self, keys: Sequence[ObjectKey], *, trusted: bool) -> None:
         """End what readers know of the keys; ``trusted``: the index no longer has their rows."""

@@ -7,6 +7,7 @@ import tempfile
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from hashlib import md5, sha1, sha256
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,9 @@ async def until_refused(prepared: PreparedBody) -> tuple[str, bytes]:
 async def refused_at_once(auth: Authenticated, headers: Sequence[RawHeader], *parts: bytes, **more: Any) -> str:
     """The code with which a body is refused before anything may be sent."""
     with pytest.raises(S3Error) as refused:
-        await prepare(auth, headers, arriving(*parts), SpoolPlace(None), more.pop("max_spool", MAX_SPOOL), **more)
+        await prepare(
+            auth, headers, arriving(*parts), partial(SpoolPlace, None), more.pop("max_spool", MAX_SPOOL), **more
+        )
     return refused.value.code
 
 
@@ -108,7 +111,7 @@ async def test_hashed_body_passes_through(tmp_path: Path) -> None:
     digest = sha256(b"hello world").hexdigest()
     auth = claim(PayloadForm.HASHED, digest.upper())
     prepared = await prepare(
-        auth, lengths(b"hello world"), arriving(b"hello ", b"", b"world"), SpoolPlace(tmp_path), MAX_SPOOL
+        auth, lengths(b"hello world"), arriving(b"hello ", b"", b"world"), partial(SpoolPlace, tmp_path), MAX_SPOOL
     )
     assert await received(prepared) == b"hello world"
     assert (prepared.length, prepared.payload_hash) == (11, digest)
@@ -118,7 +121,7 @@ async def test_wrong_hash_never_completes(tmp_path: Path) -> None:
     """If the hash is wrong the last piece is withheld, so the origin never receives the whole body."""
     auth = claim(PayloadForm.HASHED, sha256(b"other").hexdigest())
     prepared = await prepare(
-        auth, lengths(b"hello world"), arriving(b"hello ", b"world"), SpoolPlace(tmp_path), MAX_SPOOL
+        auth, lengths(b"hello world"), arriving(b"hello ", b"world"), partial(SpoolPlace, tmp_path), MAX_SPOOL
     )
     assert await until_refused(prepared) == ("XAmzContentSHA256Mismatch", b"hello ")
 
@@ -132,7 +135,7 @@ async def test_wrong_hash_of_nothing_is_refused_at_once() -> None:
 async def test_empty_hashed_body(tmp_path: Path) -> None:
     """An empty body with the hash of nothing is fine."""
     auth = claim(PayloadForm.HASHED, sigv4.EMPTY_SHA256)
-    prepared = await prepare(auth, lengths(b""), arriving(), SpoolPlace(tmp_path), MAX_SPOOL)
+    prepared = await prepare(auth, lengths(b""), arriving(), partial(SpoolPlace, tmp_path), MAX_SPOOL)
     assert (await received(prepared), prepared.length) == (b"", 0)
 
 
@@ -140,7 +143,7 @@ async def test_empty_hashed_body(tmp_path: Path) -> None:
 async def test_unsigned_body_passes_through(form: PayloadForm, tmp_path: Path) -> None:
     """Without a hash the body is sent as unsigned; its own Content-Encoding stays."""
     headers = lengths(b"hello", content_encoding="gzip")
-    prepared = await prepare(claim(form), headers, arriving(b"he", b"llo"), SpoolPlace(tmp_path), MAX_SPOOL)
+    prepared = await prepare(claim(form), headers, arriving(b"he", b"llo"), partial(SpoolPlace, tmp_path), MAX_SPOOL)
     assert await received(prepared) == b"hello"
     assert prepared.payload_hash == "UNSIGNED-PAYLOAD"
     assert prepared.headers == (("Content-Encoding", "gzip"),)
@@ -149,7 +152,7 @@ async def test_unsigned_body_passes_through(form: PayloadForm, tmp_path: Path) -
 async def test_body_shorter_than_declared(tmp_path: Path) -> None:
     """A body that ends early is IncompleteBody."""
     prepared = await prepare(
-        claim(PayloadForm.UNSIGNED), lengths(b"hello"), arriving(b"hell"), SpoolPlace(tmp_path), MAX_SPOOL
+        claim(PayloadForm.UNSIGNED), lengths(b"hello"), arriving(b"hell"), partial(SpoolPlace, tmp_path), MAX_SPOOL
     )
     assert (await until_refused(prepared))[0] == "IncompleteBody"
 
@@ -157,7 +160,7 @@ async def test_body_shorter_than_declared(tmp_path: Path) -> None:
 async def test_body_longer_than_declared(tmp_path: Path) -> None:
     """Bytes beyond the declared length are refused and not sent."""
     prepared = await prepare(
-        claim(PayloadForm.UNSIGNED), lengths(b"he"), arriving(b"he", b"llo"), SpoolPlace(tmp_path), MAX_SPOOL
+        claim(PayloadForm.UNSIGNED), lengths(b"he"), arriving(b"he", b"llo"), partial(SpoolPlace, tmp_path), MAX_SPOOL
     )
     assert await until_refused(prepared) == ("IncompleteBody", b"he")
 
@@ -167,7 +170,7 @@ async def test_signed_chunks_are_unwrapped(tmp_path: Path) -> None:
     body = signed_chunks([b"hello ", b"wor", b"ld"])
     auth = claim(PayloadForm.SIGNED_CHUNKS, signer=SIGNER)
     headers = lengths(body, decoded=11, content_encoding="aws-chunked,gzip")
-    prepared = await prepare(auth, headers, arriving(body[:50], body[50:]), SpoolPlace(tmp_path), MAX_SPOOL)
+    prepared = await prepare(auth, headers, arriving(body[:50], body[50:]), partial(SpoolPlace, tmp_path), MAX_SPOOL)
     assert await received(prepared) == b"hello world"
     assert (prepared.length, prepared.payload_hash) == (11, "UNSIGNED-PAYLOAD")
     assert prepared.headers == (("Content-Encoding", "gzip"),)
@@ -180,7 +183,9 @@ async def test_bad_chunk_signature_never_completes(position: int, tmp_path: Path
     body[position if position > 0 else body.rindex(b";chunk-signature=") + 20] ^= 1
     auth = claim(PayloadForm.SIGNED_CHUNKS, signer=SIGNER)
     parts = [bytes(body[n : n + 7]) for n in range(0, len(body), 7)]
-    prepared = await prepare(auth, lengths(bytes(body), decoded=20), arriving(*parts), SpoolPlace(tmp_path), MAX_SPOOL)
+    prepared = await prepare(
+        auth, lengths(bytes(body), decoded=20), arriving(*parts), partial(SpoolPlace, tmp_path), MAX_SPOOL
+    )
     code, got = await until_refused(prepared)
     assert code == "SignatureDoesNotMatch"
     assert len(got) < 20
@@ -191,7 +196,7 @@ async def test_signed_chunks_without_an_end_never_complete(tmp_path: Path) -> No
     body = signed_chunks([b"a" * 10])
     cut = body[: body.rindex(b"0;chunk")]
     auth = claim(PayloadForm.SIGNED_CHUNKS, signer=SIGNER)
-    prepared = await prepare(auth, lengths(cut, decoded=10), arriving(cut), SpoolPlace(tmp_path), MAX_SPOOL)
+    prepared = await prepare(auth, lengths(cut, decoded=10), arriving(cut), partial(SpoolPlace, tmp_path), MAX_SPOOL)
     assert await until_refused(prepared) == ("IncompleteBody", b"")
 
 
@@ -223,7 +228,7 @@ async def test_trailer_becomes_a_header(name: str, value: str, tmp_path: Path) -
     """A right checksum trailer is sent as a header; one of an unknown algorithm is left to the origin."""
     body = with_trailer(b"hello", name, value)
     headers = lengths(body, decoded=5, x_amz_trailer=name, content_encoding="aws-chunked")
-    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path), MAX_SPOOL)
+    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), partial(SpoolPlace, tmp_path), MAX_SPOOL)
     assert prepared.headers == ((name, value),)
     assert (prepared.length, prepared.payload_hash) == (5, "UNSIGNED-PAYLOAD")
     assert await received(prepared) == b"hello"
@@ -257,7 +262,7 @@ async def test_signed_trailer(tmp_path: Path) -> None:
     body = chunks + line.replace(b"\n", b"\r\n") + b"x-amz-trailer-signature:" + seal + b"\r\n\r\n"
     auth = claim(PayloadForm.SIGNED_CHUNKS_TRAILER, signer=SIGNER)
     headers = lengths(body, decoded=5, x_amz_trailer="x-amz-checksum-crc32")
-    prepared = await prepare(auth, headers, arriving(body), SpoolPlace(tmp_path), MAX_SPOOL)
+    prepared = await prepare(auth, headers, arriving(body), partial(SpoolPlace, tmp_path), MAX_SPOOL)
     assert await received(prepared) == b"hello"
     assert prepared.headers == (("x-amz-checksum-crc32", crc(b"hello")),)
     forged = body.replace(b"trailer-signature:", b"trailer-signature:0")
@@ -268,7 +273,7 @@ async def test_trailer_after_nothing(tmp_path: Path) -> None:
     """A zero-byte body is one empty chunk and its trailer."""
     body = with_trailer(b"", "x-amz-checksum-crc32", crc(b""))
     headers = lengths(body, decoded=0, x_amz_trailer="x-amz-checksum-crc32")
-    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path), MAX_SPOOL)
+    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), partial(SpoolPlace, tmp_path), MAX_SPOOL)
     assert (await received(prepared), prepared.headers) == (b"", (("x-amz-checksum-crc32", crc(b"")),))
 
 
@@ -298,7 +303,7 @@ async def test_composite_checksum_header_is_left_to_the_origin(tmp_path: Path) -
     """A checksum of checksums cannot be computed from one body, so it passes."""
     body = with_trailer(b"hello", "x-amz-checksum-crc32c", b64encode(crt.crc32c(b"hello").to_bytes(4, "big")).decode())
     headers = lengths(body, decoded=5, x_amz_trailer="x-amz-checksum-crc32c", x_amz_checksum_crc32="AAAAAA==-3")
-    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path), MAX_SPOOL)
+    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), partial(SpoolPlace, tmp_path), MAX_SPOOL)
     assert await received(prepared) == b"hello"
 
 
@@ -307,7 +312,7 @@ async def test_chunked_transfer_around_chunks(tmp_path: Path) -> None:
     body = with_trailer(b"hello", "x-amz-checksum-crc32", crc(b"hello"))
     headers = [pair for pair in lengths(body, decoded=5, transfer_encoding="chunked", x_amz_trailer="x-amz-checksum-crc32")
                if pair[0] != b"content-length"]  # fmt: skip
-    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path), MAX_SPOOL)
+    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), partial(SpoolPlace, tmp_path), MAX_SPOOL)
     assert await received(prepared) == b"hello"
 
 
@@ -330,7 +335,7 @@ async def test_missing_length(form: PayloadForm, headers: dict[str, str]) -> Non
 async def test_request_without_any_length_has_no_body(tmp_path: Path) -> None:
     """Requests other than uploads may come without a length and then have no body (RFC 9112, section 6.3)."""
     auth = claim(PayloadForm.HASHED, sigv4.EMPTY_SHA256)
-    prepared = await prepare(auth, [], arriving(), SpoolPlace(tmp_path), MAX_SPOOL, uploads=False)
+    prepared = await prepare(auth, [], arriving(), partial(SpoolPlace, tmp_path), MAX_SPOOL, uploads=False)
     assert (prepared.length, await received(prepared)) == (0, b"")
 
 
@@ -363,7 +368,7 @@ async def test_large_body_waits_in_a_file(tmp_path: Path) -> None:
     body = with_trailer(data, "x-amz-checksum-crc32", crc(data))
     headers = lengths(body, decoded=len(data), x_amz_trailer="x-amz-checksum-crc32")
     parts = [body[at : at + 100_000] for at in range(0, len(body), 100_000)]
-    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(*parts), SpoolPlace(tmp_path), MAX_SPOOL)
+    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(*parts), partial(SpoolPlace, tmp_path), MAX_SPOOL)
     assert len(open_files(tmp_path)) == 1
     assert list(tmp_path.iterdir()) == []
     assert await received(prepared) == data
@@ -380,7 +385,7 @@ async def test_refused_body_leaves_no_file(tmp_path: Path) -> None:
     body = with_trailer(data, "x-amz-checksum-crc32", "AAAAAA==")
     headers = lengths(body, decoded=len(data), x_amz_trailer="x-amz-checksum-crc32")
     with pytest.raises(S3Error, match="BadDigest"):
-        await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path), MAX_SPOOL)
+        await prepare(claim(TRAILER_FORM), headers, arriving(body), partial(SpoolPlace, tmp_path), MAX_SPOOL)
     await closer.done()
     assert len(open_files(tmp_path)) == 0
 
@@ -431,7 +436,7 @@ async def test_what_boto3_sends(endpoint: str, algorithm: str, size: int, tmp_pa
     expected = PayloadForm.UNSIGNED_CHUNKS_TRAILER if endpoint.startswith("https") else PayloadForm.HASHED
     assert auth.payload_form is expected
     parts = [body[at : at + 65536] for at in range(0, len(body), 65536)]
-    prepared = await prepare(auth, request.headers, arriving(*parts), SpoolPlace(tmp_path), MAX_SPOOL)
+    prepared = await prepare(auth, request.headers, arriving(*parts), partial(SpoolPlace, tmp_path), MAX_SPOOL)
     assert await received(prepared) == data
     assert prepared.length == size
     assert ("Content-Encoding", "gzip") in prepared.headers
@@ -445,7 +450,9 @@ async def test_spool_directory_that_is_gone(tmp_path: Path) -> None:
     data = bytes(2 * 1024 * 1024)
     body = with_trailer(data, "x-amz-checksum-crc32", crc(data))
     headers = lengths(body, decoded=len(data), x_amz_trailer="x-amz-checksum-crc32")
-    prepared = await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path / "gone"), MAX_SPOOL)
+    prepared = await prepare(
+        claim(TRAILER_FORM), headers, arriving(body), partial(SpoolPlace, tmp_path / "gone"), MAX_SPOOL
+    )
     assert await received(prepared) == data
     prepared.close()
 
@@ -457,5 +464,5 @@ async def test_no_room_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     body = with_trailer(data, "x-amz-checksum-crc32", crc(data))
     headers = lengths(body, decoded=len(data), x_amz_trailer="x-amz-checksum-crc32")
     with pytest.raises(S3Error) as refused:
-        await prepare(claim(TRAILER_FORM), headers, arriving(body), SpoolPlace(tmp_path / "gone"), MAX_SPOOL)
+        await prepare(claim(TRAILER_FORM), headers, arriving(body), partial(SpoolPlace, tmp_path / "gone"), MAX_SPOOL)
     assert refused.value.code == "ServiceUnavailable"

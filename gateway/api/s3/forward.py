@@ -28,7 +28,7 @@ from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import Header
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.s3.request_headers import is_forwarded
+from gateway.model.s3.request_headers import FORWARDED, FORWARDED_PREFIXES
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import relayable
 
@@ -80,7 +80,7 @@ class Forwarder:
             exchange.auth,
             exchange.request.headers,
             body,
-            self.spooling.place(),
+            self.spooling.place,
             self.spooling.limit,
             uploads_bytes(exchange),
         )
@@ -164,15 +164,21 @@ def _headers(exchange: Exchange, prepared: PreparedBody | None = None) -> list[H
         replaced = replaced | {name.lower() for name, _ in prepared.headers}
     pairs: list[Header] = []
     for raw_name, value in exchange.request.fields.items():
-        if is_forwarded(raw_name) and (name := raw_name.decode("latin-1")) not in replaced:
-            pairs.append((name, value.decode("latin-1")))
+        # ``is_forwarded`` in place: a call less for each header.
+        if raw_name in FORWARDED or raw_name.startswith(FORWARDED_PREFIXES):
+            name = raw_name.decode("latin-1")
+            if name not in replaced:
+                pairs.append((name, value.decode("latin-1")))
     if prepared is not None:
         pairs += prepared.headers
     return pairs
 
 
 def _raw(headers: Sequence[Header]) -> RawHeaders:
-    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in relayable(headers)]
+    raw = []
+    for name, value in relayable(headers):
+        raw.append((name.encode("latin-1"), value.encode("latin-1")))  # in Python 3.11 a comprehension is a call
+    return raw
 
 
 def relay(exchange: Exchange, response: StreamedResponse, outcome: Outcome, reason: Reason) -> Answer:
@@ -194,7 +200,7 @@ async def relay_write(written: WriteAnswer, outcome: Outcome, reason: Reason) ->
     """The origin's answer to a write: read whole, after the caches forgot the key; streamed if its length is unknown."""
     response = written.response
     headers = _raw(response.headers)
-    if response.header("Content-Length") is None and response.status == 200:
+    if "content-length" not in response.fields and response.status == 200:
         return Answer(response.status, headers, written.chunks(), outcome, reason, cleanup=written.close)
     try:
         body = await response.read(_WHOLE_ANSWER)

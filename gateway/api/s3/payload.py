@@ -18,7 +18,7 @@ Sources: "Signature Calculations ... Transferring Payload in Multiple Chunks", "
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 
 from gateway.api.s3.auth import Authenticated
@@ -98,7 +98,7 @@ async def prepare(
     auth: Authenticated,
     headers: Sequence[RawHeader],
     receive: AsyncIterator[bytes],
-    spool_place: SpoolPlace,
+    spool_place: Callable[[], SpoolPlace],
     max_spool: int,
     uploads: bool = True,
 ) -> PreparedBody:
@@ -253,7 +253,11 @@ async def _unchunked(decoder: ChunkDecoder, receive: AsyncIterator[bytes]) -> As
 
 
 async def _whole(
-    auth: Authenticated, fields: Mapping[str, str], length: int, receive: AsyncIterator[bytes], spool_place: SpoolPlace
+    auth: Authenticated,
+    fields: Mapping[str, str],
+    length: int,
+    receive: AsyncIterator[bytes],
+    spool_place: Callable[[], SpoolPlace],
 ) -> PreparedBody:
     announced = _announced(fields)
     decoder = ChunkDecoder(length, auth.chunk_signer, announced)
@@ -262,7 +266,7 @@ async def _whole(
         if not checksums.is_composite(value):
             checksums.check_form(name, value)
     running = {name: checksums.start(name) for name in checksums.KNOWN.intersection([*announced, *in_headers])}
-    spool = Spool(spool_place)
+    spool = Spool(spool_place())
     try:
         async for piece in _unchunked(decoder, receive):
             for checksum in running.values():

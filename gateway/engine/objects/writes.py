@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import cache, partial
 
 from gateway.engine.objects.entries import EntryCache
 from gateway.engine.services import Services
 from gateway.fleet.nodes.invalidations import InvalidationChannel
-from gateway.metrics import FORGOTTEN
+from gateway.metrics import FORGOTTEN, LoopSum
 from gateway.model.keys import ObjectKey
 from gateway.net.exchange import StreamedResponse
 
@@ -30,19 +31,28 @@ class Writes:
         self._entries = entries
         self._channel = channel
 
-    async def forget_here(self, keys: Sequence[ObjectKey], source: str = "origin") -> None:
+    def forget_here(self, keys: Sequence[ObjectKey], source: str = "origin") -> Awaitable[None]:
         """Drop keys from this node: an object changed at the origin, or another gateway wrote it.
 
         Of a key that stands for the rights in a bucket (``rights_in``), the bucket's grants are dropped.
+
+        Returns:
+            What is left to await: the index.
         """
-        store = self._services.store
-        store.generations.forgotten.note(keys)
+        self._services.store.generations.forgotten.note(keys)
+        rights = []
         for key in keys:
             self._entries.drop(key)
+            if not key.key:
+                rights.append(key)
+        _forgotten(source).inc(len(keys))
+        return self._withdraw(keys, rights) if rights else self._services.store.forget(keys)
+
+    async def _withdraw(self, keys: Sequence[ObjectKey], rights: Sequence[ObjectKey]) -> None:
+        store = self._services.store
         await store.forget([key for key in keys if key.key])
-        for bucket in [key for key in keys if not key.key]:
+        for bucket in rights:
             await store.withdraw(bucket)
-        FORGOTTEN.labels(source).inc(len(keys))
 
     async def forget(self, keys: Sequence[ObjectKey], source: str = "write") -> None:
         """Drop keys everywhere; returns when every gateway has forgotten, or is known to re-check with the origin."""
@@ -65,7 +75,7 @@ class Writes:
         except BaseException:
             await asyncio.shield(self.forget(keys))
             raise
-        return WriteAnswer(response, lambda: self.forget(keys))
+        return WriteAnswer(response, partial(self.forget, keys))
 
     async def change_rights(self, bucket: ObjectKey, send: Callable[[], Awaitable[StreamedResponse]]) -> WriteAnswer:
         """Send a write to the origin that may change who may read the objects of a bucket; its grants are forgotten afterwards.
@@ -86,22 +96,16 @@ class Writes:
             await asyncio.shield(self.forget([bucket]))
             raise
         refused = 400 <= response.status < 500
-        return WriteAnswer(response, lambda: self.forget([] if refused else [bucket]))
+        return WriteAnswer(response, partial(self.forget, [] if refused else [bucket]))
+
+
+@cache  # one for each source
+def _forgotten(source: str) -> LoopSum:
+    return LoopSum(FORGOTTEN.labels(source))
 
 
 _completing: set[asyncio.Future[None]] = set()
 """Tasks that forget for cancelled writes; the event loop alone would not keep them alive."""
-
-
-async def _completed(forget: Callable[[], Awaitable[None]]) -> None:
-    """Forget, even if the caller is cancelled: then once more from the start, in a task that only such a caller needs."""
-    try:
-        await forget()
-    except asyncio.CancelledError:
-        again = asyncio.ensure_future(forget())
-        _completing.add(again)
-        again.add_done_callback(_completing.discard)
-        raise
 
 
 class WriteAnswer:
@@ -110,19 +114,29 @@ class WriteAnswer:
     Multipart completion and copy answer 200 at once and the outcome later in the body, so its header proves nothing.
     """
 
-    def __init__(self, response: StreamedResponse, settle: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, response: StreamedResponse, forget: Callable[[], Awaitable[None]]) -> None:
         self.response = response
         self.then: Callable[[], None] = lambda: None
         """Called when the keys are forgotten again: what is read from then on may be kept."""
-        self._settle = settle
+        self._forget = forget
         self._settled = False
 
     async def settle(self) -> None:
-        """Forget the keys again, once; to be called in any case."""
-        if not self._settled:
-            self._settled = True
-            await _completed(self._settle)
-            self.then()
+        """Forget the keys again, once; to be called in any case.
+
+        If the caller is cancelled, they are forgotten once more from the start, in a task that only such a caller needs.
+        """
+        if self._settled:
+            return
+        self._settled = True
+        try:
+            await self._forget()
+        except asyncio.CancelledError:
+            again = asyncio.ensure_future(self._forget())
+            _completing.add(again)
+            again.add_done_callback(_completing.discard)
+            raise
+        self.then()
 
     async def close(self) -> None:
         """The client got what it wanted of the answer, or left: let go of the origin, and forget in any case."""

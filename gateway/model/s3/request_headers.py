@@ -74,9 +74,12 @@ ORDINARY = _PLAIN - {b"connection"}
 _ORDINARY_CONNECTIONS = frozenset((b"keep-alive", b"Keep-Alive", b"close", b"Close"))
 
 
+FORWARDED_PREFIXES = (METADATA, _CHECKSUM)
+
+
 def is_forwarded(name: bytes) -> bool:
     """Whether the origin may see a header of the client."""
-    return name in FORWARDED or name.startswith((METADATA, _CHECKSUM))
+    return name in FORWARDED or name.startswith(FORWARDED_PREFIXES)
 
 
 def require_unambiguous(headers: Sequence[tuple[bytes, bytes]], fields: Mapping[bytes, bytes]) -> None:

@@ -9,6 +9,7 @@ wrong.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 
 from gateway.model.keys import ObjectKey
@@ -44,6 +45,7 @@ class EvictedKeys:
         return bool(self._words[slot] == fingerprint)
 
 
+@lru_cache(maxsize=1024)
 def _place(key: ObjectKey) -> tuple[int, int]:
     """Slot and fingerprint of a key, the same in every process; no fingerprint is 0."""
     text = "\0".join(key).encode("utf-8", "surrogatepass")

@@ -194,7 +194,7 @@ class Generations:
 
         With ``rights_in(key)``, do so for all keys of the bucket.
         """
-        self.numbers[slot_of(key)] = int.from_bytes(os.urandom(8), "little")
+        self.numbers[slots_of(key)[0]] = int.from_bytes(os.urandom(8), "little")
 
     def bump_all(self) -> None:
         """``bump`` for every key."""
