@@ -59,14 +59,16 @@ FLOORS = {
 }  # fmt: skip
 BUDGETS = {
     "get-hit": {"calls": 37, "files": 12, "climbs": 3},
-    "get-miss": {"calls": 140, "files": 25},
+    "get-miss": {"calls": 172, "files": 44},
     "batch-32-hits": {"calls": 200},
-    "put": {"calls": 220},
+    "put": {"calls": 178, "files": 34},
     "get-hit-range": {"calls": 43},
     "heartbeat": {"calls": 120},
     "credential-created": {"calls": 720},
 }
-"""Figures at most, by route. The last four have no goal: they may not grow."""
+"""Figures at most, by route: what was reached, which may not grow."""
+GOALS = {"get-miss": {"calls": 140, "files": 25}}
+"""Figures that are not reached yet."""
 
 _CONFIG = """
 [server]
@@ -325,15 +327,17 @@ def run() -> None:
     found = {name: route.figures() for name, route in measure().items()}
     rows = []
     for name, figures in found.items():
-        budget = BUDGETS.get(name, {})
-        cells = [
-            f"{value} (budget {budget[each]})" if each in budget else f"{value}" for each, value in figures.items()
-        ]
-        rows.append([name, *cells])
+        budget, goal = BUDGETS.get(name, {}), GOALS.get(name, {})
+        row = [name]
+        for each, value in figures.items():
+            limits = [f"{kind} {of[each]}" for kind, of in (("budget", budget), ("goal", goal)) if each in of]
+            row.append(f"{value} ({', '.join(limits)})" if limits else f"{value}")
+        rows.append(row)
     text = table(["request", "calls", "files", "moves between files", "of them to a higher floor"], rows)
     ratios = [
-        Ratio(f"{figure} of {name}", found[name][figure], most, deviation=0.0)
-        for name, of in BUDGETS.items()
+        Ratio(f"{figure} of {name}{suffix}", found[name][figure], most, deviation=0.0)
+        for suffix, limits in (("", BUDGETS), (", beside its goal", GOALS))
+        for name, of in limits.items()
         for figure, most in of.items()
     ]
     write("routes", "Routes through the code", f"{__doc__.split(chr(10) * 2)[1]}\n\n{text}", found, machine(), ratios)
