@@ -62,7 +62,7 @@ def browser(_closed_at_last: None) -> Browser:
     return _CHROMIUM.browser()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A gateway whose dashboard has a token, and whose origin is not there."""
     home = tmp_path_factory.mktemp("dashboard")
