@@ -70,12 +70,14 @@ system-packages: ## Install the servers that tests run against (Redis, nginx, Ce
 test-client: $(VENV)/.dev-installed ## Test the Python client alone, in a clean environment
 	scripts/test-client $(BIN)/python
 
+FIRST := tests/scenarios/ tests/store/
 .PHONY: test-gateway
 test-gateway: $(VENV)/.dev-installed system-packages ## Test the gateway, against real parts
 	@# Once, and not in each of the processes that begin together.
 	$(BIN)/python -m compileall -q gateway clients/python/src
-	@# Folders in their order, so that short modules come last and all processes end together.
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests
+	@# First the scenarios, which wait most, while the checks and the client's tests use the processors. Then the other folders in
+	@# their order, except that of the long modules: short ones come last, and all processes end together.
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(FIRST) $(filter-out $(FIRST) %/__pycache__/,$(wildcard tests/*/))
 
 .PHONY: test
 test: ## All tests, and the checks beside them
