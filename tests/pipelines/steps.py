@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 
+import larder
+from larder.errors import PipelineError
+from larder.testing import MemorySource
+
 
 def placed(item: Any) -> tuple[int, int]:
     """The item's number and the process that computed it; slow enough for events to meet computing workers."""
@@ -31,3 +35,11 @@ def delivered(element: dict[str, Any]) -> dict[str, Any]:
     """The element, with the process that delivered it; slow enough for events to meet workers that read."""
     time.sleep(0.004)
     return {**element, "process": os.getpid()}
+
+
+def refusal(queue: Any) -> None:
+    """Put into the queue why a pipeline with a worker does not begin in this process."""
+    try:
+        next(iter(larder.pipeline("numbers", workers=1, source=MemorySource(1)).map(placed)))
+    except PipelineError as error:
+        queue.put(str(error))

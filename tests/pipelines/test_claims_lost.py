@@ -7,29 +7,19 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import larder
 from gateway.testing.origin import OriginThread
 from tests.batches import bytes_of, stock
 from tests.gateways import Settings, gateway
 from tests.origins.processes import wait_until
-from tests.pipelines.result_steps import Noting
-from tests.pipelines.test_pipeline_results import ITEMS, MARK, SIZE, WHOLE, access, expected, pipeline, values
+from tests.pipelines.result_steps import Noting, train
+from tests.pipelines.test_pipeline_results import ITEMS, SIZE, WHOLE, access, expected, pipeline, values
 from tests.scenarios.redis_server import RedisServer
 
 WITHIN = 120.0
 """Seconds for both jobs: far more than computing everything twice takes, and less than the longest claim."""
-
-
-def train(endpoint: str, name: str, step: Noting, found: Any) -> None:
-    """One epoch of a job with one worker, in a separate process."""
-    options = {"workers": 1, "cache": MARK, "access": access(), "endpoint": endpoint}
-    made = larder.pipeline(name, **options).map(step).autocache()
-    found.put(sorted((element["index"], int(element["data"].sum())) for element in made))
-    made.close()
 
 
 def killed(redis: RedisServer, _: ExitStack) -> None:
@@ -63,7 +53,7 @@ def test_both_jobs_have_every_element(tmp_path: Path, lose: Callable[[RedisServe
         items = stock(origin, tmp_path / "files", "claims", bytes_of(ITEMS, SIZE, "claims"))
         items.register(running)
         jobs: list[BaseProcess] = [
-            context.Process(target=train, args=(running.endpoint, items.name, step, found)) for _ in range(2)
+            context.Process(target=train, args=(running.endpoint, items.name, step, access(), found)) for _ in range(2)
         ]
         for job in jobs:
             job.start()

@@ -23,7 +23,7 @@ from larder.source import Access
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway
 from tests.pipelines import result_steps
-from tests.pipelines.result_steps import Noting, even, in_place, indices, labelled
+from tests.pipelines.result_steps import Noting, even, in_place, indices, labelled, train
 
 ITEMS = 60
 SIZE = 300
@@ -178,19 +178,12 @@ def test_a_failed_element_is_not_stored(running: Running, items: Stock, tmp_path
         list(pipeline(running, items, step))
 
 
-def _epoch(endpoint: str, name: str, step: Noting, found: Any) -> None:
-    options = {"workers": 1, "cache": MARK, "access": access(), "endpoint": endpoint}
-    made = larder.pipeline(name, **options).map(step).autocache()
-    found.put(sorted((element["index"], int(element["data"].sum())) for element in made))
-    made.close()
-
-
 def test_two_jobs_at_once_compute_each_element_once(running: Running, items: Stock, tmp_path: Path) -> None:
     """Rule: of two jobs that begin together, each computes a part, and both have every element."""
     step = Noting(tmp_path / "computed", seconds=0.01)
     context = multiprocessing.get_context("spawn")
     found = context.SimpleQueue()
-    jobs = [context.Process(target=_epoch, args=(running.endpoint, items.name, step, found)) for _ in range(2)]
+    jobs = [context.Process(target=train, args=(running.endpoint, items.name, step, access(), found)) for _ in range(2)]
     for job in jobs:
         job.start()
     came = [found.get() for _ in jobs]

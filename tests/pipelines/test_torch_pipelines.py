@@ -16,11 +16,12 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import larder
-from larder.errors import ElementUnstorable, PipelineError
+from larder.errors import ElementUnstorable
 from larder.pipelines import Pipeline
 from larder.pipelines.elements import decode, encode
 from larder.testing import MemorySource
 from larder.torch import Item, PipelineDataset
+from tests.pipelines.steps import refusal
 
 TYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.complex64]
 
@@ -139,18 +140,11 @@ def test_dataloader_workers_are_refused() -> None:
         next(iter(loader))
 
 
-def _in_daemon(queue: Any) -> None:
-    try:
-        next(iter(pipeline_of(workers=1).map(tensor)))
-    except PipelineError as error:
-        queue.put(str(error))
-
-
 def test_a_process_that_may_not_start_others_is_told_so() -> None:
     """Input workers cannot be children of a daemonic process."""
     context = multiprocessing.get_context("spawn")
     queue = context.SimpleQueue()
-    process = context.Process(target=_in_daemon, args=(queue,), daemon=True)
+    process = context.Process(target=refusal, args=(queue,), daemon=True)
     process.start()
     assert "or the pipeline workers=0" in queue.get()
     process.join()
