@@ -29,6 +29,7 @@ from gateway.api.peer.results import peer_results
 from gateway.api.s3.accounting import Accounting
 from gateway.api.s3.app import ReadPaths, S3App
 from gateway.api.s3.auth import Authenticator, split_address
+from gateway.api.s3.direct import DirectReads
 from gateway.api.s3.forward import Forwarder, Spooling
 from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
@@ -211,7 +212,7 @@ class Larder:
         forwarder = Forwarder(engine, _spooling(settings, store), relayed.warm)
         rights = ReaderRights(listings, finder(authenticator))
         note = watch_streams(settings, management, engine, rights, self._admin.catalog, stack)
-        ways = ReadPaths(reads, hot, relayed, note)
+        ways = ReadPaths(reads, hot, relayed, DirectReads(engine, fleet.peers, note, accounting), note)
         s3 = S3App(authenticator, ways, forwarder, accounting, settings.server, self._begin_elsewhere)
         self._objects, self.begin = s3, s3.begin
         registrations = self._serve_datasets(Identities(authenticator), engine, origin, management, accounting)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -33,12 +33,36 @@ _KEEP_IDLE = 15.0
 """Seconds for which an idle connection is kept."""
 
 
+class KnownHead(NamedTuple):
+    """The head of an earlier answer, and what it said; its body had ``length`` bytes. The same bytes need not be parsed again."""
+
+    data: bytes
+    status: int
+    headers: list[Header]
+    fields: dict[str, str]
+    length: int
+
+
+class Begun(Protocol):
+    """What waits for the beginning of an answer: a future, or something that acts at once."""
+
+    def done(self) -> bool:
+        """Whether it does not wait any longer."""
+
+    def set_result(self, result: None, /) -> None:
+        """The answer has begun."""
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """There is no answer."""
+
+
 class IncomingAnswer:
     """An answer, filled by its connection.
 
     Attributes:
         begun: done when the head is complete, and a small body with it, unless the body takes longer than ``GATHER`` or exceeds
             the read-ahead; its exception is why there is no head.
+        head: its bytes; ``expected`` is one that may come.
         headers: order, spelling and repetitions are the peer's; each character of a value is one byte.
         fields: the first value of each header, by its name in lower case.
         pieces: of the body, those not read yet; ``size`` bytes in all.
@@ -48,13 +72,15 @@ class IncomingAnswer:
     """
 
     __slots__ = (
-        "begun", "complete", "connection", "failure", "fields", "gathering", "headers", "loop", "pieces", "size", "status",
-        "waiter",
+        "begun", "complete", "connection", "expected", "failure", "fields", "gathering", "head", "headers", "loop", "pieces",
+        "size", "status", "waiter",
     )  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, begun: Begun | None = None) -> None:
         self.loop = loop
-        self.begun: asyncio.Future[None] = loop.create_future()
+        self.begun: Any = begun or loop.create_future()
+        self.expected: KnownHead | None = None
+        self.head = b""
         self.status = 0
         self.headers: list[Header] = []
         self.fields: dict[str, str] = {}
@@ -101,7 +127,7 @@ class ConnectionOwner(Protocol):
         """The connection is gone."""
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(asyncio.BaseProtocol):
     """See above.
 
     Args:
@@ -276,11 +302,12 @@ class ClientConnection(asyncio.Protocol):
                 coding = value.lower()
             elif lowered == "connection":
                 connection += value.lower()
-        incoming.status = status
+        incoming.status, incoming.head = status, head
         kept = "close" not in connection if head.startswith(b"HTTP/1.1") else "keep-alive" in connection
         self._reusable = self._reusable and kept
+        left: float = 0
         if self._bodiless or self._message_over:
-            self._left = 0
+            pass
         elif coding is not None and coding.endswith("chunked"):
             parser.set_dangerous_leniencies(lenient_spaces_after_chunk_size=True)  # some servers pad them
             self._parser, self._overhead = parser, 0
@@ -289,8 +316,13 @@ class ClientConnection(asyncio.Protocol):
             return
         else:
             self._until_close = coding is not None or length is None
-            self._left = math.inf if self._until_close else int(length or 0)
-        if self._left > _SMALL:
+            left = math.inf if self._until_close else int(length or 0)
+        self._begin_body(incoming, left, rest)
+
+    def _begin_body(self, incoming: IncomingAnswer, left: float, rest: memoryview) -> None:
+        """A body of ``left`` bytes begins with ``rest``; infinity: it ends with the connection."""
+        self._left = left
+        if left > _SMALL:
             incoming.begin()
         self._take(rest)
         if not incoming.begun.done():
@@ -416,3 +448,32 @@ class ClientConnection(asyncio.Protocol):
             self._end(None)
         else:
             self._end(ExchangeFailed("broken", f"the connection was closed early{why}"))
+
+
+class ReusingConnection(ClientConnection, asyncio.BufferedProtocol):
+    """A connection that reads into the same memory, ``room``, as all others of its loop.
+
+    The body of an answer with the expected head stays there while ``begun`` is called, and is copied if that does not take it. A
+    body that is passed on at once so needs no memory of its own, whose page faults cost more than the bytes.
+    """
+
+    def __init__(self, room: memoryview, *args: Any) -> None:
+        super().__init__(*args)
+        self._room = room
+
+    def get_buffer(self, _hint: int) -> memoryview:
+        """Where the next bytes are put."""
+        return self._room
+
+    def buffer_updated(self, count: int) -> None:
+        """Take bytes of the answer."""
+        incoming, room = self._incoming, self._room
+        known = incoming.expected if incoming is not None and self._in_head and not self._head else None
+        if known is None or room[: len(known.data)].tobytes() != known.data:
+            self.data_received(room[:count].tobytes())
+            return
+        assert incoming is not None
+        incoming.expected = None
+        incoming.head, incoming.status, incoming.headers, incoming.fields, length = known
+        self._begin_body(incoming, length, room[len(known.data) : count])
+        incoming.pieces = [bytes(piece) for piece in incoming.pieces]

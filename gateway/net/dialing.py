@@ -20,7 +20,7 @@ from cachetools import TTLCache
 
 from gateway.tasks import SingleFlight
 
-P = TypeVar("P", bound=asyncio.Protocol)
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 _NAMES_KEPT = 256
 _KEEP_NAME = 60.0

@@ -22,7 +22,7 @@ from gateway import __version__, tracing
 from gateway.metrics import LoopSum
 from gateway.model.errors import LarderError
 from gateway.model.objects import Header
-from gateway.net.connection import ClientConnection, IncomingAnswer
+from gateway.net.connection import Begun, ClientConnection, IncomingAnswer, KnownHead, ReusingConnection
 from gateway.net.deadlines import watch
 from gateway.net.dialing import Dialer, ExchangeFailed, ServerAddress
 from gateway.net.upload import Upload
@@ -37,6 +37,8 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _IDEMPOTENT = _SAFE | {"PUT", "DELETE"}
 T = TypeVar("T")
 _CLOSE: Header = ("Connection", "close")
+_ROOM = 256 * 1024
+"""Bytes that are read from a socket at once into memory of our own; uvloop's has as many."""
 _MOST_PATIENCE = 4.0
 """Seconds; shorter limits make the search for overdue connections more frequent."""
 
@@ -72,8 +74,8 @@ class StreamedResponse(IncomingAnswer):
 
     __slots__ = ("_open", "_remote", "sending")
 
-    def __init__(self, remote: Remote, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
+    def __init__(self, remote: Remote, loop: asyncio.AbstractEventLoop, begun: Begun | None = None) -> None:
+        super().__init__(loop, begun)
         self.sending: asyncio.Task[None] | None = None
         """Sends the request's body."""
         self._remote = remote
@@ -130,7 +132,29 @@ class StreamedResponse(IncomingAnswer):
         """Wait until a chunk can be taken, or none will come."""
         while not self.pieces and self.connection is not None:
             self.waiter = self.loop.create_future()
-            await (self.waiter if self._remote.silence is None else _while_alive(self._remote, self.waiter))
+            await self.alive(self.waiter)
+
+    async def come(self) -> bool:
+        """Wait for an answer of ``Connections.get_kept`` as ``ask`` does; returns false if its connection has broken.
+
+        Raises:
+            LarderError: the other side is not alive.
+        """
+        if self.connection is None:
+            return False
+        self.begun = self.loop.create_future()
+        try:
+            await self.alive(self.begun)
+        except ExchangeFailed:
+            return False
+        except BaseException:
+            self.abort()
+            raise
+        return True
+
+    def alive(self, waited: asyncio.Future[T]) -> Awaitable[T]:
+        """The result of a future, as long as the other side confirms that it is alive."""
+        return waited if self._remote.silence is None else _while_alive(self._remote, waited)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body, piece by piece as it arrives. Raises what ``next_chunk`` raises."""
@@ -179,16 +203,25 @@ class Connections:
         silence: seconds without a byte from the other side after which an exchange fails; ``None`` for never.
         buffer: bytes of an answer that are read ahead of their reader.
         whole: bytes of an answer, or of the rest of one, that are read ahead whole.
+        reusing: all connections read into the same memory.
     """
 
     def __init__(
-        self, *, limit: int, connect: float | None, silence: float | None, buffer: int, whole: int = 0
+        self,
+        *,
+        limit: int,
+        connect: float | None,
+        silence: float | None,
+        buffer: int,
+        whole: int = 0,
+        reusing: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._places = asyncio.Semaphore(limit) if limit else None
         self._dialer = Dialer(connect)
         self._silence = silence or math.inf
         self._read_ahead = (self._silence, buffer, whole)
+        self._make = partial(ReusingConnection, memoryview(bytearray(_ROOM))) if reusing else ClientConnection
         self._open: set[ClientConnection] = set()
         self._idle: dict[ServerAddress, list[ClientConnection]] = {}
         self._closed = False
@@ -245,7 +278,7 @@ class Connections:
                 response = StreamedResponse(remote, self._loop)
                 try:
                     connection.send(response, request, body, bodiless=bodiless, last=last, within=within or math.inf)
-                    await (response.begun if remote.silence is None else _while_alive(remote, response.begun))
+                    await response.alive(response.begun)
                     return response
                 except ExchangeFailed as failure:
                     if not (failure.unanswered and kept and (repeat or _is_repeatable(method, headers))):
@@ -256,6 +289,32 @@ class Connections:
                     raise
         except ExchangeFailed as failure:
             raise remote.failed(f"gave no answer: {failure}", failure) from failure
+
+    def get_kept(
+        self, remote: Remote, address: ServerAddress, request: bytes, expected: KnownHead, begun: Begun, within: float
+    ) -> StreamedResponse | None:
+        """Send a GET over a kept connection, if there is one, without waiting for anything.
+
+        Args:
+            remote: the other side.
+            address: of the other side.
+            request: the whole request.
+            expected: the head that its answer may have.
+            begun: acts at the beginning of the answer.
+            within: seconds to the head of the answer.
+
+        Returns:
+            The answer that is to come; ``None`` if nothing is sent.
+        """
+        idle = self._idle.get(address)
+        while idle:
+            connection = idle.pop()
+            if not connection.transport.is_closing():
+                response = StreamedResponse(remote, self._loop, begun)
+                response.expected = expected
+                connection.send(response, request, bodiless=False, last=False, within=within)
+                return response
+        return None
 
     def upload(
         self, remote: Remote, method: str, address: ServerAddress, target: str, headers: Sequence[Header], body: Upload
@@ -302,7 +361,7 @@ class Connections:
             connection = idle.pop()
             if not connection.transport.is_closing():
                 return connection
-        dialed = self._dialer.dial(address, lambda: ClientConnection(self, address, *self._read_ahead))
+        dialed = self._dialer.dial(address, lambda: self._make(self, address, *self._read_ahead))
         try:
             made = await (dialed if remote.silence is None else self._dialed_while_alive(remote, dialed))
             if made.transport.is_closing():  # by the other side, before this task went on

@@ -155,6 +155,20 @@ class Channel:
         except OSError as error:
             raise self._explained(error) from None
 
+    def write_now(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Send bytes; the transport, which must be empty, keeps a copy of those that the socket does not take."""
+        try:
+            sent = (self._out or self._duplicate()).sendmsg(pieces)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.transport.abort()
+            return
+        for piece in pieces:
+            if sent < len(piece):
+                self.transport.write(bytes(piece[sent:]))
+            sent = max(0, sent - len(piece))
+
     async def send_rest(self) -> None:
         """Send what ``send_now`` has left. Raises as ``send_files``."""
         try:

@@ -34,6 +34,8 @@ PIECES = "larder.pieces"
 DESCRIPTORS = "larder.descriptors"
 """Extension: a piece of a response's body, and open files beside it, in one message. See ``Cycle._send_descriptors``. Its value
 in the scope is the connection's ``local.Passing``, which must admit the descriptors first."""
+DIRECT = "larder.direct"
+"""Extension: returns the cycle of the request that is being answered, for an answer without a task. See ``Cycle.defer``."""
 HIGH_WATER = 256 * 1024
 """Bytes of a request body buffered for the application before reading pauses."""
 
@@ -56,20 +58,23 @@ class Connection(Protocol):
     def on_response_complete(self, cycle: Cycle) -> None:
         """The response has ended; the next request may be answered."""
 
+    def run(self, cycle: Cycle, rest: Coroutine[Any, Any, None]) -> None:
+        """Do in a task what is left to do for a request."""
+
 
 class Cycle:
     """One request-response cycle; ``protocol`` is the connection it belongs to."""
 
     __slots__ = (
         "_body", "_body_given", "_channel", "_event", "_expects", "_head", "_held", "_left", "_protocol", "_size",
-        "complete", "gone", "keep_alive", "more_body", "scope", "started", "task", "waiting",
+        "complete", "deferred", "gone", "keep_alive", "more_body", "scope", "started", "task", "waiting",
     )  # fmt: skip
 
     def __init__(self, protocol: Connection, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
         self.scope = scope
         self.keep_alive = keep_alive
         self.more_body = True
-        self.started = self.complete = self.gone = self.waiting = False
+        self.started = self.complete = self.gone = self.waiting = self.deferred = False
         self.task: asyncio.Task[None] | None = None
         self._protocol = protocol
         self._channel = protocol.channel
@@ -116,7 +121,39 @@ class Cycle:
             rest = begin(self.scope, self.receive, self.send, self.send_files)
         except Exception as error:
             rest = _failed(error)
-        return None if rest is None and self.complete else self._run(rest)
+        return None if rest is None and (self.complete or self.deferred) else self._run(rest)
+
+    def defer(self) -> None:
+        """Called in ``begin``, which then returns nothing: ``send_now`` or ``go_on`` will follow."""
+        self.deferred = True
+
+    def go_on(self, rest: Awaitable[None]) -> None:
+        """Answer a deferred request in a task."""
+        self._protocol.run(self, self._run(rest))
+
+    def send_now(self, status: int, head: bytes, body: Sequence[bytes | memoryview]) -> bool:
+        """Send a whole response, unless the client has bytes of an earlier one to take, or has left.
+
+        Args:
+            status: of the response.
+            head: header lines from ``encode_lines``, with the content-length.
+            body: as many bytes, in pieces that need not last.
+
+        Returns:
+            Whether it is sent; the transport keeps what the client does not take at once.
+        """
+        channel = self._channel
+        if self.gone or channel.paused or channel.lost or channel.transport.is_closing():
+            return False
+        channel.write_now([self._first_bytes(status, head), *body])
+        self._finish()
+        return True
+
+    def _first_bytes(self, status: int, head: bytes) -> bytes:
+        self.started = True
+        if self.more_body or self._expects:
+            self.keep_alive = False
+        return STATUS_LINES[status] + head + (b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
 
     async def _run(self, answer: Awaitable[None] | None) -> None:
         """Ensure that the response ends in one of the two ways."""
@@ -243,11 +280,7 @@ class Cycle:
             raise RuntimeError(f"{FILES} cannot be sent here")
         if self.gone:
             raise ClientGone("the client is gone")
-        self.started = True
-        if self.more_body or self._expects:
-            self.keep_alive = False
-        ending = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
-        if not self._channel.send_now(STATUS_LINES[status] + head + ending, files):
+        if not self._channel.send_now(self._first_bytes(status, head), files):
             return self._send_rest()
         self._finish()
         return None

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Coroutine
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -27,7 +28,7 @@ from uvicorn.server import ServerState
 from gateway import metrics
 from gateway.net.deadlines import NEVER, watch
 from gateway.server.channel import Channel
-from gateway.server.cycle import DESCRIPTORS, FILES, PIECES, Cycle
+from gateway.server.cycle import DESCRIPTORS, DIRECT, FILES, PIECES, Cycle
 from gateway.server.local import Passing, in_flight_of, is_another_user
 from gateway.server.parsing import BadRequest, Headers, RequestParser, TlsClient
 from gateway.server.refusals import Application, Scope, refusal, slow_down
@@ -98,7 +99,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
         self._server = (str(local[0]), int(local[1])) if isinstance(local, tuple) else None
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
-        self._extensions = dict(_ZERO_COPY) if self.channel.zero_copy else {}
+        self._extensions = {**_ZERO_COPY, DIRECT: self._answered_now} if self.channel.zero_copy else {}
         if is_another_user(transport.get_extra_info("socket")):
             self._extensions[DESCRIPTORS] = Passing(in_flight_of(self._state), self.channel)
         self._connections.add(self)
@@ -225,8 +226,15 @@ class GatewayProtocol(asyncio.Protocol):
         # Answered at once, a long pipeline would be a deep recursion.
         rest = cycle.begin(application, at_once=not self._pipeline)
         if rest is not None:
-            cycle.task = self.loop.create_task(rest)
-            self.tasks.add(cycle.task)
+            self.run(cycle, rest)
+
+    def run(self, cycle: Cycle, rest: Coroutine[Any, Any, None]) -> None:
+        """Do in a task what is left to do for a request."""
+        cycle.task = self.loop.create_task(rest)
+        self.tasks.add(cycle.task)
+
+    def _answered_now(self) -> Cycle | None:
+        return self._active
 
     def await_body(self, cycle: Cycle) -> None:
         """The application waits for more of the body: read it, within ``body_timeout``."""

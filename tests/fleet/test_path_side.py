@@ -155,6 +155,52 @@ def test_a_read_is_counted_where_its_client_is(fleet: Nodes) -> None:
     assert after == (before[0] + 1, before[1], before[2] + 1)
 
 
+@pytest.mark.parametrize("size", [1, 110 * KIB, 3 * MIB])
+def test_a_repeated_hit_is_the_same_answer(fleet: Nodes, size: int) -> None:
+    """Rule: repeated hits of another node's object are the same answer, and each is counted once by both nodes."""
+    path = fleet.path(2, f"repeated-{size}")
+    body = fleet.origin.put(path, content(size, path))
+    kept(fleet, path)
+    client, home = fleet.running[0], fleet.running[2]
+    with Client(client.endpoint) as reader:
+        first = reader.get(path)
+        before = (client.metric("larder_requests_total"), fleet.relayed(0, "answered"), fleet.served(2))
+        sent = client.metric("larder_sent_bytes_total", outcome="HIT")
+        repeated = [reader.get(path) for _ in range(5)]
+        after = (client.metric("larder_requests_total"), fleet.relayed(0, "answered"), fleet.served(2))
+    assert after == tuple(count + 5 for count in before)
+    assert client.metric("larder_sent_bytes_total", outcome="HIT") == sent + 5 * size
+    told = [{name: value for name, value in got.headers.items() if name not in _OF_THE_REQUEST} for got in repeated]
+    assert [(got.status, got.body) for got in repeated] == [(200, body)] * 5
+    assert told == [{name: value for name, value in first.headers.items() if name not in _OF_THE_REQUEST}] * 5
+    assert home.metric("larder_fills_total", event="started") == home.metric("larder_fills_total", event="completed")
+
+
+def test_a_repeated_hit_is_relayed_without_a_task(fleet: Nodes) -> None:
+    """Rule: the hit after a relayed one takes the short path, whose answers have no ``x-larder-request-id``, as at home."""
+    path = fleet.path(2, "short")
+    fleet.origin.put(path, content(110 * KIB, path))
+    kept(fleet, path)
+    with Client(fleet.running[0].endpoint) as reader:
+        eventually(lambda: reader.get(path).headers, lambda told: "x-larder-request-id" not in told, "the short path")
+
+
+def test_a_repeated_hit_is_checked_by_its_home(fleet: Nodes) -> None:
+    """Rule: what the home decides holds for repeated hits too: another tenant's grant, and a write through any node."""
+    path = fleet.path(2, "checked")
+    body = fleet.origin.put(path, content(1000, path))
+    fleet.origin.s3.deny("origin-key-b", "bucket/checked/*")
+    kept(fleet, path)
+    with Client(fleet.running[0].endpoint) as reader, Client(fleet.running[1].endpoint) as writer:
+        assert [reader.get(path).body for _ in range(3)] == [body] * 3
+        assert get(fleet.running[0], path, "GWB", "gateway-secret-b").status == 403
+        fleet.origin.s3.allow_again()
+        for turn in range(3):
+            changed = content(1000, (path, turn))
+            assert writer.put(path, changed).status == 200
+            assert [reader.get(path).body for _ in range(3)] == [changed] * 3
+
+
 def test_tenants_stay_apart_on_whichever_node(fleet: Nodes) -> None:
     """Rule: the home asks the origin with every tenant's own keys; a grant is for one tenant, and a refusal evicts nothing."""
     path = fleet.path(1, "secret")

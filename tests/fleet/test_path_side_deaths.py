@@ -50,6 +50,17 @@ def test_a_dead_home_is_a_miss(fleet: Nodes) -> None:
     assert fleet.get(0, path).body == body
 
 
+def test_a_home_that_dies_after_hits(fleet: Nodes) -> None:
+    """Rule: a hit that was relayed before is read elsewhere when its home is dead, over the client's same connection."""
+    path = fleet.path(1, "dead-after-hits")
+    body = fleet.origin.put(path, content(110 * KIB, path))
+    with Client(fleet.running[0].endpoint) as client:
+        eventually(lambda: client.get(path).headers, lambda told: "x-larder-request-id" not in told, "the short path")
+        with killed(fleet, 1):
+            got = client.get(path)
+            assert (got.status, got.body, got.cache) == (200, body, "MISS; reason=cold")
+
+
 @pytest.mark.parametrize("span", [(0, 3 * MIB), (100_000, 3 * MIB - 5)], ids=["whole", "range"])
 def test_a_home_that_dies_half_way(fleet: Nodes, span: tuple[int, int]) -> None:
     """Rule: the rest of a dead home's answer comes from the origin, of the same version, from the first missing byte on."""

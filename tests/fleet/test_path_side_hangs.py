@@ -28,6 +28,18 @@ def test_a_home_that_hangs(fleet: Nodes) -> None:
     fleet.await_home(1)
 
 
+def test_a_home_that_hangs_after_hits(fleet: Nodes) -> None:
+    """Rule: a hit that was relayed before is read elsewhere too, when its home hangs."""
+    path = fleet.path(1, "hangs-after-hits")
+    body = fleet.origin.put(path, content(110 * KIB, path))
+    with Client(fleet.running[0].endpoint) as client:
+        eventually(lambda: client.get(path).headers, lambda told: "x-larder-request-id" not in told, "the short path")
+        with paused(fleet.running[1].process.pid):
+            got = client.get(path)
+    assert (got.status, got.body) == (200, body)
+    fleet.await_home(1)
+
+
 def test_a_home_that_hangs_half_way(fleet: Nodes) -> None:
     """Rule: within an answer too; the rest comes from the origin."""
     path = fleet.path(1, "hangs-half-way")

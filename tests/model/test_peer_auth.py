@@ -57,6 +57,20 @@ def test_a_signed_request_names_its_node() -> None:
     assert verify(SECRET, replace(request, headers=request.headers[::-1]), NOW).node == "a"
 
 
+def test_a_read_signed_in_one_step_is_admitted() -> None:
+    """Rule: a GET built together with its signature is admitted, and has no header but those of the connection and of nodes."""
+    sent = PeerSigner(SECRET, "a").get("/-/peer/v1/objects/o/b/k", "node:9000", '{"tenant": "a"}', NOW)
+    (line, *lines), end = sent[:-4].split(b"\r\n"), sent[-4:]
+    assert (line, end) == (b"GET /-/peer/v1/objects/o/b/k HTTP/1.1", b"\r\n\r\n")
+    headers = [(name.lower(), value.strip()) for name, _, value in (each.partition(b":") for each in lines)]
+    assert dict(headers)[b"host"] == b"node:9000"
+    assert dict(headers)[b"x-larder-principal"] == b'{"tenant": "a"}'
+    assert len(headers) == 7
+    admitted = verify(SECRET, WireRequest("GET", b"/-/peer/v1/objects/o/b/k", b"", headers), NOW)
+    admitted.confirm(b"")
+    assert admitted.node == "a"
+
+
 def test_another_secret_is_refused() -> None:
     """Rule: a signature with another secret is refused."""
     assert refused(signed("another secret, long enough as well")) == "signature"

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.net.connection import MAX_HEAD
+from gateway.net.connection import MAX_HEAD, IncomingAnswer, KnownHead, ReusingConnection
 from gateway.net.deadlines import NEVER
 from tests.effort import examples
-from tests.net.wire import Played
+from tests.net.wire import ADDRESS, REQUEST, Keeper, Played, Wire
 
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 _NAMES = st.sampled_from([b"ETag", b"x-amz-meta-a", b"X-AMZ-META-A", b"!#$%&'*+.^_`|~-", b"Date"])
@@ -355,3 +355,28 @@ async def test_a_connection_waits_idle_for_a_while_only() -> None:
     played.connection.expire()
     assert played.wire.is_closing()
     assert played.keeper.ends == [True]
+
+
+@given(body=st.binary(min_size=1, max_size=60), places=PLACES)
+@settings(max_examples=examples(100))
+def test_what_is_read_into_shared_memory_lasts(runner: asyncio.Runner, body: bytes, places: Sequence[int]) -> None:
+    """Rule: an answer with the expected head, in any pieces, is complete and unchanged after others were read into its memory."""
+
+    def hear() -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+        room = memoryview(bytearray(256))
+        connection = ReusingConnection(room, Keeper(), ADDRESS, 60.0, 2**40, 0)
+        connection.connection_made(Wire())
+        answer = IncomingAnswer(asyncio.get_running_loop())
+        answer.expected = KnownHead(
+            head, 200, [("Content-Length", str(len(body)))], {"content-length": str(len(body))}, len(body)
+        )
+        connection.send(answer, REQUEST, bodiless=False, last=False, within=60.0)
+        for piece in cut(head + body, places):
+            if piece:
+                connection.get_buffer(-1)[: len(piece)] = piece
+                connection.buffer_updated(len(piece))
+                room[:] = bytes(256)
+        assert (answer.complete, answer.status, b"".join(answer.pieces)) == (True, 200, body)
+
+    in_loop(runner, hear)

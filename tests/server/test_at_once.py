@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from gateway.model.errors import BlobGone
+from gateway.server.cycle import DIRECT, Cycle
 from gateway.server.head import encode_lines
+from gateway.server.refusals import Receive, Scope, Send
 from tests.server.applications import body, head
 from tests.server.conftest import read_all, read_response
 
@@ -41,6 +43,11 @@ class Prompt:
             return self(scope, receive, send)
         if self.failure is not None:
             raise self.failure
+        if scope["path"] == "/deferred":
+            cycle = scope["extensions"][DIRECT]()
+            cycle.defer()
+            asyncio.get_running_loop().call_soon(self._send, cycle, scope, receive, send)
+            return None
         if scope["path"] == "/nothing":
             return None
         task = b"no" if asyncio.current_task() is None else b"yes"
@@ -48,6 +55,13 @@ class Prompt:
         rest = send_files(200, encode_lines(lines), [(self.fd, 0, self.claimed)])
         self.left.append(rest is not None)
         return rest
+
+    def _send(self, cycle: Cycle, scope: Scope, receive: Receive, send: Send) -> None:
+        data = bytearray(self.data)
+        lines = [(b"content-length", b"%d" % self.claimed), (b"x-path", scope["raw_path"])]
+        if not cycle.send_now(200, encode_lines(lines), [data[:10], memoryview(data)[10:]]):
+            cycle.go_on(self(scope, receive, send))
+        data[:] = bytes(len(data))
 
 
 @pytest.fixture
@@ -116,3 +130,26 @@ def test_an_application_that_does_not_answer_is_an_internal_error(start, prompt,
     with start(prompt).connect() as sock:
         sock.sendall(GET % b"/nothing")
         assert read_all(sock).startswith(b"HTTP/1.1 500")
+
+
+def test_a_deferred_answer_is_sent_without_a_task(start, prompt):
+    """Rule: a request that ``begin`` defers is answered later, from memory that need not last."""
+    with start(prompt).connect() as sock:
+        for _ in range(2):
+            sock.sendall(GET % b"/deferred")
+            answer, data = read_response(sock)
+            assert b"x-path: /deferred\r\n" in answer
+            assert data == prompt.data
+        sock.sendall(LAST % b"/deferred")
+        assert read_all(sock).endswith(b"connection: close\r\n\r\n" + prompt.data)
+
+
+def test_a_slow_reader_of_a_deferred_answer_gets_all_of_it(start, large):
+    """Rule: the transport keeps what the socket does not take; the next request is then answered by a task."""
+    with start(large).connect() as sock:
+        sock.sendall(GET % b"/deferred")
+        received = sock.recv(1)
+        sock.sendall(LAST % b"/deferred")
+        received += read_all(sock)
+    assert received.partition(b"\r\n\r\n")[2].startswith(large.data)
+    assert received.endswith(b"task")

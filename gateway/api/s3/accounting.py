@@ -15,14 +15,16 @@ from prometheus_client import Counter, Histogram
 from gateway import metrics, tracing
 from gateway.api import exposition
 from gateway.api.s3.access_log import AccessLine, AccessLog
-from gateway.api.s3.answer import Answer, Scope, cache_status
+from gateway.api.s3.answer import Answer, RemoteHit, Scope, cache_status, date_header
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.claims import ClaimedSigner, signer_of
 from gateway.api.s3.hot import Hit, Unresolved
 from gateway.engine.operations.live import LiveRequests
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.traffic import TrafficTally
+from gateway.fleet.nodes.peers import SentRead
 from gateway.model.errors import LarderError
+from gateway.model.fleet import Node
 from gateway.model.keys import ObjectKey
 from gateway.model.live import LiveRequest
 from gateway.model.outcomes import Outcome, Reason
@@ -46,13 +48,22 @@ class Trace:
     request_id: str
     request: WireRequest
     auth: Authenticated | None = None
-    found: Hit | Unresolved = Unresolved.OTHER
+    found: Hit | RemoteHit | Unresolved = Unresolved.OTHER
     refusal: LarderError | None = None
     bucket: str = ""
     key: ObjectKey | None = None
     signer: ClaimedSigner | None = None
+    home: Node | None = None
     ring: Ring | None = None
-    """The ring by which this node is the home of the object to read."""
+    """The ring by which ``home`` is the home of the object to read; this node is, if that is not set."""
+    sent: SentRead | None = None
+    """The request to the home, if it was sent before the long path began."""
+
+    def head(self, lines: bytes) -> bytes:
+        """The header lines of a hit with those of this request's answer."""
+        return b"%bx-amz-request-id: %b\r\ndate: %b\r\n" % (
+            lines, self.request_id.encode(), date_header(int(self.time))[1],
+        )  # fmt: skip
 
 
 class _Series:
@@ -96,7 +107,7 @@ class Accounting:
         self.publish = tally.publish
         self._access = access
 
-    def note(self, scope: Scope, trace: Trace, answer: Answer | Hit, turned_around: float) -> None:
+    def note(self, scope: Scope, trace: Trace, answer: Answer | Hit | RemoteHit, turned_around: float) -> None:
         """Account for a request.
 
         Args:
@@ -131,7 +142,7 @@ class Accounting:
         if self._access.enabled:
             self._access.write(_line(scope, trace, answer, seconds, turned_around - trace.started))
 
-    def _seen(self, scope: Scope, trace: Trace, answer: Answer | Hit, seconds: float) -> LiveRequest:
+    def _seen(self, scope: Scope, trace: Trace, answer: Answer | Hit | RemoteHit, seconds: float) -> LiveRequest:
         principal = None if trace.auth is None else trace.auth.principal
         return LiveRequest(
             at=time.time(),
@@ -152,7 +163,9 @@ class Accounting:
         )
 
 
-def _line(scope: Scope, trace: Trace, answer: Answer | Hit, seconds: float, turn_around: float) -> AccessLine:
+def _line(
+    scope: Scope, trace: Trace, answer: Answer | Hit | RemoteHit, seconds: float, turn_around: float
+) -> AccessLine:
     request = trace.request
     target = (request.raw_path + (b"?" + request.query if request.query else b"")).decode("ascii", "replace")
     signer = trace.signer or signer_of(request, trace.auth)

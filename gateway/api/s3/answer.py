@@ -13,11 +13,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from gateway.engine.objects.body import Body
 from gateway.model.errors import BrokenBody, LarderError
+from gateway.model.fleet import Node
+from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
+from gateway.net.connection import KnownHead
 from gateway.server.cycle import FILES
 from gateway.server.files import just_written
 from gateway.server.head import encode_lines
@@ -31,12 +34,33 @@ RawHeaders = list[tuple[bytes, bytes]]
 SERVER = (b"server", b"Larder")
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteHit:
+    """An object whose home is another node, which has answered a plain read of the whole with a hit.
+
+    ``path`` is its address there. ``known`` is the head of that answer, ``head`` has the header lines for the client. The others
+    are those of ``Answer``.
+    """
+
+    outcome: ClassVar[Outcome] = Outcome.HIT
+    reason: ClassVar[Reason | None] = None
+    code: ClassVar[str] = ""
+    status: ClassVar[int] = 200
+    key: ObjectKey
+    node: Node
+    path: str
+    known: KnownHead
+    head: bytes
+    length: int
+
+
 @dataclass(slots=True)
 class Answer:
     """A response. ``content`` is bytes, a cached body, or a stream; ``status`` and ``headers`` are final.
 
     ``length`` is the number of body bytes, for logs; ``code`` the S3 error code when the gateway itself refuses.
     ``span`` is the part of the object in the answer to a GET: first byte, end (exclusive), and size of the object.
+    ``remote`` is the hit that another node's answer is, if it can be relayed without a task the next time.
     ``cleanup`` is awaited at the end, even if nothing was sent: a generator that was never started cannot clean up after itself.
     """
 
@@ -49,6 +73,7 @@ class Answer:
     length: int = 0
     cleanup: Callable[[], Awaitable[None]] | None = None
     span: tuple[int, int, int] | None = None
+    remote: RemoteHit | None = None
 
 
 _STATUS_HEADERS: dict[tuple[Outcome, Reason | None], tuple[bytes, bytes]] = {}

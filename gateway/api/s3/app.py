@@ -11,10 +11,21 @@ from dataclasses import dataclass
 
 from gateway.api.s3 import permissions
 from gateway.api.s3.accounting import METHODS, Accounting, Trace
-from gateway.api.s3.answer import SERVER, Answer, RawHeaders, Scope, Send, cache_status, complete, date_header
+from gateway.api.s3.answer import (
+    SERVER,
+    Answer,
+    RawHeaders,
+    RemoteHit,
+    Scope,
+    Send,
+    cache_status,
+    complete,
+    date_header,
+)
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
 from gateway.api.s3.claims import ClaimedSigner, form_signer
 from gateway.api.s3.classify import not_cacheable
+from gateway.api.s3.direct import DirectReads
 from gateway.api.s3.errors import as_s3_error, outcome_of, render
 from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, resource_of
 from gateway.api.s3.form import Form
@@ -46,14 +57,16 @@ _TRACE = "larder.trace"
 
 @dataclass(frozen=True, slots=True)
 class ReadPaths:
-    """The three ways to read an object: the general one, the short one for repeated hits, and the one through its home.
+    """The ways to read an object: the general one, the short one for repeated hits, and the one through its home.
 
-    ``note`` records every read that is answered, see ``ObservedReads.note``.
+    ``direct`` goes through the home too, for repeated hits. ``note`` records every read that is answered, see
+    ``ObservedReads.note``.
     """
 
     objects: ObjectReads
     hot: HotReads
     relayed: RelayedReads
+    direct: DirectReads
     note: Note
 
 
@@ -88,6 +101,7 @@ class S3App(Edge):
         self._hot = reads.hot
         self._note = reads.note
         self._relayed = reads.relayed
+        self._direct = reads.direct
         self._posts = PostObjects(authenticator, forwarder)
         self._domain = settings.domain
         self._elsewhere = elsewhere
@@ -102,8 +116,10 @@ class S3App(Edge):
         trace = self._look(scope)
         hit = trace.found
         if not isinstance(hit, Hit):
+            if isinstance(hit, RemoteHit) and self._direct.begin(self, scope, receive, send, trace, hit):
+                return None
             return self(scope, receive, send)
-        rest = send_files(hit.status, _head_of(trace, hit), hit.files)
+        rest = send_files(hit.status, trace.head(hit.head), hit.files)
         if rest is not None:
             return self._finish_hit(scope, trace, hit, rest)
         self._accounting.note(scope, trace, hit, trace.started)
@@ -127,11 +143,12 @@ class S3App(Edge):
         if isinstance(hit, Hit):
             await self._send_hit(scope, send, trace, hit)
             return
-        exchange = self._open(trace, auth, plain=hit is Unresolved.PLAIN)
+        exchange = self._open(trace, auth, plain=hit is not Unresolved.OTHER)
+        exchange.sent = trace.sent
         found = await self._route(trace, exchange, receive)
         answer = found if isinstance(found, Answer) else await self._pass_on(exchange, receive, found)
         if trace.ring is not None and answer is found:
-            self._hot.learn(exchange, trace.ring)
+            self._learn(exchange, trace, answer)
         if answer.span is not None and trace.key is not None:
             served = answer.outcome in (Outcome.HIT, Outcome.STALE)
             waited = time.perf_counter() - trace.started
@@ -178,7 +195,7 @@ class S3App(Edge):
     async def _send_hit(self, scope: Scope, send: Send, trace: Trace, hit: Hit) -> None:
         """Send a hit through the applications around this one."""
         try:
-            await send({"type": FILES, "status": hit.status, "head": _head_of(trace, hit), "files": hit.files})
+            await send({"type": FILES, "status": hit.status, "head": trace.head(hit.head), "files": hit.files})
         except LarderError as failure:
             raise BrokenBody(str(failure)) from failure
         finally:
@@ -192,8 +209,17 @@ class S3App(Edge):
             reason = not_cacheable(exchange)
             if reason is not None:
                 return self._forwarder.forward(exchange, request_body(receive), Outcome.BYPASS, reason)
-        answer, trace.ring = self._relayed.begin(exchange)
+        answer, trace.home, trace.ring = self._relayed.begin(exchange)
         return answer
+
+    def _learn(self, exchange: Exchange, trace: Trace, answer: Answer) -> None:
+        """Have the next read of this object take the short path, if its home has answered."""
+        assert trace.ring is not None
+        remote = answer.remote
+        if trace.home is None:
+            self._hot.learn(exchange, trace.ring)
+        elif remote is not None and remote.node is trace.home:
+            self._hot.learn(exchange, trace.ring, remote)
 
     async def _pass_on(self, exchange: Exchange, receive: Receive, found: Relay | Forward) -> Answer:
         """The origin's answer to a read that the cache does not answer."""
@@ -276,9 +302,3 @@ class S3App(Edge):
             await complete(scope, send, answer)
         finally:
             self._accounting.note(scope, trace, answer, turned_around)
-
-
-def _head_of(trace: Trace, hit: Hit) -> bytes:
-    """The header lines of the answer to a hit."""
-    date = date_header(int(trace.time))[1]
-    return b"%bx-amz-request-id: %b\r\ndate: %b\r\n" % (hit.head, trace.request_id.encode(), date)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote_to_bytes
 
 from gateway.api.s3.auth import Authenticated
+from gateway.fleet.nodes.peers import SentRead
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey, is_bucket_name
 from gateway.model.s3.query import require_valid_escapes
@@ -20,7 +21,7 @@ class Exchange:
 
     ``bucket`` is empty for requests about the service; ``key`` is ``None`` for requests about a bucket. ``raw_key`` is the key
     as the client spelled it. ``request``, ``query`` and ``names`` are those of ``resource_of``. ``plain`` says that it is a plain
-    GET of a whole object: no range, no condition, and nothing that asks for a check.
+    GET of a whole object: no range, no condition, and nothing that asks for a check. ``sent`` is that of ``Trace``.
     """
 
     request: WireRequest
@@ -31,6 +32,7 @@ class Exchange:
     query: str
     names: frozenset[str]
     plain: bool = False
+    sent: SentRead | None = None
 
     @property
     def resource(self) -> str:

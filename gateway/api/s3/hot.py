@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
 
+from gateway.api.s3.answer import RemoteHit
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.objects import part_head, whole_head
@@ -83,12 +84,13 @@ class Hit:
 class _KnownAddress:
     """The key of an address, and the rendered heads for ``meta``: of the whole with checksums and without, and of its parts.
 
-    The head of a part lacks the two lines that say which part it is.
+    The head of a part lacks the two lines that say which part it is. ``remote`` is set if the home is another node.
     """
 
     key: ObjectKey
     meta: ObjectMeta | None = None
     heads: dict[bool | None, bytes] = field(default_factory=dict)
+    remote: RemoteHit | None = None
 
 
 class HotReads:
@@ -102,8 +104,8 @@ class HotReads:
         # An address is useful only while the engine has an entry of its object.
         self._most = engine.entries_kept
 
-    def find(self, request: WireRequest, auth: Authenticated, now: float) -> Hit | Unresolved:
-        """A hit, or why the long path must decide.
+    def find(self, request: WireRequest, auth: Authenticated, now: float) -> Hit | RemoteHit | Unresolved:
+        """A hit, one that the home may have, or why the long path must decide.
 
         Args:
             request: with a verified signature.
@@ -122,6 +124,8 @@ class HotReads:
         known = self._addresses.get((principal.identity.origin, fields.get(b"host", b""), request.raw_path))
         if known is None:
             return Unresolved.PLAIN
+        if known.remote is not None:
+            return Unresolved.PLAIN if b"x-amz-checksum-mode" in fields else known.remote
         found = self._engine.hot(known.key, principal.identity, now)
         if found is None:
             return Unresolved.PLAIN
@@ -144,7 +148,7 @@ class HotReads:
             self._forget()
         known = self._addresses.get((principal.identity.origin, fields.get(b"host", b""), request.raw_path))
         wanted = parse_range(fields[b"range"].decode("latin-1"))
-        if known is None or wanted is None:
+        if known is None or wanted is None or known.remote is not None:
             return Unresolved.OTHER
         return self._render(known, principal.identity, now, wanted) or Unresolved.OTHER
 
@@ -199,12 +203,12 @@ class HotReads:
         self._addresses.clear()
         self._ring = self._membership.ring
 
-    def learn(self, exchange: Exchange, ring: Ring) -> None:
-        """Remember the address of a plain read that the long path answered from this node, under ``ring``."""
+    def learn(self, exchange: Exchange, ring: Ring, remote: RemoteHit | None = None) -> None:
+        """Remember the address of a plain read that the long path answered, under ``ring``: from this node, or as ``remote``."""
         request, key = exchange.request, exchange.key
         host = request.fields.get(b"host", b"")
         if ring is self._ring and key is not None and not request.query and len(host) <= _LONGEST_HOST:
-            self._addresses[key.origin, host, request.raw_path] = _KnownAddress(key)
+            self._addresses[key.origin, host, request.raw_path] = _KnownAddress(key, remote=remote)
             if len(self._addresses) > self._most:
                 self._addresses.popitem(last=False)
 

@@ -19,7 +19,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from functools import cache, lru_cache
 
-from gateway.api.s3.answer import Answer, RawHeaders
+from gateway.api.s3.answer import SERVER, Answer, RawHeaders, RemoteHit, cache_status
 from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.objects import ObjectReads, is_forced
@@ -38,14 +38,17 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer import objects as wire
 from gateway.model.peer.principal import principal_header
 from gateway.model.s3.ranges import parse_range
+from gateway.net.connection import KnownHead
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import content_range, relayable
 from gateway.policies.fleet.ring import Ring, path_key
+from gateway.server.head import encode_lines
 
 _ASKED = 2
 """Nodes that are asked for one object: its home and one successor."""
 _NAMES_KEPT = 2048
 """Names of headers whose form for clients is kept; there are few."""
+_OF_ONE_ANSWER = frozenset({b"date", b"x-amz-request-id"})
 _RESUMES = 3
 """Times that the rest of a body is requested from the origin after a node broke off."""
 log = logging.getLogger("larder.s3")
@@ -76,15 +79,15 @@ class RelayedReads:
             return None, ring
         return membership.home(path_key(key.bucket, key.key)), ring
 
-    def begin(self, exchange: Exchange) -> tuple[Awaitable[Answer | Relay | Forward], Ring | None]:
-        """Begin to answer a plain GET or HEAD, at the object's home; and the ring by which that is this node, if it is.
+    def begin(self, exchange: Exchange) -> tuple[Awaitable[Answer | Relay | Forward], Node | None, Ring]:
+        """Begin to answer a plain GET or HEAD, at the object's home; which that is, ``None`` for this node; and by which ring.
 
         Raises: see ``read``.
         """
         if self._membership.alone:
-            return self._local.read(exchange), self._membership.ring
+            return self._local.read(exchange), None, self._membership.ring
         home, ring = self.home(exchange)
-        return (self._here(exchange), ring) if home is None else (self.read(exchange, home), None)
+        return (self._here(exchange) if home is None else self.read(exchange, home)), home, ring
 
     async def _here(self, exchange: Exchange) -> Answer | Relay | Forward:
         """Read an object whose home is this node; from another node if this one has lost the origin."""
@@ -167,14 +170,17 @@ class RelayedReads:
         key, principal = exchange.key, exchange.auth.principal
         assert key is not None
         headers = [*asked, principal_header(principal.tenant, principal.identity)]
+        sent, exchange.sent = exchange.sent, None
         try:
-            response = await self._peers.request(home, exchange.request.method, wire.object_path(key), headers)
+            response = None if sent is None else await sent.answer()
+            if response is None:
+                response = await self._peers.request(home, exchange.request.method, wire.object_path(key), headers)
         except PeerUnavailable as failure:
             RELAYED.labels("unavailable").inc()
             log.info("node %(node)s cannot serve an object: %(error)s", {"node": home.id, "error": failure})
             return None
         try:
-            answer = await self._answer(exchange, response)
+            answer = await self._answer(exchange, home, response)
         except (PeerUnavailable, ValueError) as failure:
             response.abort()
             RELAYED.labels("unavailable").inc()
@@ -191,7 +197,9 @@ class RelayedReads:
             raise answer
         return answer
 
-    async def _answer(self, exchange: Exchange, response: StreamedResponse) -> Answer | Forward | AboutCached:
+    async def _answer(
+        self, exchange: Exchange, home: Node, response: StreamedResponse
+    ) -> Answer | Forward | AboutCached:
         """Interpret another node's answer.
 
         Raises:
@@ -221,6 +229,8 @@ class RelayedReads:
         if found is not None:
             (_, whole), (start, stop) = found
             answer.span = (start, stop, whole)
+            if exchange.plain and size and answer.outcome is Outcome.HIT:
+                answer.remote = _remote(key, home, response, answer.headers, size)
         body = None if size is None else response.at_once(size)
         if body is not None:
             response.release()
@@ -252,6 +262,16 @@ class RelayedReads:
                 raise
 
         return rest
+
+
+def _remote(key: ObjectKey, home: Node, response: StreamedResponse, headers: RawHeaders, size: int) -> RemoteHit | None:
+    """The hit that an answer is; ``None`` if its head has what is of one answer or of its connection."""
+    names = {name for name, _ in headers}
+    if not _OF_ONE_ANSWER.isdisjoint(names) or "connection" in response.fields:
+        return None
+    known = KnownHead(response.head, response.status, response.headers, response.fields, size)
+    lines = encode_lines([*headers, cache_status(Outcome.HIT, None), *([] if b"server" in names else [SERVER])])
+    return RemoteHit(key, home, wire.object_path(key), known, lines, size)
 
 
 async def _relayed(stream: ByteStream) -> AsyncGenerator[bytes]:

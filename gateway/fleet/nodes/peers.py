@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gateway import metrics
 from gateway.fleet.nodes.peer_gate import REFUSED
@@ -25,6 +25,7 @@ from gateway.model.fleet import Node
 from gateway.model.objects import Header
 from gateway.model.peer.auth import PeerSigner
 from gateway.model.s3.sigv4 import WireRequest
+from gateway.net.connection import Begun, KnownHead
 from gateway.net.dialing import ExchangeFailed, ServerAddress
 from gateway.net.exchange import Connections, StreamedResponse
 
@@ -60,7 +61,7 @@ class _Peer:
 
     def __init__(self, node: Node, peers: Peers, silence: float | None) -> None:
         self.node = node
-        self.bytes = peers.received
+        self.bytes = peers.bytes
         self.silence = silence
         self.result = "unavailable"
         self._peers = peers
@@ -78,6 +79,25 @@ class _Peer:
         return
 
 
+class SentRead(NamedTuple):
+    """A read that another node will answer."""
+
+    peers: Peers
+    peer: _Peer
+    response: StreamedResponse
+    began: float
+
+    async def answer(self) -> StreamedResponse | None:
+        """The answer, as ``Peers.request`` returns it; ``None`` if the connection broke before it.
+
+        Raises:
+            PeerUnavailable: as ``Peers.request``.
+        """
+        if self.response.status or await self.response.come():
+            return self.peers.received(self.peer, self.response, self.began)
+        return None
+
+
 class Peers:
     """Sends requests to other nodes for one worker. Create it inside a running event loop.
 
@@ -88,12 +108,14 @@ class Peers:
 
     def __init__(self, membership: Suspecting, secret: str) -> None:
         self.members = membership
-        self.received = LoopSum(metrics.PEER_BYTES)
+        self.bytes = LoopSum(metrics.PEER_BYTES)
         self._latency = LoopHistogram(metrics.PEER_LATENCY)
         self._answered, self._failed = (LoopSum(metrics.PEER_REQUESTS.labels(each)) for each in ("answered", "failed"))
         self._signer = PeerSigner(secret, membership.me)
         # Unlimited: waiting for a free connection would look like a slow node.
-        self._connections = Connections(limit=0, connect=_CONNECT, silence=_LONGEST, buffer=_READ_BUFFER, whole=WHOLE)
+        self._connections = Connections(
+            limit=0, connect=_CONNECT, silence=_LONGEST, buffer=_READ_BUFFER, whole=WHOLE, reusing=True
+        )
 
     def request(
         self,
@@ -148,6 +170,31 @@ class Peers:
         sent = (("Host", address.name), *headers, *signed)
         began = time.perf_counter()
         answer = await self._connections.ask(peer, method, address, target, sent, body, within=within, repeat=True)
+        return self.received(peer, answer, began)
+
+    def get_kept(self, node: Node, path: str, principal: Header, expected: KnownHead, begun: Begun) -> SentRead | None:
+        """Send a plain GET over a kept connection, if there is one; ``begun`` acts when its answer begins.
+
+        Args:
+            node: the receiver.
+            path: percent-encoded, from ``/-/peer/`` on, sent byte for byte.
+            principal: the only header that is not the connection's.
+            expected: the head that the answer may have.
+            begun: acts at the beginning of the answer.
+        """
+        peer, address = _Peer(node, self, SILENCE), ServerAddress.of(node.address)
+        request = self._signer.get(path, address.name, principal[1], time.time())
+        began = time.perf_counter()
+        response = self._connections.get_kept(peer, address, request, expected, begun, _LONGEST)
+        return None if response is None else SentRead(self, peer, response, began)
+
+    def received(self, peer: _Peer, answer: StreamedResponse, began: float) -> StreamedResponse:
+        """Count an answer whose head has come.
+
+        Raises:
+            PeerUnavailable: it refuses the call.
+        """
+        node = peer.node
         peer.result = "broken"
         self._latency.observe(time.perf_counter() - began)
         if (reason := answer.fields.get(REFUSED)) is not None:

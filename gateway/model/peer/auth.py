@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from gateway.model.errors import LarderError
 from gateway.model.fleet import PROTOCOL, is_node_name
 from gateway.model.objects import Header
+from gateway.model.peer.principal import PRINCIPAL
 from gateway.model.s3.sigv4 import EMPTY_SHA256, RawHeader, WireRequest, keyed_hash
 
 PEER = "x-larder-peer"
@@ -67,6 +68,16 @@ class PeerSigner:
             pairs.append((name.encode(), value.encode()))  # in Python 3.11 a comprehension is a call
         own.append((PEER_SIGNATURE, _signature(self.secret, request, pairs)))
         return own
+
+    def get(self, target: str, host: str, principal: str, now: float) -> bytes:
+        """A whole GET that names nothing but a principal, signed as by ``headers``."""
+        own = (
+            f"{PEER_BODY}:{EMPTY_SHA256}\n{PEER_DATE}:{int(now)}\n{PEER}:{self.node}\n{PRINCIPAL}:{principal}\n"
+            f"{PEER_PROTOCOL}:{_PROTOCOL}"
+        )
+        signature = keyed_hash(self.secret.encode(), f"larder-peer-1\nGET\n{target}\n\n{own}".encode())
+        lines = own.replace("\n", "\r\n")
+        return f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n{PEER_SIGNATURE}:{signature}\r\n\r\n".encode()
 
 
 class Verified(NamedTuple):

@@ -1,0 +1,135 @@
+"""Repeated hits of objects whose home is another node, relayed without a task.
+
+The long path (``relayed.py``) has learned the head of the home's answer. The request is sent over a kept connection before
+``begin`` returns. If the same head comes again, and the whole body with it, both are sent on where they are received. Everything
+else is left to the long path, in a task, before a byte is sent: another head, a body that is large or comes slowly, an answer
+that takes ``_PATIENCE``, a connection that breaks, a client that has not taken its last answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from gateway import tracing
+from gateway.api.s3.accounting import Accounting, Trace
+from gateway.api.s3.answer import RemoteHit, Scope, Send
+from gateway.api.s3.hot import Unresolved
+from gateway.edge.asgi import Edge
+from gateway.engine.engine import Engine
+from gateway.fleet.nodes.peers import Peers
+from gateway.metrics import RELAYED, LoopSum
+from gateway.model.peer.principal import principal_header
+from gateway.server.cycle import DIRECT, Cycle
+from gateway.server.received import Receive
+from gateway.store.shared.accesses import Note
+
+_PATIENCE = 0.05
+"""Seconds to the whole answer. A task waits for a longer one, and finds out whether the home is alive."""
+
+
+class DirectReads:
+    """Relays hits without a task.
+
+    Args:
+        engine: the rules, and the writes that the home may not know of.
+        peers: sends requests to other nodes.
+        note: records every read that is answered.
+        accounting: counts and logs answers.
+    """
+
+    def __init__(self, engine: Engine, peers: Peers, note: Note, accounting: Accounting) -> None:
+        self.peers = peers
+        self.note = note
+        self.accounting = accounting
+        self.answered = LoopSum(RELAYED.labels("answered"))
+        self._engine = engine
+
+    def begin(self, edge: Edge, scope: Scope, receive: Receive, send: Send, trace: Trace, hit: RemoteHit) -> bool:
+        """Ask the home; returns whether ``edge`` need not answer: the request is answered later."""
+        engine, auth = self._engine, trace.auth
+        assert auth is not None
+        trace.found = Unresolved.PLAIN
+        if (
+            tracing.telemetry is not None
+            or not engine.services.rules.for_path(hit.key.path).cache
+            or engine.owes(hit.key)
+        ):
+            return False
+        relay = _Relay(self, edge, (scope, receive, send), trace, hit, scope["extensions"][DIRECT]())
+        told = principal_header(auth.principal.tenant, auth.principal.identity)
+        trace.sent = self.peers.get_kept(hit.node, hit.path, told, hit.known, relay)
+        if trace.sent is None:
+            return False
+        relay.start(trace.sent.response.loop)
+        return True
+
+
+class _Relay:
+    """One read: what waits for the beginning of its answer (``net.connection.Begun``)."""
+
+    __slots__ = ("_alarm", "_call", "_cycle", "_edge", "_hit", "_over", "_reads", "_trace")
+    _alarm: asyncio.TimerHandle
+
+    def __init__(
+        self,
+        reads: DirectReads,
+        edge: Edge,
+        call: tuple[Scope, Receive, Send],
+        trace: Trace,
+        hit: RemoteHit,
+        cycle: Cycle,
+    ) -> None:
+        self._reads = reads
+        self._edge = edge
+        self._call = call
+        self._trace = trace
+        self._hit = hit
+        self._cycle = cycle
+        self._over = False
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The request is sent."""
+        self._edge.in_flight += 1
+        self._cycle.defer()
+        self._alarm = loop.call_later(_PATIENCE, self._leave)
+
+    def done(self) -> bool:
+        """See ``Begun``."""
+        return self._over
+
+    def set_exception(self, _failure: Exception, /) -> None:
+        """There is no answer: the long path asks again."""
+        self._leave()
+
+    def set_result(self, _result: None, /) -> None:
+        """The answer has begun. If it is whole, send it."""
+        hit, trace, reads = self._hit, self._trace, self._reads
+        sent = trace.sent
+        assert sent is not None
+        response, turned_around = sent.response, time.perf_counter()
+        whole = response.complete and response.head is hit.known.data and response.size == hit.length
+        if not whole or not self._cycle.send_now(hit.status, trace.head(hit.head), response.pieces):
+            self._leave()
+            return
+        response.pieces = []
+        self._end()
+        reads.peers.received(sent.peer, response, sent.began)
+        reads.peers.bytes.inc(hit.length)
+        reads.answered.inc()
+        trace.key, trace.bucket = hit.key, hit.key.bucket
+        assert trace.auth is not None
+        scope, who = self._call[0], trace.auth.principal.access_key_id
+        waited = turned_around - trace.started
+        reads.note(hit.key, 0, hit.length, hit.length, True, trace.time, who, scope.get("client"), waited)
+        reads.accounting.note(scope, trace, hit, turned_around)
+
+    def _end(self) -> None:
+        self._over = True
+        self._alarm.cancel()
+        self._edge.in_flight -= 1
+
+    def _leave(self) -> None:
+        """Have the long path go on, in a task."""
+        self._end()
+        self._cycle.go_on(self._edge(*self._call))
