@@ -325,7 +325,7 @@ class ClientConnection(asyncio.BaseProtocol):
         if left > _SMALL:
             incoming.begin()
         self._take(rest)
-        if not incoming.begun.done():
+        if incoming.connection is not None and not incoming.begun.done():
             incoming.gathering = self._loop.call_later(GATHER, incoming.begin)
 
     def _take(self, data: bytes | memoryview) -> None:
@@ -468,12 +468,13 @@ class ReusingConnection(ClientConnection, asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         """Take bytes of the answer."""
         incoming, room = self._incoming, self._room
-        known = incoming.expected if incoming is not None and self._in_head and not self._head else None
-        if known is None or room[: len(known.data)].tobytes() != known.data:
+        known = None if incoming is None else incoming.expected
+        if known is None or self._heads or self._head or room[: len(known.data)].tobytes() != known.data:
             self.data_received(room[:count].tobytes())
             return
         assert incoming is not None
         incoming.expected = None
         incoming.head, incoming.status, incoming.headers, incoming.fields, length = known
         self._begin_body(incoming, length, room[len(known.data) : count])
-        incoming.pieces = [bytes(piece) for piece in incoming.pieces]
+        if incoming.pieces:
+            incoming.pieces = [bytes(piece) for piece in incoming.pieces]

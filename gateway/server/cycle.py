@@ -35,7 +35,7 @@ DESCRIPTORS = "larder.descriptors"
 """Extension: a piece of a response's body, and open files beside it, in one message. See ``Cycle._send_descriptors``. Its value
 in the scope is the connection's ``local.Passing``, which must admit the descriptors first."""
 DIRECT = "larder.direct"
-"""Extension: returns the cycle of the request that is being answered, for an answer without a task. See ``Cycle.defer``."""
+"""Extension: returns the cycle of the request that is being answered, for an answer without a task. See ``Cycle.deferred``."""
 HIGH_WATER = 256 * 1024
 """Bytes of a request body buffered for the application before reading pauses."""
 
@@ -63,7 +63,10 @@ class Connection(Protocol):
 
 
 class Cycle:
-    """One request-response cycle; ``protocol`` is the connection it belongs to."""
+    """One request-response cycle; ``protocol`` is the connection it belongs to.
+
+    An application that sets ``deferred`` in its ``begin`` returns nothing from it, and calls ``send_now`` or ``go_on`` later.
+    """
 
     __slots__ = (
         "_body", "_body_given", "_channel", "_event", "_expects", "_head", "_held", "_left", "_protocol", "_size",
@@ -123,10 +126,6 @@ class Cycle:
             rest = _failed(error)
         return None if rest is None and (self.complete or self.deferred) else self._run(rest)
 
-    def defer(self) -> None:
-        """Called in ``begin``, which then returns nothing: ``send_now`` or ``go_on`` will follow."""
-        self.deferred = True
-
     def go_on(self, rest: Awaitable[None]) -> None:
         """Answer a deferred request in a task."""
         self._protocol.run(self, self._run(rest))
@@ -145,15 +144,13 @@ class Cycle:
         channel = self._channel
         if self.gone or channel.paused or channel.lost or channel.transport.is_closing():
             return False
-        channel.write_now([self._first_bytes(status, head), *body])
-        self._finish()
-        return True
-
-    def _first_bytes(self, status: int, head: bytes) -> bytes:
         self.started = True
         if self.more_body or self._expects:
             self.keep_alive = False
-        return STATUS_LINES[status] + head + (b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        ending = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
+        channel.write_now([STATUS_LINES[status] + head + ending, *body])
+        self._finish()
+        return True
 
     async def _run(self, answer: Awaitable[None] | None) -> None:
         """Ensure that the response ends in one of the two ways."""
@@ -280,7 +277,11 @@ class Cycle:
             raise RuntimeError(f"{FILES} cannot be sent here")
         if self.gone:
             raise ClientGone("the client is gone")
-        if not self._channel.send_now(self._first_bytes(status, head), files):
+        self.started = True
+        if self.more_body or self._expects:
+            self.keep_alive = False
+        ending = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
+        if not self._channel.send_now(STATUS_LINES[status] + head + ending, files):
             return self._send_rest()
         self._finish()
         return None

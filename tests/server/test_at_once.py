@@ -45,7 +45,7 @@ class Prompt:
             raise self.failure
         if scope["path"] == "/deferred":
             cycle = scope["extensions"][DIRECT]()
-            cycle.defer()
+            cycle.deferred = True
             asyncio.get_running_loop().call_soon(self._send, cycle, scope, receive, send)
             return None
         if scope["path"] == "/nothing":

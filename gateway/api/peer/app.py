@@ -14,8 +14,6 @@ from enum import Enum
 from functools import cache
 from typing import NamedTuple, Protocol
 
-from prometheus_client import Counter
-
 from gateway import metrics
 from gateway.api.s3.hot import Hit
 from gateway.edge.asgi import Edge
@@ -112,8 +110,8 @@ class _Admitted(NamedTuple):
 
 
 @cache  # one for each endpoint
-def _served(kind: str) -> Counter:
-    return metrics.PEER_SERVED.labels(kind)
+def _served(kind: str) -> metrics.LoopSum:
+    return metrics.LoopSum(metrics.PEER_SERVED.labels(kind))
 
 
 class PeerApp(Edge):

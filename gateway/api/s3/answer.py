@@ -21,6 +21,7 @@ from gateway.model.fleet import Node
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.net.connection import KnownHead
+from gateway.policies.reads.rules import Rules
 from gateway.server.cycle import FILES
 from gateway.server.files import just_written
 from gateway.server.head import encode_lines
@@ -38,8 +39,8 @@ SERVER = (b"server", b"Larder")
 class RemoteHit:
     """An object whose home is another node, which has answered a plain read of the whole with a hit.
 
-    ``path`` is its address there. ``known`` is the head of that answer, ``head`` has the header lines for the client. The others
-    are those of ``Answer``.
+    ``rules`` were in force then. ``path`` is its address there. ``known`` is the head of that answer, ``head`` has the header
+    lines for the client. The others are those of ``Answer``.
     """
 
     outcome: ClassVar[Outcome] = Outcome.HIT
@@ -47,6 +48,7 @@ class RemoteHit:
     code: ClassVar[str] = ""
     status: ClassVar[int] = 200
     key: ObjectKey
+    rules: Rules
     node: Node
     path: str
     known: KnownHead

@@ -50,26 +50,24 @@ class DirectReads:
         engine, auth = self._engine, trace.auth
         assert auth is not None
         trace.found = Unresolved.PLAIN
-        if (
-            tracing.telemetry is not None
-            or not engine.services.rules.for_path(hit.key.path).cache
-            or engine.owes(hit.key)
-        ):
+        if tracing.telemetry is not None or engine.services.rules is not hit.rules or engine.owes(hit.key):
             return False
         relay = _Relay(self, edge, (scope, receive, send), trace, hit, scope["extensions"][DIRECT]())
         told = principal_header(auth.principal.tenant, auth.principal.identity)
         trace.sent = self.peers.get_kept(hit.node, hit.path, told, hit.known, relay)
         if trace.sent is None:
             return False
-        relay.start(trace.sent.response.loop)
+        edge.in_flight += 1
+        relay.cycle.deferred = True
+        relay.alarm = trace.sent.response.loop.call_later(_PATIENCE, relay.leave)
         return True
 
 
 class _Relay:
     """One read: what waits for the beginning of its answer (``net.connection.Begun``)."""
 
-    __slots__ = ("_alarm", "_call", "_cycle", "_edge", "_hit", "_over", "_reads", "_trace")
-    _alarm: asyncio.TimerHandle
+    __slots__ = ("_call", "_edge", "_hit", "_over", "_reads", "_trace", "alarm", "cycle")
+    alarm: asyncio.TimerHandle
 
     def __init__(
         self,
@@ -85,14 +83,8 @@ class _Relay:
         self._call = call
         self._trace = trace
         self._hit = hit
-        self._cycle = cycle
+        self.cycle = cycle
         self._over = False
-
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The request is sent."""
-        self._edge.in_flight += 1
-        self._cycle.defer()
-        self._alarm = loop.call_later(_PATIENCE, self._leave)
 
     def done(self) -> bool:
         """See ``Begun``."""
@@ -100,7 +92,7 @@ class _Relay:
 
     def set_exception(self, _failure: Exception, /) -> None:
         """There is no answer: the long path asks again."""
-        self._leave()
+        self.leave()
 
     def set_result(self, _result: None, /) -> None:
         """The answer has begun. If it is whole, send it."""
@@ -109,8 +101,8 @@ class _Relay:
         assert sent is not None
         response, turned_around = sent.response, time.perf_counter()
         whole = response.complete and response.head is hit.known.data and response.size == hit.length
-        if not whole or not self._cycle.send_now(hit.status, trace.head(hit.head), response.pieces):
-            self._leave()
+        if not whole or not self.cycle.send_now(hit.status, trace.head(hit.head), response.pieces):
+            self.leave()
             return
         response.pieces = []
         self._end()
@@ -126,10 +118,10 @@ class _Relay:
 
     def _end(self) -> None:
         self._over = True
-        self._alarm.cancel()
+        self.alarm.cancel()
         self._edge.in_flight -= 1
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Have the long path go on, in a task."""
         self._end()
-        self._cycle.go_on(self._edge(*self._call))
+        self.cycle.go_on(self._edge(*self._call))

@@ -230,7 +230,7 @@ class RelayedReads:
             (_, whole), (start, stop) = found
             answer.span = (start, stop, whole)
             if exchange.plain and size and answer.outcome is Outcome.HIT:
-                answer.remote = _remote(key, home, response, answer.headers, size)
+                answer.remote = self._remote(key, home, response, answer.headers, size)
         body = None if size is None else response.at_once(size)
         if body is not None:
             response.release()
@@ -247,6 +247,17 @@ class RelayedReads:
         answer.cleanup = let_go
         return answer
 
+    def _remote(
+        self, key: ObjectKey, home: Node, response: StreamedResponse, headers: RawHeaders, size: int
+    ) -> RemoteHit | None:
+        """The hit that an answer is; ``None`` if its head has what is of one answer or of its connection."""
+        names = {name for name, _ in headers}
+        if response.status != 200 or not _OF_ONE_ANSWER.isdisjoint(names) or "connection" in response.fields:
+            return None
+        known = KnownHead(response.head, response.status, response.headers, response.fields, size)
+        lines = encode_lines([*headers, cache_status(Outcome.HIT, None), *([] if b"server" in names else [SERVER])])
+        return RemoteHit(key, self._services.rules, home, wire.object_path(key), known, lines, size)
+
     def _rest(self, key: ObjectKey, principal: Principal, version: Version, span: tuple[int, int]) -> Reopen:
         """Returns a function that reads the rest of an answer of ``version`` from the origin."""
         origin, (start, stop) = self._services.origin, span
@@ -262,16 +273,6 @@ class RelayedReads:
                 raise
 
         return rest
-
-
-def _remote(key: ObjectKey, home: Node, response: StreamedResponse, headers: RawHeaders, size: int) -> RemoteHit | None:
-    """The hit that an answer is; ``None`` if its head has what is of one answer or of its connection."""
-    names = {name for name, _ in headers}
-    if not _OF_ONE_ANSWER.isdisjoint(names) or "connection" in response.fields:
-        return None
-    known = KnownHead(response.head, response.status, response.headers, response.fields, size)
-    lines = encode_lines([*headers, cache_status(Outcome.HIT, None), *([] if b"server" in names else [SERVER])])
-    return RemoteHit(key, home, wire.object_path(key), known, lines, size)
 
 
 async def _relayed(stream: ByteStream) -> AsyncGenerator[bytes]:
