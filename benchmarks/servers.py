@@ -96,6 +96,10 @@ class Running:
         """
         return sum(_scheduled(pid) for pid in _tree(self.pid)) / 1e9
 
+    def processes(self) -> list[int]:
+        """The ids of the whole process tree."""
+        return _tree(self.pid)
+
     def rss(self) -> int:
         """Resident bytes of the whole process tree."""
         return sum(int(_stat(pid)[21]) for pid in _tree(self.pid)) * _PAGE
