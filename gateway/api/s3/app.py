@@ -145,7 +145,11 @@ class S3App(Edge):
             return
         exchange = self._open(trace, auth, plain=hit is not Unresolved.OTHER)
         exchange.sent = trace.sent
-        found = await self._route(trace, exchange, receive)
+        try:
+            found = await self._route(trace, exchange, receive)
+        finally:
+            if exchange.sent is not None:  # the home has changed since
+                exchange.sent.response.abort()
         answer = found if isinstance(found, Answer) else await self._pass_on(exchange, receive, found)
         if trace.ring is not None and answer is found:
             self._learn(exchange, trace, answer)
