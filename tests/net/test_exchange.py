@@ -4,108 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
-from prometheus_client import Counter
 
-from gateway.model.errors import LarderError, OriginUnavailable
+from gateway.model.errors import OriginUnavailable
 from gateway.model.objects import Header
 from gateway.net import connection, dialing
-from gateway.net.connection import ClientConnection, KnownHead
+from gateway.net.connection import ClientConnection
 from gateway.net.dialing import Dialer, ExchangeFailed, ServerAddress
-from gateway.net.exchange import Connections, StreamedResponse, probe
+from gateway.net.exchange import StreamedResponse, probe
 from gateway.net.upload import Upload
+from tests.net.asking import BIG, Asking, Origin, talking
 from tests.net.wire import ADDRESS, REQUEST, Keeper, Wire
-from tests.origin.raw_server import EMPTY, RawServer, content
+from tests.origin.raw_server import EMPTY, RawServer
 from tests.s3compat.certificates import make_certificates
 from tests.stores import eventually
-
-BYTES = Counter("test_exchange_bytes", "Bytes that these tests received.")
-BIG = 4 * 1024**2
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-class Origin:
-    """The remote side; records the kinds of its failures, and counts the released answers."""
-
-    bytes = BYTES
-    silence: float | None = None
-
-    def __init__(self) -> None:
-        self.kinds: list[str] = []
-        self.ends = 0
-
-    def failed(self, what: str, cause: ExchangeFailed | None) -> LarderError:
-        """Note it."""
-        self.kinds.append("" if cause is None else cause.kind)
-        return OriginUnavailable(what)
-
-    async def check(self) -> None:
-        """Report the remote side as alive."""
-
-    def ended(self) -> None:
-        """Count it."""
-        self.ends += 1
-
-
-class Asking:
-    """A client of one server."""
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        limit: int = 1,
-        silence: float | None = 30.0,
-        buffer: int = 64 * 1024,
-        whole: int = 0,
-        reusing: bool = False,
-    ) -> None:
-        self.address = ServerAddress.of(url)
-        self.origin = Origin()
-        self.connections = Connections(
-            limit=limit, connect=30.0, silence=silence, buffer=buffer, whole=whole, reusing=reusing
-        )
-
-    async def ask(
-        self, method: str = "GET", target: str = "/", body: bytes = b"", headers: Sequence[Header] = ()
-    ) -> StreamedResponse:
-        """One request."""
-        sent = [("Host", self.address.name), *headers]
-        return await self.connections.ask(self.origin, method, self.address, target, sent, body, within=30.0)
-
-    async def upload(self, *pieces: bytes, patience: float = 30.0) -> StreamedResponse:
-        """One request with a streamed body."""
-        length = sum(map(len, pieces))
-        body = Upload(content(*pieces), length, patience=patience, head_within=30.0)
-        host = [("Host", self.address.name)]
-        return await self.connections.upload(self.origin, "PUT", self.address, "/", host, body)
-
-
-@asynccontextmanager
-async def talking(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """The address of a server that treats every connection with ``talk``."""
-
-    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await talk(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(one, "127.0.0.1", 0, ssl=tls)
-    try:
-        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
@@ -512,103 +431,3 @@ def test_a_connection_that_is_closed_before_it_is_used_fails_the_exchange(monkey
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(talk())
-
-
-class Acting:
-    """Acts at the beginning of an answer: takes its pieces if ``takes``; ``over`` is set then."""
-
-    def __init__(self, *, takes: bool) -> None:
-        self.takes = takes
-        self.response: StreamedResponse | None = None
-        self.over = asyncio.Event()
-        self.taken = b""
-        self.failure: Exception | None = None
-
-    def done(self) -> bool:
-        """Whether the answer has begun."""
-        return self.over.is_set()
-
-    def set_result(self, _result: None, /) -> None:
-        """Note it."""
-        self.over.set()
-        if self.takes and self.response is not None and self.response.complete:
-            self.taken = b"".join(self.response.pieces)
-            self.response.pieces = []
-
-    def set_exception(self, failure: Exception, /) -> None:
-        """Note it."""
-        self.failure = failure
-        self.over.set()
-
-
-@asynccontextmanager
-async def kept_alive(*answers: bytes) -> AsyncIterator[tuple[Asking, KnownHead]]:
-    """A client with a kept connection and the head of the answer that it has got; further requests get ``answers``."""
-    first = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n"
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for answer in (first + b"before", *answers):
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(answer)
-        await reader.read()
-
-    async with talking(talk) as url:
-        each = Asking(url, limit=0, whole=1024**2, reusing=True)
-        response = await each.ask()
-        assert await response.read(100) == b"before"
-        yield each, KnownHead(response.head, response.status, response.headers, response.fields, 6)
-        await each.connections.close()
-
-
-def sent_on(each: Asking, known: KnownHead, acting: Acting) -> StreamedResponse:
-    """Send a GET over the kept connection."""
-    request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-    response = each.connections.get_kept(each.origin, each.address, request, known, acting, 30.0)
-    assert response is not None
-    acting.response = response
-    return response
-
-
-@pytest.mark.parametrize("takes", [True, False])
-async def test_an_expected_answer_is_taken_where_it_is_received(*, takes: bool) -> None:
-    """Rule: an answer with the expected head is there when its beginning is announced; what is not taken then stays readable."""
-    head = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n"
-    async with kept_alive(head + b"middle", head + b"behind") as (each, known):
-        first, second = Acting(takes=takes), Acting(takes=True)
-        response = sent_on(each, known, first)
-        await first.over.wait()
-        assert (response.status, response.head, response.fields["content-length"]) == (200, known.data, "6")
-        sent_on(each, known, second)
-        await second.over.wait()
-        assert second.taken == b"behind"
-        assert (first.taken, b"".join(response.pieces)) == ((b"middle", b"") if takes else (b"", b"middle"))
-
-
-async def test_an_answer_with_another_head_is_an_ordinary_one() -> None:
-    """Rule: without the expected head an answer is parsed like any other."""
-    async with kept_alive(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nanother") as (each, known):
-        acting = Acting(takes=False)
-        response = sent_on(each, known, acting)
-        await acting.over.wait()
-        assert response.head is not known.data
-        assert (response.fields["content-length"], await response.read(100)) == ("7", b"another")
-
-
-async def test_a_broken_connection_is_announced_in_place_of_an_answer() -> None:
-    """Rule: if the connection ends before the head, what waits gets the failure, and waiting for the answer returns false."""
-    async with kept_alive() as (each, known):
-        acting = Acting(takes=False)
-        response = sent_on(each, known, acting)
-        await each.connections.close()
-        await acting.over.wait()
-        assert isinstance(acting.failure, ExchangeFailed)
-        assert not await response.come()
-        assert each.connections.get_kept(each.origin, each.address, b"", known, acting, 30.0) is None
-
-
-async def test_an_answer_that_takes_long_can_be_waited_for() -> None:
-    """Rule: whoever does not want to act at the beginning any more waits for the same answer."""
-    async with kept_alive(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nmiddle") as (each, known):
-        response = sent_on(each, known, Acting(takes=True))
-        assert await response.come()
-        assert await response.read(100) == b"middle"
