@@ -41,6 +41,7 @@ class Said:
     status: int = 200
     fields: dict[str, str] = field(default_factory=dict)
     pieces: Sequence[bytes] = ()
+    head: bytes = b"as sent"
     breaks: bool = False
     ended: bool = False
     arrived: bool = False
@@ -117,13 +118,13 @@ class Asking:
         members: Any = self.others
         self.reads = RelayedReads(ObjectReads(bench.engine), bench.engine, members, members)
 
-    async def read(self, method: str = "GET", query: str = "", **headers: str) -> Any:
+    async def read(self, method: str = "GET", query: str = "", *, plain: bool = False, **headers: str) -> Any:
         """Read the object; underscores in the names of headers stand for dashes."""
         raw = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
         request = WireRequest(method, b"/b/k", query.encode(), [(b"host", b"h"), (b"authorization", b"secret"), *raw])
         auth = Authenticated(Principal("AK", "t", self.bench.identity), PayloadForm.UNSIGNED, "")
         request, query, names = resource_of(request, frozenset())
-        exchange = Exchange(request, auth, "b", b"k", ObjectKey("default", "b", "k"), query, names)
+        exchange = Exchange(request, auth, "b", b"k", ObjectKey("default", "b", "k"), query, names, plain)
         home, _ = self.reads.home(exchange)
         assert home is not None
         return await self.reads.read(exchange, home)
@@ -195,6 +196,43 @@ async def test_a_body_that_arrived_with_its_head_is_passed_on_as_one_piece(askin
     answer = await asking.read()
     assert said.ended
     assert (answer.content, answer.length, answer.span, answer.cleanup) == (BODY, 1000, (0, 1000, 1000), None)
+
+
+async def test_a_hit_of_the_home_is_learned(asking: Asking) -> None:
+    """Rule: a plain hit has all that the next one needs: where it was asked for, its head, and the lines for the client."""
+    asking.others.answers = [good(arrived=True)]
+    remote = (await asking.read(plain=True)).remote
+    assert (remote.key, remote.node, remote.path) == (
+        ObjectKey("default", "b", "k"),
+        HOME,
+        "/-/peer/v1/objects/default/b/k",
+    )
+    assert (remote.known.data, remote.known.length, remote.length) == (b"as sent", 1000, 1000)
+    assert remote.head.split(b"\r\n") == [
+        b"etag: " + ETAG.encode(), b"content-length: 1000", b"x-larder-cache: HIT", b"server: Larder", b"",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"x-larder-cache": "HIT; reason=revalidated"},
+        {"x-larder-cache": "MISS; reason=cold"},
+        {"Date": "Thu, 01 Jan 1970 00:00:00 GMT"},
+        {"Connection": "close"},
+    ],
+)
+async def test_what_is_of_one_answer_only_is_not_learned(asking: Asking, more: dict[str, str]) -> None:
+    """Rule: an answer with a reason, or with headers of its moment or connection, says nothing about the next one."""
+    asking.others.answers = [good(arrived=True, **more)]
+    answer = await asking.read(plain=True)
+    assert (answer.content, answer.remote) == (BODY, None)
+
+
+async def test_an_answer_with_checksums_is_not_learned(asking: Asking) -> None:
+    """Rule: the next reader may not want the checksums."""
+    asking.others.answers = [good(arrived=True)]
+    assert (await asking.read(plain=True, x_amz_checksum_mode="ENABLED")).remote is None
 
 
 @pytest.mark.parametrize("headers", [{"range": "bytes=0-1,3-4"}, {"if_none_match": "\xe9"}])

@@ -48,6 +48,7 @@ _ASKED = 2
 """Nodes that are asked for one object: its home and one successor."""
 _NAMES_KEPT = 2048
 """Names of headers whose form for clients is kept; there are few."""
+_PLAIN_HIT = wire.CacheStatus(Outcome.HIT)
 _OF_ONE_ANSWER = frozenset({b"date", b"x-amz-request-id"})
 _RESUMES = 3
 """Times that the rest of a body is requested from the origin after a node broke off."""
@@ -229,7 +230,7 @@ class RelayedReads:
         if found is not None:
             (_, whole), (start, stop) = found
             answer.span = (start, stop, whole)
-            if exchange.plain and size and answer.outcome is Outcome.HIT:
+            if exchange.plain and size and told == _PLAIN_HIT and not exchange.wants_checksums:
                 answer.remote = self._remote(key, home, response, answer.headers, size)
         body = None if size is None else response.at_once(size)
         if body is not None:
