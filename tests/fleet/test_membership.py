@@ -14,12 +14,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from redis.asyncio import Redis
 
 from gateway.fleet.nodes.membership import Membership, Pace
 from gateway.fleet.nodes.node_id import new_boot
+from gateway.fleet.nodes.register import Heard
 from gateway.fleet.redis.embedded import EmbeddedRedis
 from gateway.model.fleet import PROTOCOL, Node, NodeState
+from gateway.policies.fleet.ring import Ring
 from tests.fleet.conftest import counted, until
 from tests.scenarios.redis_server import RedisServer
 
@@ -119,6 +122,19 @@ async def test_homes_are_nodes_and_here(redis_server: EmbeddedRedis) -> None:
             numbers, there = member.homes(KEYS)
             found = [None if number < 0 else there[number] for number in numbers]
             assert found == [member.home(key) for key in KEYS.tolist()]
+
+
+async def test_homes_are_those_of_one_moment(redis_server: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a node that leaves while a thread computes homes is among them, and not among the next ones."""
+    homes = Ring.homes
+    async with nodes(redis_server.url, "a", "b", "c") as [a, _, _]:
+
+        def overtaken(ring: Ring, keys: NDArray[np.uint64]) -> NDArray[np.int16]:
+            a._hear(Heard((), gone=frozenset("b")))
+            return homes(ring, keys)
+
+        monkeypatch.setattr(Ring, "homes", overtaken)
+        assert [[node.id for node in a.homes(KEYS)[1]] for _ in range(2)] == [["a", "b", "c"], ["a", "c"]]
 
 
 async def test_a_node_that_joins_is_not_home_of_anything_yet(redis_server: EmbeddedRedis, stopped_later: Later) -> None:

@@ -128,6 +128,8 @@ class Membership:
         self._refusals: dict[str, tuple[str, float]] = {}
         self.ring = Ring({})
         """The ring over the READY nodes, without suspects; empty while this node may not join. Replaced on every change."""
+        self._homes: tuple[Ring, Mapping[str, Node]] = self.ring, self.nodes
+        """``ring`` and ``nodes``, replaced as one object: other threads compute homes while nodes leave."""
         self.alone = True
         """Whether there is no other node to ask, so that everything is local."""
         self._wide: Ring | None = None
@@ -169,19 +171,19 @@ class Membership:
         """The home of a key, or its home if the nodes ``without`` were missing; ``None``: this node."""
         if self.alone:
             return None
-        ring = self.ring
+        ring, nodes = self._homes
         name = next(iter(ring.ranked(key, 1, without)), None) if without else ring.home(key)
-        return self._other(name)
+        return self._other(name, nodes)
 
     def homes(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int16], tuple[Node, ...]]:
         """For each key the index of its home among the returned nodes; -1: this node."""
         if self.alone:
             return np.full(len(keys), -1, dtype=np.int16), ()
-        ring = self.ring
+        ring, nodes = self._homes
         homes = ring.homes(keys)
         if self.me in ring.ids:
             homes[homes == ring.ids.index(self.me)] = -1
-        return homes, tuple(self.nodes[name] for name in ring.ids)
+        return homes, tuple(nodes[name] for name in ring.ids)
 
     def previous_owner(self, key: int) -> Node | None:
         """The home of a key before its current home joined, less than ten minutes ago; ``None``: this node, or unchanged.
@@ -191,12 +193,13 @@ class Membership:
         now = time.monotonic()
         if self.alone or now >= self._moving_until:
             return None
-        home = self.ring.home(key)
+        ring, nodes = self._homes
+        home = ring.home(key)
         since = self._known[home].ready_since if home is not None else now - _MOVING
         if now - since >= _MOVING:
             return None
         later = {name for name, known in self._known.items() if known.ready_since >= since}
-        return self._other(next(iter(self.ring.ranked(key, 1, without=later)), None))
+        return self._other(next(iter(ring.ranked(key, 1, without=later)), None), nodes)
 
     @property
     def moving(self) -> bool:
@@ -442,6 +445,7 @@ class Membership:
             self.ring = Ring(weights)
             self.alone = self.ring.ids in ((), (self.me,))
             metrics.RING_CHANGES.inc()
+        self._homes = self.ring, self.nodes
         leaving = {
             name: node.capacity
             for name, node in self.nodes.items()
@@ -469,8 +473,8 @@ class Membership:
             return -1.0
         return time.monotonic() - known.ready_since
 
-    def _other(self, name: str | None) -> Node | None:
-        return None if name is None or name == self.me else self.nodes[name]
+    def _other(self, name: str | None, nodes: Mapping[str, Node]) -> Node | None:
+        return None if name is None or name == self.me else nodes[name]
 
     def _apart(self, name: str, address: str) -> str:
         if self._secret:
