@@ -114,9 +114,7 @@ class Evictor:
             self._disk.audit_due = False
             await self.recover()
         wanted = await self._disk.read(blob_rows.wanted)
-        await self.free(wanted)
-        if wanted:
-            await self._disk.write(blob_rows.forget_wanted)
+        await self.free(await self._disk.write(blob_rows.take_wanted) if wanted else 0)
         now = self._disk.now()
         if now >= self._audit_at:
             self._audit_at = now + _AUDIT_EVERY

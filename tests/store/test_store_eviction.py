@@ -7,6 +7,8 @@ from contextlib import suppress
 import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
+from gateway.store.index import blob_rows
+from gateway.store.keeper import Evictor
 from gateway.store.shared.generations import Generations
 from tests.faults import FaultyDirectory
 from tests.stores import (
@@ -278,6 +280,29 @@ async def test_a_worker_waits_for_the_keeper_to_make_the_room_it_needs(open_stor
         await keeper.sweep()
     assert await waiting
     assert worker.status().bytes <= 7000
+
+
+async def test_room_that_is_asked_for_while_room_is_made_is_made_next(open_store, monkeypatch):
+    """Rule: a request that arrives while the keeper makes room for another one waits for the next sweep, also a smaller one."""
+    keeper = await open_store(capacity=10_000)
+    worker = await open_store(capacity=10_000)
+    assert await keeper.try_lock()
+    free, made = Evictor.free, []
+
+    async def ask(size: int) -> None:
+        await worker._disk.write(lambda connection: blob_rows.want(connection, size))
+
+    async def overtaken(self, wanted: int) -> None:
+        await free(self, wanted)
+        made.append(wanted)
+        if wanted == 3000:
+            await ask(2000)
+
+    monkeypatch.setattr(Evictor, "free", overtaken)
+    await ask(3000)
+    for _ in range(3):
+        await keeper.sweep()
+    assert made == [3000, 2000, 0]
 
 
 async def test_a_worker_without_a_keeper_gives_up(open_store):

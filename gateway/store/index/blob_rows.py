@@ -135,14 +135,16 @@ def want(connection: Connection, size: int) -> None:
 
 
 def wanted(connection: Connection) -> int:
-    """The largest request since ``forget_wanted``."""
+    """The largest request since ``take_wanted``."""
     row = connection.execute("SELECT value FROM meta WHERE name = 'wanted'").fetchone()
     return 0 if row is None else int(row[0])
 
 
-def forget_wanted(connection: Connection) -> None:
-    """Clear the requests after room was made."""
+def take_wanted(connection: Connection) -> int:
+    """``wanted``, cleared before room is made: what is asked for meanwhile stays for the next time."""
+    size = wanted(connection)
     connection.execute("DELETE FROM meta WHERE name = 'wanted'")
+    return size
 
 
 def note_verified(connection: Connection, digest: bytes, mtime_ns: int, boot: int) -> None:
