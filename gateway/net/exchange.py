@@ -132,7 +132,11 @@ class StreamedResponse(IncomingAnswer):
         """Wait until a chunk can be taken, or none will come."""
         while not self.pieces and self.connection is not None:
             self.waiter = self.loop.create_future()
-            await self.alive(self.waiter)
+            try:
+                await self.alive(self.waiter)
+            except LarderError:  # the other side is not alive
+                self.abort()
+                raise
 
     async def come(self) -> bool:
         """Wait for an answer of ``Connections.get_kept`` as ``ask`` does; returns false if its connection has broken.

@@ -139,6 +139,9 @@ class Homes:
         self.members, self.peers = self, self
         self.statuses = statuses
         self.asked: list[str] = []
+        self.open = 0
+        self.reading = asyncio.Event()
+        self.gate: asyncio.Event | None = None
 
     def home(self, _key: int) -> Node | None:
         """The first node that is left; ``None``: this one."""
@@ -151,10 +154,18 @@ class Homes:
         if not self.status:
             del self.statuses[node.id]
             raise PeerUnavailable(f"node {node.id} does not answer")
+        self.open += 1
         return self
 
+    def release(self) -> None:
+        """The answer is not needed any more."""
+        self.open -= 1
+
     async def read(self, _most: int) -> bytes:
-        """The result of a load."""
+        """The result of a load; with a gate, once it is open."""
+        self.reading.set()
+        if self.gate is not None:
+            await self.gate.wait()
         return b'{"size": 7, "there": false, "failure": ""}'
 
 
@@ -177,6 +188,18 @@ async def test_a_home_that_is_gone_has_a_successor(
     assert await load(bench, WarmObjects(bench.engine, cast(PeerNodes, homes)), "k") == Warmed(7, False)
     assert homes.asked == asked
     assert bench.origin.count("GET") == here
+
+
+async def test_a_load_that_is_cancelled_releases_the_answer_of_its_home(bench: Bench) -> None:
+    """Rule: the connection to a home that is still loading is closed with the load."""
+    homes = Homes(a=200)
+    homes.gate = asyncio.Event()
+    loading = asyncio.create_task(load(bench, WarmObjects(bench.engine, cast(PeerNodes, homes)), "k"))
+    await homes.reading.wait()
+    assert homes.open == 1
+    loading.cancel()
+    await asyncio.wait([loading])
+    assert homes.open == 0
 
 
 async def test_homes_that_do_not_answer_end_a_load(bench: Bench) -> None:

@@ -188,7 +188,10 @@ def _phrase(reason: Reason) -> str:
 
 async def _loaded_at(fleet: PeerNodes, home: Node, body: bytes, principal: tuple[str, str]) -> Warmed:
     answer = await fleet.peers.request(home, "POST", WARM, [principal], body=body)
-    text = (await answer.read(_LONGEST)).strip()
+    try:
+        text = (await answer.read(_LONGEST)).strip()
+    finally:
+        answer.release()
     if answer.status != 200:
         raise LarderError(f"node {home.id} answered {answer.status}")
     try:
