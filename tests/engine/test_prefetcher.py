@@ -20,9 +20,7 @@ from gateway.policies.reads.rules import Caching, Rules
 from gateway.policies.streams.prefetch import DEPTH, JUDGED, LEAST_ACCURACY
 from gateway.policies.streams.tree import AccessStreamTree
 from gateway.testing.origin import ALICE, BOB
-from gateway.testing.origin_faults import Hang
 from tests.engine.conftest import BLOCK, Bench, benched
-from tests.fleet.conftest import until
 
 WINDOW = 10
 SMALL = 1000
@@ -51,9 +49,10 @@ class Reading:
     tree: AccessStreamTree = field(default_factory=lambda: AccessStreamTree(window=WINDOW))
     ahead: StreamPrefetcher = field(init=False)
     now: float = 0.0
+    objects: WarmObjects | None = None
 
     def __post_init__(self) -> None:
-        objects = WarmObjects(self.bench.engine, None)
+        objects = self.objects or WarmObjects(self.bench.engine, None)
         self.ahead = StreamPrefetcher(
             self.tree,
             PrefetchLinks(
@@ -86,10 +85,10 @@ class Reading:
 
     async def turn(self) -> None:
         """A turn of the keeper, until all that it began is done."""
-        self.ahead.turn()
-        await self.ahead._tasks.join()
-        self.ahead.turn()
-        await self.ahead._tasks.join()
+        for _ in range(2):
+            self.ahead.turn()
+            await self.ahead._tasks.join()
+            await self.ahead._loads.join()
         await self.bench.settle()
 
     def fetched(self) -> list[str]:
@@ -336,6 +335,26 @@ async def test_where_listing_is_refused_the_names_seen_stand_in(
     assert len(caplog.records) == 1
 
 
+async def test_a_folder_follows_objects_whose_names_sort_before_its_slash(
+    reading: Reading, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule: pages go on in the order of the listing, ``a-b`` and then ``a/``, and no object is taken for a folder."""
+
+    class Short(CountedListings):
+        async def list_page(self, *asked: object, **how: object) -> ListingPage:
+            return await super().list_page(*asked, **how, limit=3)
+
+    days = [f"days/{number:03}" for number in range(60)]
+    put(reading.bench, [f"{day}/log" for day in days] + [f"{day}-note" for day in days])
+    reading.listings = Short(reading.bench.engine.services.origin)
+    reading.__post_init__()
+    with caplog.at_level(logging.INFO, "larder.streams"):
+        for day in days[:40]:
+            await reading.read(f"{day}/log")
+    assert caplog.records == []
+    assert set(reading.fetched()) >= {f"/b/{day}/log" for day in days[20:41]}
+
+
 async def test_a_listing_that_does_not_advance_is_given_up(reading: Reading, caplog: pytest.LogCaptureFixture) -> None:
     """Rule: a store that sends its first page forever is asked once, which is logged, and not with each read."""
 
@@ -434,50 +453,6 @@ async def test_a_client_that_reads_an_object_in_pieces_reads_it_once(reading: Re
         for piece in range(40):
             await reading.read(name, piece * 20, stop=piece * 20 + 20)
     assert counted("wasted") == before
-
-
-async def test_an_object_of_few_blocks_is_loaded_ahead_after_four_in_a_row(tmp_path: Path) -> None:
-    """Rule: a file that is too short to be a stream is loaded ahead as well, block by block, each once."""
-    async with benched(tmp_path / "cache", max_fills=64) as bench:
-        reading = Reading(bench, CountedListings(bench.engine.services.origin), Principal("GWA", "a", bench.identity))
-        size = 9 * BLOCK
-        bench.origin.put("b", "file", bytes(size))
-        before = counted("loaded"), counted("used")
-        for block in range(3):
-            await reading.read("file", block * BLOCK, size, (block + 1) * BLOCK)
-        assert reading.fetched() == []
-        for block in range(3, 9):
-            await reading.read("file", block * BLOCK, size, (block + 1) * BLOCK)
-        spans = [seen.header("range") for seen in bench.origin.seen if seen.method == "GET"]
-        assert sorted(spans) == [f"bytes={block * BLOCK}-{(block + 1) * BLOCK - 1}" for block in range(4, 9)]
-        assert (counted("loaded") - before[0], counted("used") - before[1]) == (5 * BLOCK, 5 * BLOCK)
-        await reading.ahead.close()
-
-
-async def test_the_blocks_of_a_run_are_loaded_at_the_same_time(tmp_path: Path) -> None:
-    """Rule: no block waits for the one before it, or it would come no earlier than its reader does."""
-    async with benched(tmp_path / "cache", max_fills=64) as bench:
-        reading = Reading(bench, CountedListings(bench.engine.services.origin), Principal("GWA", "a", bench.identity))
-        size = 9 * BLOCK
-        bench.origin.put("b", "file", bytes(size))
-        hang = bench.origin.inject(Hang(path="/b/file", method="GET", times=DEPTH))
-        for block in range(DEPTH):
-            reading.hear("file", block * BLOCK, size, (block + 1) * BLOCK)
-        reading.ahead.turn()
-        await until(lambda: len(reading.fetched()) == DEPTH)
-        hang.gate.open()
-        await reading.turn()
-        await reading.ahead.close()
-
-
-async def test_a_read_of_a_whole_file_loads_none_of_it_ahead(tmp_path: Path) -> None:
-    """Rule: a reader of all blocks gets them by one read of the origin."""
-    async with benched(tmp_path / "cache", max_fills=64) as bench:
-        reading = Reading(bench, CountedListings(bench.engine.services.origin), Principal("GWA", "a", bench.identity))
-        bench.origin.put("b", "file", bytes(9 * BLOCK))
-        await reading.read("file", 0, 9 * BLOCK, 9 * BLOCK)
-        assert reading.fetched() == []
-        await reading.ahead.close()
 
 
 @pytest.mark.parametrize("pattern", ["random", "skewed"])

@@ -5,7 +5,9 @@ of a large object, the next objects of a prefix, or below the next prefixes what
 prefixes differ, as those of images in class folders, it is the next objects of all of them. Siblings are listed a page at a time,
 as the reader advances. Where the origin refuses to list, or its listing does not advance, the names seen so far stand in.
 
-An object of too few blocks to be a stream has its next four blocks loaded after four in a row.
+An object of too few blocks to be a stream has its next four blocks loaded after four in a row, unless they hit.
+
+Loads wait for their turn in one bounded queue; one that its reader has passed by then is left out.
 
 Listings and loads have the rights of the stream's reader: a load is that reader's read at the object's home, in the background
 lane, behind readers. Nothing here fails a read. What cannot be listed or loaded is logged once per stream and counts as a wasted
@@ -18,8 +20,9 @@ import asyncio
 import logging
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 
 from gateway.engine.operations.warm_objects import Span, Warmed, WarmObjects
@@ -31,11 +34,11 @@ from gateway.origin.listing import ListingPage, Listings
 from gateway.policies.lane import LoadClass
 from gateway.policies.reads.rules import OFF, Rules
 from gateway.policies.streams.pattern import Pattern
-from gateway.policies.streams.prefetch import DEPTH, PREDECESSORS, AheadOf, BlockRuns, paths_below
+from gateway.policies.streams.prefetch import PREDECESSORS, AheadOf, BlockRuns, paths_below
 from gateway.policies.streams.stream import Segment, Stream
 from gateway.policies.streams.tree import AccessStreamTree, Tail, has_blocks, levels
 from gateway.policies.streams.zone import AheadReport
-from gateway.tasks import Tasks, for_each
+from gateway.tasks import Tasks
 
 MOST_STREAMS = 64
 """Streams for which something is loaded ahead."""
@@ -47,6 +50,8 @@ MOST_CLIENTS = 64
 """Clients of a stream whose last child is remembered."""
 AT_ONCE = 16
 """Loads under way for all streams."""
+MOST_WAITING = 1024
+"""Loads that wait for these; of more the oldest are dropped."""
 LIST_AGAIN = 600.0
 """Seconds after which a listing that failed is tried again."""
 
@@ -92,7 +97,7 @@ class PrefetchLinks:
 
 @dataclass(slots=True)
 class _Reader:
-    """A reader of a stream and its position: ``latest`` is the sibling read last."""
+    """A reader of a stream and its position: ``latest`` is the sibling read last, as listings name it: folders end in ``/``."""
 
     key: ObjectKey
     access_key: str
@@ -105,10 +110,10 @@ class _Ahead:
 
     Attributes:
         deep: whether siblings are all objects below the stream's prefix, by the rest of their keys, rather than its children.
-        listed: siblings after the reader, in order; ``True`` for objects.
+        listed: siblings after the reader, as the listing names and orders them; ``True`` for objects.
         end: the last sibling of all, once the listing has come to it.
         list_at: seconds of the loop's clock from which on the next page may be listed.
-        seen: siblings that were read, in order.
+        seen: siblings that were read, in the order of a listing.
         loaded: bytes that were loaded of siblings that were not read yet.
         last: the last sibling that each client read.
         gains: whether the last read missed, or found what was loaded ahead.
@@ -129,14 +134,15 @@ class _Ahead:
     gains: bool = False
     told: bool = False
 
-    def read(self, sibling: Segment, read: ObjectRead) -> None:
-        """A sibling was read; a client that stays at one reads it once."""
+    def read(self, sibling: Segment, read: ObjectRead, *, folder: bool = False) -> None:
+        """A sibling was read, or an object below it (``folder``); a client that stays at one reads it once."""
         if self.last.get(read.client) == sibling:
             return
         if len(self.last) >= MOST_CLIENTS:
             self.last.clear()
         self.last[read.client] = sibling
-        self.reader = _Reader(read.key, read.principal, sibling)
+        latest = f"{sibling}/" if folder else sibling
+        self.reader = _Reader(read.key, read.principal, latest)
         size = self.loaded.pop(sibling, 0)
         self.gains = not read.hit or size > 0
         if size:
@@ -144,20 +150,28 @@ class _Ahead:
         self.policy.read(sibling, read.hit)
         if self.loaded:
             self.settle()
-        if isinstance(sibling, str):
-            at = bisect_right(self.seen, sibling)
-            if not at or self.seen[at - 1] != sibling:
-                insort(self.seen, sibling)
+        if isinstance(latest, str):
+            at = bisect_right(self.seen, latest)
+            if not at or self.seen[at - 1] != latest:
+                insort(self.seen, latest)
             if len(self.seen) > MOST_NAMES:
                 del self.seen[0]
 
     def look(self, stream: Stream, reader: _Reader, *, deep: bool) -> None:
         """Go on with all objects below a prefix, or with its children; what is known of the others is forgotten."""
         if deep is not self.deep:
-            key = reader.key.key
-            reader.latest = key[len(stream.prefix) :] if deep else levels(key)[stream.level - 1]
+            segment, rest = _child(stream, reader.key.key)
+            reader.latest = rest if deep or rest == segment else f"{segment}/"
             self.deep, self.listed, self.end, self.seen = deep, [], None, []
             self.last.clear()
+
+    def siblings(self, names: Iterable[str]) -> list[Segment]:
+        """The siblings that a listing names so."""
+        return list(names if self.deep else dict.fromkeys(name.removesuffix("/") for name in names))
+
+    def passed(self, sibling: Segment, units: int) -> bool:
+        """Whether readers have passed a sibling of so many units; one of several may still be at the first of them."""
+        return sibling not in self.policy and (units == 1 or sibling not in self.last.values())
 
     def settle(self) -> None:
         """Count as wasted what the policy no longer waits for."""
@@ -189,7 +203,8 @@ class StreamPrefetcher:
         self._wanted: dict[str, tuple[ObjectRead, range]] = {}
         self._blocks: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._latest: deque[tuple[str, ObjectRead, int]] = deque(maxlen=MOST_STREAMS)
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._waiting: OrderedDict[tuple[str, Segment], Callable[[], Awaitable[None]]] = OrderedDict()
+        self._loads = Tasks()
         self._tasks = Tasks()
 
     def seen(self, bucket: str, read: ObjectRead, block: int, blocks: int) -> None:
@@ -198,7 +213,8 @@ class StreamPrefetcher:
         name, key = f"{bucket}/", read.key.key
         for segment in levels(key):
             if (ahead := self._ahead.get(name)) is not None:
-                ahead.read(key[len(name) - len(bucket) - 1 :] if ahead.deep else segment, read)
+                rest = key[len(name) - len(bucket) - 1 :]
+                ahead.read(rest if ahead.deep else segment, read, folder=not ahead.deep and rest != segment)
             name = f"{name}{segment}/"
         if not has_blocks(key, blocks):
             return
@@ -206,18 +222,21 @@ class StreamPrefetcher:
         if (ahead := self._ahead.get(name)) is not None:
             ahead.read(block, read)
             return
-        if size := self._blocks.pop((name, block), 0):
-            _USED.inc(size)
+        ahead_of = self._blocks.pop((name, block), None)
+        _USED.inc(ahead_of or 0)
         # A read of many blocks brings those before its last one by itself.
         self._wanted.pop(name, None)
-        if following := self._runs.read(name, block, blocks):
+        following = self._runs.read(name, block, blocks)
+        if following and (not read.hit or ahead_of is not None):
             self._wanted[name] = read, following
 
     def turn(self) -> None:
         """Load what readers want next."""
         wanted, self._wanted = self._wanted, {}
         for name, (read, blocks) in wanted.items():
-            self._tasks.start(self._load_run(name, read, blocks))
+            for number in blocks:
+                if (name, number) not in self._blocks:
+                    self._want(name, number, partial(self._load_block, name, read, number))
         latest = self._sequential()[:MOST_STREAMS]
         for name in self._ahead.keys() - {stream.name for stream in latest}:
             left = self._ahead.pop(name)
@@ -229,6 +248,8 @@ class StreamPrefetcher:
             if ahead.reads != stream.accesses and ahead.reader is not None:
                 ahead.reads = stream.accesses
                 self._advance(stream, ahead, ahead.reader)
+        for _ in range(min(len(self._waiting), AT_ONCE - len(self._loads))):
+            self._loads.start(self._load_waiting())
 
     def _sequential(self) -> list[Stream]:
         """The streams to load ahead of, those first that were read last, and then beginnings.
@@ -259,6 +280,16 @@ class StreamPrefetcher:
     async def close(self) -> None:
         """Stop what is under way."""
         await self._tasks.stop()
+        await self._loads.stop()
+
+    def _want(self, name: str, sibling: Segment, load: Callable[[], Awaitable[None]]) -> None:
+        self._waiting[name, sibling] = load
+        if len(self._waiting) > MOST_WAITING:
+            self._waiting.popitem(last=False)
+
+    async def _load_waiting(self) -> None:
+        while self._waiting:
+            await self._waiting.popitem(last=False)[1]()
 
     def _begin(self, stream: Stream) -> _Ahead:
         """A stream that is new here goes on from its latest read: its client may have no other under way."""
@@ -267,7 +298,8 @@ class StreamPrefetcher:
             if bucket != stream.bucket or not read.key.key.startswith(stream.prefix):
                 continue
             if not stream.blocks:
-                ahead.read(levels(read.key.key)[stream.level - 1], read)
+                segment, rest = _child(stream, read.key.key)
+                ahead.read(segment, read, folder=rest != segment)
                 break
             if read.key.key == stream.prefix:
                 ahead.read(block, read)
@@ -287,16 +319,16 @@ class StreamPrefetcher:
             predecessors = self._tree.below(stream, PREDECESSORS + 1)[1:]
             paths = paths_below(predecessors)
             ahead.look(stream, reader, deep=bool(predecessors) and not paths)
-            folders = any(isinstance(segment, str) for path in paths for segment in path[:1])
-            following, size = self._siblings(stream, ahead, reader, principal, folders=folders)
+            kinds = {not path or isinstance(path[0], int) for path in paths or ((),)}
+            following, size = self._siblings(stream, ahead, reader, principal, kinds)
         for sibling in ahead.policy.following(following, size):
             units = list(self._units(stream, ahead, reader, sibling, paths))[:MOST_PATHS]
-            self._tasks.start(self._load(stream.name, ahead, sibling, principal, units))
+            self._want(stream.name, sibling, partial(self._load, stream.name, ahead, sibling, principal, units))
 
     def _siblings(
-        self, stream: Stream, ahead: _Ahead, reader: _Reader, principal: Principal, *, folders: bool
+        self, stream: Stream, ahead: _Ahead, reader: _Reader, principal: Principal, kinds: Collection[bool]
     ) -> tuple[list[Segment], int]:
-        """The siblings after the reader, ``folders`` among them or not, and the mean size of those that are objects."""
+        """The siblings after the reader, objects or not as ``kinds`` say, and the mean size of those that are objects."""
         latest = str(reader.latest)
         ahead.listed = [each for each in ahead.listed if each[0] > latest]
         now = asyncio.get_running_loop().time()
@@ -310,10 +342,10 @@ class StreamPrefetcher:
         mean = stream.bytes // max(stream.draws, 1)
         if not ahead.listed:
             at = len(ahead.seen) if ahead.listing or ahead.end is not None else bisect_right(ahead.seen, latest)
-            return [*ahead.seen[at : at + ahead.policy.depth]], mean
+            return ahead.siblings(ahead.seen[at : at + ahead.policy.depth]), mean
         sizes = [size for _, is_object, size in ahead.listed if is_object]
         mean = sum(sizes) // len(sizes) if sizes else mean
-        return [name for name, is_object, _ in ahead.listed if is_object or folders], mean
+        return ahead.siblings(name for name, is_object, _ in ahead.listed if is_object in kinds), mean
 
     async def _list(self, stream: Stream, ahead: _Ahead, reader: _Reader, principal: Principal) -> None:
         """List the next page of siblings, once more at the end of those that are known."""
@@ -370,13 +402,14 @@ class StreamPrefetcher:
         principal: Principal,
         units: Sequence[tuple[ObjectKey, Span]],
     ) -> None:
-        """Load a sibling."""
+        """Load a sibling, unless its reader has passed it or its stream is not loaded ahead any more."""
+        if ahead.passed(sibling, len(units)) or self._ahead.get(stream) is not ahead:
+            return
         there = True
         for key, span in units:
             if not self._links.permits(principal, key.path):
                 continue
-            async with self._turns:
-                done = await self._links.load(key, principal, span)
+            done = await self._links.load(key, principal, span)
             if done.failure:
                 ahead.fail(stream, done.failure)
                 ahead.policy.dropped(sibling)
@@ -389,33 +422,26 @@ class StreamPrefetcher:
             ahead.policy.arrived(there=there)
         ahead.settle()
 
-    async def _load_run(self, name: str, read: ObjectRead, blocks: range) -> None:
-        """Load the next blocks of an object that is no stream yet."""
+    async def _load_block(self, name: str, read: ObjectRead, number: int) -> None:
+        """Load a block of an object that is no stream yet, unless its reader has passed it."""
         principal = self._links.principal(read.principal)
-        if principal is None or not self._links.permits(principal, read.key.path, _UNORDERED):
+        if principal is None or not self._runs.wants(name, number):
             return
-        wanted = [number for number in blocks if (name, number) not in self._blocks]
-        self._blocks.update({(name, number): 0 for number in wanted})
-
-        async def load(number: int) -> None:
-            async with self._turns:
-                done = await self._links.load(read.key, principal, self._links.span(number))
-            self._run_loaded(name, number, done)
-
-        # At the same time: one after the other they would come no earlier than the reader does.
-        await for_each(wanted, load, DEPTH)
+        if not self._links.permits(principal, read.key.path, _UNORDERED):
+            return
+        self._blocks[name, number] = 0
         while len(self._blocks) > MOST_NAMES:
             _WASTED.inc(self._blocks.popitem(last=False)[1])
-
-    def _run_loaded(self, name: str, number: int, done: Warmed) -> None:
-        if done.failure or done.there:
-            return
-        _LOADED.inc(done.size)
-        # A reader may have come to it since.
-        used = (name, number) not in self._blocks
-        _USED.inc(done.size if used else 0)
-        if not used:
-            self._blocks[name, number] = done.size
+        done = await self._links.load(read.key, principal, self._links.span(number))
+        if done.there:
+            self._blocks.pop((name, number), None)
+        elif not done.failure:
+            _LOADED.inc(done.size)
+            # A reader may have come to it since.
+            used = (name, number) not in self._blocks
+            _USED.inc(done.size if used else 0)
+            if not used:
+                self._blocks[name, number] = done.size
 
 
 def pattern_of(stream: Stream, rules: Rules) -> Pattern | None:
@@ -426,7 +452,12 @@ def pattern_of(stream: Stream, rules: Rules) -> Pattern | None:
     return Pattern(wanted) if wanted in set(Pattern) else stream.pattern
 
 
+def _child(stream: Stream, key: str) -> tuple[str, str]:
+    """The child of a stream that an object is, or is below; and the object's name below the stream."""
+    return levels(key)[stream.level - 1], key[len(stream.prefix) :]
+
+
 def _names(page: ListingPage, prefix: int) -> list[tuple[str, bool, int]]:
-    """Names of objects and common prefixes, whether they are objects, and the sizes of those."""
+    """Names of objects and common prefixes in the order of the listing, whether they are objects, and the sizes of those."""
     objects = [(each.key[prefix:], True, each.size) for each in page.objects if len(each.key) > prefix]
-    return sorted([*objects, *((name[prefix:].removesuffix("/"), False, 0) for name in page.prefixes)])
+    return sorted([*objects, *((name[prefix:], False, 0) for name in page.prefixes)])

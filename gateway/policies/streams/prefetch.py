@@ -85,6 +85,11 @@ class BlockRuns:
             self._runs.popitem(last=False)
         return range(block + 1, min(blocks, block + 1 + DEPTH)) if length >= DEPTH else range(0)
 
+    def wants(self, path: str, block: int) -> bool:
+        """Whether a block is among those to load after the last read."""
+        last, length = self._runs.get(path, (-2, 0))
+        return length >= DEPTH and last < block <= last + DEPTH
+
 
 def paths_below(predecessors: Sequence[Iterable[Tail]], least: float = LEAST_PROBABILITY) -> tuple[Tail, ...]:
     """The paths that were read below at least ``least`` of the predecessors, in order; the empty path is the sibling itself."""
