@@ -67,7 +67,7 @@ ORIGIN_REQUESTS = Counter(
 ORIGIN_FAILURES = Counter(
     "larder_origin_failures_total",
     "Failed requests to origins, and bodies of their answers, by kind: dns, connect, tls, timeout, broken (truncated), "
-    "invalid (not HTTP)",
+    "invalid (not HTTP), busy (no connection was free)",
     ["kind"],
 )
 ORIGIN_IN_FLIGHT = Gauge(
@@ -382,7 +382,7 @@ NAMED = (BUCKET_REQUESTS, BUCKET_SENT_BYTES, ORIGIN_ANSWERS, RATE_LIMITED)
 def _begin_at_zero() -> None:
     """Create all label values at 0: a counter that appears with its first event shows no increase to alerts."""
     for counter, values in (
-        (ORIGIN_FAILURES, ("dns", "connect", "tls", "timeout", "broken", "invalid")),
+        (ORIGIN_FAILURES, ("dns", "connect", "tls", "timeout", "broken", "invalid", "busy")),
         (LATE_INVALIDATIONS, ("unannounced", "unanswered")),
         (FLEET_CONFLICTS, ("id", "protocol", "secret")),
         (SUSPECTS, ("silent", "refused")),

@@ -21,6 +21,7 @@ from gateway.model.errors import (
     CatalogUnavailable,
     DiskUnavailable,
     LarderError,
+    OriginBusy,
     OriginUnavailable,
     RateLimited,
     S3Error,
@@ -99,6 +100,8 @@ def _as_refusal(error: Exception) -> ApiError:
         case CatalogUnavailable():
             what = f"The catalog cannot be reached ({error}); nothing was changed. Gateways continue with their last snapshot."
             return ApiError("ServiceUnavailable", what, headers=LATER)
+        case OriginBusy():
+            return ApiError("SlowDown", "All connections to the origin are in use; try again.", headers=RETRY)
         case OriginUnavailable():
             return ApiError("ServiceUnavailable", "The origin cannot be reached; try again.", headers=RETRY)
         case DiskUnavailable():

@@ -141,6 +141,10 @@ class OriginUnavailable(LarderError):
     """The origin could not be reached, or broke off before its answer was complete."""
 
 
+class OriginBusy(OriginUnavailable):
+    """No connection to the origin became free in time."""
+
+
 class IdentityGone(OriginUnavailable):
     """The origin, or the keys to sign with, are no longer in the configuration."""
 

@@ -22,6 +22,8 @@ from gateway.tasks import SingleFlight
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
+BUSY = "busy"
+"""The kind of a failure for want of a free connection."""
 _NAMES_KEPT = 256
 _KEEP_NAME = 60.0
 """Seconds for which a resolved name is cached."""
@@ -36,7 +38,7 @@ class ExchangeFailed(Exception):
     The message is fit for logs and clients: no header of the request is in it.
 
     Attributes:
-        kind: ``dns``, ``connect``, ``tls``, ``timeout``, ``invalid`` (not HTTP) or ``broken``, for the metric's label.
+        kind: ``dns``, ``connect``, ``tls``, ``timeout``, ``invalid`` (not HTTP), ``broken`` or ``busy``, for the metric's label.
         unanswered: the connection ended before the first byte of an answer.
     """
 

@@ -24,7 +24,7 @@ from gateway.model.errors import LarderError
 from gateway.model.objects import Header
 from gateway.net.connection import Begun, ClientConnection, IncomingAnswer, KnownHead, ReusingConnection
 from gateway.net.deadlines import watch
-from gateway.net.dialing import Dialer, ExchangeFailed, ServerAddress
+from gateway.net.dialing import BUSY, Dialer, ExchangeFailed, ServerAddress
 from gateway.net.upload import Upload
 
 OWN_HEADERS: tuple[Header, ...] = (
@@ -39,6 +39,8 @@ T = TypeVar("T")
 _CLOSE: Header = ("Connection", "close")
 _ROOM = 256 * 1024
 """Bytes that are read from a socket at once into memory of our own; uvloop's has as many."""
+PLACE_WITHIN = 30.0
+"""Seconds that a request waits for one of ``limit`` connections: half of what SDKs wait for an answer."""
 _MOST_PATIENCE = 4.0
 """Seconds; shorter limits make the search for overdue connections more frequent."""
 
@@ -355,10 +357,12 @@ class Connections:
         """A connection for one exchange; ``kept``: it may have served others.
 
         Raises:
-            ExchangeFailed: it could not be opened.
+            ExchangeFailed: it could not be opened, or none was free for ``PLACE_WITHIN`` seconds.
             LarderError: the other side is not alive.
         """
-        if self._places is not None:
+        if self._places is not None and self._places.locked():
+            await self._place(self._places)
+        elif self._places is not None:
             await self._places.acquire()
         idle = self._idle.get(address) if kept else None
         while idle:
@@ -379,6 +383,14 @@ class Connections:
         if self._closed:
             made.abort()
         return made
+
+    @staticmethod
+    async def _place(places: asyncio.Semaphore) -> None:
+        try:
+            async with asyncio.timeout(PLACE_WITHIN):
+                await places.acquire()
+        except TimeoutError:
+            raise ExchangeFailed(BUSY, f"no connection was free for {PLACE_WITHIN:g} s") from None
 
     async def _dialed_while_alive(
         self, remote: Remote, dialed: Coroutine[Any, Any, ClientConnection]

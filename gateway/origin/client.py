@@ -8,6 +8,7 @@ for byte: no decoding, no removal of dot segments, no merging of slashes, becaus
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -27,12 +28,12 @@ from gateway.metrics import (
     LoopHistogram,
     LoopSum,
 )
-from gateway.model.errors import IdentityGone, OriginUnavailable, S3Error
+from gateway.model.errors import IdentityGone, OriginBusy, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
 from gateway.model.s3 import sigv4
-from gateway.net.dialing import ExchangeFailed, ServerAddress
-from gateway.net.exchange import OWN_HEADERS, Connections, StreamedResponse, probe
+from gateway.net.dialing import BUSY, ExchangeFailed, ServerAddress
+from gateway.net.exchange import OWN_HEADERS, PLACE_WITHIN, Connections, StreamedResponse, probe
 from gateway.net.upload import Upload
 from gateway.origin.credentials import KeyRing, Keys, KeySource, is_chained
 from gateway.origin.reach import Reach
@@ -47,7 +48,11 @@ _READ_BUFFER = 128 * 1024
 _KEPT_KEYS = 1024
 _KEPT_FORMS = 64
 """Kinds of requests, by signer and headers, that are kept within one second."""
+_COMPLAIN = 60.0
+"""Seconds between two warnings that no connection was free."""
 _SIGNED = ("host", "content-type", "content-md5")
+
+log = logging.getLogger("larder.origin")
 
 
 class Signer:
@@ -132,6 +137,7 @@ class _Link:
         self.origin = origin
         self.address = ServerAddress.of(origin.endpoint)
         self.active = 0
+        self._complain_at = float("-inf")
         self.patience = origin.read_timeout or math.inf
         self.head_within = origin.connect_timeout + self.patience
         self.connections = Connections(
@@ -153,7 +159,20 @@ class _Link:
     def failed(self, what: str, cause: ExchangeFailed | None) -> OriginUnavailable:
         if cause is not None:
             ORIGIN_FAILURES.labels(cause.kind).inc()
+            if cause.kind == BUSY:
+                self._complain()
+                return OriginBusy(f"all {self.origin.max_connections} connections to {self.origin.endpoint} are in use")
         return OriginUnavailable(f"the origin {self.origin.endpoint} {what}")
+
+    def _complain(self) -> None:
+        """Log once a minute that connections are wanting."""
+        now = time.monotonic()
+        if now >= self._complain_at:
+            self._complain_at = now + _COMPLAIN
+            log.warning(
+                "no connection to origin %(origin)s was free for %(limit)g s; if it bears more, raise origins.max_connections",
+                {"origin": self.origin.name, "limit": PLACE_WITHIN},
+            )
 
     async def check(self) -> None:
         """Do nothing: read time-outs limit the silence of an origin."""

@@ -12,7 +12,7 @@ import pytest
 
 import gateway
 from gateway.api.s3.errors import AboutCached, as_s3_error, outcome_of, render
-from gateway.model.errors import S3_CODES, DiskUnavailable, OriginUnavailable, S3Error
+from gateway.model.errors import S3_CODES, DiskUnavailable, OriginBusy, OriginUnavailable, S3Error
 from gateway.model.outcomes import Outcome, Reason
 from gateway.server.refusals import HOST_ID, refusal
 
@@ -59,6 +59,13 @@ def test_a_failed_precondition_of_a_cached_object_counts_as_what_it_was() -> Non
 def test_overload_is_named() -> None:
     """A shed request differs from a failing origin."""
     assert outcome_of(as_s3_error(DiskUnavailable("overload"))) == (Outcome.BYPASS, Reason.OVERLOAD)
+
+
+def test_want_of_a_connection_to_the_origin_is_overload() -> None:
+    """Rule: the origin may be well; the client is asked to slow down, and comes again."""
+    error = as_s3_error(OriginBusy("all 2 connections are in use"))
+    assert (error.code, error.headers["Retry-After"]) == ("SlowDown", "1")
+    assert outcome_of(error) == (Outcome.BYPASS, Reason.OVERLOAD)
 
 
 def test_what_the_gateway_does_not_do_is_no_failure_of_the_origin() -> None:

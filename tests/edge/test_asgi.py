@@ -9,7 +9,7 @@ import pytest
 
 from gateway.edge.asgi import Edge, Headers
 from gateway.model.datasets import ApiError
-from gateway.model.errors import BrokenBody, ClientGone, LarderError, OriginUnavailable
+from gateway.model.errors import BrokenBody, ClientGone, LarderError, OriginBusy, OriginUnavailable
 from gateway.server.refusals import Message, Receive, Scope, Send
 
 START: Message = {"type": "http.response.start", "status": 200, "headers": []}
@@ -53,6 +53,7 @@ async def answered(edge: Edge) -> list[Message]:
     [
         (ApiError("NotFound"), 404, "NotFound"),
         (OriginUnavailable("refused"), 503, "ServiceUnavailable"),
+        (OriginBusy("all connections are in use"), 503, "SlowDown"),
         (LarderError("lost a race"), 503, "SlowDown"),
     ],
 )

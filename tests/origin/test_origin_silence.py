@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.model.errors import OriginUnavailable
+from gateway.model.errors import OriginBusy, OriginUnavailable
+from gateway.net import exchange
 from gateway.testing.origin import FakeOrigin
 from gateway.testing.origin_faults import DieAfter, Gate, Hang
 from tests.origin.raw_server import AS_ALICE, EMPTY, RawServer, client_for, content, origin_at, status_of
@@ -118,6 +120,27 @@ async def test_the_wait_for_a_free_connection_is_not_the_origins_silence() -> No
         may_end.set()
         await (await uploading).read(1000)
         assert await waiting == 200
+        await client.close()
+
+
+async def test_who_gets_no_connection_is_told_that_all_are_in_use(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule: the wait for a free connection has a limit, which is logged once a minute; a connection that gets free is used."""
+    monkeypatch.setattr(exchange, "PLACE_WITHIN", 0.01)
+    async with FakeOrigin() as origin:
+        origin.put("b", "k", bytes(1 << 20))
+        client = await client_for(origin_at(origin.endpoint, max_connections=1))
+        slow_reader = await client.send(AS_ALICE, "GET", "/b/k", "", ())
+        with caplog.at_level(logging.WARNING, "larder.origin"):
+            for _ in range(2):
+                with pytest.raises(OriginBusy, match="all 1 connections"):
+                    await client.send(AS_ALICE, "GET", "/b/k", "", ())
+        assert [record.getMessage().partition(" was free")[0] for record in caplog.records] == [
+            "no connection to origin default"
+        ]
+        slow_reader.abort()
+        (await client.send(AS_ALICE, "GET", "/b/k", "", ())).abort()
         await client.close()
 
 

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 
 from gateway.edge.problems import RETRY
 from gateway.model.datasets import ApiError
-from gateway.model.errors import S3_CODES, DiskUnavailable, LarderError, OriginUnavailable, RateLimited, S3Error
+from gateway.model.errors import (
+    S3_CODES,
+    DiskUnavailable,
+    LarderError,
+    OriginBusy,
+    OriginUnavailable,
+    RateLimited,
+    S3Error,
+)
 from gateway.model.outcomes import Outcome, Reason
 from gateway.server.refusals import error_document
 
@@ -54,6 +62,9 @@ def as_s3_error(failure: LarderError) -> S3Error:
         return failure
     if isinstance(failure, ApiError) and failure.code in S3_CODES:
         return S3Error(failure.code, headers=failure.headers)
+    if isinstance(failure, OriginBusy):
+        explain = "All connections to the origin are in use. Please try again."
+        return S3Error("SlowDown", explain=explain, headers=RETRY, detail=str(failure))
     if isinstance(failure, OriginUnavailable):
         # The origin's address and failure concern the operator, not the client.
         explain = "The origin cannot be reached. Please try again."
