@@ -84,10 +84,11 @@ async def test_stop_leaves_neither_process_nor_socket(run_dir: Path) -> None:
 
 
 async def test_a_second_gateway_of_one_directory_is_refused(redis_server: EmbeddedRedis, run_dir: Path) -> None:
-    """Rule: the error names the directory and a remedy, and the first gateway keeps its Redis."""
-    pid = redis_server.pid
+    """Rule: the error names the directory and a remedy; once the second has ended, the first gateway still has its Redis."""
+    pid, second = redis_server.pid, EmbeddedRedis(run_dir)
     with pytest.raises(ConfigError, match=r"another gateway is running with .*LARDER_CACHE__DIR"):
-        await EmbeddedRedis(run_dir).start()
+        await second.start()
+    await second.stop()
     async with Redis.from_url(redis_server.url) as redis:
         assert await redis.ping()
     assert redis_server.pid == pid

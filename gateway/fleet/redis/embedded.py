@@ -26,7 +26,7 @@ from gateway import children
 from gateway.model.errors import ConfigError
 from gateway.tasks import Tasks, repeat, require_not_cancelled
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("larder.redis")
 _LONGEST_SOCKET_PATH = 107
 _START_WITHIN = 10.0
 _POLL = 0.005
@@ -102,10 +102,11 @@ class EmbeddedRedis:
         self._tasks.start(repeat("embedded redis-server", self._watch))
 
     async def stop(self) -> None:
-        """Stop the server and remove its socket."""
+        """Stop the server and remove its socket. One that was not started leaves the socket: it may be another gateway's."""
         await self._tasks.stop()
-        await self._end()
-        self._socket.unlink(missing_ok=True)
+        if self._process is not None:
+            await self._end()
+            self._socket.unlink(missing_ok=True)
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
