@@ -39,7 +39,7 @@ DIRECT = "larder.direct"
 HIGH_WATER = 256 * 1024
 """Bytes of a request body buffered for the application before reading pauses."""
 
-logger = logging.getLogger("gateway.server")
+logger = logging.getLogger("larder.server")
 Piece = bytes | FileSpan
 
 

@@ -58,7 +58,7 @@ _PROTOCOL = "gateway.server.protocol"
 _OF_WORKERS = (_PROTOCOL, "uvicorn.lifespan.on", "uvicorn.loops.uvloop")
 """Modules that uvicorn imports when a worker starts."""
 _FORKING = multiprocessing.get_context("fork")
-logger = logging.getLogger("gateway.server")
+logger = logging.getLogger("larder.server")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ AUTHENTICATED = "larder.authenticated"
 SHARE = 4
 """Unauthenticated connections may use 1/SHARE of the process's descriptors."""
 _SAY = 60.0
-log = logging.getLogger("gateway.server")
+log = logging.getLogger("larder.server")
 
 
 class Stranger(Protocol):

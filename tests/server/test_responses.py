@@ -153,7 +153,7 @@ def test_what_cannot_be_completed_is_reset(start, caplog, story, fault):
         with pytest.raises(ConnectionResetError):
             read_all(sock)
     wait_until(lambda: not running.server.server_state.tasks)
-    assert [record.name for record in caplog.records if record.exc_info] == (["gateway.server"] if fault else [])
+    assert [record.name for record in caplog.records if record.exc_info] == (["larder.server"] if fault else [])
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("x"), S3Error("NoSuchKey")])

@@ -40,7 +40,7 @@ OVERRIDES = ("pin", "never")
 _OVERRIDE = re.compile(r"pin(:[1-9][0-9]{0,5})?|never")
 """Of a pipeline, a pin may name the stage of a mark."""
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("larder.manager")
 
 _WRITE = """
 local fence = tonumber(ARGV[1])

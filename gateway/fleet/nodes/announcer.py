@@ -42,7 +42,7 @@ WORKER = "larder:worker:"
 DOWN = (RedisError, OSError)
 """The exceptions of a Redis that is down, slow or refuses."""
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("larder.fleet")
 _BATCH = 1000
 """Most keys of one pending announcement."""
 _MOST_OWED = 10_000

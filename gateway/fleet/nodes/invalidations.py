@@ -47,7 +47,7 @@ from gateway.fleet.redis.subscription import Subscription, opened
 from gateway.model.keys import ObjectKey
 from gateway.tasks import Tasks, repeat
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("larder.fleet")
 
 OnForget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
 OnGap = Callable[[], Awaitable[None]]
