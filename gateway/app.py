@@ -173,7 +173,10 @@ class Larder:
             await send({"type": "lifespan.startup.failed", "message": str(failure)})
             return
         await send({"type": "lifespan.startup.complete"})
-        await receive()
+        try:
+            await receive()
+        except asyncio.CancelledError:
+            return  # a second signal: the process ends without waiting for anything
         self._drain()
         await self._stack.aclose()
         await send({"type": "lifespan.shutdown.complete"})

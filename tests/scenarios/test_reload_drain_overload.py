@@ -170,6 +170,22 @@ def test_a_download_in_flight_outlives_sigterm(tmp_path, origin, workers):
         assert running.process.wait(SOON) == 0
 
 
+def test_a_second_ctrl_c_waits_for_no_download(tmp_path, origin):
+    """A second SIGINT ends a gateway that waits for a download, and its log has no error of that."""
+    origin.put("/drain/endless", content(4 * MIB, "endless"))
+    hang = origin.hang("/drain/endless", after=2 * MIB)
+    settings = Settings(origin.endpoint, tmp_path / "cache", server={"drain": "10m"})
+    with gateway(settings, tmp_path / "home") as running, Client(running.endpoint) as client:
+        client.send("GET", "/drain/endless")
+        client.begin()
+        running.process.send_signal(signal.SIGINT)
+        wait_until(lambda: "Waiting for connections to close" in running.log.read_text(), SOON, "the waiting")
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(SOON) == 0
+        assert "Traceback" not in running.log.read_text()
+    hang.gate.open()
+
+
 def test_a_download_that_takes_too_long_is_broken_off(tmp_path, origin):
     """``server.drain`` bounds how long SIGTERM waits; a body that is cut then does not look whole."""
     origin.put("/drain/endless", content(4 * MIB, "endless"))
