@@ -105,6 +105,13 @@ def test_a_distribution_has_its_licence_and_its_page(folder: str) -> None:
     )  # refused beside an SPDX licence (PEP 639)
 
 
+@pytest.mark.parametrize(("folder", "package"), [("", "gateway"), ("clients/python", "larder")])
+def test_a_wheel_brings_one_package(folder: str, package: str) -> None:
+    """Rule: what only a clone uses, such as benchmarks and drills, takes no name in other people's environments."""
+    build = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert [Path(each).name for each in build["targets"]["wheel"]["packages"]] == [package]
+
+
 def _extras(project: dict[str, dict[str, list[str]]]) -> list[str]:
     return [each for extra in project["optional-dependencies"].values() for each in extra]
 
