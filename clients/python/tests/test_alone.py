@@ -1,5 +1,6 @@
 """The client works alone: these tests run in an environment without the gateway."""
 
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -34,6 +35,12 @@ def test_nothing_of_the_gateway_comes_with_it(package):
 def test_it_requires_numpy_only():
     """The only requirement besides those of the extras is numpy, which every training environment has."""
     assert [line for line in requires("larder") or [] if "extra ==" not in line] == ["numpy>=1.26"]
+
+
+def test_the_part_for_pytorch_says_what_it_needs():
+    """Without PyTorch, `larder.torch` names the extra to install."""
+    with pytest.raises(ModuleNotFoundError, match=r"larder\.torch needs PyTorch: pip install 'larder\[torch\]'"):
+        importlib.import_module("larder.torch")
 
 
 def test_import_loads_one_module():

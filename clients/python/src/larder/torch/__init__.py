@@ -5,6 +5,11 @@ map-style dataset, for any sampler; `ImportanceSampler` is one that trains on wh
 of a `larder.pipeline`. `watch` wraps a loader that has workers, so that it can be saved and resumed within an epoch.
 """
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("larder.torch needs PyTorch: pip install 'larder[torch]'", name=error.name) from error
+
 from larder.planner import merge_states
 from larder.source import Item
 from larder.torch.collation import collate
