@@ -436,14 +436,13 @@ def load_settings(
         ConfigError: naming the invalid field and the remedy.
     """
     tree = _read_toml(path) if path else {}
-    for name, parts, value in settings_in(environ or {}):
+    given = [*settings_in(environ or {}), *((name, name.split("."), value) for name, value in (flags or {}).items())]
+    for name, parts, value in given:
         _place(tree, parts, value, name)
-    for name, value in (flags or {}).items():
-        _place(tree, name.split("."), value, name)
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(_explain(error, path)) from None
+        raise ConfigError(_explain(error, path, {".".join(parts): name for name, parts, _ in given})) from None
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -478,16 +477,18 @@ def _place(tree: dict[str, Any], parts: list[str], value: Any, name: str) -> Non
                 raise ConfigError(f"{name}: {'.'.join(parts)} is not a setting")
 
 
-def _explain(error: ValidationError, path: Path | None) -> str:
-    lines = []
+def _explain(error: ValidationError, path: Path | None, given: Mapping[str, str]) -> str:
+    """The mistakes by their source: the file, or the names of variables and flags, which are ``given`` by setting."""
+    said: dict[str, dict[str, None]] = {}
     for problem in error.errors():
         field = ".".join(str(part) for part in problem["loc"] if part not in ("float", "literal['always','immutable']"))
-        message = problem["msg"].removeprefix("Value error, ")
+        message, name = problem["msg"].removeprefix("Value error, "), given.get(field)
         if problem["type"] == "extra_forbidden":
             message = f"unknown setting{_nearest(problem['loc'])}"
-        lines.append(f"{field}: {message}" if field else message)
-    where = f"{path}: " if path else "configuration: "
-    return where + "; ".join(dict.fromkeys(lines))
+            name = name or next((given[place] for place in given if place.startswith(f"{field}.")), None)
+        where = f"{path or 'configuration'}: " if name is None else "" if name == field else f"{name}: "
+        said.setdefault(where, {})[f"{field}: {message}" if field else message] = None
+    return "; ".join(where + "; ".join(lines) for where, lines in said.items())
 
 
 def _nearest(location: tuple[int | str, ...]) -> str:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.commands.local.quick_start import FILE, NamedOrigin, is_quick, origin_of, prepare
+from gateway.commands.local import quick_start
+from gateway.commands.local import serving as starts
+from gateway.commands.local.quick_start import FILE, NamedOrigin, is_quick, origin_of, prepare, refuse_own_key
 from gateway.model.errors import ConfigError
 from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.origin_auth import User
@@ -110,7 +112,7 @@ def test_a_start_that_cannot_work_says_why(origin: FakeOrigin, tmp_path: Path) -
     unknown = refused(tmp_path / "2", "--origin", origin.endpoint, **wrong)
     assert "the origin refuses the key OK: SignatureDoesNotMatch" in unknown
     assert "AWS_ACCESS_KEY_ID or AWS_PROFILE chooses another" in unknown
-    assert not Path("larder-cache", FILE).exists()
+    assert not Path("larder-cache").exists()
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,24 @@ def test_what_a_start_has_printed_is_not_taken_for_the_origin() -> None:
     started = prepare(IN_IRELAND, {}, {})
     [own] = started.keep({}).credentials
     with pytest.raises(ConfigError, match="AWS_ACCESS_KEY_ID: is a key of this gateway"):
-        prepare(IN_IRELAND, {"AWS_ACCESS_KEY_ID": own.access_key_id}, {})
+        refuse_own_key(started.keep({}), {"AWS_ACCESS_KEY_ID": own.access_key_id})
+
+
+@pytest.mark.usefixtures("origin")
+def test_a_file_system_without_room_is_refused_before_a_key_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a first start on a disk that cannot hold the gateway's own files names what is free and the remedy."""
+    monkeypatch.setattr(quick_start, "_LEAST_SPACE", 2**62)
+    with pytest.raises(ConfigError, match=r"only .* MiB are free on its file system; LARDER_CACHE__DIR names another"):
+        prepare(IN_IRELAND, {}, {}).keep({})
+    assert not Path("larder-cache", FILE).exists()
+
+
+def test_a_clients_key_is_not_sent_to_the_origin_of_a_file(origin: FakeOrigin, tmp_path: Path) -> None:
+    """Rule: a configuration whose origin takes keys from the variables refuses a key there that is one of its clients'."""
+    file = tmp_path / "larder.toml"
+    keys = '[[credentials]]\naccess_key_id = "OK"\nsecret_access_key = "a long random string"\n'
+    file.write_text(f'[[origins]]\nendpoint = "{origin.endpoint}"\n{keys}')
+    assert "AWS_ACCESS_KEY_ID: is a key of this gateway" in refused(tmp_path / "log", "--config", str(file), **OWN)
 
 
 @pytest.mark.usefixtures("origin")
@@ -187,6 +206,14 @@ def test_a_file_in_the_place_of_the_cache_is_named_with_a_remedy() -> None:
         ConfigError, match=r"larder-cache.*cannot be written: File exists; LARDER_CACHE__DIR names another"
     ):
         prepare(IN_IRELAND, {}, {}).keep({})
+
+
+def test_a_cache_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a directory that this user may not write is a mistake of the configuration, not a failed disk to start without."""
+    monkeypatch.setattr("os.access", lambda *_: False)  # tests may run as root, whom nothing forbids
+    refusal = rf"cache\.dir: {tmp_path} cannot be written by this user: Permission denied; .*LARDER_CACHE__DIR"
+    with pytest.raises(ConfigError, match=refusal), starts._run_directory(tmp_path):
+        pass
 
 
 @pytest.mark.parametrize(

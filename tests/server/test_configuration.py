@@ -208,6 +208,19 @@ def test_a_section_that_does_not_exist_is_refused_by_the_nearest() -> None:
         load_settings(environ={"LARDER_SERVR__PORT": "1", "LARDER_ORIGINS__0__ENDPOINT": "http://h"})
 
 
+def test_a_mistake_is_told_with_its_source(tmp_path: Path) -> None:
+    """Rule: a wrong value of a variable is told by the variable's name, and not as one of the file, which has none."""
+    file = tmp_path / "larder.toml"
+    file.write_text(f"{ORIGIN}\n[cache]\ncapcity = 1\n")
+    with pytest.raises(ConfigError) as raised:
+        load_settings(file, {"LARDER_SERVER__PORT": "x", "LARDER_FLET__NODE": "y"}, {"server.workers": 0})
+    said = str(raised.value)
+    assert f"{file}: cache.capcity: unknown setting; did you mean 'capacity'?" in said
+    assert "LARDER_SERVER__PORT: server.port: " in said
+    assert "LARDER_FLET__NODE: flet: unknown setting; did you mean 'fleet'?" in said
+    assert f"{file}: " not in said.partition("server.workers: ")[0].rpartition("; ")[2]
+
+
 def test_the_environment_has_no_order() -> None:
     """Rule: items of a list may come in any order, tens after ones."""
     names = [f"LARDER_ORIGINS__{number}__NAME" for number in (10, 2, 11, 9, 1, 8, 3, 7, 4, 6, 5, 0)]

@@ -10,10 +10,12 @@ origin, and its own key is none of the origin's.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import secrets
+import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,6 +28,7 @@ from gateway.config import Settings, load_settings
 from gateway.config_environment import settings_in
 from gateway.imports import imported
 from gateway.model.errors import ConfigError
+from gateway.origin.credentials import is_chained
 
 FILE = "larder.toml"
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -35,6 +38,8 @@ _IN_HOST = re.compile(r"(?:^|\.)s3[.-](?:dualstack\.)?([a-z]{2,}(?:-[a-z]+)+-[0-
 """The region in the name of an S3 endpoint, as Amazon and most others build it."""
 _USUAL_REGION = "us-east-1"
 _HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "::")  # noqa: S104  # nothing is bound here
+_LEAST_SPACE = 16 * 1024**2
+"""Bytes that are free at a first start: the catalog and the index of an empty cache take some of them."""
 _HEADER = """\
 # Written by the first `larder-gateway serve` without --config, which uses it again. Add what docs/configuration.md lists. With an
 # [[origins]] table it is a whole configuration: larder-gateway serve --config larder.toml
@@ -89,8 +94,7 @@ def prepare(origin: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -
         flags: the settings of the command line, by dotted names.
 
     Raises:
-        ConfigError: there is no origin, or it is this gateway; or the file of the key cannot be used, or its key is in the
-            variables of the origin's key.
+        ConfigError: there is no origin, or it is this gateway; or the file of the key cannot be used.
     """
     place = origin_of(origin, environ)
     flags = {"log.format": "text"} | {**flags, "origins.0.endpoint": place.endpoint, "origins.0.region": place.region}
@@ -107,14 +111,22 @@ def prepare(origin: str, environ: Mapping[str, str], flags: Mapping[str, Any]) -
     if not file.exists():
         return QuickStart(file, flags, place, settings, first=True)
     settings = load_settings(file, environ, flags)
-    keys = [credential.access_key_id for credential in settings.credentials]
-    if not keys:
+    if not settings.credentials:
         raise ConfigError(f"{file}: has no [[credentials]]; remove the file, and the next start writes a new one")
-    if environ.get("AWS_ACCESS_KEY_ID") in keys:
+    return QuickStart(file, flags, place, settings, first=False)
+
+
+def refuse_own_key(settings: Settings, environ: Mapping[str, str]) -> None:
+    """Refuse a key of clients in the variables of the origin's: what a shell exports for clients, a start in it would read.
+
+    Raises:
+        ConfigError: the origin would be sent a key of this gateway.
+    """
+    keys = [credential.access_key_id for credential in settings.credentials]
+    if is_chained(settings.origins) and environ.get("AWS_ACCESS_KEY_ID") in keys:
         raise ConfigError(
             "AWS_ACCESS_KEY_ID: is a key of this gateway, which the origin does not know; unset it, or set a key of the origin"
         )
-    return QuickStart(file, flags, place, settings, first=False)
 
 
 def origin_of(given: str, environ: Mapping[str, str]) -> NamedOrigin:
@@ -203,6 +215,8 @@ def _write(file: Path) -> None:
         text += f"\n{title}\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in table.items())
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (free := shutil.disk_usage(file.parent).free) < _LEAST_SPACE:
+            raise OSError(errno.ENOSPC, f"only {free / 1024**2:.1f} MiB are free on its file system")
         with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{FILE}-") as new:  # mode 0600
             new.write(text)
             new.flush()

@@ -7,6 +7,7 @@ whether values are shared between workers, and a wrong configuration needs no ga
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
@@ -19,11 +20,12 @@ from typing import Any
 
 from gateway.api.s3.access_log import AccessLog
 from gateway.commands.common.grammar import describe
-from gateway.commands.local.quick_start import is_quick, prepare
+from gateway.commands.local.quick_start import is_quick, prepare, refuse_own_key
 from gateway.config import load_settings, sections
 from gateway.config_environment import lookalikes
 from gateway.imports import imported
 from gateway.logs import set_up
+from gateway.model.errors import ConfigError
 from gateway.store.disk.threads import within
 
 log = logging.getLogger("larder.app")
@@ -73,13 +75,17 @@ def _serve(options: Namespace) -> int:
     set_up(settings.log.level, settings.log.format)
     for warning in lookalikes(os.environ, sections()):
         log.warning("%(error)s", {"error": warning})
+    refuse_own_key(settings, os.environ)
     AccessLog(settings.log.access).close()
     with ExitStack() as stack:
+        if settings.server.workers > 1:
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(stack.enter_context(_metrics_directory()))
+        starting = imported("gateway.commands.local.starting")
+        if quick is not None:
+            starting.try_origin(quick)
+            settings = quick.keep(os.environ)
         run = stack.enter_context(_run_directory(Path(settings.cache.dir)))
-        shared = stack.enter_context(_metrics_directory()) if settings.server.workers > 1 else None
-        if shared is not None:
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(shared)
-        status: int = imported("gateway.commands.local.starting").start(settings, config, flags, run, quick)
+        status: int = starting.start(settings, config, flags, run, quick)
         return status
 
 
@@ -95,15 +101,27 @@ def _run_directory(cache: Path) -> Iterator[Path]:
 
 
 def _is_usable(run: Path) -> bool:
-    """Whether the directory could be created and is writable."""
+    """Whether the directory could be created and is writable.
+
+    Raises:
+        ConfigError: this user may not write it, which is no failure of the disk.
+    """
 
     def prepare() -> bool:
         run.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         run.mkdir(mode=0o700, exist_ok=True)
-        return os.access(run, os.W_OK)
+        usable = os.access(run, os.W_OK)
+        if not usable and not os.statvfs(run).f_flag & os.ST_RDONLY:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return usable
 
     try:
         return asyncio.run(within(_DISK_PATIENCE, prepare))
+    except PermissionError as error:
+        raise ConfigError(
+            f"cache.dir: {run.parent} cannot be written by this user: {error.strerror}; change its owner, or name another folder "
+            "(LARDER_CACHE__DIR)"
+        ) from None
     except OSError:  # includes TimeoutError: the disk hangs
         return False
 

@@ -41,14 +41,9 @@ def start(
         quick: a start without a configuration.
 
     Raises:
-        ConfigError: Redis does not start, or the address cannot be bound; or the origin of a quick start refuses its keys, or
-            does not answer at the first one.
+        ConfigError: Redis does not start, or the address cannot be bound.
     """
-    announce, ready = _announce, None
-    if quick is not None:
-        _try_origin(quick)
-        settings = quick.keep(os.environ)
-        announce = partial(_announce_quick, settings, quick)
+    announce, ready = _announce if quick is None else partial(_announce_quick, settings, quick), None
     with ExitStack() as stack:
         url = settings.redis.url
         if url == "embedded":
@@ -62,8 +57,12 @@ def start(
         return serve(settings.server, launch)
 
 
-def _try_origin(quick: QuickStart) -> None:
-    """Tell a person at once what would fail later. A gateway that has cached something starts without its origin."""
+def try_origin(quick: QuickStart) -> None:
+    """Tell a person at once what would fail later. A gateway that has cached something starts without its origin.
+
+    Raises:
+        ConfigError: the origin refuses its keys, or does not answer at the first start.
+    """
     try:
         trial = asyncio.run(try_keys(quick.settings.origins[0]))
         if not trial.signed:
