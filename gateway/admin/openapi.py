@@ -4,7 +4,8 @@ If both have a schema of one name with different contents, the admin's is rename
 have a prefix, because jobs and datasets exist on both sides, for jobs and for operators.
 
 Client generators make names of titles and operation ids, and types of statuses. So a schema's title is its name, an operation
-id is its function's, and FastAPI's status 422, which no endpoint returns (``edge/problems.py``), is left out.
+id is its function's, and a status that an endpoint never answers is left out: FastAPI's 422 (``edge/problems.py``), and what only
+others of its router answer.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ _TAGS = {
 }
 _SCHEMAS = "#/components/schemas/"
 _PAGE, _PAGE_NAME = re.compile("^Page_(.*)_$"), r"\1Page"
+_OF_LISTS = {"limit", "cursor"}
+_READS = ("get", "head")
 _NEVER_SENT = ("HTTPValidationError", "ValidationError")
 
 
@@ -90,7 +93,7 @@ def merged(own: Mapping[str, Any], admin: Mapping[str, Any]) -> Document:
     moved = _with_references(admin, {f"{_SCHEMAS}{old}": f"{_SCHEMAS}{new}" for old, new in renamed.items()})
     schemas = {renamed.get(name, name): schema for name, schema in _schemas(moved).items()}
     paths = {**own["paths"], **{path: _tagged(item) for path, item in moved["paths"].items()}}
-    paths = {path: _answered(item) for path, item in paths.items()}
+    paths = {path: _answered(path, item) for path, item in paths.items()}
     components = {
         part: {**own.get("components", {}).get(part, {}), **moved.get("components", {}).get(part, {})}
         for part in {*own.get("components", {}), *moved.get("components", {})}
@@ -134,17 +137,35 @@ def _tagged(item: Mapping[str, Any]) -> Document:
     }
 
 
-def _answered(item: Mapping[str, Any]) -> Document:
-    """A path without the status that FastAPI describes and no endpoint returns."""
+def _answered(path: str, item: Mapping[str, Any]) -> Document:
+    """A path without the statuses that it never answers: FastAPI and routers describe theirs for all."""
     return {
         method: {
             **operation,
-            "responses": {status: each for status, each in operation["responses"].items() if status != "422"},
+            "responses": {
+                status: each
+                for status, each in sorted(operation["responses"].items())
+                if _is_answered(status, each.get("description", ""), path, method, operation)
+            },
         }
         if isinstance(operation, Mapping)
         else operation
         for method, operation in item.items()
     }
+
+
+def _is_answered(status: str, codes: str, path: str, method: str, operation: Mapping[str, Any]) -> bool:
+    takes = {parameter["name"] for parameter in operation.get("parameters", ())}
+    match status:
+        case "404":  # not a list, nor what there is one of
+            return "{" in path or "requestBody" in operation or not takes <= _OF_LISTS
+        case "409":  # a read only where it says so itself
+            return method not in _READS or codes.startswith("Conflict: ")
+        case "412":
+            return "If-Match" in takes
+        case "413":
+            return "requestBody" in operation
+    return status != "422"
 
 
 def _described(paths: Mapping[str, Any]) -> list[Document]:

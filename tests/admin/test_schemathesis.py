@@ -36,11 +36,7 @@ def document() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def schema(document: dict[str, Any]) -> Any:
     """The same, as schemathesis has it."""
-    made = schema_of(document)
-    import schemathesis
-
-    schemathesis.serializer.alias("application/vnd.apache.parquet", "application/octet-stream")
-    return made
+    return schema_of(document)
 
 
 @pytest.fixture(scope="module")

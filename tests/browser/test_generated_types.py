@@ -98,3 +98,24 @@ def test_names_suit_generators_of_clients(document: dict[str, Any]) -> None:
     assert [name for name, schema in schemas.items() if schema["title"] != name] == []
     assert [name for name in schemas if not name.isalnum()] == []
     assert [name for name, each in zip(names, operations, strict=True) if "422" in each["responses"]] == []
+
+
+def test_an_operation_has_the_statuses_that_it_answers(document: dict[str, Any]) -> None:
+    """Rule: a condition may fail only where there is one, a body be too large where one is taken, and a list lacks nothing."""
+    operations = {f"{method} {path}": each for path, item in document["paths"].items() for method, each in item.items()}
+    named = {name: {parameter["name"] for parameter in each.get("parameters", ())} for name, each in operations.items()}
+    answered = {name: set(each["responses"]) for name, each in operations.items()}
+    assert [name for name in operations if ("412" in answered[name]) != ("If-Match" in named[name])] == []
+    assert [name for name, each in operations.items() if "413" in answered[name] and "requestBody" not in each] == []
+    lists = [name for name in operations if name.startswith("get ") and {"limit", "cursor"} == named[name]]
+    assert len(lists) > 10
+    assert [name for name in lists if answered[name] & {"404", "409", "412", "413"}] == []
+    assert {"404", "409"} <= answered["get /admin/datasets/{dataset}"]
+    assert "501" in answered["put /v1/datasets/{name}"]
+
+
+def test_bodies_that_clients_send_are_of_types_that_generators_know(document: dict[str, Any]) -> None:
+    """Rule: openapi-python-client leaves out an operation that takes another type, with a warning."""
+    operations = [each for path in document["paths"].values() for each in path.values()]
+    types = {kind for each in operations for kind in each.get("requestBody", {}).get("content", ())}
+    assert types <= {"application/json", "application/octet-stream"}

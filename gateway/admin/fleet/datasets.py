@@ -26,6 +26,7 @@ from gateway.admin.fleet.view import (
 from gateway.admin.http.documents import RequestModel, ResponseModel
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Ops, Page, Parts, Reader, paged
+from gateway.edge.problems import refusals
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError
 
@@ -96,7 +97,11 @@ async def list_datasets(
     return paged(found, lambda dataset: dataset.id, limit, cursor)
 
 
-@router.get("/datasets/{dataset}", summary="Show a dataset")
+@router.get(
+    "/datasets/{dataset}",
+    summary="Show a dataset",
+    responses=refusals({409: "Conflict: the digits begin several ids"}),
+)
 async def show_dataset(
     dataset: DatasetId, _caller: Reader, operations: Ops, parts: Parts, response: Response
 ) -> DatasetDocument:

@@ -11,6 +11,7 @@ from pydantic import Field
 from gateway.admin.http.documents import ResponseModel, Text, moment
 from gateway.admin.http.requests import Ops, Reader
 from gateway.admin.operations.parts import through_redis
+from gateway.edge.problems import refusals
 from gateway.engine.operations.live import FOLLOWERS
 from gateway.model.datasets import ApiError
 from gateway.model.live import LiveFilter, LiveRequest
@@ -49,7 +50,7 @@ class RequestsSeen(ResponseModel):
     dropped: int = Field(description="further ones, which were too many to be handed over", examples=[0])
 
 
-@router.get("/requests", summary="Follow requests")
+@router.get("/requests", summary="Follow requests", responses=refusals({409: "Conflict: too many follow them already"}))
 async def follow_requests(
     _caller: Reader,
     operations: Ops,

@@ -29,6 +29,7 @@ from gateway.api.v1.openapi import REGISTER_BODY
 from gateway.api.v1.requests import WITHOUT_BODY, Asking, parsed, v1_router
 from gateway.config import Settings
 from gateway.edge.endpoints import of_state
+from gateway.edge.problems import refusals
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.space.planned import Planned
 from gateway.model.datasets import ApiError, UnknownDataset, check_name
@@ -223,7 +224,10 @@ router = v1_router("datasets", MEANINGS)
 @router.put(
     "/datasets/{name}",
     summary="Register a dataset",
-    responses={201: {"model": Dataset, "description": "The name is new"}},
+    responses={
+        201: {"model": Dataset, "description": "The name is new"},
+        **refusals({501: "NotImplemented: the gateway lacks the extra datasets"}),
+    },
     openapi_extra={"requestBody": REGISTER_BODY},
 )
 async def register_dataset(

@@ -13,10 +13,11 @@ _EXAMPLE_ID = "33108813043581e677d5c9eb047b1f7a3bccdeccac3aa28a09be4e528862199d"
 REGISTER_BODY: dict[str, Any] = {
     "required": True,
     "content": {
-        "application/vnd.apache.parquet": {
+        "application/octet-stream": {
             "schema": {
                 **_BINARY,
-                "description": "a Parquet file with the columns digest (32 bytes), bucket, key, offset and length",
+                "description": "a Parquet file with the columns digest (32 bytes), bucket, key, offset and length; "
+                "application/vnd.apache.parquet is accepted too",
             }
         },
         "application/json": {
