@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from gateway import cli
+from gateway.admin.endpoints import ROUTERS
 from larder import grammar
+from tests.described import operations_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 PARSERS = {"larder-gateway": cli.parser(*(command.name for command in cli.COMMANDS)), "larder": grammar.parser()}
@@ -29,6 +31,43 @@ def commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
 
 
 EVERY = {command.prog: command for parser in PARSERS.values() for command in commands(parser)}
+
+
+CHANGES = {
+    "POST /tenants": "tenants create",
+    "PATCH /tenants/{name}": "tenants limit",
+    "DELETE /tenants/{name}": "tenants remove",
+    "POST /credentials": "credentials create",
+    "PATCH /credentials/{access_key_id}": "credentials change",
+    "DELETE /credentials/{access_key_id}": "credentials remove",
+    "POST /credentials/{access_key_id}/rotate": "credentials rotate",
+    "POST /credentials/{access_key_id}/revoke": "credentials revoke",
+    "POST /origins": "origins create",
+    "PATCH /origins/{name}": "origins change",
+    "DELETE /origins/{name}": "origins remove",
+    "PUT /rules": "rules replace",
+    "POST /rules/check": "rules check",
+    "POST /tokens": "tokens create",
+    "PATCH /tokens/{name}": "tokens change",
+    "DELETE /tokens/{name}": "tokens revoke",
+    "POST /nodes/{node}/drain": "nodes drain",
+    "POST /nodes/{node}/undrain": "nodes undrain",
+    "DELETE /nodes/{node}": "nodes dismiss",
+    "PUT /datasets/{dataset}/override": "datasets pin",
+    "DELETE /jobs/{tenant}/{job}": "jobs remove",
+    "PUT /pipelines/{tenant}/{job}/override": "pipelines pin",
+    "PUT /streams/{name}/override": "streams pin",
+    "PUT /results/{pool}/override": "results pin",
+    "POST /warmups": "warm",
+    "POST /warmups/{warmup}/cancel": "warm",
+    "POST /warmups/{warmup}/resume": "warm",
+    "POST /profiles": "profiles record",
+    "POST /profiles/{profile}/stop": "profiles stop",
+    "DELETE /profiles/{profile}": "profiles delete",
+    "POST /purge": "purge",
+    "POST /verifications": "verify",
+}
+"""Commands by the change of the admin API that they send."""
 
 
 def section(program: str) -> str:
@@ -58,6 +97,13 @@ def test_every_example_is_accepted():
         if program == "larder-gateway":
             words = list(cli.completed(words))
         PARSERS[program].parse_args(words)
+
+
+def test_every_change_of_the_admin_api_has_a_command():
+    """Rule: what a program can change, the command line can; a new endpoint gets its command here."""
+    changes = {f"{method} {path}" for router in ROUTERS for method, path in operations_of(router.routes)}
+    assert {change for change in changes if not change.startswith("GET ")} == CHANGES.keys()
+    assert [command for command in CHANGES.values() if f"larder-gateway {command}" not in EVERY] == []
 
 
 @pytest.mark.parametrize("program", EVERY)

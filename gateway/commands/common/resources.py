@@ -9,6 +9,7 @@ from typing import Any
 from gateway.commands.common.connection import Admin, connected, path
 from gateway.commands.common.grammar import Run, pages, subcommand
 from gateway.commands.common.output import PROGRAM, Column, document, line, printable, table
+from gateway.model.errors import ConfigError
 
 Ask = Callable[[Admin, Namespace], Any]
 Tell = Callable[[Namespace, Any], object]
@@ -57,6 +58,21 @@ def creating(plural: str, fields: Callable[[Namespace], Mapping[str, Any]], tell
         return admin.ask("POST", plural, {name: value for name, value in fields(options).items() if value is not None})
 
     return answering(ask, tell)
+
+
+def changing(
+    plural: str, fields: Callable[[Namespace], Mapping[str, Any]], options: str = "an option; --help lists them"
+) -> Run:
+    """A command that changes fields of a record, named by the option ``name``; those that are ``None`` stay. ``options`` names
+    those of the command."""
+
+    def ask(admin: Admin, given: Namespace) -> Any:
+        changes = {name: value for name, value in fields(given).items() if value is not None}
+        if not changes:
+            raise ConfigError(f"nothing to change: give {options}")
+        return admin.ask("PATCH", path(plural, given.name), changes)
+
+    return answering(ask, says("changed"))
 
 
 def deleting(plural: str, word: str = "removed") -> Run:

@@ -6,7 +6,7 @@ A secret is printed once, when it is created, as lines that a shell and Docker's
 from __future__ import annotations
 
 import shlex
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from gateway.commands.common.connection import Admin
 from gateway.commands.common.grammar import duration, subcommand, subcommands
 from gateway.commands.common.output import Column, line, listed, moment, note, table
-from gateway.commands.common.resources import add_list, answering, creating, deleting, posting, says
+from gateway.commands.common.resources import add_list, answering, changing, creating, deleting, posting, says
 from gateway.commands.common.secret_file import secret_of
 
 
@@ -51,7 +51,7 @@ def add(command: ArgumentParser) -> None:
     summary = "list the access keys, without secrets"
     known = add_list(commands, "credentials", summary, answering(_list, _tell_list), "--tenant vision")
     known.add_argument("--tenant", metavar="NAME", help="only those of this tenant")
-    _add_create(commands)
+    changed = _add_changes(commands)
     rotated = subcommand(
         commands,
         "rotate",
@@ -77,11 +77,11 @@ def add(command: ArgumentParser) -> None:
             ("remove", "revoke an access key, and remove it from the list", deleting("credentials")),
         )
     ]
-    for one in (rotated, *ended):
+    for one in (changed, rotated, *ended):
         one.add_argument("name", metavar="ACCESS_KEY", help="the access key's id")
 
 
-def _add_create(commands: Any) -> None:
+def _add_changes(commands: Any) -> ArgumentParser:
     new = subcommand(
         commands,
         "create",
@@ -91,17 +91,28 @@ def _add_create(commands: Any) -> None:
         "# into a file that only its owner can read",
         "(umask 077; larder-gateway credentials create --tenant vision > vision.env)",
     )
-    new.add_argument("--tenant", metavar="NAME", help="the owner (a tenant named like the key)")
     new.add_argument("--access-key", metavar="ID", help="its id (generated)")
-    new.add_argument(
-        "--allow", metavar="GLOB", action="append", help="bucket/prefix globs that it may access; repeatable (all)"
+    new.add_argument("--read-only", action="store_true", default=None, help="refuse its writes")
+    changed = subcommand(
+        commands,
+        "change",
+        "change what an access key may do, its tenant, origin, end or description",
+        changing("credentials", _changes),
+        "larder-gateway credentials change GWVISION --allow 'datasets/**' --no-read-only",
+        "larder-gateway credentials change GWVISION --allow '' --expires ''",
     )
-    new.add_argument("--read-only", action="store_true", help="refuse its writes")
-    new.add_argument("--expires", metavar="TIME", help="when it expires, in ISO 8601 (never)")
-    new.add_argument("--description", metavar="TEXT", help="for people")
-    new.add_argument("--origin", metavar="NAME", help="the origin that it reads and writes (default)")
-    new.add_argument("--origin-access-key", metavar="ID", help="its own key there, instead of the origin's")
-    new.add_argument("--origin-secret-file", metavar="FILE", type=Path, help="file with the secret of that key")
+    changed.add_argument("--read-only", action=BooleanOptionalAction, help="refuse its writes, or allow them")
+    for one in (new, changed):
+        one.add_argument("--tenant", metavar="NAME", help="the owner (a tenant named like the key)")
+        one.add_argument(
+            "--allow", metavar="GLOB", action="append", help="bucket/prefix globs that it may access; repeatable (all)"
+        )
+        one.add_argument("--expires", metavar="TIME", help="when it expires, in ISO 8601 (never)")
+        one.add_argument("--description", metavar="TEXT", help="for people")
+        one.add_argument("--origin", metavar="NAME", help="the origin that it reads and writes (default)")
+        one.add_argument("--origin-access-key", metavar="ID", help="its own key there, instead of the origin's")
+        one.add_argument("--origin-secret-file", metavar="FILE", type=Path, help="file with the secret of that key")
+    return changed
 
 
 def _list(admin: Admin, options: Namespace) -> dict[str, Any]:
@@ -115,11 +126,14 @@ def _tell_list(_options: Namespace, answer: Mapping[str, Any]) -> None:
 
 
 def _fields(options: Namespace) -> dict[str, Any]:
+    return {"access_key_id": options.access_key, **_changes(options)}
+
+
+def _changes(options: Namespace) -> dict[str, Any]:
     return {
-        "access_key_id": options.access_key,
         "tenant": options.tenant,
-        "allow": options.allow,
-        "read_only": options.read_only or None,
+        "allow": None if options.allow is None else [glob for glob in options.allow if glob],
+        "read_only": options.read_only,
         "expires": options.expires,
         "description": options.description,
         "origin": options.origin,

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.commands.common.grammar import subcommand, subcommands
 from gateway.commands.common.output import Column
-from gateway.commands.common.resources import add_list, creating, deleting, listing, says
+from gateway.commands.common.resources import add_list, changing, creating, deleting, listing, says
 from gateway.commands.common.secret_file import secret_of
 
 _COLUMNS = (
@@ -39,10 +39,22 @@ def add(command: ArgumentParser) -> None:
         "larder-gateway origins create archive --address https://s3.eu-west-1.amazonaws.com --region eu-west-1",
         "larder-gateway origins create local --address http://10.0.0.5:9000 --access-key LARDER --secret-file secret",
     )
-    new.add_argument("--address", metavar="URL", required=True, help="http:// or https:// address of the store")
-    new.add_argument("--region", metavar="NAME", help="for signatures (us-east-1)")
-    new.add_argument("--access-key", metavar="ID", help="the gateway's key at the store (the AWS credential chain)")
-    new.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret of that key")
+    changed = subcommand(
+        commands,
+        "change",
+        "change address, region or key of an origin",
+        changing("origins", _changes),
+        "larder-gateway origins change archive --access-key LARDER2 --secret-file secret",
+    )
+    for one in (new, changed):
+        one.add_argument(
+            "--address", metavar="URL", required=one is new, help="http:// or https:// address of the store"
+        )
+        one.add_argument(
+            "--region", metavar="NAME", help="for signatures (us-east-1)" if one is new else "for signatures"
+        )
+        one.add_argument("--access-key", metavar="ID", help="the gateway's key at the store (the AWS credential chain)")
+        one.add_argument("--secret-file", metavar="FILE", type=Path, help="file with the secret of that key")
     removed = subcommand(
         commands,
         "remove",
@@ -50,13 +62,16 @@ def add(command: ArgumentParser) -> None:
         deleting("origins"),
         "larder-gateway origins remove archive",
     )
-    for one in (new, removed):
+    for one in (new, changed, removed):
         one.add_argument("name", metavar="NAME", help="the origin's name")
 
 
 def _fields(options: Namespace) -> dict[str, Any]:
+    return {"name": options.name, **_changes(options)}
+
+
+def _changes(options: Namespace) -> dict[str, Any]:
     return {
-        "name": options.name,
         "endpoint": options.address,
         "region": options.region,
         "access_key_id": options.access_key,

@@ -10,11 +10,9 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.commands.common.connection import Admin, path
 from gateway.commands.common.grammar import subcommand, subcommands
 from gateway.commands.common.output import Column, line, moment, note
-from gateway.commands.common.resources import add_list, answering, creating, deleting, listing, says
-from gateway.model.errors import ConfigError
+from gateway.commands.common.resources import add_list, changing, creating, deleting, listing
 
 _ROLES = ("viewer", "operator", "admin")
 _COLUMNS = (
@@ -50,7 +48,7 @@ def add(command: ArgumentParser) -> None:
         commands,
         "change",
         "change role, end or description of a token",
-        answering(_change, says("changed")),
+        changing("tokens", _changes, "--role, --expires or --description"),
         "larder-gateway tokens change ci --role viewer",
     )
     revoked = subcommand(
@@ -74,13 +72,6 @@ def _fields(options: Namespace) -> dict[str, Any]:
 
 def _changes(options: Namespace) -> dict[str, Any]:
     return {"role": options.role, "expires": options.expires, "description": options.description}
-
-
-def _change(admin: Admin, options: Namespace) -> Any:
-    given = {name: value for name, value in _changes(options).items() if value is not None}
-    if not given:
-        raise ConfigError("give --role, --expires or --description")
-    return admin.ask("PATCH", path("tokens", options.name), given)
 
 
 def _tell_token(_options: Namespace, answer: Mapping[str, Any]) -> None:

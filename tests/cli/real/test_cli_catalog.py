@@ -31,6 +31,22 @@ def test_a_key_from_its_creation_to_its_revocation(operator, running):
     assert secret not in listed.out + log.out + json.dumps(entry)
 
 
+def test_what_a_key_may_do_is_changed(operator, running):
+    """Rule: what is given is changed, all else stays; an empty glob allows everything; without an option nothing is sent."""
+    made = operator(
+        "credentials", "create", "--access-key", "CHANGED", "--allow", "other/**", "--read-only", "--json"
+    ).json
+    wait_until(lambda: served(running, "CHANGED", made["secret_access_key"]) == "AccessDenied", SOON, "the new key")
+    assert "CHANGED is changed" in operator("credentials", "change", "CHANGED", "--allow", "").out
+    wait_until(lambda: served(running, "CHANGED", made["secret_access_key"]).startswith("HIT"), SOON, "the change")
+    known = {key["access_key_id"]: key for key in operator("credentials", "--json").json["items"]}
+    assert (known["CHANGED"]["allow"], known["CHANGED"]["read_only"]) == ([], True)
+    after = operator("credentials", "change", "CHANGED", "--no-read-only", "--description", "nightly", "--json").json
+    assert (after["read_only"], after["description"]) == (False, "nightly")
+    assert "nothing to change: give an option" in operator("credentials", "change", "CHANGED", status=2).err
+    operator("credentials", "remove", "CHANGED")
+
+
 def test_a_rotation_with_grace(operator, running):
     """Rule: after a rotation both secrets work for the grace; --json has the new one, once."""
     made = operator("credentials", "create", "--access-key", "ROTATED", "--json").json
@@ -91,7 +107,7 @@ def test_names_that_are_none(operator):
 
 
 def test_an_origin(operator, tmp_path):
-    """Rule: an origin's secret comes from a file, and is shown nowhere."""
+    """Rule: an origin's secret comes from a file, and is shown nowhere; its address can be changed, and nothing else changes."""
     secret = tmp_path / "secret"
     secret.write_text("the-secret-of-the-store\n")
     operator(
@@ -111,6 +127,9 @@ def test_an_origin(operator, tmp_path):
         "the-secret-of-the-store"
         not in listed.out + operator("origins", "--json").out + operator("audit", "--json").out
     )
+    assert "archive is changed" in operator("origins", "change", "archive", "--address", "http://127.0.0.1:10").out
+    known = {origin["name"]: origin for origin in operator("origins", "--json").json["items"]}
+    assert (known["archive"]["endpoint"], known["archive"]["access_key_id"]) == ("http://127.0.0.1:10", "STORE")
     operator("origins", "remove", "archive")
 
 
