@@ -32,7 +32,7 @@ OPERATING = {
     ("PUT", "/admin/datasets/{dataset}/override"),
     ("PUT", "/admin/pipelines/{tenant}/{job}/override"),
     ("PUT", "/admin/results/{pool}/override"),
-    ("PUT", "/admin/streams/{name}/pin"),
+    ("PUT", "/admin/streams/{name}/override"),
 }
 """Changes that an operator may make."""
 

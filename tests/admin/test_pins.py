@@ -20,6 +20,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zone]:
         yield made
 
 
+def pin(size: int) -> dict[str, Any]:
+    """A request to pin so many bytes."""
+    return {"mode": "pin", "bytes": size}
+
+
 def pins(world: Zone, number: int = 0) -> dict[str, Any]:
     """The pinned prefixes that a gateway lists, with their pools."""
     return {one["name"]: one["pool"] for one in get(world.nodes[number], "/streams")["items"] if one["pinned"]}
@@ -30,7 +35,7 @@ def test_a_pinned_prefix_has_a_pool_and_survives_redis(world: Zone) -> None:
     world.origin.put("/bucket/val/before", b"b" * SIZE)
     world.origin.put("/bucket/val/after", b"a" * SIZE)
     world.read(0, "/bucket/val/before")
-    reply = admin(world.nodes[1], "PUT", "/streams/bucket%2Fval%2F/pin", {"bytes": 10 * SIZE})
+    reply = admin(world.nodes[1], "PUT", "/streams/bucket%2Fval%2F/override", pin(10 * SIZE))
     assert (reply.status, reply.json["pinned"]) == (200, 10 * SIZE)
     world.read(0, "/bucket/val/after")
     pool = eventually(
@@ -44,15 +49,47 @@ def test_a_pinned_prefix_has_a_pool_and_survives_redis(world: Zone) -> None:
     world.redis.flush()
     eventually(lambda: set(pins(world, 1)), lambda names: names == {"bucket/val/"}, "the pin to be back")
     assert get(world.nodes[0], "/datasets")["items"] == []
-    assert admin(world.nodes[0], "PUT", "/streams/bucket%2Fval%2F/pin", {"bytes": None}).json["pinned"] is None
+    assert admin(world.nodes[0], "PUT", "/streams/bucket%2Fval%2F/override", {"mode": None}).json["pinned"] is None
     eventually(lambda: pins(world), lambda found: found == {}, "no pin")
     actions = [entry["action"] for entry in get(world.nodes[0], "/audit?limit=2")["items"]]
-    assert actions == ["streams.pin", "streams.pin"]
+    assert actions == ["streams.override", "streams.override"]
+
+
+def test_a_prefix_without_space_holds_nothing_against_others(world: Zone) -> None:
+    """Rule: objects below a prefix that is denied space are in a pool with the target 0, read before or after, and are served."""
+    world.origin.put("/bucket/logs/before", b"b" * SIZE)
+    world.origin.put("/bucket/logs/after", b"a" * SIZE)
+    world.read(0, "/bucket/logs/before")
+    reply = admin(world.nodes[1], "PUT", "/streams/bucket%2Flogs%2F/override", {"mode": "never"})
+    assert (reply.status, reply.json["override"], reply.json["pinned"]) == (200, "never", None)
+    world.read(0, "/bucket/logs/after")
+
+    pool = eventually(
+        lambda: {one["name"]: one["pool"] for one in get(world.nodes[0], "/streams")["items"]}.get("bucket/logs/"),
+        lambda pool: pool is not None and pool["bytes"] == 2 * SIZE,
+        "both objects to be in the pool",
+    )
+    assert pool["target"] == 0
+    assert world.read(0, "/bucket/logs/after") == "HIT"
+    admin(world.nodes[0], "PUT", "/streams/bucket%2Flogs%2F/override", {"mode": None})
+    eventually(
+        lambda: [one["name"] for one in get(world.nodes[0], "/streams")["items"]],
+        lambda names: "bucket/logs/" not in names,
+        "the plan to decide again",
+    )
 
 
 @pytest.mark.parametrize(("name", "size"), [("bucket", 1), ("%2Fval%2F", 1), ("bucket%2Fval%2F", 0)])
 def test_a_pin_that_could_hold_nothing_is_refused(world: Zone, name: str, size: int) -> None:
     """Rule: a pin names a bucket with a prefix or key, and at least one byte."""
     before = set(pins(world))
-    assert admin(world.nodes[0], "PUT", f"/streams/{name}/pin", {"bytes": size}).status in (400, 422)
+    assert admin(world.nodes[0], "PUT", f"/streams/{name}/override", pin(size)).status in (400, 422)
     assert set(pins(world)) == before
+
+
+@pytest.mark.parametrize("asked", [{"mode": "pin"}, {"mode": "never", "bytes": 1}, {"bytes": 1}])
+def test_bytes_go_with_a_pin_and_a_pin_with_bytes(world: Zone, asked: dict[str, Any]) -> None:
+    """Rule: the refusal names the field."""
+    reply = admin(world.nodes[0], "PUT", "/streams/bucket%2Fval%2F/override", asked)
+    assert reply.status in (400, 422)
+    assert "bytes: is required to pin" in reply.json["detail"] or "mode: is required" in reply.json["detail"]

@@ -361,37 +361,45 @@ def test_the_list_of_warm_ups_suits_everyone(window: Any, running: Running) -> N
 def test_the_second_of_two_operators_is_told_of_the_first(window: Any, running: Running) -> None:
     """Rule: a pin that was changed after its dialog was opened is not overwritten; the dialog says so, and shows it when opened
     again."""
-    admin(running, "PUT", "streams/data%2Fshared%2F/pin", {"bytes": 1_000_000})
+    admin(running, "PUT", "streams/data%2Fshared%2F/override", {"mode": "pin", "bytes": 1_000_000})
     page = console(window, "overview").page
-    press(page, "Pin data/shared/")
+    press(page, "Space data/shared/")
     expect(field(page, "Bytes that stay")).to_have_value("1MB")
-    admin(running, "PUT", "streams/data%2Fshared%2F/pin", {"bytes": 5_000_000})
+    admin(running, "PUT", "streams/data%2Fshared%2F/override", {"mode": "pin", "bytes": 5_000_000})
     field(page, "Bytes that stay").fill("7MB")
     confirm(page, "Change")
     expect(page.locator("#action-error")).to_contain_text("Somebody changed it after this dialog was opened")
     page.keyboard.press("Escape")
     closed(page)
-    press(page, "Pin data/shared/")
+    press(page, "Space data/shared/")
     expect(field(page, "Bytes that stay")).to_have_value("5MB")
-    field(page, "Bytes that stay").fill("")
+    field(page, "Space").select_option("")
     confirm(page, "Change")
     closed(page)
     expect(page.locator("#streams")).not_to_contain_text("data/shared/")
 
 
-def test_a_prefix_is_pinned_and_unpinned(window: Any, running: Running) -> None:
-    """Rule: a prefix can be pinned before its first read, and shows its bytes; an empty field ends the pin."""
+def test_a_prefix_is_pinned_and_denied_space(window: Any, running: Running) -> None:
+    """Rule: a prefix can be pinned before its first read, and shows its bytes; then denied space, and left to the plan. A pin
+    without bytes is refused beside the field."""
     page = console(window, "overview").page
-    press(page, "Pin a prefix")
+    press(page, "Space of a prefix")
     field(page, "Prefix").fill("data/val/")
+    confirm(page, "Change")
+    expect(page.locator("#action")).to_contain_text("is required to pin")
     field(page, "Bytes that stay").fill("40MB")
     confirm(page, "Change")
     closed(page)
-    pinned = page.locator("#streams tr", has_text="data/val/")
-    expect(pinned).to_contain_text("of 40.0\u00a0MB pinned")
-    press(page, "Pin data/val/")
-    field(page, "Bytes that stay").fill("")
-    confirm(page, "Change")
-    closed(page)
-    actions = [entry["after"] for entry in admin(running, "GET", "audit?action=streams.pin&limit=2").json["items"]]
-    assert actions == [{"mode": None, "quota": None}, {"mode": "pin", "quota": 40_000_000}]
+    shown = page.locator("#streams tr", has_text="data/val/")
+    expect(shown).to_contain_text("of 40.0\u00a0MB pinned")
+    for mode in ("never", ""):
+        press(page, "Space data/val/")
+        field(page, "Space").select_option(mode)
+        confirm(page, "Change")
+        closed(page)
+        if mode:
+            expect(shown).to_contain_text("no space")
+    expect(page.locator("#streams")).not_to_contain_text("data/val/")
+    audited = admin(running, "GET", "audit?action=streams.override&limit=3").json["items"]
+    modes = [(None, None), ("never", None), ("pin", 40_000_000)]
+    assert [entry["after"] for entry in audited] == [{"mode": mode, "quota": quota} for mode, quota in modes]

@@ -228,12 +228,23 @@ def test_streams_say_what_was_recognised_and_what_is_held(admin, operator):
     assert operator("streams", "--json").json["items"] == [held, new]
 
 
-def test_a_prefix_is_pinned_and_unpinned(admin, operator):
-    """Rule: ``pin`` sends the size, ``unpin`` sends null."""
-    admin.answers["PUT streams/lake%2Fval%2F/pin"] = {**STREAM, "name": "lake/val/", "pinned": 40_000_000_000}
-    assert "lake/val/: 40.0 GB pinned" in operator("streams", "pin", "lake/val/", "40GB").out
-    assert "lake/val/: no pin" in operator("streams", "unpin", "lake/val/").out
-    assert [asked.body for asked in admin.asked] == [{"bytes": 40_000_000_000}, {"bytes": None}]
+def test_a_prefix_is_pinned_denied_space_and_left_to_the_plan(admin, operator):
+    """Rule: ``pin`` sends the size; ``never`` and ``auto`` send none; the list and the prefix alone show what was decided."""
+    admin.answers["PUT streams/lake%2Fval%2F/override"] = {**STREAM, "name": "lake/val/", "pinned": 40_000_000_000}
+    assert "lake/val/: pin 40.0 GB" in operator("streams", "pin", "lake/val/", "40GB").out
+    assert "lake/val/: never" in operator("streams", "never", "lake/val/").out
+    assert "lake/val/: auto" in operator("streams", "auto", "lake/val/").out
+    decided = [("pin", 40_000_000_000), ("never", None), (None, None)]
+    assert [asked.body for asked in admin.asked] == [{"mode": mode, "bytes": size} for mode, size in decided]
+    never = {**STREAM, "override": "never", "pinned": None, "pool": {**POOL, "target": 0}}
+    pinned = {**STREAM, "override": "pin", "pinned": 40_000_000_000, "pool": POOL}
+    admin.answers["GET streams"] = {"items": [never, pinned], "next": None}
+    admin.answers["GET streams/lake%2Ftrain%2F"] = never
+    first, second = operator("streams").out.splitlines()[-2:]
+    assert "no space" in first
+    assert first.split()[-1] == "never"
+    assert second.split()[-3:] == ["pin", "40.0", "GB"]
+    assert "stream:lake/train/, uniform: 3.0 MB, no space" in operator("streams", "show", "lake/train/").out
 
 
 @pytest.mark.parametrize("name", ["lake/../..//%2e/", "../credentials", "lake/?a=b#c/", "lake/\n/"])

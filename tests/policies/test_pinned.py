@@ -46,6 +46,20 @@ def test_nothing_pinned_is_evicted_for_others() -> None:
     assert book.furthest() is None
 
 
+def test_a_prefix_without_space_gives_first() -> None:
+    """Rule: a prefix that is denied space takes none from others, and gives its blobs before a pool that keeps to its target."""
+    jobs = {"t/a": JobFacts("t", "a", "data", 4)}
+    facts = Facts(100 * GB, {"data": DatasetFacts(80 * GB, 10)}, jobs, pins={"lake/logs/": 0})
+    plan = decide(Plan(), facts, 0.0, SETTINGS)
+    assert plan.datasets["data"].target == 80 * GB
+    pools = {pool.name: pool for pool in node_pools(plan, 100 * GB, 100 * GB)}
+    denied = pools["stream:lake/logs/"]
+    assert (denied.target, denied.minimum) == (0, 0)
+    book = Overdrafts([Balance(1, 5, denied.target, denied.minimum), Balance(2, 80 * GB, 80 * GB)])
+    assert book.furthest() == 1
+    assert decide(read_plan(plan_document(plan)), facts, 1.0, SETTINGS).version == plan.version
+
+
 def test_streams_in_a_pinned_prefix_have_no_pools() -> None:
     """Rule: an object of a pinned prefix belongs to the pin, even if reads below the prefix form a stream."""
     streams = {name: stream(name) for name in ("lake/val/", "lake/val/a/", "lake/train/", "lake/one", "lake/one/")}

@@ -256,7 +256,8 @@ class StreamPool(ResponseModel):
     name: str = Field(examples=["stream:datasets/imagenet/train/"])
     order: str = Field(description="eviction order", examples=["uniform"])
     target: int = Field(
-        description="bytes; 0: the stream has ended and its space is released; 1: it pauses, and others take its space first",
+        description="bytes; 0: the stream has ended, or an operator decided never, and its space is released; 1: it pauses, and "
+        "others take its space first",
         examples=[50_000_000_000],
     )
     bytes: int = Field(examples=[48_211_000_000])
@@ -296,9 +297,10 @@ class StreamDocument(ResponseModel):
     idle_seconds: float = Field(description="since the last read", examples=[0.4])
     nodes: list[str] = Field(description="nodes whose clients read it", examples=[["gw-1", "gw-2"]])
     ahead: StreamAhead
-    pinned: int | None = Field(
-        description="bytes that stay for it, as an operator decided; null: it is not pinned", examples=[40_000_000_000]
+    override: Literal["pin", "never"] | None = Field(
+        description="an operator's decision; null: the plan decides", examples=["pin"]
     )
+    pinned: int | None = Field(description="bytes that stay for it; null: it is not pinned", examples=[40_000_000_000])
     pool: StreamPool | None = Field(description="null: its objects are in the pool `default`")
 
 

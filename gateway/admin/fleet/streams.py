@@ -1,12 +1,12 @@
-"""``/-/admin/streams``: the access patterns recognised from plain S3 reads, what the cache holds of each stream, and pins.
+"""``/-/admin/streams``: the access patterns recognised from plain S3 reads, what the cache holds of each stream, and overrides.
 
-A pin is an override with the name of a stream's pool (``overrides.py``): a prefix may be pinned before anybody reads it.
+Overrides are those of datasets, with the name of a stream's pool (``overrides.py``). A prefix may have one before its first read.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
@@ -34,27 +34,31 @@ class _StreamName(PathConvertor):
 register_url_convertor("stream", _StreamName())
 router = APIRouter(tags=["streams"])
 StreamName = Annotated[str, PathParameter(description="of the stream, with its slashes")]
-"""Without a longest one: a request for ``NAME/pin`` that is no PUT asks for a stream of that name, which is unknown."""
-PinnedName = Annotated[str, PathParameter(max_length=2048, description="of the stream, with its slashes")]
-_MOST_PINS = 64
-"""Pins of a zone. Each is a pool of every node."""
+"""Without a longest one: a request for ``NAME/override`` that is no PUT asks for a stream of that name, which is unknown."""
+DecidedName = Annotated[str, PathParameter(max_length=2048, description="of the stream, with its slashes")]
+_MOST = 64
+"""Overrides of a zone. Each is a pool of every node."""
 
 
-class StreamPin(RequestModel):
-    """A pin: the bytes of a prefix that stay in the cache."""
+class StreamOverride(RequestModel):
+    """An operator's override of the plan for one prefix."""
 
+    mode: Literal["pin", "never"] | None = Field(
+        description="pin: so many bytes stay, whatever others gain; never: no space; null: the plan decides",
+        examples=["pin"],
+    )
     bytes: Annotated[int, Field(ge=1, le=2**60)] | None = Field(
-        description="of all nodes together; null: no pin", examples=[40_000_000_000]
+        None, description="of all nodes together; with pin", examples=[40_000_000_000]
     )
 
 
 def streams_of(reading: FleetReading) -> list[StreamDocument]:
-    """All streams and pinned prefixes, by name."""
+    """All streams and prefixes with an override, by name."""
     return [stream_document(reading, one) for _, one in sorted(_known(reading).items())]
 
 
 def _known(reading: FleetReading) -> dict[str, ZoneStream]:
-    """Streams and pinned prefixes, which need not be read."""
+    """Streams and prefixes with an override, which need not be read."""
     pins = pins_of(reading.overrides, reading.quotas)
     return {name: ZoneStream(name) for name in pins} | zone_streams(reading.streams)
 
@@ -77,7 +81,8 @@ def stream_document(reading: FleetReading, one: ZoneStream) -> StreamDocument:
         idle_seconds=round(seen.idle, 3),
         nodes=list(one.seen_by),
         ahead=StreamAhead(**asdict(seen.ahead), accuracy=_accuracy(seen.ahead)),
-        pinned=pins_of(reading.overrides, reading.quotas).get(one.name),
+        override=Decision(reading.overrides.get(f"{STREAM}{one.name}")).known_mode,
+        pinned=pins_of(reading.overrides, reading.quotas).get(one.name) or None,
         pool=pool,
     )
 
@@ -109,21 +114,24 @@ async def show_stream(
     return stream_document(reading, found)
 
 
-@router.put("/streams/{name:stream}/pin", summary="Pin a prefix")
-async def pin_stream(
-    name: PinnedName, caller: Changer, operations: Ops, parts: Parts, asked: StreamPin, if_match: IfMatch = None
+@router.put("/streams/{name:stream}/override", summary="Override the plan for a prefix")
+async def override_stream(
+    name: DecidedName, caller: Changer, operations: Ops, parts: Parts, asked: StreamOverride, if_match: IfMatch = None
 ) -> StreamDocument:
-    """Keep so many bytes of a prefix, `bucket/prefix/`, or of one object, `bucket/key`, whatever others gain; the next plan, a
-    heartbeat later, follows. Nothing is loaded: a warm-up does that. All pins together get at most nine tenths of the cache."""
+    """Keep so many bytes of a prefix, `bucket/prefix/`, or of one object, `bucket/key`, whatever others gain; or give it no
+    space, so that what is read of it leaves before anything else. The next plan, a heartbeat later, follows. Nothing is loaded:
+    a warm-up does that. All pins together get at most nine tenths of the cache."""
     if name.find("/") < 1:
         raise ApiError("InvalidRequest", f"name: bucket/prefix/ or bucket/key, not {name[:140]!r}.")
+    if (asked.mode == "pin") != (asked.bytes is not None):
+        raise ApiError("InvalidRequest", "bytes: is required to pin, and goes with nothing else.")
     fleet = operations.fleet
     fleet.stale()
-    pins = pins_of((reading := await fleet.look()).overrides, reading.quotas)
-    if asked.bytes is not None and name not in pins and len(pins) >= _MOST_PINS:
-        raise ApiError("Conflict", f"{_MOST_PINS} prefixes are pinned; larder-gateway streams unpin ends a pin.")
-    decision = Decision(None if asked.bytes is None else "pin", asked.bytes)
-    await replace_override(caller, operations, parts, "streams.pin", f"{STREAM}{name}", decision, if_match)
+    decided = pins_of((reading := await fleet.look()).overrides, reading.quotas)
+    if asked.mode is not None and name not in decided and len(decided) >= _MOST:
+        raise ApiError("Conflict", f"{_MOST} prefixes have an override; larder-gateway streams auto ends one.")
+    decision = Decision(asked.mode, asked.bytes)
+    await replace_override(caller, operations, parts, "streams.override", f"{STREAM}{name}", decision, if_match)
     fleet.stale()
     reading = await fleet.look()
     return stream_document(reading, _known(reading).get(name) or ZoneStream(name))

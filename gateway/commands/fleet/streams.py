@@ -18,13 +18,21 @@ def _hits(stream: Mapping[str, Any]) -> float | None:
     return stream.get("hits", 0) / accesses if accesses else None
 
 
+_NO_SPACE = "no space"
 _STATES: Mapping[object, str] = {0: "ended", 1: "paused"}
 """Targets that mean that a stream keeps no space against others, as the admin API documents them."""
 
 
-def target(amount: object) -> str | None:
+def target(stream: Mapping[str, Any]) -> str | None:
     """The target of a stream's pool: bytes, or why it keeps none."""
-    return _STATES.get(amount) or size(amount)
+    amount = (stream.get("pool") or {}).get("target")
+    denied = amount == 0 and stream.get("override") == "never"
+    return _NO_SPACE if denied else _STATES.get(amount) or size(amount)
+
+
+def _override(stream: Mapping[str, Any]) -> str | None:
+    mode = stream.get("override")
+    return f"pin {size(stream.get('pinned'))}" if mode == "pin" else mode
 
 
 def _of_pool(field: str) -> Callable[[Mapping[str, Any]], object]:
@@ -39,9 +47,9 @@ _COLUMNS = (
     Column("read", "bytes", size),
     Column("order", _of_pool("order")),
     Column("held", _of_pool("bytes"), size),
-    Column("target", _of_pool("target"), target, number=True),
+    Column("target", target, number=True),
     Column("idle", "idle_seconds", age),
-    Column("pinned", "pinned", size),
+    Column("override", _override),
 )
 
 
@@ -63,37 +71,54 @@ def add(command: ArgumentParser) -> None:
         "larder-gateway streams show datasets/imagenet/train/",
     )
     shown.add_argument("name", metavar="STREAM", help="the stream's name")
-    pinned = subcommand(
-        commands,
-        "pin",
-        "keep so many bytes of a prefix or an object, whatever others gain",
-        answering(_pin, _pinned),
-        "larder-gateway streams pin datasets/imagenet/val/ 40GB",
-    )
-    unpinned = subcommand(
-        commands,
-        "unpin",
-        "let the plan decide on a prefix again",
-        answering(_pin, _pinned),
-        "larder-gateway streams unpin datasets/imagenet/val/",
-    )
-    for one in (pinned, unpinned):
+    decided = {
+        word: subcommand(commands, word, summary, answering(_decide(mode), _decided(word)), example)
+        for word, mode, summary, example in (
+            (
+                "pin",
+                "pin",
+                "keep so many bytes of a prefix or an object, whatever others gain",
+                "larder-gateway streams pin datasets/imagenet/val/ 40GB",
+            ),
+            (
+                "never",
+                "never",
+                "give a prefix or an object no space: what is read of it leaves first",
+                "larder-gateway streams never logs/2026/",
+            ),
+            (
+                "auto",
+                None,
+                "let the plan decide on a prefix again",
+                "larder-gateway streams auto datasets/imagenet/val/",
+            ),
+        )
+    }
+    for one in decided.values():
         one.add_argument("name", metavar="PREFIX", help="bucket/prefix/ with its last slash; or bucket/key, one object")
-    pinned.add_argument("bytes", metavar="SIZE", type=number_of_bytes, help='bytes of all nodes, such as "40GB"')
-    unpinned.set_defaults(bytes=None)
+        one.set_defaults(bytes=None)
+    decided["pin"].add_argument(
+        "bytes", metavar="SIZE", type=number_of_bytes, help='bytes of all nodes, such as "40GB"'
+    )
 
 
-def _pin(admin: Admin, options: Namespace) -> Any:
-    return admin.ask("PUT", f"{path('streams', options.name)}/pin", {"bytes": options.bytes})
+def _decide(mode: str | None) -> Callable[[Admin, Namespace], Any]:
+    def ask(admin: Admin, options: Namespace) -> Any:
+        return admin.ask("PUT", f"{path('streams', options.name)}/override", {"mode": mode, "bytes": options.bytes})
+
+    return ask
 
 
-def _pinned(options: Namespace, _answer: object) -> None:
-    told = "no pin" if options.bytes is None else f"{size(options.bytes)} pinned"
-    line(f"{printable(options.name)}: {told}, from the next plan on")
+def _decided(word: str) -> Callable[[Namespace, Any], None]:
+    def tell(options: Namespace, _answer: object) -> None:
+        told = word if options.bytes is None else f"{word} {size(options.bytes)}"
+        line(f"{printable(options.name)}: {told}, from the next plan on")
+
+    return tell
 
 
 def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
-    pool, evidence = found.get("pool") or {}, found.get("evidence") or {}
+    evidence = found.get("evidence") or {}
     facts(
         (
             ("stream", found.get("name")),
@@ -104,8 +129,8 @@ def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
             ("idle", age(found.get("idle_seconds"))),
             ("by", ", ".join(found.get("nodes") or ())),
             ("loaded ahead", _ahead(found.get("ahead") or {})),
-            ("pinned", size(found.get("pinned")) if found.get("pinned") else None),
-            ("pool", _pool(pool)),
+            ("override", _override(found)),
+            ("pool", _pool(found)),
         )
     )
 
@@ -135,9 +160,10 @@ def _ahead(ahead: Mapping[str, Any]) -> str | None:
     return f"{number(ahead['loaded'])}{'' if accuracy is None else f', {share(accuracy)} of them read'}"
 
 
-def _pool(pool: Mapping[str, Any]) -> str:
+def _pool(stream: Mapping[str, Any]) -> str:
+    pool = stream.get("pool") or {}
     if not pool:
         return "default"
-    most = pool.get("target")
-    between = ", " if most in _STATES else " of "
-    return f"{pool.get('name')}, {pool.get('order')}: {size(pool.get('bytes'))}{between}{target(most)}"
+    space = target(stream)
+    between = ", " if space in (_NO_SPACE, *_STATES.values()) else " of "
+    return f"{pool.get('name')}, {pool.get('order')}: {size(pool.get('bytes'))}{between}{space}"

@@ -35,7 +35,7 @@ _POOLS = (
     Column("pool"),
     Column("what"),
     Column("held", shown=size),
-    Column("target", lambda one: (streams.target if one["what"] == "stream" else size)(one.get("target")), number=True),
+    Column("target", lambda one: one.get("state") or size(one.get("target")), number=True),
     Column("hits", shown=share),
 )
 _ORIGINS = (
@@ -130,7 +130,9 @@ def pools(overview: Mapping[str, Any]) -> list[dict[str, Any]]:
         for each in overview.get("datasets", [])
     ]
     found += [
-        _pool(each["pool"], each.get("name"), "stream") for each in overview.get("streams", []) if each.get("pool")
+        {**_pool(each["pool"], each.get("name"), "stream"), "state": streams.target(each)}
+        for each in overview.get("streams", [])
+        if each.get("pool")
     ]
     found += [_pool(each, each.get("pool"), "results") for each in overview.get("results", [])]
     return sorted(found, key=lambda each: -(each.get("target") or 0))

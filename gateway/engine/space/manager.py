@@ -263,9 +263,13 @@ class Manager:
 
 
 def pins_of(overrides: Mapping[str, str], quotas: Mapping[str, int]) -> dict[str, int]:
-    """The bytes of pinned prefixes, by name."""
-    named = {name.removeprefix(STREAM): name for name, mode in overrides.items() if name.startswith(STREAM)}
-    return {name: quotas[pool] for name, pool in named.items() if pool in quotas}
+    """The bytes of pinned prefixes by name, and 0 for those that get no space."""
+    decided = {pool: quotas.get(pool, 0) if mode == "pin" else 0 for pool, mode in overrides.items()}
+    return {
+        pool.removeprefix(STREAM): size
+        for pool, size in decided.items()
+        if pool.startswith(STREAM) and (size or overrides[pool] == "never")
+    }
 
 
 def _needs(

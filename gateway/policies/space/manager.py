@@ -99,7 +99,7 @@ class Facts:
 
     ``capacity``: bytes that may be allocated on all READY nodes together, that is, up to their low watermark. ``datasets`` by id,
     ``jobs`` by ``tenant/job``, access ``streams`` by name, ``scores`` by dataset and node, ``results`` of pipelines by use,
-    and what their pools ``need``; ``pins``: bytes of pinned prefixes, by name.
+    and what their pools ``need``; ``pins``: bytes of pinned prefixes, by name, 0 for no space.
     """
 
     capacity: int

@@ -5,7 +5,9 @@ holds no more than that, nothing of it is evicted for others. What is read beyon
 Pins come before all bids, whatever those gain. Together they get at most ``MOST`` of the space: with no room for anything else,
 every other read would go to the origin.
 
-Streams in a pinned prefix get no pools: theirs would be more specific and would take its objects.
+A prefix may be denied space as well: its pool has the target 0, so what is read of it leaves before anything else.
+
+Streams in such a prefix get no pools: theirs would be more specific and would take its objects.
 """
 
 from __future__ import annotations
@@ -26,16 +28,17 @@ def pinned_orders(pins: Mapping[str, int], capacity: int) -> dict[str, PoolOrder
     """The pools of pinned prefixes; by name, each gets what it wants while there is room.
 
     Args:
-        pins: bytes by the name of the prefix, ``bucket/prefix/``, with the origin before it as in names of streams.
+        pins: bytes by the name of the prefix, ``bucket/prefix/``, with the origin before it as in names of streams; 0: no space.
         capacity: bytes that may be allocated in the fleet.
     """
     left, orders = int(MOST * capacity), {}
     for name, wanted in sorted(pins.items()):
         given = min(wanted, left)
         left -= given
-        if given > 0:
+        if given > 0 or wanted == 0:
+            mode = CachingMode.FULL if given else CachingMode.NONE
             orders[f"{STREAM}{name}"] = PoolOrder(
-                CachingMode.FULL, 1, 1, WhyCaching.OVERRIDE, given, minimum=given, order=LeastRecentlyUsed.name
+                mode, 1, 1, WhyCaching.OVERRIDE, given, minimum=given, order=LeastRecentlyUsed.name
             )
     return orders
 

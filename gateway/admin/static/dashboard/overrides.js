@@ -33,20 +33,19 @@ export function resultsSpace(name, place) {
   });
 }
 
-// Pins a prefix, or ends its pin; without a name the dialog asks for it.
-export async function pinPrefix(name = "") {
-  const { pinned, etag } = name ? await read(address("streams", name)) : { pinned: null, etag: null };
+// A prefix of plain objects; without a name the dialog asks for it.
+export async function prefixSpace(name = "") {
+  const { override, pinned, etag } = name ? await read(address("streams", name)) : { override: "pin", pinned: null, etag: null };
+  const options = [["", "auto: the plan decides"], ["pin", "pin: so many bytes stay, whatever others gain"], ["never", "never: no space; what is read of it leaves first"]];
   const named = { name: "name", label: "Prefix", required: true, hint: 'Such as "datasets/imagenet/val/", with its last slash; without one it is a single object.' };
-  const size = {
-    name: "bytes", label: "Bytes that stay", kind: "size", value: exactSize(pinned), required: !name,
-    hint: name ? 'Of all nodes together, such as "40GB". Empty: no pin.' : 'Of all nodes together, such as "40GB".',
-  };
+  const mode = { name: "mode", label: "Space", kind: "choice", options, value: override };
+  const size = { name: "bytes", label: "Bytes that stay", kind: "size", value: exactSize(pinned), hint: 'With pin: of all nodes together, such as "40GB".' };
   openAction({
-    title: name ? `Pin ${name}` : "Pin a prefix",
-    affects: ["The next plan follows, a heartbeat later. What is read of it stays, before anything else; a warm-up loads it."],
-    fields: name ? [size] : [named, size],
+    title: name ? `Space of ${name}` : "Space of a prefix",
+    affects: ["The next plan follows, a heartbeat later. A pin loads nothing: a warm-up does that. What is never to be stored at all needs a rule that does not cache it."],
+    fields: name ? [mode, size] : [named, mode, size],
     button: "Change",
-    send: (values) => change("PUT", `${address("streams", name || values.name)}/pin`, { body: { bytes: values.bytes }, etag }),
+    send: (values) => change("PUT", `${address("streams", name || values.name)}/override`, { body: { mode: values.mode || null, bytes: values.mode === "pin" ? values.bytes : null }, etag }),
     said: (_stream, values) => `${name || values.name} is changed, from the next plan on.`,
   });
 }

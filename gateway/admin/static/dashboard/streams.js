@@ -2,7 +2,7 @@
 
 import { byId } from "./dom.js";
 import { bytes, count, duration, share } from "./format.js";
-import { pinPrefix } from "./overrides.js";
+import { prefixSpace } from "./overrides.js";
 import { overviewTable, showActions } from "./table.js";
 import { leavesFirst, pattern } from "./words.js";
 
@@ -12,7 +12,8 @@ function evidenceWords({ evidence, ahead }) {
   return ahead.accuracy === null ? seen : `${seen} · ${share(ahead.accuracy)} of loads ahead read`;
 }
 
-function spaceWords({ pool, pinned }) {
+function spaceWords({ pool, pinned, override }) {
+  if (override === "never") return `${bytes(pool?.bytes ?? 0)}, no space`;
   if (pinned) return `${bytes(pool?.bytes ?? 0)} of ${bytes(pinned)} pinned`;
   if (pool === null) return "shared space";
   if (pool.target === 0) return `${bytes(pool.bytes)}, ended`;
@@ -37,10 +38,10 @@ const showTable = overviewTable("streams", {
     { label: "Evicts first", show: ({ pool }) => (pool === null ? "–" : leavesFirst(pool.order)) },
     { label: "Last read", number: true, show: lastRead },
   ],
-  rowActions: (stream) => [{ word: "Pin", run: () => pinPrefix(stream.name) }],
+  rowActions: (stream) => [{ word: "Space", run: () => prefixSpace(stream.name) }],
 });
 
 export function showStreams(streams) {
-  showActions(byId("stream-tools"), [{ word: "Pin a prefix", run: () => pinPrefix() }]);
+  showActions(byId("stream-tools"), [{ word: "Space of a prefix", run: () => prefixSpace() }]);
   showTable(streams);
 }
