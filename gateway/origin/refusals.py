@@ -32,11 +32,12 @@ _REMEMBERED = 300.0
 log = logging.getLogger("larder.origin")
 
 
-def refusal_of_key(body: bytes) -> str:
-    """The code, the origin's sentence and a remedy, if an error document refuses the key itself; else empty."""
+def refusal_of_key(body: bytes, remedy: str = "") -> str:
+    """The code, the origin's sentence and a remedy, if an error document refuses the key itself; else empty. ``remedy`` is for
+    what is no matter of clock or region."""
     if (code := _element(body, "Code")) not in ABOUT_KEYS:
         return ""
-    return "; ".join(filter(None, [code, _element(body, "Message"), _REMEDIES.get(code, "")]))
+    return "; ".join(filter(None, [code, _element(body, "Message"), _REMEDIES.get(code, remedy)]))
 
 
 class RefusedKeys:

@@ -56,10 +56,8 @@ async def try_keys(origin: Origin) -> Trial:
         await client.close()
     if keys is None:
         return Trial(signed=False, doubt="")
-    if said := refusal_of_key(body):
-        raise KeysRefused(
-            f"the origin refuses the key {keys.access_key_id}: {said}; AWS_ACCESS_KEY_ID or AWS_PROFILE chooses another"
-        )
+    if said := refusal_of_key(body, "AWS_ACCESS_KEY_ID or AWS_PROFILE chooses another"):
+        raise KeysRefused(f"the origin refuses the key {keys.access_key_id}: {said}")
     return Trial(signed=True, doubt=_doubt(origin.endpoint, answer.status, body))
 
 

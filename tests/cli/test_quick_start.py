@@ -208,6 +208,14 @@ def test_a_file_in_the_place_of_the_cache_is_named_with_a_remedy() -> None:
         prepare(IN_IRELAND, {}, {}).keep({})
 
 
+def test_a_cache_that_the_locale_cannot_name_is_refused() -> None:
+    """Rule: a directory with characters outside the locale's set is an error with a remedy, not a traceback."""
+    refusal = r"cache\.dir: has characters that this locale cannot write; set LANG="
+    nowhere = Path("/tmp/\ud800")  # a lone surrogate has no encoding in any locale
+    with pytest.raises(ConfigError, match=refusal), starts._run_directory(nowhere):
+        pass
+
+
 def test_a_cache_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule: a directory that this user may not write is a mistake of the configuration, not a failed disk to start without."""
     monkeypatch.setattr("os.access", lambda *_: False)  # tests may run as root, whom nothing forbids

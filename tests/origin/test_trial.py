@@ -55,10 +55,11 @@ async def test_a_store_raises_no_doubt(status: int, body: bytes) -> None:
     ],
 )  # fmt: skip
 async def test_a_refusal_of_the_keys_says_what_the_store_says(code: str, message: str, told: str) -> None:
-    """Rule: a refusal has the store's code and message, and a remedy."""
+    """Rule: a refusal has the store's code and message, and one remedy: another key only where the key is at fault."""
     with pytest.raises(KeysRefused) as refused:
         await tried(403, error(code, message.replace("'", "&apos;")))
     assert told in str(refused.value)
+    assert ("chooses another" in str(refused.value)) == (code == "InvalidAccessKeyId")
 
 
 async def test_tls_to_a_plain_port_is_explained() -> None:

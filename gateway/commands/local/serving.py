@@ -122,6 +122,8 @@ def _is_usable(run: Path) -> bool:
             f"cache.dir: {run.parent} cannot be written by this user: {error.strerror}; change its owner, or name another folder "
             "(LARDER_CACHE__DIR)"
         ) from None
+    except UnicodeEncodeError:
+        raise ConfigError("cache.dir: has characters that this locale cannot write; set LANG=C.UTF-8") from None
     except OSError:  # includes TimeoutError: the disk hangs
         return False
 
