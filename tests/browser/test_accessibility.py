@@ -63,13 +63,16 @@ def test_lists_have_no_serious_violation(window: Any, running: Running, options:
 
 @pytest.mark.parametrize("options", [{}, {"color_scheme": "dark", "viewport": PHONE}], ids=["light", "dark phone"])
 def test_the_overview_has_no_serious_violation(window: Any, running: Running, options: dict[str, Any]) -> None:
-    """Rule: axe-core finds nothing serious in the overview of a fleet in trouble."""
+    """Rule: axe-core finds nothing serious in the overview of a fleet in trouble, nor in a dialog over it."""
     page = window(**options).page
     page.clock.set_fixed_time(figures.NOW)
     Played(page, figures.in_trouble())
     page.goto("/-/")
     expect(page.locator("#misses tbody tr")).to_have_count(3)
     page.locator("#ratio-chart path.line").first.wait_for()
+    assert found(page) == []
+    page.get_by_role("button", name="Space of a prefix").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
     assert found(page) == []
 
 

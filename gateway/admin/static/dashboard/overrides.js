@@ -36,13 +36,13 @@ export function resultsSpace(name, place) {
 // A prefix of plain objects; without a name the dialog asks for it.
 export async function prefixSpace(name = "") {
   const { override, pinned, etag } = name ? await read(address("streams", name)) : { override: "pin", pinned: null, etag: null };
-  const options = [["", "auto: the plan decides"], ["pin", "pin: so many bytes stay, whatever others gain"], ["never", "never: no space; what is read of it leaves first"]];
+  const options = [["", "auto: the plan decides"], ["pin", "pin: the bytes below stay"], ["never", "never: no space"]];
   const named = { name: "name", label: "Prefix", required: true, hint: 'Such as "datasets/imagenet/val/", with its last slash; without one it is a single object.' };
   const mode = { name: "mode", label: "Space", kind: "choice", options, value: override };
   const size = { name: "bytes", label: "Bytes that stay", kind: "size", value: exactSize(pinned), hint: 'With pin: of all nodes together, such as "40GB".' };
   openAction({
     title: name ? `Space of ${name}` : "Space of a prefix",
-    affects: ["The next plan follows, a heartbeat later. A pin loads nothing: a warm-up does that. What is never to be stored at all needs a rule that does not cache it."],
+    affects: ["The next plan follows, a heartbeat later. A pin loads nothing: a warm-up does that. Without space, what is read leaves first; what is not to be stored at all needs a rule."],
     fields: name ? [mode, size] : [named, mode, size],
     button: "Change",
     send: (values) => change("PUT", `${address("streams", name || values.name)}/override`, { body: { mode: values.mode || null, bytes: values.mode === "pin" ? values.bytes : null }, etag }),
