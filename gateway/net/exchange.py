@@ -18,23 +18,15 @@ from typing import Any, Protocol, TypeVar
 
 from prometheus_client import Counter
 
-from gateway import __version__, tracing
+from gateway import tracing
 from gateway.metrics import LoopSum
 from gateway.model.errors import LarderError
 from gateway.model.objects import Header
 from gateway.net.connection import Begun, ClientConnection, IncomingAnswer, KnownHead, ReusingConnection
 from gateway.net.deadlines import watch
 from gateway.net.dialing import BUSY, Dialer, ExchangeFailed, ServerAddress
-from gateway.net.upload import Upload
+from gateway.net.requests import OWN_HEADERS, SAFE, Upload, encoded, is_repeatable
 
-OWN_HEADERS: tuple[Header, ...] = (
-    ("User-Agent", f"larder/{__version__}"),
-    ("Accept", "*/*"),
-    ("Accept-Encoding", "identity"),
-)
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods that change nothing, and whose requests carry no length if they have no body (RFC 9110, 8.6)."""
-_IDEMPOTENT = _SAFE | {"PUT", "DELETE"}
 T = TypeVar("T")
 _CLOSE: Header = ("Connection", "close")
 _ROOM = 256 * 1024
@@ -274,9 +266,9 @@ class Connections:
         within: float | None,
         repeat: bool,
     ) -> StreamedResponse:
-        if body or method not in _SAFE:
+        if body or method not in SAFE:
             headers = [*headers, ("Content-Length", str(len(body)))]
-        request = _encoded(method, target, headers)
+        request = encoded(method, target, headers)
         bodiless, last, kept = method == "HEAD", _CLOSE in headers, True
         try:
             while True:
@@ -287,7 +279,7 @@ class Connections:
                     await response.alive(response.begun)
                     return response
                 except ExchangeFailed as failure:
-                    if not (failure.unanswered and kept and (repeat or _is_repeatable(method, headers))):
+                    if not (failure.unanswered and kept and (repeat or is_repeatable(method, headers))):
                         raise
                     kept = False
                 except BaseException:
@@ -337,7 +329,7 @@ class Connections:
     async def _upload(
         self, remote: Remote, method: str, address: ServerAddress, target: str, body: Upload, headers: Sequence[Header]
     ) -> StreamedResponse:
-        request = _encoded(method, target, [*headers, ("Content-Length", str(body.length))])
+        request = encoded(method, target, [*headers, ("Content-Length", str(body.length))])
         try:
             connection = await self._take(remote, address, kept=True)
             response = StreamedResponse(remote, self._loop)
@@ -480,28 +472,8 @@ async def probe(address: ServerAddress) -> None:
     connection = await Dialer(None).dial(address, lambda: ClientConnection(_Unkept(), address, math.inf, 1))
     answer = IncomingAnswer(asyncio.get_running_loop())
     try:
-        request = _encoded("HEAD", "/", [("Host", address.name), *OWN_HEADERS])
+        request = encoded("HEAD", "/", [("Host", address.name), *OWN_HEADERS])
         connection.send(answer, request, bodiless=True, last=True, within=math.inf)
         await answer.begun
     finally:
         connection.abort()
-
-
-def _is_repeatable(method: str, headers: Sequence[Header]) -> bool:
-    """Whether a request that was perhaps carried out may be sent again."""
-    return method in _SAFE or (method in _IDEMPOTENT and not any(name.lower().startswith("if-") for name, _ in headers))
-
-
-def _encoded(method: str, target: str, headers: Sequence[Header]) -> bytes:
-    """The head of a request.
-
-    Raises:
-        ValueError: a header would end its line, or has a character that is no byte.
-    """
-    lines = [f"{method} {target} HTTP/1.1\r\n"]
-    for name, value in headers:
-        lines.append(f"{name}: {value}\r\n")
-    head = "".join(lines)
-    if head.count("\n") != len(lines) or head.count("\r") != len(lines) or "\0" in head:
-        raise ValueError("a header of a request has a line break")
-    return head.encode("latin-1") + b"\r\n"

@@ -33,8 +33,8 @@ from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
 from gateway.model.s3 import sigv4
 from gateway.net.dialing import BUSY, ExchangeFailed, ServerAddress
-from gateway.net.exchange import OWN_HEADERS, PLACE_WITHIN, Connections, StreamedResponse, probe
-from gateway.net.upload import Upload
+from gateway.net.exchange import PLACE_WITHIN, Connections, StreamedResponse, probe
+from gateway.net.requests import OWN_HEADERS, Upload
 from gateway.origin.credentials import KeyRing, Keys, KeySource, is_chained
 from gateway.origin.reach import Reach
 from gateway.origin.refusals import RefusedKeys

@@ -13,7 +13,7 @@ from gateway.model.errors import LarderError, OriginUnavailable
 from gateway.model.objects import Header
 from gateway.net.dialing import ExchangeFailed, ServerAddress
 from gateway.net.exchange import Connections, StreamedResponse
-from gateway.net.upload import Upload
+from gateway.net.requests import Upload
 from tests.origin.raw_server import content
 
 BYTES = Counter("test_exchange_bytes", "Bytes that these tests received.")

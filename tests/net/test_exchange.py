@@ -19,7 +19,7 @@ from gateway.net import connection, dialing
 from gateway.net.connection import ClientConnection
 from gateway.net.dialing import Dialer, ExchangeFailed, ServerAddress
 from gateway.net.exchange import StreamedResponse, probe
-from gateway.net.upload import Upload
+from gateway.net.requests import Upload
 from tests.net.asking import BIG, Asking, Origin, talking
 from tests.net.wire import ADDRESS, REQUEST, Keeper, Wire
 from tests.origin.raw_server import EMPTY, RawServer

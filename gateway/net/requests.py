@@ -1,11 +1,22 @@
-"""The body of a request that is sent as it arrives from a client."""
+"""Requests: their heads, whether they may be sent twice, and bodies that are sent as they arrive from clients."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
+from gateway import __version__
 from gateway.model.errors import S3Error
+from gateway.model.objects import Header
 from gateway.net.connection import ClientConnection
+
+OWN_HEADERS: tuple[Header, ...] = (
+    ("User-Agent", f"larder/{__version__}"),
+    ("Accept", "*/*"),
+    ("Accept-Encoding", "identity"),
+)
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing, and whose requests carry no length if they have no body (RFC 9110, 8.6)."""
+_IDEMPOTENT = SAFE | {"PUT", "DELETE"}
 
 
 class Upload:
@@ -47,3 +58,23 @@ class Upload:
             connection.abort(failure)
         else:
             connection.sent(self._head_within)
+
+
+def is_repeatable(method: str, headers: Sequence[Header]) -> bool:
+    """Whether a request that was perhaps carried out may be sent again."""
+    return method in SAFE or (method in _IDEMPOTENT and not any(name.lower().startswith("if-") for name, _ in headers))
+
+
+def encoded(method: str, target: str, headers: Sequence[Header]) -> bytes:
+    """The head of a request.
+
+    Raises:
+        ValueError: a header would end its line, or has a character that is no byte.
+    """
+    lines = [f"{method} {target} HTTP/1.1\r\n"]
+    for name, value in headers:
+        lines.append(f"{name}: {value}\r\n")
+    head = "".join(lines)
+    if head.count("\n") != len(lines) or head.count("\r") != len(lines) or "\0" in head:
+        raise ValueError("a header of a request has a line break")
+    return head.encode("latin-1") + b"\r\n"
