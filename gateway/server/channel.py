@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from gateway.model.errors import BlobGone, ClientGone, DiskUnavailable
-from gateway.server.files import PIECE, SEEN, in_memory, read_at_once, read_slowly
+from gateway.server.files import PIECE, SEEN, FileSpan, in_memory, read_at_once, read_slowly
 from gateway.server.local import unreceived_bytes
 
 SMALL = 16 * 1024
@@ -41,9 +41,6 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _FILE_FAULTS = frozenset(
     {errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODATA, errno.EUCLEAN, errno.EREMOTEIO, errno.EBADF}
 )
-
-FileSpan = tuple[int, int, int]
-"""Bytes of an open file: descriptor, offset, count."""
 
 
 class Channel:
@@ -134,7 +131,7 @@ class Channel:
             self._head, self._spans = head, deque(spans)
             return False
         if len(spans) == 1 and spans[0][2] <= SMALL:
-            fd, offset, count = spans[0]
+            fd, offset, count, _ = spans[0]
             data = read_at_once(fd, count, offset)
             if data is not None:
                 self.transport.write(head + data)
@@ -276,10 +273,10 @@ class Channel:
         out = self._out.fileno()
         turn = TURN
         while spans and turn > 0:
-            fd, offset, left = spans[0]
+            fd, offset, left, inode = spans[0]
             piece = offset // PIECE
             count = min(left, (piece + 1) * PIECE - offset)
-            if now >= SEEN.get((fd, piece), 0.0) and not in_memory(fd, offset, count, now):
+            if now >= SEEN.get((inode, piece), 0.0) and not in_memory(fd, inode, offset, count, now):
                 self._cold = True
                 return False
             try:
@@ -292,19 +289,19 @@ class Channel:
             if sent == left:
                 spans.popleft()
                 continue
-            spans[0] = (fd, offset + sent, left - sent)
+            spans[0] = (fd, offset + sent, left - sent, inode)
             if sent < count:
                 return False
         return not spans
 
     async def _send_cold(self) -> None:
-        fd, offset, left = self._spans.popleft()
+        fd, offset, left, inode = self._spans.popleft()
         data = await read_slowly(fd, min(left, _COLD), offset)
         await self.drain()
         self.transport.write(data)
         await self.drain()
         if left > len(data):
-            self._spans.appendleft((fd, offset + len(data), left - len(data)))
+            self._spans.appendleft((fd, offset + len(data), left - len(data), inode))
 
     async def _wait_for_reader(self, out: socket.socket) -> None:
         self._done = self._loop.create_future()

@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
 from gateway.model.s3.redaction import redact_path
-from gateway.server.channel import SMALL, Channel, FileSpan
-from gateway.server.files import read_exactly
+from gateway.server.channel import SMALL, Channel
+from gateway.server.files import FileSpan, read_exactly
 from gateway.server.head import STATUS_LINES, Head, encode_head
 from gateway.server.refusals import Application, Message, Scope, internal_error
 
@@ -327,24 +327,25 @@ class Cycle:
     async def _send_file(self, head: Head, message: Message, more: bool) -> None:
         file = message["file"]
         fd = file if isinstance(file, int) else file.fileno()
-        offset, count = message.get("offset"), message.get("count")
+        offset, count, status = message.get("offset"), message.get("count"), os.fstat(fd)
         if offset is None:
             offset = os.lseek(fd, 0, os.SEEK_CUR)
         if count is None:
-            count = os.fstat(fd).st_size - offset
+            count = status.st_size - offset
         if head.bodiless or count <= 0:
             await self._send_bytes(head, b"", more)
             return
         self._account(head, count)
         data, self._held = self._held, b""
+        span = fd, offset, count, status.st_ino
         if not head.chunked:
-            await self._channel.send_files(data, [(fd, offset, count)])
+            await self._channel.send_files(data, [span])
             return
-        await self._channel.send_files(data + b"%x\r\n" % count, [(fd, offset, count)])
+        await self._channel.send_files(data + b"%x\r\n" % count, [span])
         self._channel.transport.write(b"\r\n" if more else b"\r\n0\r\n\r\n")
 
     async def _send_pieces(self, head: Head, pieces: Sequence[Piece], more: bool) -> None:
-        """Send bytes and spans of open files (descriptor, offset, count) as one chunk, small ones together.
+        """Send bytes and spans of open files as one chunk, small ones together.
 
         Readers of chunked bodies lose most of their speed to small chunks, and sendfile is not worth its system calls for
         small files.

@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 
 from gateway.model.errors import BlobGone, DiskUnavailable
 
+FileSpan = tuple[int, int, int, int]
+"""Bytes of an open file: descriptor, offset, count, and the number of the file's inode."""
 ReadCold = Callable[[int, int, int], Awaitable[bytes]]
 """``os.pread`` without blocking the loop; raises DiskUnavailable if the disk hangs, OSError if it fails."""
 
@@ -36,8 +38,9 @@ _call = _libc.syscall
 _call.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint]
 _byte = [bytearray(1)]
 SEEN: dict[tuple[int, int], float] = {}
-"""Pieces found in memory, by descriptor and number: until when that is assumed, on the loop's clock. Negative: a piece of which
-something is not in memory."""
+"""Pieces found in memory, by inode and their number: until when that is assumed, on the loop's clock. Negative: a piece of which
+something is not in memory. Not by descriptor: once it is closed, another file gets its number, while the memory is the inode's.
+A new file that gets the number of a removed one was just written, and is in memory too."""
 
 
 async def _in_default_thread(fd: int, count: int, offset: int) -> bytes:
@@ -53,22 +56,21 @@ def read_cold_by(reader: ReadCold) -> None:
     _read_cold = reader
 
 
-def in_memory(fd: int, offset: int, count: int, now: float) -> bool:
+def in_memory(fd: int, inode: int, offset: int, count: int, now: float) -> bool:
     """Check whether a span can be read without the disk.
 
     Args:
         fd: of the file.
+        inode: its number.
         offset: first byte.
         count: of bytes, all in one piece that ``SEEN`` does not have.
         now: the loop's clock.
     """
-    piece = fd, offset // PIECE
+    piece = inode, offset // PIECE
     if now >= -SEEN.get(piece, 0.0):
-        if len(SEEN) >= _MOST_REMEMBERED:
-            SEEN.clear()
         start = offset - offset % PIECE
         whole = _resident(fd, start, min(start + PIECE, os.fstat(fd).st_size))
-        SEEN[piece] = now + _MEMORY_FOR if whole else -now - _MEMORY_FOR
+        _remember(piece, now + _MEMORY_FOR if whole else -now - _MEMORY_FOR)
         if whole:
             return True
     return _resident(fd, offset, offset + count)
@@ -99,10 +101,16 @@ def _readable(fd: int, offset: int) -> bool:
     return True
 
 
-def just_written(fd: int, count: int, now: float) -> None:
+def just_written(inode: int, count: int, now: float) -> None:
     """Note that the first ``count`` bytes of a file were just written, and are in memory; ``now`` is the loop's clock."""
     for piece in range(-(-count // PIECE)):
-        SEEN[fd, piece] = now + _MEMORY_FOR
+        _remember((inode, piece), now + _MEMORY_FOR)
+
+
+def _remember(piece: tuple[int, int], until: float) -> None:
+    if len(SEEN) >= _MOST_REMEMBERED:
+        SEEN.clear()
+    SEEN[piece] = until
 
 
 async def read_exactly(fd: int, count: int, offset: int) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from gateway.model.errors import S3_CODES, sentence
+from gateway.server.files import FileSpan
 from gateway.server.head import STATUS_LINES
 
 Message = MutableMapping[str, Any]
@@ -21,7 +22,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-SendFiles = Callable[[int, bytes, Sequence[tuple[int, int, int]]], Awaitable[None] | None]
+SendFiles = Callable[[int, bytes, Sequence[FileSpan]], Awaitable[None] | None]
 """Sends a whole response of files (status, header lines, spans); returns what is left to await, ``None`` if all is sent."""
 Begin = Callable[[Scope, Receive, Send, SendFiles], Awaitable[None] | None]
 """Begins to answer a request; see ``gateway.edge.asgi.Edge.begin``."""

@@ -43,7 +43,7 @@ async def send_file(scope: Scope, send: Send, fd: int, offset: int, count: int, 
 
 
 async def send_pieces(scope: Scope, send: Send, pieces: Sequence[Piece], more_body: bool = False) -> None:
-    """Send bytes and spans of open files (descriptor, offset, count), in order, as response body.
+    """Send bytes and spans of open files, in order, as response body.
 
     The caller keeps the files open until this returns.
 
@@ -65,7 +65,7 @@ async def _joined(pieces: Sequence[Piece]) -> AsyncIterator[bytes]:
     waiting: list[bytes] = []
     size = 0
     for piece in pieces:
-        fd, start, count = (-1, 0, len(piece)) if isinstance(piece, bytes) else piece
+        fd, start, count = (-1, 0, len(piece)) if isinstance(piece, bytes) else piece[:3]
         for at in range(0, count, PIECE) or (0,):
             part = piece if isinstance(piece, bytes) else await read_exactly(fd, min(PIECE, count - at), start + at)
             waiting.append(part)

@@ -45,6 +45,7 @@ class ItemFile(NamedTuple):
     fd: int
     size: int
     crc32: int
+    inode: int
 
 
 def stamp_of(mtime_ns: int) -> int:
@@ -190,7 +191,7 @@ class ItemBlobs:
             if (modified ^ (modified >> 32)) & 0xFFFFFFFF == stamps[
                 place
             ]:  # stamp_of in place: a call less for each item
-                files[place] = ItemFile(fd, status.st_size, crcs[place])
+                files[place] = ItemFile(fd, status.st_size, crcs[place], status.st_ino)
             else:
                 closer.close_files([fd])
                 flags[indices[place]] = RESIDENT
@@ -256,7 +257,7 @@ async def open_blobs(disk: Disk, wanted: Mapping[K, bytes], take: Callable[[Iter
 
 def file_of(blob: OpenBlob) -> ItemFile:
     """Another descriptor of an open blob."""
-    return ItemFile(os.dup(blob.fd), blob.size, blob.crc32)
+    return ItemFile(os.dup(blob.fd), blob.size, blob.crc32, blob.inode)
 
 
 def open_each(directory: CacheDirectory, digests: Sequence[bytes]) -> list[int]:

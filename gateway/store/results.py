@@ -94,7 +94,7 @@ class ResultBlobs:
                 continue
             row, status = rows[index], os.fstat(fd)
             if (status.st_size, status.st_mtime_ns) == (row.size, row.mtime_ns):
-                files[index] = ItemFile(fd, row.size, row.crc32)
+                files[index] = ItemFile(fd, row.size, row.crc32, status.st_ino)
             else:
                 closer.close_files([fd])
 

@@ -86,7 +86,7 @@ class Home:
         async def send(message: MutableMapping[str, Any]) -> None:
             sent.append(dict(message))
 
-        def send_files(status: int, head: bytes, files: Sequence[tuple[int, int, int]]) -> None:
+        def send_files(status: int, head: bytes, files: Sequence[tuple[int, int, int, int]]) -> None:
             sent.append({"type": FILES, "status": status, "head": head, "files": files})
 
         if not self._at_once:
@@ -103,7 +103,7 @@ class Home:
 
 def _of_files(message: MutableMapping[str, Any]) -> Reply:
     lines = [line.partition(b": ") for line in message["head"].splitlines()]
-    body = b"".join(os.pread(fd, count, offset) for fd, offset, count in message["files"])
+    body = b"".join(os.pread(fd, count, offset) for fd, offset, count, _ in message["files"])
     return Reply(message["status"], {name.decode(): value.decode() for name, _, value in lines}, body)
 
 

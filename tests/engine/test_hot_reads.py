@@ -85,7 +85,7 @@ async def test_a_range_is_the_same_by_both_paths(resident: tuple[Bench, HotReads
     hit = hot.find(asked.request, asked.auth, bench.now[0])
     assert isinstance(hit, Hit)
     assert (hit.status, hit.length, hit.span) == (answer.status, answer.length, answer.span)
-    assert b"".join(os.pread(fd, count, offset) for fd, offset, count in hit.files) == body
+    assert b"".join(os.pread(fd, count, offset) for fd, offset, count, _ in hit.files) == body
     assert sorted(hit.head.splitlines()) == sorted(
         encode_lines([*answer.headers, cache_status(Outcome.HIT, None), SERVER]).splitlines()
     )

@@ -52,7 +52,7 @@ class Prompt:
             return None
         task = b"no" if asyncio.current_task() is None else b"yes"
         lines = [(b"content-length", b"%d" % self.claimed), (b"x-task", task), (b"x-path", scope["raw_path"])]
-        rest = send_files(200, encode_lines(lines), [(self.fd, 0, self.claimed)])
+        rest = send_files(200, encode_lines(lines), [(self.fd, 0, self.claimed, os.fstat(self.fd).st_ino)])
         self.left.append(rest is not None)
         return rest
 

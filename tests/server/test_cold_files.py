@@ -66,7 +66,7 @@ async def sent(fd: int, size: int) -> bytes:
     transport, protocol = await loop.create_connection(_Protocol, sock=ours)
     channel = Channel(transport, loop)
     protocol.channel = channel
-    sending = asyncio.create_task(channel.send_files(b"head", [(fd, 0, size)]))
+    sending = asyncio.create_task(channel.send_files(b"head", [(fd, 0, size, os.fstat(fd).st_ino)]))
     received = b""
     try:
         while len(received) < size + 4 and not (sending.done() and sending.exception()):
@@ -118,10 +118,25 @@ async def test_a_file_that_was_just_written_is_sent_by_the_loop(tmp_path: Path, 
     """Rule: a file that was just written is in memory and needs no look."""
     size = SIZES[-1]
     fd, body = written(tmp_path / "new", size, cold=True)
-    files.just_written(fd, size, asyncio.get_running_loop().time())
+    files.just_written(os.fstat(fd).st_ino, size, asyncio.get_running_loop().time())
     assert await sent(fd, size) == b"head" + body
     assert reader.reads == 0
     os.close(fd)
+
+
+async def test_another_file_on_the_same_descriptor_is_looked_at(tmp_path: Path, reader: Reader) -> None:
+    """Rule: what is known of a file says nothing of the next one that gets its descriptor's number."""
+    size = SIZES[-1]
+    warm, _ = written(tmp_path / "warm", size, cold=False)
+    cold, body = written(tmp_path / "cold", size, cold=True)
+    await sent(warm, size)
+    os.close(warm)
+    again = os.open(tmp_path / "cold", os.O_RDONLY)
+    assert again == warm
+    assert await sent(again, size) == b"head" + body
+    assert reader.reads > 0
+    os.close(again)
+    os.close(cold)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -143,10 +158,20 @@ def test_a_piece_in_memory_is_looked_at_once(tmp_path: Path) -> None:
     """Rule: a range of a piece that is in memory as a whole answers for the whole piece, and for no other one."""
     files.SEEN.clear()
     fd, _ = written(tmp_path / "warm", 2 * files.PIECE, cold=False)
-    assert files.in_memory(fd, 1000, 100, 50.0)
-    assert files.SEEN[fd, 0] > 50.0
-    assert (fd, 1) not in files.SEEN
+    inode = os.fstat(fd).st_ino
+    assert files.in_memory(fd, inode, 1000, 100, 50.0)
+    assert files.SEEN[inode, 0] > 50.0
+    assert (inode, 1) not in files.SEEN
     os.close(fd)
+
+
+def test_what_is_remembered_of_files_is_bounded() -> None:
+    """Rule: a node that writes file after file remembers a bounded number of them."""
+    files.SEEN.clear()
+    for inode in range(2 * files._MOST_REMEMBERED):
+        files.just_written(inode, 1, 50.0)
+    assert 0 < len(files.SEEN) <= files._MOST_REMEMBERED
+    files.SEEN.clear()
 
 
 def test_a_piece_with_a_hole_answers_for_ranges_only(tmp_path: Path) -> None:
@@ -156,6 +181,6 @@ def test_a_piece_with_a_hole_answers_for_ranges_only(tmp_path: Path) -> None:
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # without read-ahead
     os.pread(fd, 4096, 0)
     for now in (50.0, 50.1):
-        assert files.in_memory(fd, 0, 4096, now)
-        assert not files.in_memory(fd, files.PIECE // 2, 4096, now)
+        assert files.in_memory(fd, os.fstat(fd).st_ino, 0, 4096, now)
+        assert not files.in_memory(fd, os.fstat(fd).st_ino, files.PIECE // 2, 4096, now)
     os.close(fd)

@@ -28,7 +28,7 @@ def _handler(files, *, claimed=None):
         assert "larder.files" in scope["extensions"]
         fds = [os.open(path, os.O_RDONLY) for path in files]
         try:
-            spans = [(fd, 0, size) for fd, size in zip(fds, SIZES, strict=True)]
+            spans = [(fd, 0, size, os.fstat(fd).st_ino) for fd, size in zip(fds, SIZES, strict=True)]
             await send({"type": "larder.files", "status": 200, "head": lines, "files": spans})
         finally:
             for fd in fds:

@@ -37,7 +37,7 @@ class Mixture:
             path = folder / f"{seed}-{number}"
             path.write_bytes(b"before" + data + b"behind")
             self.fds.append(os.open(path, os.O_RDONLY))
-            self.pieces.append((self.fds[-1], 6, len(data)))
+            self.pieces.append((self.fds[-1], 6, len(data), path.stat().st_ino))
 
     def close(self) -> None:
         """Close the files."""
@@ -139,7 +139,7 @@ def test_a_file_that_is_too_short_breaks_the_connection(start: Any, tmp_path: Pa
         try:
             headers = [] if chunked else [(b"content-length", b"%d" % (size + 3))]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send_pieces(scope, send, [b"abc", (fd, 0, size)])
+            await send_pieces(scope, send, [b"abc", (fd, 0, size, path.stat().st_ino)])
         finally:
             os.close(fd)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -128,9 +129,10 @@ async def complete(scope: Scope, send: Send, answer: Answer) -> None:
     content = answer.content
     try:
         if isinstance(content, Body) and FILES in scope["extensions"] and (span := content.whole()) is not None:
+            inode = os.fstat(span.fd).st_ino
             if content.missed or content.joined:
-                just_written(span.fd, span.offset + span.count, asyncio.get_running_loop().time())
-            head, files = encode_lines(answer.headers), [(span.fd, span.offset, span.count)]
+                just_written(inode, span.offset + span.count, asyncio.get_running_loop().time())
+            head, files = encode_lines(answer.headers), [(span.fd, span.offset, span.count, inode)]
             told = {"status": answer.status, "headers": answer.headers}
             await send({"type": FILES, **told, "head": head, "files": files})
         else:

@@ -30,6 +30,7 @@ from gateway.model.peer.objects import ASKED
 from gateway.model.s3.ranges import ByteRange, parse_range
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.policies.fleet.ring import Ring
+from gateway.server.files import FileSpan
 from gateway.store.disk.blobs import OpenBlob
 
 _HARMLESS = frozenset(
@@ -63,7 +64,7 @@ class Unresolved(Enum):
 class Hit:
     """An object, or a range of it, ready to be sent.
 
-    ``status`` is 200 or 206, ``head`` has the header lines, ``files`` descriptor, offset and count of each part. ``length`` and
+    ``status`` is 200 or 206, ``head`` has the header lines, ``files`` a span of each part. ``length`` and
     ``span`` are those of ``Answer``, like the rest that accounting reads. The hit keeps the descriptors open through ``blobs``,
     which own them.
     """
@@ -76,7 +77,7 @@ class Hit:
     head: bytes
     length: int
     span: tuple[int, int, int]
-    files: list[tuple[int, int, int]]
+    files: list[FileSpan]
     blobs: list[OpenBlob]
 
 
@@ -138,7 +139,7 @@ class HotReads:
             known.heads[checked] = whole_head(meta, checked=checked)
         files = []
         for blob in found[1]:
-            files.append((blob.fd, 0, blob.size))  # noqa: PERF401  # in Python 3.11 a comprehension is a call
+            files.append((blob.fd, 0, blob.size, blob.inode))  # noqa: PERF401  # in Python 3.11 a comprehension is a call
         return Hit(known.key, 200, known.heads[checked], size, (0, size, size), files, found[1])
 
     def _find_part(self, request: WireRequest, principal: Principal, now: float) -> Hit | Unresolved:
@@ -186,7 +187,7 @@ class HotReads:
         for blob in blobs:
             offset = at % block_size
             count = min(blob.size - offset, stop - at)
-            files.append((blob.fd, offset, count))
+            files.append((blob.fd, offset, count, blob.inode))
             at += count
         if wanted is None:
             if checked not in known.heads:

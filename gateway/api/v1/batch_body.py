@@ -25,6 +25,7 @@ from gateway.server.cycle import Piece
 from gateway.server.files import read_exactly
 from gateway.server.refusals import Scope, Send
 from gateway.server.send import send_pieces
+from gateway.store.disk.blobs import OpenBlob
 from gateway.store.items import ItemFile, close_files
 
 PIECE = 256 * 1024
@@ -88,7 +89,7 @@ async def send_resident(
         start: dict[str, Any] = {"type": "http.response.start", "status": 200}
         start["headers"] = [*headers, (b"content-length", b"%d" % length)]
         await send(start)
-        pieces: list[Piece] = [head, *[(file.fd, 0, file.size) for file in opened.files], end]
+        pieces: list[Piece] = [head, *[(file.fd, 0, file.size, file.inode) for file in opened.files], end]
         await send_pieces(scope, send, pieces)
         options.tally.delivered("hit", len(opened.files), size)
     except LarderError as failure:
@@ -99,7 +100,7 @@ async def send_resident(
 
 def _head(ask: BatchAsk, opened: Resident) -> tuple[bytes, bytes, int]:
     """Index, end record, and the items' bytes."""
-    _, sizes, crcs = zip(*opened.files, strict=True) if opened.files else ((), (), ())
+    _, sizes, crcs, _ = zip(*opened.files, strict=True) if opened.files else ((), (), (), ())
     return resident_head(opened.positions, ask.indices[opened.positions], sizes, crcs)
 
 
@@ -226,12 +227,13 @@ class Outgoing:
             return
         if isinstance(content, ItemFile):
             self._files.append(content)
-            fd, size = content.fd, content.size
+            file: ItemFile | OpenBlob = content
         else:
             self._kept.append(content)
-            fd, size = content.blob.fd, content.blob.size
+            file = content.blob
+        fd, size = file.fd, file.size
         if size > SMALL:
-            self._pieces.append((fd, 0, size))
+            self._pieces.append((fd, 0, size, file.inode))
             self.size += size
             return
         # Small files would be read one by one anyway; reading them now keeps thousands of them from being open at once.

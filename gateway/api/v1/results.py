@@ -171,7 +171,7 @@ async def send_results(scope: Scope, send: Send, found: FoundResults, indices: l
                 entries.append(FrameEntry(position, index, 0, 0, ItemFlag.NONE, found.statuses[index]))
             elif isinstance(one, ItemFile):
                 entries.append(FrameEntry(position, index, one.size, one.crc32))
-                pieces.append((one.fd, 0, one.size))
+                pieces.append((one.fd, 0, one.size, one.inode))
             else:
                 entries.append(FrameEntry(position, index, len(one.data), one.crc32))
                 pieces.append(bytes(one.data))

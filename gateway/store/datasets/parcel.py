@@ -60,12 +60,12 @@ class Parcel:
     """An open registration to be sent; ``close`` it afterwards.
 
     Attributes:
-        pieces: bytes, and spans of files (descriptor, offset, count), in order.
+        pieces: bytes, and spans of files (descriptor, offset, count, inode), in order.
         size: of all of them.
     """
 
     def __init__(self, document: dict[str, Any], index: Path, locations: Path) -> None:
-        self.pieces: list[bytes | tuple[int, int, int]] = []
+        self.pieces: list[bytes | tuple[int, int, int, int]] = []
         self.size = 0
         self._fds: list[int] = []
         body = json.dumps(document).encode()
@@ -84,9 +84,10 @@ class Parcel:
 
     def _add_file(self, name: str, path: Path) -> None:
         self._fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        size = os.fstat(self._fds[-1]).st_size
+        status = os.fstat(self._fds[-1])
+        size = status.st_size
         self._add_bytes(_head(name, size))
-        self.pieces.append((self._fds[-1], 0, size))
+        self.pieces.append((self._fds[-1], 0, size, status.st_ino))
         self.size += size
         self._add_bytes(_padding(size))
 

@@ -26,10 +26,11 @@ _held: set[OpenBlob] = set()
 class OpenBlob:
     """A verified blob and a descriptor to read it from, at explicit offsets only (pread, sendfile)."""
 
-    __slots__ = ("_holders", "crc32", "fd", "mtime_ns", "size")
+    __slots__ = ("_holders", "crc32", "fd", "inode", "mtime_ns", "size")
 
     def __init__(self, fd: int, ref: BlobRef, mtime_ns: int) -> None:
         self.fd = fd
+        self.inode = os.fstat(fd).st_ino
         self.size = ref.size
         self.crc32 = ref.crc32
         self.mtime_ns = mtime_ns
