@@ -157,12 +157,13 @@ class RequestParser:
         if not self.in_head:
             return
         name = name.lower()
+        # llhttp keeps white space after a value, which is not part of it (RFC 9110, section 5.5).
+        value = value.rstrip(b" \t")
         if name == b"host":
             self._hosts.append(value.lower())
         elif name == b"expect":
             self._expects = value.lower() == b"100-continue"
-        # llhttp keeps white space after a value, which is not part of it (RFC 9110, section 5.5).
-        self._headers.append((name, value.rstrip(b" \t")))
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """A head is complete, unless it has to be parsed again."""
@@ -192,8 +193,10 @@ class RequestParser:
         raw_path, _, query = target.partition(b"?")
         name = _METHODS.get(method) or method.decode("ascii")
         keep_alive = version == "1.1" and llhttp.should_keep_alive()
+        # A client of HTTP/1.0 knows no 100 Continue (RFC 9110, section 10.1.1).
+        expects = self._expects and version == "1.1"
         self.in_head = False
-        self._listener.on_request(name, (raw_path, query), version, headers, keep_alive, self._expects)
+        self._listener.on_request(name, (raw_path, query), version, headers, keep_alive, expects)
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
@@ -213,7 +216,7 @@ def _origin_form(target: bytes, hosts: list[bytes]) -> bytes:
     if not separator or scheme.lower() not in (b"http", b"https"):
         raise BadRequest("InvalidURI")
     authority_end = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
-    if hosts and hosts[0].strip() != rest[:authority_end].lower():
+    if hosts and hosts[0] != rest[:authority_end].lower():
         raise BadRequest("InvalidRequest", "The request target and the Host header name different hosts.")
     path = rest[authority_end:]
     return path if path.startswith(b"/") else b"/" + path

@@ -240,6 +240,28 @@ def test_continue_is_sent_before_an_empty_body_too(start):
             assert read_response(sock)[0].startswith(b"HTTP/1.1 200")
 
 
+def test_continue_is_for_http_1_1(start):
+    """Rule: the expectation of a client of HTTP/1.0, which would take 100 Continue for its answer, is ignored."""
+    asked = threading.Event()
+
+    async def handler(scope, receive, send):
+        asked.set()
+        await echo(scope, receive, send)
+
+    with start(handler).connect() as sock:
+        sock.sendall(b"PUT / HTTP/1.0\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n")
+        assert asked.wait(20)
+        sock.sendall(b"hi")
+        assert read_response(sock)[0].startswith(b"HTTP/1.1 200")
+
+
+def test_white_space_after_an_expectation_is_no_part_of_it(start):
+    """Rule: a client that writes a blank after 100-continue gets it too."""
+    with start(echo).connect() as sock:
+        sock.sendall(b"PUT / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue \r\ncontent-length: 2\r\n\r\n")
+        assert read_response(sock)[0] == b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
 async def _refusing(scope, receive, send):
     await send(head(2, status=403))
     await send(body(b"no"))
