@@ -260,6 +260,8 @@ class Channel:
             self._out = None
 
     def _duplicate(self) -> socket.socket:
+        if self.lost:  # its number may be another connection's by now
+            raise ClientGone("the client is gone")
         original = cast(socket.socket, self.transport.get_extra_info("socket"))
         self._out = socket.socket(original.family, original.type, original.proto, fileno=os.dup(original.fileno()))
         self._out.setblocking(False)
@@ -314,6 +316,8 @@ class Channel:
             self._done = None
             if not self.lost:
                 self._loop.remove_writer(out)
+        if self.lost:  # after ``_on_writable`` had set the result
+            raise ClientGone("the client is gone")
 
     def _on_writable(self) -> None:
         done = self._done

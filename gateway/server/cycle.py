@@ -342,7 +342,7 @@ class Cycle:
             await self._channel.send_files(data, [span])
             return
         await self._channel.send_files(data + b"%x\r\n" % count, [span])
-        self._channel.transport.write(b"\r\n" if more else b"\r\n0\r\n\r\n")
+        await self._write(b"\r\n" if more else b"\r\n0\r\n\r\n")
 
     async def _send_pieces(self, head: Head, pieces: Sequence[Piece], more: bool) -> None:
         """Send bytes and spans of open files as one chunk, small ones together.

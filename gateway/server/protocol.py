@@ -12,6 +12,8 @@ Its rules:
   resets a connection with unread bytes, so the rest is read and dropped for a while (RFC 9112 section 9.6).
 * An unauthenticated connection may be closed while it is idle (gateway/server/strangers.py).
 * An invalid request is answered after its predecessors, with 400, and ends the connection.
+* A client may end its side of the connection after its last request, and is still answered. That looks like a client that has
+  left, which is noticed when its answer is sent, or at once if the application waits for it in ``receive``. TLS has no such end.
 """
 
 from __future__ import annotations
@@ -86,6 +88,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._pipeline: deque[Cycle] = deque()
         self._refused: BadRequest | None = None
         self._reading = True
+        self._ended = False
         self._linger: int | None = None
 
     # The transport's side
@@ -115,7 +118,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._strangers.discard(self)
         metrics.CONNECTIONS.dec()
         self.channel.lose()
-        self._pipeline.clear()
+        self._drop_waiting()
         if self._active is not None:
             self._active.leave()
         if self._parser is not None:
@@ -151,6 +154,16 @@ class GatewayProtocol(asyncio.Protocol):
             self.deadline = self.loop.time() + self.head_timeout
         if self._active is None and self._pipeline:
             self._start_next()
+
+    def eof_received(self) -> bool:
+        """The client has sent its last byte; returns whether it is still to be answered."""
+        active, parser = self._active, self._parser
+        cut = self._parsing is not None or parser is None or parser.in_head
+        if active is None or active.waiting or cut or self._scheme == "https":
+            return False
+        (self._pipeline[-1] if self._pipeline else active).keep_alive = False
+        self._ended = True
+        return True
 
     # The parser's side
 
@@ -238,6 +251,9 @@ class GatewayProtocol(asyncio.Protocol):
 
     def await_body(self, cycle: Cycle) -> None:
         """The application waits for more of the body: read it, within ``body_timeout``."""
+        if self._ended:
+            self.transport.close()
+            return
         self.resume_reading()
         if cycle.more_body:
             self.deadline = self.loop.time() + self.body_timeout
@@ -246,16 +262,15 @@ class GatewayProtocol(asyncio.Protocol):
         """Start the next request, or end the connection."""
         self._state.total_requests += 1
         self._active = None
-        if self._stranger:
-            self._strangers.add(self)
         self.deadline = NEVER
         if self.transport.is_closing():
             return
+        if self._stranger:
+            self._strangers.add(self)
         if cycle.more_body:
-            self._parsing = None
             self._begin_linger()
         elif not cycle.keep_alive:
-            self._pipeline.clear()
+            self._drop_waiting()
             self.transport.close()
         elif self._pipeline:
             self._start_next()
@@ -267,8 +282,14 @@ class GatewayProtocol(asyncio.Protocol):
             if not self._reading:
                 self.resume_reading()
 
-    def _begin_linger(self) -> None:
+    def _drop_waiting(self) -> None:
+        """Forget the requests after the active one, of which the last may still arrive."""
         self._pipeline.clear()
+        if self._parsing is not self._active:
+            self._parsing = None
+
+    def _begin_linger(self) -> None:
+        self._drop_waiting()
         self._linger = LINGER_BYTES
         self.deadline = self.loop.time() + self.linger_timeout
         if self.transport.can_write_eof():
@@ -322,7 +343,7 @@ class GatewayProtocol(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """Stop: end the connection now, or after the response in progress."""
-        self._pipeline.clear()
+        self._drop_waiting()
         if self._active is None:
             self.hang_up()
         else:
