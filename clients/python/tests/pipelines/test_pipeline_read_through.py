@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from pipeline_steps import number, pipeline_of, whole
 
 import larder
-from larder.pipelines.elements import decode, encode
+from larder.pipelines.elements import DROPPED, decode, encode
 from larder.pipelines.fingerprint import fingerprints, result_name
 from larder.pipelines.results import ReadThrough
 from larder.pipelines.splits import CacheMark, Split
 from larder.pipelines.stages import AUTOCACHE, MAP, ElementFailure, ElementStages, Stage, StageCounts
 from larder.pipelines.worker import FLUSH_BYTES, SentPart, SplitWorker, pickled
-from larder.pipelines.workers import SplitComputation, WorkerTask
+from larder.pipelines.workers import Heartbeat, SplitComputation, WorkerTask
 from larder.results import Lookup, Stored
 from larder.source import Item
 from larder.testing import MemorySource
@@ -240,7 +240,27 @@ class StoredSource(MemorySource):
 
     def results(self, *_):
         """See `larder.source.Source`."""
-        return FakeStore("a", ({index: encode(index) for index in range(self.describe().items)}, {}))
+        return FakeStore("a", ({index: encode(self.result(index)) for index in range(self.describe().items)}, {}))
+
+    def result(self, index):
+        """The result of one item."""
+        return index
+
+
+class LongResults(StoredSource):
+    """Items whose results are stored, and take milliseconds to decode."""
+
+    def result(self, index):
+        """The index, many times."""
+        return [index] * 3000
+
+
+class FilteredResults(StoredSource):
+    """Items of which every second one was dropped before its result was stored."""
+
+    def result(self, index):
+        """The index, or nothing."""
+        return index if index % 2 else DROPPED
 
 
 class FullMemory:
@@ -268,6 +288,73 @@ class FakeLink:
     def send(self, message, _memory=None):
         """See `larder.pipelines.worker.WorkerLink`."""
         self.sent.append(message)
+
+
+class HeartbeatLink(FakeLink):
+    """A link that takes an element only after another heartbeat."""
+
+    size, close = 0, FullMemory.close
+
+    def __init__(self):
+        super().__init__()
+        self.beating = threading.Event()
+
+    def memory(self):
+        """See `larder.pipelines.worker.WorkerLink`."""
+        return self
+
+    def append(self, element):
+        """See `larder.pipelines.worker.PartMemory`."""
+        self.beating.clear()
+        self.beating.wait()
+        return FullMemory().append(element)
+
+    def send(self, message, _memory=None):
+        """See `larder.pipelines.worker.WorkerLink`."""
+        super().send(message)
+        if isinstance(message, Heartbeat):
+            self.beating.set()
+
+
+@pytest.mark.parametrize("source", [StoredSource(4), FilteredResults(4)], ids=["stored", "dropped"])
+def test_a_worker_that_reads_results_reports_no_function(source):
+    """Rule: a heartbeat has a duration only while a function runs; a worker without one cannot hang."""
+    later = [Stage(MAP, 3, abs)] if isinstance(source, FilteredResults) else []
+    stages = (Stage(MAP, 1, number), Stage(AUTOCACHE, 2), *later)
+    worker = SplitWorker(link := HeartbeatLink(), heartbeat=0.001)
+    worker.prepare(pickled(WorkerTask(source, source.describe(), stages, 1)))
+    name = result_name(fingerprints(stages)[2], keys=False)
+    worker.give(Split(1, 0, (0, 1, 2, 3), cache=CacheMark(2, name, "a")))
+    worker.give(None)
+    worker.work()
+    beats = [one for one in link.sent if isinstance(one, Heartbeat)]
+    assert len(beats) >= 4
+    assert set(beats) == {Heartbeat()}
+
+
+def test_a_function_that_runs_is_known_with_its_element():
+    """Rule: heartbeats name split, place and stage of what runs, also after a function that raised; nothing runs between two."""
+    seen = []
+
+    def seeing(item):
+        seen.append(computation.stages.running)
+        return 1 // number(item)
+
+    source = MemorySource(3)
+    computation = SplitComputation(WorkerTask(source, source.describe(), (Stage(MAP, 1, seeing),), 1))
+    for _ in computation.elements(computation.read(Split(5, 0, (0, 1, 2), first=4))):
+        assert computation.stages.running is None
+    assert [(each.split, each.place, each.stage.number) for each in seen] == [(5, 4, 1), (5, 5, 1), (5, 6, 1)]
+    assert seen[0].since < seen[1].since < seen[2].since
+
+
+def test_a_worker_that_reads_results_for_longer_than_the_timeout_is_kept():
+    """Rule: in an epoch of stored results every element comes, and no worker is replaced."""
+    options = {"workers": 1, "timeout": 0.1, "on_error": "skip"}
+    pipeline = pipeline_of(source=LongResults(100), cache=2, **options).map(number).autocache()
+    came = sorted(value[0] for value in pipeline)
+    pipeline.close()
+    assert (came, pipeline.stats()["worker_deaths"]) == (list(range(100)), 0)
 
 
 def test_the_last_part_of_a_split_has_all_counts():

@@ -222,7 +222,7 @@ class Crew:
             warnings.warn(text, LarderWarning, stacklevel=2)
 
     def _refuse_hanging(self, ledger: SplitLedger, worker: int, beat: Heartbeat) -> None:
-        if beat.split >= 0 and beat.seconds > self._limits.timeout:
+        if beat.seconds > self._limits.timeout:
             detail = f"it has not returned for {beat.seconds:.0f} s, longer than timeout={self._limits.timeout:g}"
             ledger.fail(beat.split, beat.place, ElementFailure(beat.stage, detail))
             self._host.kill(worker)

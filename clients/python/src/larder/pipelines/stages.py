@@ -110,14 +110,13 @@ def summed(*parts: Counts) -> Counts:
     return total
 
 
-@dataclass
-class Position:
-    """A worker's position: read by the thread that sends heartbeats."""
+class RunningFunction(NamedTuple):
+    """A function of the user that runs now: the split and place of its element, its stage, and when it began."""
 
-    split: int = -1
-    place: int = -1
-    stage: str = ""
-    since: float = 0.0
+    split: int
+    place: int
+    stage: Stage
+    since: float
 
 
 @dataclass
@@ -127,12 +126,15 @@ class ElementStages:
     Args:
         stages: in order, without those that work on more than one element.
         seed: of the pipeline.
+        element: split and place of the current element.
+        running: read by the thread that sends heartbeats; ``None`` while no function of the user runs.
     """
 
     stages: tuple[Stage, ...]
     seed: int
     counts: Counts = field(default_factory=dict)
-    position: Position = field(default_factory=Position)
+    element: tuple[int, int] = (-1, -1)
+    running: RunningFunction | None = None
 
     def take_counts(self) -> Counts:
         """The counts since the last call."""
@@ -173,7 +175,6 @@ class ElementStages:
         try:
             for stage in stages:
                 if value is not DROPPED:
-                    self.position.stage, self.position.since = str(stage), perf_counter()
                     value = self._step(stage, value, epoch, index)
                 self._counted(stage.number).add(StageCounts(1, perf_counter() - began))
             return self._finish(value, stage)
@@ -188,7 +189,12 @@ class ElementStages:
             self._measure(stage.number, Encoded(plain(value)))
             return plain(value)
         seed_generators(self.seed, epoch, index, stage.number)
-        result = stage.function(value)
+        # One assignment: a heartbeat must not join the place of one element with the time of another.
+        self.running = RunningFunction(*self.element, stage, perf_counter())
+        try:
+            result = stage.function(value)
+        finally:
+            self.running = None
         if stage.kind == FILTER:
             return value if result else DROPPED
         return result

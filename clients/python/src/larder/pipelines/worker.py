@@ -189,10 +189,11 @@ class SplitWorker:
     def _beat(self) -> None:
         while True:
             time.sleep(self._heartbeat)
-            position = self._computation.stages.position
-            seconds = perf_counter() - position.since
+            running, beat = self._computation.stages.running, Heartbeat()
+            if running is not None:
+                beat = Heartbeat(running.split, running.place, str(running.stage), perf_counter() - running.since)
             try:
-                self._send(Heartbeat(position.split, position.place, position.stage, seconds))
+                self._send(beat)
             except OSError:
                 return
 

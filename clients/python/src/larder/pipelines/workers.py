@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -64,12 +65,13 @@ class SplitPart(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """A worker's position: the split and place of the element, the stage, and for how many seconds it has been there."""
+    """A worker lives. While a function of the user runs: the split and place of its element, its stage, and for how many
+    seconds it has run."""
 
-    split: int
-    place: int
-    stage: str
-    seconds: float
+    split: int = -1
+    place: int = -1
+    stage: str = ""
+    seconds: float = 0.0
 
 
 class Broken(NamedTuple):
@@ -172,7 +174,7 @@ class SplitComputation:
             loaded: the split.
             seconds: time spent waiting for it.
         """
-        split, position = loaded.split, self.stages.position
+        split = loaded.split
         each = seconds / max(1, len(split.indices))
         self.stages.read(len(loaded.items), seconds, sum(map(len, loaded.items.values())), loaded.hits)
         through = self._through(split)
@@ -181,23 +183,18 @@ class SplitComputation:
                 yield self._element(loaded, index, each)
         else:
             yield from self._read_through(through, loaded, each)
-        position.split = -1
 
     def _read_through(
         self, through: ReadThrough, loaded: LoadedSplit, each: float
     ) -> Iterator[Encoded | ElementFailure]:
-        split, position, stages = loaded.split, self.stages.position, self.stages
+        split, stages = loaded.split, self.stages
         assert split.cache is not None
         mark, found = split.cache.stage, loaded.found
         asked = max(1, len(split.indices))
-
-        def compute(index: int) -> Encoded | ElementFailure:
-            outcome = self._element(loaded, index, each, mark)
-            position.split = -1  # a worker that waits for elements of another job does not hang
-            return outcome
+        compute = partial(self._element, loaded, spent=each, mark=mark)
 
         def finish(index: int, element: bytearray | memoryview, spent: float) -> Encoded | ElementFailure:
-            position.split, position.place = split.number, loaded.places[index]
+            stages.element = split.number, loaded.places[index]
             began = perf_counter()
             value = decode(element, copy=False)  # its arrays are parts of the element
             decoding = perf_counter() - began
@@ -217,7 +214,7 @@ class SplitComputation:
     ) -> Encoded | ElementFailure:
         """One element, through all stages or up to a mark."""
         split = loaded.split
-        self.stages.position.split, self.stages.position.place = split.number, loaded.places[index]
+        self.stages.element = split.number, loaded.places[index]
         if index not in loaded.items and index not in loaded.failed:
             self._fetch(loaded, [index])  # its result was there, and could not be used
         if (missing := loaded.failed.get(index)) is not None:
@@ -330,7 +327,7 @@ class InlineHost:
             self._retiring.remove(worker)
             self._started.discard(worker)
             self._events.append((worker, Ended()))
-        return self._events or [(worker, Heartbeat(-1, -1, "", 0.0)) for worker in self._started]
+        return self._events or [(worker, Heartbeat()) for worker in self._started]
 
     def close(self) -> None:
         """See `WorkerHost`."""
