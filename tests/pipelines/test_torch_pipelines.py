@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,30 @@ def test_random_numbers_of_torch_are_the_elements_own() -> None:
     there.close()
 
 
+@pytest.fixture
+def distributed() -> Iterator[None]:
+    """``torch.distributed`` with this process alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("distributed")
+def test_a_dataset_runs_the_pipeline_that_it_was_given() -> None:
+    """Rule: with the ranks of ``torch.distributed`` it is the same pipeline: its epoch, its state, and its counts."""
+    pipeline = pipeline_of().map(tensor).batch(8)
+    pipeline.set_epoch(7)
+    dataset = PipelineDataset(pipeline)
+    batches = iter(DataLoader(dataset, batch_size=None))
+    came = list(islice(batches, 3))
+    assert (pipeline.ranks, pipeline.epoch) == ((0, 1), 7)
+    resumed = pipeline_of().map(tensor).batch(8)
+    resumed.load_state_dict(pipeline.state_dict())
+    rest = list(DataLoader(PipelineDataset(resumed), batch_size=None))
+    assert Counter(value for batch in came + rest for value in batch["n"].tolist()) == Counter(range(103))
+    assert (resumed.epoch, resumed.stats()["batches"]) == (8, len(rest))
+
+
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
 def test_a_stateful_dataloader_resumes() -> None:
     """torchdata saves and loads the state through the dataset."""
@@ -103,8 +128,8 @@ def test_a_stateful_dataloader_resumes() -> None:
 @pytest.mark.filterwarnings("ignore")  # of Lightning, on which checkpoints and loaders it would like better
 @pytest.mark.parametrize("loader", [None, StatefulDataLoader], ids=["pipeline", "loader"])
 def test_lightning_resumes_from_its_checkpoint(tmp_path: Path, loader: Any) -> None:
-    """Every element once in each epoch, over a resume in the middle of one: Lightning, which knows how many batches there are,
-    fetches none ahead."""
+    """Every element once in each epoch, over a resume in the middle of one, in the order of that epoch: Lightning, which knows how
+    many batches there are, fetches none ahead, and never asks for the one after the last."""
     import lightning
 
     class Model(lightning.LightningModule):
@@ -112,16 +137,16 @@ def test_lightning_resumes_from_its_checkpoint(tmp_path: Path, loader: Any) -> N
 
         def __init__(self) -> None:
             super().__init__()
-            self.layer, self.seen = torch.nn.Linear(2, 1), list[int]()
+            self.layer, self.seen = torch.nn.Linear(2, 1), defaultdict[int, list[int]](list)
 
         def training_step(self, batch: Any, number: int) -> Any:
-            self.seen += torch.as_tensor(batch["n"]).tolist()
+            self.seen[self.current_epoch] += torch.as_tensor(batch["n"]).tolist()
             return self.layer(torch.as_tensor(batch["t"]).float()).square().mean()
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    def trained(resume: Path | None, **limit: int) -> list[int]:
+    def trained(resume: Path | None, **limit: int) -> dict[int, list[int]]:
         model, pipeline = Model(), pipeline_of().map(tensor).batch(8)
         data = pipeline if loader is None else loader(PipelineDataset(pipeline), batch_size=None)
         saving = lightning.pytorch.callbacks.ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=18, save_top_k=-1)
@@ -129,8 +154,11 @@ def test_lightning_resumes_from_its_checkpoint(tmp_path: Path, loader: Any) -> N
         lightning.Trainer(callbacks=[saving], **quiet, **limit).fit(model, data, ckpt_path=resume)
         return model.seen
 
-    seen = trained(None, max_steps=18) + trained(tmp_path / "step=18.ckpt", max_epochs=3)
-    assert Counter(seen) == Counter(list(range(103)) * 3)
+    first, rest = trained(None, max_steps=18), trained(tmp_path / "step=18.ckpt", max_epochs=3)
+    expected = pipeline_of().map(tensor).batch(8)
+    for epoch in range(3):
+        order = [value for batch in expected for value in batch["n"].tolist()]
+        assert first[epoch] + rest[epoch] == order
 
 
 def test_dataloader_workers_are_refused() -> None:

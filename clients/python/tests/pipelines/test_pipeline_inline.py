@@ -144,6 +144,28 @@ def test_a_state_saved_at_the_end_is_the_next_epoch():
     assert pipeline.state_dict()["epoch"] == 1
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "counted",
+    [
+        lambda pipeline: [batch for _, batch in zip(range(len(pipeline)), pipeline, strict=False)],
+        lambda pipeline: list(islice(pipeline, len(pipeline))),
+        lambda pipeline: [next(batches) for batches in [iter(pipeline)] for _ in range(len(pipeline))],
+    ],
+    ids=["zip", "islice", "next"],
+)
+def test_an_epoch_is_complete_with_its_last_batch(counted, workers):
+    """Rule: a loop that counts batches, and never asks for the one after the last, gets the next epoch."""
+    expected = pipeline_of(36).map(number).batch(8)
+    pipeline = pipeline_of(36, workers=workers).map(number).batch(8)
+    epochs = [numbers(counted(pipeline)) for _ in range(3)]
+    assert epochs == [numbers(expected) for _ in range(3)]
+    assert pipeline.epoch == 3
+    pipeline.close()
+    assert numbers(pipeline) == numbers(expected)
+    pipeline.close()
+
+
 def test_after_a_break_the_epoch_is_repeated():
     """Like in other loaders, only a complete iteration advances the epoch."""
     pipeline = pipeline_of().map(number).batch(8)
@@ -183,6 +205,22 @@ def test_set_epoch_gives_that_epoch():
     numbers(pipeline)
     other.set_epoch(1)
     assert numbers(other) == numbers(pipeline)
+
+
+@pytest.mark.parametrize(
+    "derived", [lambda pipeline: pipeline.map(noisy), lambda pipeline: pipeline.with_ranks(0, 1)], ids=["map", "ranks"]
+)
+def test_a_derived_pipeline_begins_where_its_base_would(derived):
+    """Rule: an epoch that was set, and a state that was loaded, hold for pipelines that are made of this one."""
+    base = pipeline_of().map(number)
+    base.set_epoch(3)
+    assert derived(base).epoch == 3
+    elements = iter(base)
+    came = list(islice(elements, 10))
+    assert len(list(derived(base))) == 103  # as after a break
+    base.load_state_dict(base.state_dict())
+    rest = len(list(derived(base)))
+    assert (len(came) + rest, derived(base).epoch) == (103, 3)
 
 
 def test_a_state_of_another_dataset_is_refused():

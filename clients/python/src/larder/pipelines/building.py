@@ -117,8 +117,8 @@ class _Place:
 class Pipeline:
     """A chain of stages over a dataset; made by `larder.pipeline`.
 
-    Each complete iteration advances the epoch. After a ``break`` or an error the next iteration repeats the same epoch from its
-    beginning, unless a state is loaded: ``pipeline.load_state_dict(pipeline.state_dict())`` goes on where the loop was. There is
+    Each complete iteration advances the epoch; one is complete with its last batch, whether or not the loop asks for another.
+    After a ``break`` or an error the next iteration repeats the same epoch from its beginning, unless a state is loaded: ``pipeline.load_state_dict(pipeline.state_dict())`` goes on where the loop was. There is
     one iteration at a time: a loop that goes on after another one has begun gets `StateError`.
 
     Args:
@@ -254,7 +254,7 @@ class Pipeline:
 
     def with_ranks(self, rank: int, world: int) -> Pipeline:
         """The same pipeline, for one of several training processes."""
-        return Pipeline(self._dataset, {**self._options, "rank": rank, "world": world}, self._stages)
+        return self._derived(self._stages, given_ranks(rank, world))
 
     def __iter__(self) -> Iterator[Any]:
         self._forget("another iteration over this pipeline has begun; copy the pipeline (copy.copy) for two at a time")
@@ -266,14 +266,9 @@ class Pipeline:
         return self._through(elements)
 
     def _through(self, elements: EpochElements) -> Iterator[Any]:
-        complete = False
-        try:
-            yield from elements
-            complete = True
-        finally:
-            if complete and self._iteration is elements:
-                self._place = _Place(elements.epoch + 1)
-                self._iteration = None
+        yield from elements
+        if self._iteration is elements:  # with a filter, the last batch is known only now
+            self._place, self._iteration = _Place(elements.epoch + 1), None
 
     def state_dict(self) -> dict[str, Any]:
         """The state to save, of JSON types: exactly the batches that the training loop has received.
@@ -332,12 +327,13 @@ class Pipeline:
             "dataset": self._dataset,
             "options": self._options,
             "stages": self._stages,
+            "ranks": self.ranks,
             "place": self._saved_place(),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         Pipeline.__init__(self, state["dataset"], state["options"], state["stages"])
-        self._place = state["place"]
+        self.ranks, self._place = state["ranks"], state["place"]
 
     def _saved_place(self) -> _Place:
         if self._iteration is None:
@@ -345,10 +341,14 @@ class Pipeline:
         state = self._iteration.state_dict()
         return _Place(int(state["epoch"]), state)
 
+    def _upcoming(self) -> _Place:
+        """Where the next iteration begins, if nothing else is set until then."""
+        return self._place if self._iteration is None else _Place(self._iteration.progress.epoch)
+
     def _forget(self, why: str) -> None:
         """End the iteration that is under way, if any; its loop gets `StateError`, not an epoch that is silently short."""
+        self._place = self._upcoming()
         if self._iteration is not None:
-            self._place = _Place(self._iteration.epoch)
             self._iteration.cancel(why)
             self._iteration = None
 
@@ -369,7 +369,13 @@ class Pipeline:
         return self._loader
 
     def _with(self, **changes: Any) -> Pipeline:
-        return Pipeline(self._dataset, self._options, replace(self._stages, count=self._stages.count + 1, **changes))
+        return self._derived(replace(self._stages, count=self._stages.count + 1, **changes), self.ranks)
+
+    def _derived(self, stages: PipelineStages, ranks: Ranks | None) -> Pipeline:
+        """Another pipeline, which begins where this one would begin next."""
+        derived = Pipeline(self._dataset, self._options, stages)
+        derived.ranks, derived._place = ranks, self._upcoming()
+        return derived
 
     def _before_batch(self, kind: str) -> None:
         if self._stages.batch:

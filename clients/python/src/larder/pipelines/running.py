@@ -350,15 +350,19 @@ class EpochElements:
         self._cancelled = ""
         self._process = os.getpid()
 
+    @property
+    def progress(self) -> Progress:
+        """Everything delivered; once that is the whole epoch, the start of the next one."""
+        settings = self._loader.settings
+        return self._tracker.progress.settled(settings.batch_size, settings.tail)
+
     def state_dict(self) -> dict[str, Any]:
         """The state after the latest element or batch."""
-        settings = self._loader.settings
-        return self._tracker.progress.settled(settings.batch_size, settings.tail).to_json()
+        return self.progress.to_json()
 
     def cancel(self, why: str) -> None:
         """End the iteration: asking for more raises `StateError`, unless the epoch is complete. The workers are kept."""
-        if self.state_dict()["epoch"] == self.epoch:
-            self._cancelled = why
+        self._cancelled = why
 
     def __iter__(self) -> Iterator[Any]:
         """The values, in order.
@@ -373,6 +377,8 @@ class EpochElements:
         self._runtime.begin()
         while True:
             if self._cancelled:
+                if self.progress.epoch != self.epoch:
+                    return  # the workers may be those of the next epoch already
                 raise StateError(self._cancelled)
             if self._process != os.getpid():
                 raise StateError("this iteration belongs to the process that was forked; begin a new one")

@@ -22,16 +22,15 @@ class PipelineDataset(IterableDataset[Any]):
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._ranked = pipeline.ranks is not None
 
     def __repr__(self) -> str:
         return f"PipelineDataset({self._pipeline!r})"
 
     @property
     def pipeline(self) -> Pipeline:
-        """The pipeline, with the ranks of ``torch.distributed`` if it was given none."""
-        if not self._ranked and (found := distributed_ranks()) is not None:
-            self._pipeline, self._ranked = self._pipeline.with_ranks(*found), True
+        """The pipeline; it gets the ranks of ``torch.distributed`` if it has none."""
+        if self._pipeline.ranks is None:
+            self._pipeline.ranks = distributed_ranks()
         return self._pipeline
 
     def __len__(self) -> int:
