@@ -7,7 +7,8 @@ import random
 import warnings
 from collections import Counter, deque
 from contextlib import suppress
-from itertools import islice
+from functools import partial
+from itertools import count, islice
 
 import numpy as np
 import pytest
@@ -132,6 +133,11 @@ def epoch_of(items, batch, world=1, rank=0, progress=None, epoch=0):
     return plan, start
 
 
+def ledger_of(items, batch, numbers):
+    """The ledger of an epoch."""
+    return SplitLedger(PlannedItems(epoch_of(items, batch)[0]), 0, numbers)
+
+
 def in_order(items, batch):
     """The items of an epoch in its order."""
     planned, found = PlannedItems(epoch_of(items, batch)[0]), []
@@ -155,7 +161,7 @@ def test_every_element_leaves_once_and_in_order(seed, items, batch, trouble):
         if crew is None or chance.random() < 0.5:  # the trainer is a new process, or goes on after an error
             crew = crew_of(SimulatedWorkers(chance, trouble), chance.randint(1, 4))
         plan, start = epoch_of(items, batch, progress=progress)
-        elements = crew.elements(lambda first, plan=plan: SplitLedger(PlannedItems(plan), 0, first))
+        elements = crew.elements(lambda numbers, plan=plan: SplitLedger(PlannedItems(plan), 0, numbers))
         places = []
         with suppress(GatewayUnavailable):
             for released in islice(elements, chance.choice([None, chance.randint(0, 30)])):
@@ -174,8 +180,8 @@ def test_every_element_leaves_once_and_in_order(seed, items, batch, trouble):
 def test_an_element_that_kills_its_workers_is_given_up(seed):
     """After three deaths at one element it is a failure in its place; all others come."""
     host = SimulatedWorkers(random.Random(seed), 0.0, deadly={5, 40})
-    ledger = SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, 0)
-    released = list(crew_of(host).elements(lambda first: ledger))
+    ledger = ledger_of(60, 8, count())
+    released = list(crew_of(host).elements(lambda numbers: ledger))
     assert [each.item for each in released] == in_order(60, 8)
     failed = {each.item: each.value.detail for each in released if isinstance(each.value, ElementFailure)}
     assert failed == dict.fromkeys((5, 40), "3 worker processes ended while they computed it")
@@ -195,22 +201,22 @@ def test_workers_may_wait_for_room_while_others_work():
 
     room = 2
     host = Full(random.Random(1), 0.0)
-    ledger = SplitLedger(PlannedItems(epoch_of(300, 8)[0]), 0, 0)
-    assert [each.item for each in crew_of(host, 4).elements(lambda first: ledger)] == in_order(300, 8)
+    ledger = ledger_of(300, 8, count())
+    assert [each.item for each in crew_of(host, 4).elements(lambda numbers: ledger)] == in_order(300, 8)
     assert host.now > 2 * STARTUP
     room = 0
     host = Full(random.Random(1), 0.0)
-    ledger = SplitLedger(PlannedItems(epoch_of(10, 2)[0]), 0, 0)
+    ledger = ledger_of(10, 2, count())
     with pytest.raises(PipelineError, match=r"the last: no sign of life for 3\d\d s\. Look at them"):
-        list(crew_of(host, 1).elements(lambda first: ledger))
+        list(crew_of(host, 1).elements(lambda numbers: ledger))
 
 
 def test_a_retired_worker_returns_what_it_has():
     """Scaling down loses and repeats nothing, and the worker ends."""
     host = SimulatedWorkers(random.Random(1), 0.0)
     crew = crew_of(host, 4)
-    ledger = SplitLedger(PlannedItems(epoch_of(200, 8)[0]), 0, 0)
-    elements = crew.elements(lambda first: ledger)
+    ledger = ledger_of(200, 8, count())
+    elements = crew.elements(lambda numbers: ledger)
     first = list(islice(elements, 20))
     crew.scale(1)
     assert [each.item for each in first + list(elements)] == in_order(200, 8)
@@ -221,8 +227,8 @@ def test_the_queue_is_bounded():
     """A trainer that takes nothing lets workers compute no further ahead than the limit."""
     host = SimulatedWorkers(random.Random(1), 0.0)
     crew = crew_of(host, 2)
-    ledger = SplitLedger(PlannedItems(epoch_of(5000, 8)[0]), 0, 0)
-    elements = crew.elements(lambda first: ledger)
+    ledger = ledger_of(5000, 8, count())
+    elements = crew.elements(lambda numbers: ledger)
     for _ in range(200):
         next(elements)
         size = crew._split_size()
@@ -233,8 +239,8 @@ def test_a_queue_full_of_bytes_gets_no_new_splits():
     """Back-pressure by size: with the budget used up, only lost splits are handed out."""
     host = SimulatedWorkers(random.Random(1), 0.0)
     crew = Crew(host, 2, CrewLimits(10**6, 1, 60.0), lambda: host.now)
-    ledger = SplitLedger(PlannedItems(epoch_of(500, 8)[0]), 0, 0)
-    assert [each.item for each in crew.elements(lambda first: ledger)] == in_order(500, 8)
+    ledger = ledger_of(500, 8, count())
+    assert [each.item for each in crew.elements(lambda numbers: ledger)] == in_order(500, 8)
 
 
 def test_workers_that_never_begin_are_an_error():
@@ -244,11 +250,11 @@ def test_workers_that_never_begin_are_an_error():
         def start(self, worker):
             self.events.append((worker, Ended("exit status 1")))
 
-    ledger = SplitLedger(PlannedItems(epoch_of(10, 2)[0]), 0, 0)
+    ledger = ledger_of(10, 2, count())
     with pytest.raises(
         PipelineError, match=r"3 workers ended before they began, the last: exit status 1\. Look at them"
     ):
-        list(crew_of(Stillborn(random.Random(1), 0.0)).elements(lambda first: ledger))
+        list(crew_of(Stillborn(random.Random(1), 0.0)).elements(lambda numbers: ledger))
 
 
 def test_numbers_of_splits_are_not_used_again():
@@ -265,8 +271,8 @@ def test_numbers_of_splits_are_not_used_again():
     host = Failing(random.Random(3), 0.0)
     crew = crew_of(host)
     with pytest.raises(PipelineError, match="no gateway"):
-        list(crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first)))
-    again = crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first))
+        list(crew.elements(partial(ledger_of, 60, 8)))
+    again = crew.elements(partial(ledger_of, 60, 8))
     assert [each.item for each in again] == in_order(60, 8)
     assert len(numbers) == len(set(numbers))
 
@@ -283,7 +289,7 @@ def test_what_comes_with_an_error_is_not_lost():
     host = Failing(random.Random(3), 0.0)
     crew = crew_of(host)
     with pytest.raises(PipelineError, match="no gateway"):
-        list(crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first)))
+        list(crew.elements(partial(ledger_of, 60, 8)))
     assert crew.working == 2
 
 
@@ -298,8 +304,8 @@ def test_what_was_not_handled_is_handled_in_the_next_epoch():
 
     crew = crew_of(Telling(random.Random(3), 0.0))
     with pytest.raises(LarderWarning, match="the cache is full"), warnings.catch_warnings(action="error"):
-        list(crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first)))
-    again = crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first))
+        list(crew.elements(partial(ledger_of, 60, 8)))
+    again = crew.elements(partial(ledger_of, 60, 8))
     assert [each.item for each in again] == in_order(60, 8)
     assert crew.working == 2
 
@@ -310,15 +316,34 @@ def test_ctrl_c_while_workers_change_leaves_the_crew_whole(interrupted):
     host = SimulatedWorkers(random.Random(3), 0.0)
     crew = crew_of(host)
     if interrupted == "retire":
-        list(crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first)))
+        list(crew.elements(partial(ledger_of, 60, 8)))
         crew.scale(1)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(host, interrupted, interrupt)
         with pytest.raises(KeyboardInterrupt):
-            list(crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first)))
-    again = crew.elements(lambda first: SplitLedger(PlannedItems(epoch_of(60, 8)[0]), 0, first))
+            list(crew.elements(partial(ledger_of, 60, 8)))
+    again = crew.elements(partial(ledger_of, 60, 8))
     assert [each.item for each in again] == in_order(60, 8)
     assert crew.working == (2 if interrupted == "start" else 1)
+
+
+def test_ctrl_c_while_splits_are_handed_out_mixes_no_epochs():
+    """Rule: what a worker still returns of an interrupted epoch is not taken for an element of the next one."""
+
+    class Interrupted(SimulatedWorkers):
+        def assign(self, worker, split):
+            super().assign(worker, split)
+            handed_out.append(split.number)
+            if len(handed_out) == 6:
+                raise KeyboardInterrupt
+
+    handed_out = []
+    crew = crew_of(Interrupted(random.Random(3), 0.0))
+    with pytest.raises(KeyboardInterrupt):
+        list(crew.elements(partial(ledger_of, 60, 8)))
+    again = list(crew.elements(partial(ledger_of, 60, 8)))
+    assert [decode(each.value) for each in again] == [each.item for each in again] == in_order(60, 8)
+    assert len(handed_out) == len(set(handed_out))
 
 
 def interrupt(worker):
@@ -346,8 +371,8 @@ def test_a_hanging_function_is_ended_and_named():
                 super().compute(worker)
 
     host = Hanging(random.Random(2), 0.0)
-    ledger = SplitLedger(PlannedItems(epoch_of(30, 30)[0]), 0, 0)
-    released = list(crew_of(host).elements(lambda first: ledger))
+    ledger = ledger_of(30, 30, count())
+    released = list(crew_of(host).elements(lambda numbers: ledger))
     assert [each.item for each in released] == in_order(30, 30)
     (failure,) = (each for each in released if isinstance(each.value, ElementFailure))
     assert failure.item == 5

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from time import monotonic
 
 from larder.errors import LarderWarning, PipelineError
@@ -79,7 +79,7 @@ class Crew:
         self._target = workers
         self._number = 0
         self._failed_starts = 0
-        self._split = 0
+        self._splits = count()  # a late part of an epoch that was interrupted must not meet a split of its number
         self._waiting_bytes = 0
         self._ledger: SplitLedger | None = None
         self._told: set[str] = set()
@@ -116,24 +116,22 @@ class Crew:
         self._members.clear()
         self._host.close()
 
-    def elements(self, open_ledger: Callable[[int], SplitLedger]) -> Iterator[Released]:
+    def elements(self, open_ledger: Callable[[Iterator[int]], SplitLedger]) -> Iterator[Released]:
         """The elements of an epoch, in order.
 
         Args:
-            open_ledger: makes the ledger of the epoch; its argument is the number of the first split.
+            open_ledger: makes the ledger of the epoch; its argument gives the numbers of splits.
 
         Raises:
             PipelineError: worker processes cannot start.
             LarderError: a worker cannot read items.
         """
-        ledger = self._ledger = open_ledger(self._split)
+        ledger = self._ledger = open_ledger(self._splits)
         self._waiting_bytes = 0
         leaving: list[Released] = []
         while not ledger.finished:
             self._adjust()
             self._fill(ledger)
-            # Noted before anything can fail: a late part must not meet a split of its number in the next epoch.
-            self._split = ledger.following
             # Nobody need wait longer than a heartbeat to see that a worker is dead.
             self._listen(ledger, 0.0 if leaving else HEARTBEAT)
             self._bury_silent(ledger)

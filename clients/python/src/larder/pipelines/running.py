@@ -426,7 +426,7 @@ class EpochElements:
                 sizes.count(piece)
                 yield piece
 
-    def _ledger(self, first: int) -> SplitLedger:
+    def _ledger(self, numbers: Iterator[int]) -> SplitLedger:
         loader, settings = self._loader, self._loader.settings
         plan = EpochPlan(
             self._start.order(),
@@ -438,7 +438,7 @@ class EpochElements:
             dataset=loader.info.id,
         )
         names = loader.keys.place if self._runtime.options.keys else None
-        return SplitLedger(PlannedItems(plan), self.epoch, first, names, self._cache)
+        return SplitLedger(PlannedItems(plan), self.epoch, numbers, names, self._cache)
 
     def _piece(self, released: Released) -> Piece | None:
         """The element; ``None`` if it is dropped or skipped."""

@@ -138,7 +138,7 @@ class SplitLedger:
     Args:
         planned: the items in their order.
         epoch: number of the epoch.
-        first: number of the first split; numbers are not used again.
+        numbers: of splits; none is used again, whatever becomes of this epoch.
         names: the place of an item, if the pipeline has ``keys``.
         cache: the mark through which the epoch is read.
     """
@@ -147,19 +147,19 @@ class SplitLedger:
         self,
         planned: PlannedItems,
         epoch: int,
-        first: int,
+        numbers: Iterator[int],
         names: Callable[[int], ItemPlace] | None = None,
         cache: CacheMark | None = None,
     ) -> None:
         self._planned = planned
         self._epoch = epoch
+        self._numbers = numbers
         self._names = names
         self._cache = cache
         self._open: dict[int, _Entry] = {}
         self._lost: deque[int] = deque()
         self._ended = False
         self._turn = 0
-        self.following = first
         self.ready = 0
         """Elements that have come and not left."""
 
@@ -191,9 +191,9 @@ class SplitLedger:
             self._ended = True
             return None
         names = None if self._names is None else tuple(map(self._names, planned.indices))
-        entry = _Entry(Split(self.following, self._epoch, planned.indices, names=names, cache=self._cache), planned)
-        self._open[self.following] = entry
-        self.following += 1
+        number = next(self._numbers)
+        entry = _Entry(Split(number, self._epoch, planned.indices, names=names, cache=self._cache), planned)
+        self._open[number] = entry
         return self._hand_out(entry, worker)
 
     def record(self, worker: int, number: int, first: int, values: Sequence[Value]) -> bool:
