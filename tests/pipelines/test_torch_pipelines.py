@@ -128,8 +128,8 @@ def test_a_stateful_dataloader_resumes() -> None:
 @pytest.mark.filterwarnings("ignore")  # of Lightning, on which checkpoints and loaders it would like better
 @pytest.mark.parametrize("loader", [None, StatefulDataLoader], ids=["pipeline", "loader"])
 def test_lightning_resumes_from_its_checkpoint(tmp_path: Path, loader: Any) -> None:
-    """Every element once in each epoch, over a resume in the middle of one, in the order of that epoch: Lightning, which knows how
-    many batches there are, fetches none ahead, and never asks for the one after the last."""
+    """Every element once in each epoch and in its order, over a resume in the middle of one: Lightning, which knows how many
+    batches there are, fetches none ahead, and never asks for the one after the last."""
     import lightning
 
     class Model(lightning.LightningModule):

@@ -2,12 +2,14 @@
 
 import multiprocessing
 import os
+import resource
 import select
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
+import traceback
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -245,6 +247,65 @@ def refuse(indices):
     raise PipelineError("no items today")
 
 
+class Raising:
+    """Called before a request: raises."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __call__(self, indices):
+        """Raise."""
+        raise self.error
+
+
+class Unreadable(MemorySource):
+    """A source that has no reader."""
+
+    def reader(self, info, stats):
+        """See `larder.source.Source`."""
+        raise FileNotFoundError("shard-7.bin is not mounted")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (
+            MemorySource(20, before=Raising(FileNotFoundError("shard-7.bin is not mounted"))),
+            "FileNotFoundError: shard-7",
+        ),
+        (MemorySource(20, before=Raising(EOFError("shard-7.bin is short"))), "EOFError: shard-7"),
+        (MemorySource(20, before=Raising(ValueError("bad index"))), "ValueError: bad index"),
+        (Unreadable(20), "FileNotFoundError: shard-7"),
+    ],
+    ids=["os", "end", "value", "reader"],
+)
+def test_an_error_of_the_source_keeps_its_cause(kept, source, said, workers):
+    """Rule: whatever a source raises, the loop gets class and message, and the traceback as the cause; no worker is replaced."""
+    pipeline = kept(with_workers(source=source, workers=workers).map(number))
+    with pytest.raises(PipelineError, match=f"the source of the items failed: {said}") as raised:
+        list(pipeline)
+    assert said in "".join(traceback.format_exception(raised.value.__cause__))
+    assert pipeline.stats()["worker_deaths"] == 0
+
+
+def larger_than_the_limit(item):
+    """A megabyte, in a process whose files may have less."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
+    return np.zeros(1 << 20, np.uint8)
+
+
+def test_a_worker_without_memory_says_so(kept):
+    """Rule: elements that do not fit into shared memory are an error with a remedy, and the worker lives."""
+    pipeline = kept(with_workers(20, workers=1).map(larger_than_the_limit))
+    for _ in range(2):
+        with pytest.raises(
+            PipelineError, match=r"no memory to share with input workers \(.*lower workers= or queue_bytes="
+        ):
+            list(pipeline)
+    assert pipeline.stats()["worker_deaths"] == 0
+
+
 PROGRAM = """
     import os, sys
     sys.path.insert(0, {here!r})
@@ -336,6 +397,7 @@ def test_ctrl_c_while_workers_are_read_loses_nothing(monkeypatch):
     while len(events) < 2:
         events = host.poll(60)
     assert [type(event) for _, event in events] == [Broken, Ended]
+    host.retire(0)  # before its end is handled
     host.close()
 
 

@@ -12,10 +12,12 @@ import os
 import pickle
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from larder.anonymous import anonymous_file
+from larder.errors import PipelineError
 from larder.pipelines.elements import ALIGNMENT, Encoded
 
 _LENGTH = struct.Struct("<I")
@@ -46,12 +48,15 @@ class Channel:
         """Send a message, and with it the descriptor of a part's memory.
 
         Raises:
-            OSError: the other end is gone.
+            EOFError: the other end is gone.
         """
         payload = pickle.dumps(message)
         frame = _LENGTH.pack(len(payload)) + payload
-        sent = socket.send_fds(self.sock, [frame], [] if memory is None else [memory.descriptor])
-        self.sock.sendall(frame[sent:])
+        try:
+            sent = socket.send_fds(self.sock, [frame], [] if memory is None else [memory.descriptor])
+            self.sock.sendall(frame[sent:])
+        except ConnectionError as error:
+            raise EOFError from error
 
     def receive(self) -> tuple[Any, int | None]:
         """The next message and the descriptor that came with it.
@@ -84,27 +89,46 @@ class Channel:
 
 
 class SharedPart:
-    """Elements of one part, written one after the other into memory without a name."""
+    """Elements of one part, written one after the other into memory without a name.
+
+    Raises:
+        PipelineError: there is no memory for it.
+    """
 
     def __init__(self) -> None:
-        self.descriptor = anonymous_file("larder-elements")
+        with _memory_errors():
+            self.descriptor = anonymous_file("larder-elements")
         self.size = 0
 
     def append(self, element: Encoded) -> tuple[int, int]:
         """Copy an element; its offset and size.
 
         Raises:
-            OSError: there is not enough memory.
+            PipelineError: there is not enough memory.
         """
         start = -(-self.size // ALIGNMENT) * ALIGNMENT
-        os.lseek(self.descriptor, start, os.SEEK_SET)
-        _write(self.descriptor, element.buffers())
+        with _memory_errors():
+            os.lseek(self.descriptor, start, os.SEEK_SET)
+            _write(self.descriptor, element.buffers())
         self.size = start + element.size
         return start, element.size
 
     def close(self) -> None:
-        """Close the descriptor. Whoever has mapped the memory keeps it."""
-        os.close(self.descriptor)
+        """Close the descriptor, once. Whoever has mapped the memory keeps it."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+@contextmanager
+def _memory_errors() -> Iterator[None]:
+    """A worker without memory must not look like one without its trainer."""
+    try:
+        yield
+    except OSError as error:
+        raise PipelineError(
+            f"there is no memory to share with input workers ({error}): lower workers= or queue_bytes=, or free memory"
+        ) from error
 
 
 def mapped(descriptor: int, size: int) -> memoryview:

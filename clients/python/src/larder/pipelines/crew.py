@@ -14,7 +14,7 @@ from time import monotonic
 
 from larder.errors import LarderWarning, PipelineError
 from larder.pipelines.splits import Released, Split, SplitLedger
-from larder.pipelines.stages import Counts, ElementFailure, StageCounts, summed
+from larder.pipelines.stages import Counts, ElementFailure, RemoteTraceback, StageCounts, summed
 from larder.pipelines.workers import Broken, Ended, Event, Heartbeat, Notice, SplitPart, Started, WorkerHost
 
 HEARTBEAT = 5.0
@@ -187,12 +187,12 @@ class Crew:
         while events:
             worker, event = events[0]
             if isinstance(event, Broken):
-                broken = event.error
+                broken = event
             else:
                 self._handle(ledger, worker, event)
             del events[0]
         if broken is not None:
-            raise broken
+            raise broken.error from RemoteTraceback(broken.trace) if broken.trace else broken.error.__cause__
 
     def _handle(self, ledger: SplitLedger, worker: int, event: Event) -> None:
         member = self._members.get(worker)

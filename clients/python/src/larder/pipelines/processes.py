@@ -105,9 +105,11 @@ class ProcessHost:
         self._finish()
 
     def _send(self, worker: int, message: Split | int | None, memory: SharedPart | None = None) -> None:
-        # A worker that is gone says so by the end of its stream. It could read nothing after half of a message.
-        with suppress(OSError), interrupts_deferred():
-            self._channels[worker].send(message, memory)
+        # A worker that is gone says so by the end of its stream, perhaps in an event that is not handled yet.
+        # It could read nothing after half of a message.
+        if worker in self._channels:
+            with suppress(EOFError), interrupts_deferred():
+                self._channels[worker].send(message, memory)
 
     def _next_event(self, worker: int) -> Event:
         try:
@@ -154,7 +156,7 @@ def main(sock: socket.socket, heartbeat: float) -> None:
         threading.Thread(target=_receive, args=(channel, worker), daemon=True).start()
         worker.prepare(decode(mapped(descriptor, size)))
         worker.work()
-    except (EOFError, OSError):
+    except EOFError:
         os._exit(1)  # the trainer is gone
     channel.close()
 

@@ -30,7 +30,16 @@ from larder.pipelines.metering import (
 )
 from larder.pipelines.results import claim_owner
 from larder.pipelines.splits import CacheMark, PlannedItems, Released, SplitLedger
-from larder.pipelines.stages import AUTOCACHE, FILTER, Counts, ElementFailure, Stage, StageCounts, summed
+from larder.pipelines.stages import (
+    AUTOCACHE,
+    FILTER,
+    Counts,
+    ElementFailure,
+    RemoteTraceback,
+    Stage,
+    StageCounts,
+    summed,
+)
 from larder.pipelines.stream import BatchSizes, Piece, PipelineStages, batched, shuffled, stack
 from larder.pipelines.worker import pickled
 from larder.pipelines.workers import InlineHost, SplitComputation, WorkerTask
@@ -81,13 +90,6 @@ class RunOptions:
     def skips(self) -> bool:
         """Whether elements may be left out without an error."""
         return "skip" in (self.on_error, self.on_missing)
-
-
-class RemoteTraceback(LarderError):
-    """The traceback of a function in a worker process; the cause of a `StageFailed`."""
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.args[0] if self.args else ""}"""'
 
 
 class PipelineRuntime:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from larder.errors import ElementUnstorable
+from larder.errors import ElementUnstorable, LarderError
 from larder.pipelines.elements import DROPPED, Encoded
 from larder.seeds import seed_generators
 from larder.source import Item
@@ -181,8 +181,7 @@ class ElementStages:
         except ElementUnstorable as error:
             return ElementFailure(str(stage), str(error))
         except Exception as error:
-            trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]
-            return ElementFailure(str(stage), f"{type(error).__name__}: {_message_of(error)}", trace)
+            return ElementFailure(str(stage), in_a_line(error), trace_of(error))
 
     def _step(self, stage: Stage, value: Any, epoch: int, index: int) -> Any:
         if stage.function is None:
@@ -213,12 +212,25 @@ class ElementStages:
         return self.counts.setdefault(number, StageCounts())
 
 
-def _message_of(error: Exception) -> str:
-    """The text of a user's exception; its own code may raise, too."""
+class RemoteTraceback(LarderError):
+    """The traceback of an error in a worker process; the cause of the one that the training loop gets."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0] if self.args else ""}"""'
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback of an error as text."""
+    return "".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]
+
+
+def in_a_line(error: BaseException) -> str:
+    """Class and message of a user's exception; its own code may raise, too."""
     try:
-        return str(error)
+        message = str(error)
     except Exception as failed:
-        return f"(its message raised {type(failed).__name__})"
+        message = f"(its message raised {type(failed).__name__})"
+    return f"{type(error).__name__}: {message}"
 
 
 def plain(value: Any) -> Any:

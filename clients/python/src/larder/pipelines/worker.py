@@ -20,7 +20,7 @@ from larder.errors import LarderError, PipelineError
 from larder.pipelines.elements import Encoded
 from larder.pipelines.fingerprint import fingerprints
 from larder.pipelines.splits import Split, Value
-from larder.pipelines.stages import Counts, ElementFailure, Stage
+from larder.pipelines.stages import Counts, ElementFailure, Stage, in_a_line
 from larder.pipelines.workers import (
     Broken,
     Heartbeat,
@@ -66,7 +66,7 @@ class PartMemory(Protocol):
         """Copy an element; its offset and size."""
 
     def close(self) -> None:
-        """Release it here; the trainer keeps what was sent."""
+        """Release it here, once or again; the trainer keeps what was sent."""
 
 
 class WorkerLink(Protocol):
@@ -79,7 +79,11 @@ class WorkerLink(Protocol):
         """Memory for a part."""
 
     def send(self, message: object, memory: Any = None) -> None:
-        """Send a message, and with it what was written to a memory of this link. For one thread at a time."""
+        """Send a message, and with it what was written to a memory of this link. For one thread at a time.
+
+        Raises:
+            EOFError: the trainer is gone.
+        """
 
 
 class _Loaded(NamedTuple):
@@ -111,25 +115,36 @@ class SplitWorker:
             Exception: it cannot be loaded. The trainer knows.
         """
         try:
-            task: WorkerTask = pickle.loads(payload)  # noqa: S301 - from our own process
+            task = self._loaded(payload)
+            # Now: what functions remember of elements must not look like another function.
+            self._computation = SplitComputation(task, fingerprints(task.stages))
         except Exception as error:
-            reason = f"a worker cannot load the pipeline's functions ({type(error).__name__}: {error})"
-            self._send(Broken(PipelineError(f"{reason}. {self._link.cannot_load}")))
+            self._send(Broken.by(error))
             raise
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(1)  # one process per core, as in PyTorch's DataLoader
-        # Now: what functions remember of elements must not look like another function.
-        self._computation = SplitComputation(task, fingerprints(task.stages))
         self._send(Started())
         threading.Thread(target=self._beat, daemon=True).start()
+
+    def _loaded(self, payload: bytes) -> WorkerTask:
+        try:
+            task: WorkerTask = pickle.loads(payload)  # noqa: S301 - from our own process
+        except Exception as error:
+            reason = f"a worker cannot load the pipeline's functions ({in_a_line(error)})"
+            raise PipelineError(f"{reason}. {self._link.cannot_load}") from error
+        return task
 
     def give(self, split: Split | None) -> None:
         """Queue a split; ``None``: end after those that are queued."""
         self._splits.put(split)
 
     def work(self) -> None:
-        """Compute each split; the items of the next one are read meanwhile."""
+        """Compute each split; the items of the next one are read meanwhile.
+
+        Raises:
+            EOFError: the trainer is gone.
+        """
         reading = self._background.submit(self._read_next)
         while True:
             began = perf_counter()
@@ -137,12 +152,16 @@ class SplitWorker:
             if loaded is None:
                 return
             reading = self._background.submit(self._read_next)
-            if isinstance(loaded, LarderError):
-                self._send(Broken(loaded))
-            else:
+            try:
+                if isinstance(loaded, LarderError):
+                    raise loaded
                 self._compute(loaded.loaded, min(loaded.seconds, perf_counter() - began))
-                for text in self._computation.take_notices():
-                    self._send(Notice(text))
+            except EOFError:
+                raise
+            except Exception as error:
+                self._send(Broken.by(error))
+            for text in self._computation.take_notices():
+                self._send(Notice(text))
 
     def _read_next(self) -> _Loaded | LarderError | None:
         split = self._splits.get()
@@ -171,7 +190,6 @@ class SplitWorker:
                     memory, values, began = self._link.memory(), [], perf_counter()
             if values:
                 self._send_part(split, first, values, memory)
-                memory = self._link.memory()
         finally:
             memory.close()
 
@@ -194,7 +212,7 @@ class SplitWorker:
                 beat = Heartbeat(running.split, running.place, str(running.stage), perf_counter() - running.since)
             try:
                 self._send(beat)
-            except OSError:
+            except (EOFError, OSError):
                 return
 
 

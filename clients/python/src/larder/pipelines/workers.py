@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -17,13 +18,13 @@ from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from larder.dataset import DatasetInfo
-from larder.errors import LarderError
+from larder.errors import LarderError, PipelineError
 from larder.frames import HIT, ItemFailure
 from larder.pipelines.elements import Encoded, decode
 from larder.pipelines.fingerprint import Fingerprint, result_name
 from larder.pipelines.results import ReadThrough
 from larder.pipelines.splits import CacheMark, Split, Value
-from larder.pipelines.stages import Counts, ElementFailure, ElementStages, Stage, StageCounts
+from larder.pipelines.stages import Counts, ElementFailure, ElementStages, Stage, StageCounts, in_a_line, trace_of
 from larder.results import Lookup
 from larder.seeds import own_generators
 from larder.source import ItemReader, ResultSource, Source, item_at
@@ -75,9 +76,17 @@ class Heartbeat(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A worker cannot go on: its gateway is gone, for example. The error ends the epoch."""
+    """A worker cannot go on: its gateway is gone, for example. The error ends the epoch; ``trace`` is that of its cause."""
 
-    error: Exception
+    error: LarderError
+    trace: str = ""
+
+    @classmethod
+    def by(cls, error: Exception) -> Broken:
+        """An error of this process, for another one to raise."""
+        if isinstance(error, LarderError):
+            return cls(error, "" if error.__cause__ is None else trace_of(error.__cause__))
+        return cls(PipelineError(f"a worker failed: {in_a_line(error)}"), trace_of(error))
 
 
 class Notice(NamedTuple):
@@ -153,16 +162,22 @@ class SplitComputation:
     def __init__(self, task: WorkerTask, marks: Mapping[int, Fingerprint] | None = None) -> None:
         self.task = task
         self._own = marks
-        self._reader: ItemReader = task.source.reader(task.info, Stats())
+        with _source_errors():
+            self._reader: ItemReader = task.source.reader(task.info, Stats())
         self.stages = ElementStages(task.stages, task.seed)
         self._marks: dict[CacheMark, ReadThrough | None] = {}
         self._differing: set[str] = set()
         self._told: set[str] = set()
 
     def read(self, split: Split) -> LoadedSplit:
-        """A split's stored results, and the items of the others. Raises as `larder.BatchReader.fetch`."""
-        through = self._through(split)
-        found = Lookup() if through is None else through.look(split.indices)
+        """A split's stored results, and the items of the others.
+
+        Raises:
+            LarderError: as `larder.BatchReader.fetch`; a `PipelineError` for an error that is not one of Larder's.
+        """
+        with _source_errors():
+            through = self._through(split)
+            found = Lookup() if through is None else through.look(split.indices)
         loaded = LoadedSplit(split, found)
         self._fetch(loaded, [index for index in split.indices if index not in found.elements])
         return loaded
@@ -230,7 +245,8 @@ class SplitComputation:
             return
         split = loaded.split
         wanted = np.array(indices, np.uint32)
-        fetched = self._reader.fetch(wanted, mode="exact", epoch=split.epoch, job=self.task.job)
+        with _source_errors():
+            fetched = self._reader.fetch(wanted, mode="exact", epoch=split.epoch, job=self.task.job)
         loaded.items.update(zip(fetched.indices.tolist(), fetched.data, strict=True))
         loaded.failed.update(fetched.failed)
         loaded.hits += int(np.count_nonzero(fetched.flags & HIT))
@@ -277,6 +293,17 @@ class SplitComputation:
             through = self._marks.pop(mark)
             if through is not None:
                 through.close()
+
+
+@contextmanager
+def _source_errors() -> Iterator[None]:
+    """Errors of a source, which may be the user's, are errors of Larder with their cause."""
+    try:
+        yield
+    except LarderError:
+        raise
+    except Exception as error:
+        raise PipelineError(f"the source of the items failed: {in_a_line(error)}") from error
 
 
 @dataclass
