@@ -24,7 +24,7 @@ from larder.dataset import DatasetInfo, MixtureInfo
 from larder.errors import StateError
 from larder.job import Agreement, Job
 from larder.mixing import Mix, MixedSource, numbering_of, parts_of, shown
-from larder.options import refuse_unknown
+from larder.options import refuse_unknown, whole_number
 from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard
 from larder.planner.mixing import MixedOrder
 from larder.planner.upcoming import Upcoming
@@ -115,8 +115,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, value in (("batch_size", self.batch_size), ("substitute", self.candidates)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+            whole_number(name, value, 1)
         if not isinstance(self.seed, int) or isinstance(self.seed, bool):
             raise ValueError(f"seed must be a whole number, not {self.seed!r}")
         for name, choices in _CHOICES.items():

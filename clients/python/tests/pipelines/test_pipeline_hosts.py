@@ -23,7 +23,7 @@ def test_workers_are_a_number_or_on_ray(workers, number, on_ray):
     assert WorkerChoice.of(workers, None) == WorkerChoice(number, on_ray)
 
 
-@pytest.mark.parametrize("workers", ["", "Ray", "ray:", "ray:0", "ray: 3", "ray:x", "4", -1, True])
+@pytest.mark.parametrize("workers", ["", "Ray", "ray:", "ray:0", "ray: 3", "ray:x", "4", -1, 2.5, True])
 def test_other_workers_are_refused(workers):
     """Other values of ``workers=`` are refused before anything is started."""
     with pytest.raises(ValueError, match=r"workers must be .*, not "):

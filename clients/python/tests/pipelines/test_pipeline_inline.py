@@ -357,3 +357,21 @@ def test_options_are_checked(monkeypatch):
         larder.pipeline("train")
     with pytest.raises(TypeError, match="a stage needs a function, not 3"):
         pipeline_of().map(3)
+
+
+@pytest.mark.parametrize("epoch", ["3", 2.5, -1, True])
+def test_an_epoch_that_is_none_is_refused(epoch):
+    """Rule: the iteration under way goes on."""
+    pipeline = pipeline_of().map(number)
+    elements = iter(pipeline)
+    came = [next(elements)]
+    with pytest.raises(ValueError, match=f"epoch must be a whole number of at least 0, not {epoch!r}"):
+        pipeline.set_epoch(epoch)
+    assert Counter([*came, *elements]) == whole()
+
+
+@pytest.mark.parametrize("workers", ["3", 2.5, 0, True])
+def test_a_number_of_workers_that_is_none_is_refused(workers):
+    """Rule: ``scale`` checks before it changes anything."""
+    with pytest.raises(ValueError, match=f"workers must be a whole number of at least 1, not {workers!r}"):
+        pipeline_of(workers=1).map(number).scale(workers)

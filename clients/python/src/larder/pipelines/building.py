@@ -32,7 +32,7 @@ from larder.errors import LarderWarning
 from larder.job import Job
 from larder.loader import Loader, Shard
 from larder.mixing import refuse_mix
-from larder.options import refuse_unknown
+from larder.options import refuse_unknown, whole_number
 from larder.pipelines.fingerprint import fingerprints
 from larder.pipelines.running import EpochElements, EpochStart, PipelineRuntime, RunOptions, filtered
 from larder.pipelines.stages import AUTOCACHE, FILTER, MAP, Stage
@@ -118,8 +118,9 @@ class Pipeline:
     """A chain of stages over a dataset; made by `larder.pipeline`.
 
     Each complete iteration advances the epoch; one is complete with its last batch, whether or not the loop asks for another.
-    After a ``break`` or an error the next iteration repeats the same epoch from its beginning, unless a state is loaded: ``pipeline.load_state_dict(pipeline.state_dict())`` goes on where the loop was. There is
-    one iteration at a time: a loop that goes on after another one has begun gets `StateError`.
+    After a ``break`` or an error the next iteration repeats the same epoch from its beginning, unless a state is loaded:
+    ``pipeline.load_state_dict(pipeline.state_dict())`` goes on where the loop was. There is one iteration at a time: a loop that
+    goes on after another one has begun gets `StateError`.
 
     Args:
         dataset: see `larder.pipeline`.
@@ -217,7 +218,7 @@ class Pipeline:
         self._before_batch("shuffle")
         if self._stages.shuffle:
             raise ValueError("a pipeline has one shuffle()")
-        return self._with(shuffle=_at_least_one("size", size))
+        return self._with(shuffle=whole_number("size", size, 1))
 
     def batch(self, size: int, *, tail: str = "short", collate: Callable[[list[Any]], Any] | None = None) -> Pipeline:
         """Deliver batches.
@@ -235,7 +236,7 @@ class Pipeline:
         self._before_batch("batch")
         if tail not in ("short", "drop"):
             raise ValueError(f'tail must be "short" or "drop", not {tail!r}')
-        batch = _at_least_one("size", size)
+        batch = whole_number("size", size, 1)
         return self._with(batch=batch, drop=tail == "drop", collate=collate or stack)
 
     def current_ranks(self) -> Ranks:
@@ -248,9 +249,14 @@ class Pipeline:
         return int(self.state_dict()["epoch"])
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin this epoch with the next iteration."""
+        """Begin this epoch with the next iteration.
+
+        Raises:
+            ValueError: the epoch is not a whole number of at least 0.
+        """
+        place = _Place(whole_number("epoch", epoch, 0))
         self._forget("another epoch was set while this iteration was under way; begin a new one")
-        self._place = _Place(epoch)
+        self._place = place
 
     def with_ranks(self, rank: int, world: int) -> Pipeline:
         """The same pipeline, for one of several training processes."""
@@ -394,12 +400,6 @@ def _callable(function: Any) -> Callable[[Any], Any]:
         raise TypeError(f"a stage needs a function, not {function!r}")
     result: Callable[[Any], Any] = function
     return result
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
-    return value
 
 
 def _caller() -> str:

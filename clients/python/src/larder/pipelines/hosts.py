@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from larder.options import whole_number
 from larder.pipelines.processes import ProcessHost
 from larder.pipelines.ray_actors import RayHost, free_cpus
 from larder.pipelines.workers import WorkerHost
@@ -41,11 +42,9 @@ class WorkerChoice:
             if found is None:
                 raise ValueError(f'workers must be a number, "ray", or "ray:" and a number, not {workers!r}')
             return cls(int(found[1]) if found[1] else None, True, ray_options)
-        if workers is not None and (isinstance(workers, bool) or not workers >= 0):
-            raise ValueError(f"workers must be at least 0, not {workers!r}")
         if ray_options is not None:
             raise ValueError('ray_options= needs workers="ray"')
-        return cls(workers)
+        return cls(None if workers is None else whole_number("workers", workers, 0))
 
     def host(self, payload: bytes, heartbeat: float) -> WorkerHost:
         """A host of workers outside of this process.

@@ -16,6 +16,7 @@ from larder.errors import LarderError, PipelineError, StageFailed, StateError
 from larder.frames import ItemFailure
 from larder.job import Job
 from larder.loader import Loader
+from larder.options import whole_number
 from larder.pipelines.crew import HEARTBEAT, Crew, CrewLimits
 from larder.pipelines.elements import DROPPED, decode
 from larder.pipelines.fingerprint import Fingerprint, fingerprints, result_name
@@ -248,9 +249,8 @@ class PipelineRuntime:
         """
         if self.choice.number == 0:
             raise ValueError("a pipeline with workers=0 computes in the training process")
-        if workers < 1:
-            raise ValueError(f"a pipeline has at least 1 worker, not {workers}")
-        self.workers, self._finds_workers, self._scaled = workers, False, True
+        self.workers = whole_number("workers", workers, 1)
+        self._finds_workers, self._scaled = False, True
         if self._crew is not None:
             self._crew.scale(workers)
 

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 from larder.errors import StateError
 from larder.loader import Loader, LoaderOptions, Shard
 from larder.mixing import Mix, shown
-from larder.options import refuse_unknown
+from larder.options import refuse_unknown, whole_number
 from larder.ranks import Ranks, environment_ranks, given_ranks
 from larder.source import DatasetName
 from larder.stats import Stats
@@ -161,8 +161,7 @@ class CachedDataset(IterableDataset[Any]):
         Raises:
             ValueError: the epoch is not a whole number of at least 0.
         """
-        if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
-            raise ValueError(f"epoch must be a whole number of at least 0, not {epoch!r}")
+        whole_number("epoch", epoch, 0)
         now = self._context.rounds.now()
         self._context.rounds.seek(epoch, now.start if now.epoch == epoch and not now.complete else None)
 

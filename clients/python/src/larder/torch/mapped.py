@@ -15,7 +15,7 @@ from larder.dataset import DatasetInfo
 from larder.job import Job
 from larder.loader import Loader, LoaderOptions
 from larder.mixing import refuse_mix
-from larder.options import refuse_unknown
+from larder.options import refuse_unknown, whole_number
 from larder.run import counts_of, item_error
 from larder.source import Access, DatasetName, Source, name_of
 from larder.stats import Stats
@@ -118,8 +118,7 @@ class CachedMapDataset(Dataset[Any]):
         Raises:
             ValueError: the epoch is not a whole number of at least 0.
         """
-        if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
-            raise ValueError(f"epoch must be a whole number of at least 0, not {epoch!r}")
+        whole_number("epoch", epoch, 0)
         self._epoch.fill_(epoch)
 
     @property
