@@ -365,6 +365,19 @@ def test_counts(gateway):
     assert counts == {"requests": 2, "retries": 1}
 
 
+def test_the_memory_of_a_batch_serves_a_later_one(gateway):
+    """Rule: a reader reads into the memory of a batch that nothing refers to any more, and leaves that of the others alone."""
+    gateway.store.items = {index: bytes([index]) * (8 << 20) for index in range(3)}
+    reader = _reader(gateway)
+    first = reader.fetch([0])
+    where = np.frombuffer(first.data[0], np.uint8).ctypes.data
+    second = reader.fetch([1])
+    del first
+    third = reader.fetch([2])
+    assert np.frombuffer(third.data[0], np.uint8).ctypes.data == where
+    assert [set(batch.data[0]) for batch in (second, third)] == [{1}, {2}]
+
+
 def test_threads_share_a_reader(gateway):
     """Many threads fetch at once with one reader, and each gets its own."""
     reader = _reader(gateway)

@@ -1,8 +1,13 @@
 """The memory of items."""
 
+import pickle
+import tracemalloc
+
 import numpy as np
 
-from larder.buffers import SIZE, Space
+from larder.buffers import SIZE, Buffers, Space
+
+LARGE = SIZE // 2
 
 
 def address(view):
@@ -26,3 +31,50 @@ def test_items_lie_side_by_side():
     space.expected = 2 * SIZE
     assert [len(place) for place in space.places([10, SIZE + 1])] == [10, SIZE + 1]
     assert made == [300, SIZE, SIZE + 1]
+
+
+def test_a_large_buffer_is_used_again_when_nothing_refers_to_it():
+    """Rule: the memory of a buffer is lent again after the last view of its bytes is gone, and not before."""
+    buffers = Buffers()
+    first = buffers.take(LARGE)
+    where, part = address(first), np.frombuffer(first[10:20], np.uint8)
+    del first
+    second = buffers.take(LARGE)
+    assert address(second) != where
+    del part
+    assert address(buffers.take(SIZE)) == where
+
+
+def test_a_buffer_has_the_requested_bytes():
+    """Rule: a buffer is as long as requested, whatever memory it is made of."""
+    buffers = Buffers()
+    assert [len(buffers.take(size)) for size in (0, 1, LARGE, LARGE - 1, SIZE, SIZE + 1)] == [
+        0, 1, LARGE, LARGE - 1, SIZE, SIZE + 1,
+    ]  # fmt: skip
+
+
+def test_large_buffers_begin_with_a_huge_page():
+    """Rule: the system can give huge pages to all of a large buffer."""
+    assert address(Buffers().take(LARGE)) % (2 << 20) == 0
+
+
+def test_free_memory_is_bounded():
+    """Rule: a reader keeps half a gibibyte, however many buffers were in use at once."""
+    buffers = Buffers()
+    tracemalloc.start()
+    try:
+        lent = [buffers.take(SIZE) for _ in range(20)]
+        before = tracemalloc.get_traced_memory()[0]
+        lent.clear()
+        freed = before - tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert freed // SIZE == 20 - 16
+
+
+def test_free_memory_is_not_pickled():
+    """Rule: a pickle of a reader has none of its memory."""
+    buffers = Buffers()
+    buffers.take(LARGE)
+    assert len(pickle.dumps(buffers)) < 1000
+    assert len(pickle.loads(pickle.dumps(buffers)).take(LARGE)) == LARGE

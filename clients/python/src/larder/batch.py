@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from larder.api import Api, Busy
+from larder.buffers import Buffers
 from larder.client import Client
 from larder.connection import TRANSIENT
 from larder.credentials import Credentials, CredentialSource, source_of
@@ -130,6 +131,7 @@ class BatchReader:
         self._api = Api(endpoint, credentials=credentials, timeout=timeout, retry=replace(self._retry, outage=0.0))
         self._digest_file = None if settings.digest_file is None else os.fspath(settings.digest_file)
         self._limit = settings.limit
+        self._buffers = Buffers()
         self._scatter = Scatter(Fleet(self._api, dataset)) if settings.split else None
         self._probation = Probation()
         self._origin: Origin | None = None
@@ -307,7 +309,7 @@ class BatchReader:
                 )
                 outcome.received = decoder.received
                 way = _way(response, connection.by_tcp, files)
-                decoder.decode(response)
+                decoder.decode(response, self._buffers)
         # An invalid answer may be damaged, or a proxy's page while the gateway restarts: try again.
         except (TruncatedBatch, UnexpectedAnswer, Busy, *TRANSIENT) as error:
             outcome.error = error

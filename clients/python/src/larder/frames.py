@@ -23,7 +23,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.buffers import SIZE, Space
+from larder.buffers import SIZE, Buffers, Space
 from larder.checksums import crc32
 from larder.errors import TruncatedBatch, UnexpectedAnswer
 from larder.local import close_all
@@ -135,6 +135,7 @@ class Decoder:
         files: OpenFiles | None = None,
     ) -> None:
         self.received = Received()
+        self._buffers = Buffers()
         self._limit = limit
         self._files = files
         self._request = request
@@ -150,13 +151,18 @@ class Decoder:
         self._missing = 0
         self._bytes = 0
 
-    def decode(self, source: ByteSource) -> Received:
+    def decode(self, source: ByteSource, buffers: Buffers | None = None) -> Received:
         """Read to the end record, and to the end of the answer after it.
+
+        Args:
+            source: the answer.
+            buffers: for the items; by default new ones.
 
         Raises:
             TruncatedBatch: the answer ended early, or its records are inconsistent.
             UnexpectedAnswer: not a batch, or not the requested one.
         """
+        self._buffers = buffers or self._buffers
         magic, version, flags, count, _ = _PREAMBLE.unpack(self._read(source, _PREAMBLE.size, "its preamble"))
         attached = (magic, flags) == (b"LRDI", _ATTACHED) and self._files is not None
         if magic not in (b"LRDI", b"LRDF") or version != _VERSION or (flags and not attached):
@@ -350,7 +356,7 @@ class Decoder:
 
     def _buffer(self, size: int) -> memoryview:
         try:
-            return np.empty(size, dtype=np.uint8).data  # unlike a bytearray, not zeroed first
+            return self._buffers.take(size)
         except MemoryError:
             raise self._invalid(f"out of memory for {size} bytes") from None
 
