@@ -3,7 +3,7 @@
 Both servers stand in front of the same origin and hold all objects; they are loaded in turn, so what else the machine does
 hits both alike. CPU is that of the server's process tree divided by the requests answered; wrk's is not in it.
 The third server, Larder's protocol with an application that only opens files, shows what of Larder's cost is the protocol's.
-On loopback the kernel does the work of TCP in whichever of server and wrk runs, so for large objects the sum is shown too.
+The kernel does the work of TCP in whichever of server and wrk runs, so for large objects the sum of both is shown too.
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ def _with_wrk(medians: dict[str, dict[str, Sample]]) -> str:
         return ""
     return (
         f"\n\nFor {_LARGE}, server and wrk together use {nginx['with_wrk_us']:.0f} µs with nginx and "
-        f"{larder['with_wrk_us']:.0f} µs with Larder: the kernel sends and receives segments in whichever of the two runs."
+        f"{larder['with_wrk_us']:.0f} µs with Larder: after nginx's head, which is a packet of its own, the receive window stays "
+        "small, and wrk's acknowledgements do more of the sending "
+        "([decision 0003](../../docs/decisions/0003-a-short-path-and-no-threads.md))."
     )
 
 
