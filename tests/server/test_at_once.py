@@ -13,6 +13,7 @@ from gateway.model.errors import BlobGone
 from gateway.server.cycle import DIRECT, Cycle
 from gateway.server.head import encode_lines
 from gateway.server.refusals import Receive, Scope, Send
+from tests.origins.processes import wait_until
 from tests.server.applications import body, head
 from tests.server.conftest import read_all, read_response
 
@@ -30,6 +31,7 @@ class Prompt:
         self.fd = os.open(path, os.O_RDONLY)
         self.claimed = size
         self.left: list[bool] = []
+        self.sent: list[bool] = []
         self.failure: Exception | None = None
 
     async def __call__(self, scope, receive, send) -> None:
@@ -59,7 +61,8 @@ class Prompt:
     def _send(self, cycle: Cycle, scope: Scope, receive: Receive, send: Send) -> None:
         data = bytearray(self.data)
         lines = [(b"content-length", b"%d" % self.claimed), (b"x-path", scope["raw_path"])]
-        if not cycle.send_now(200, encode_lines(lines), [data[:10], memoryview(data)[10:]]):
+        self.sent.append(cycle.send_now(200, encode_lines(lines), [data[:10], memoryview(data)[10:]]))
+        if not self.sent[-1]:
             cycle.go_on(self(scope, receive, send))
         data[:] = bytes(len(data))
 
@@ -150,6 +153,8 @@ def test_a_slow_reader_of_a_deferred_answer_gets_all_of_it(start, large):
         sock.sendall(GET % b"/deferred")
         received = sock.recv(1)
         sock.sendall(LAST % b"/deferred")
+        wait_until(lambda: len(large.sent) == 2, 60.0, "the second request")
         received += read_all(sock)
+    assert large.sent == [True, False]
     assert received.partition(b"\r\n\r\n")[2].startswith(large.data)
     assert received.endswith(b"task")

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from gateway.model.errors import BlobGone
+from gateway.server.cycle import DIRECT
 from gateway.server.send import PIECE, send_file
 from tests.server.applications import head
 from tests.server.conftest import read_all
@@ -59,7 +60,7 @@ def test_ours_announces_zero_copy(start, make_file):
     """Rule: over plain TCP the extensions are announced (otherwise the tests above would prove nothing)."""
     file, extensions = make_file(10), []
     assert start(_recording(file.handler(), extensions)).get("/")[1] == file.data
-    assert set(extensions[0]) == {"http.response.zerocopysend", "larder.files", "larder.pieces"}
+    assert set(extensions[0]) == {"http.response.zerocopysend", "larder.files", "larder.pieces", DIRECT}
 
 
 def test_a_short_file_is_an_error_in_pieces_too(start, make_file):
