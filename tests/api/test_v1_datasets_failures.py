@@ -164,4 +164,4 @@ def test_killed_with_half_an_upload(origin: FakeOrigin, file: bytes, tmp_path: P
     assert drafts(settings.cache) != []
     with gateway(settings, tmp_path / "home") as again:
         assert ask(again, "GET", "/v1/datasets/d").json == before
-        assert drafts(settings.cache) == []
+        wait_until(lambda: not drafts(settings.cache), 60, "the removal of the drafts")

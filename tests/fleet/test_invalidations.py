@@ -274,7 +274,7 @@ async def test_a_loss_is_told_once_and_so_is_its_end(
     run_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An outage is one line of the log, however often it is tried to end it."""
-    caplog.set_level(logging.INFO, logger=invalidations.__name__)
+    caplog.set_level(logging.INFO, logger=invalidations.log.name)
     attempts = []
     opened = invalidations.opened
     monkeypatch.setattr(invalidations, "opened", lambda *args: attempts.append(args) or opened(*args))
@@ -288,7 +288,7 @@ async def test_a_loss_is_told_once_and_so_is_its_end(
             await until(lambda before=before: len(attempts) > before + 5)
             await server.start()
             await until(lambda: worker.channel.healthy)
-            levels = [record.levelname for record in caplog.records if record.name == invalidations.__name__]
+            levels = [record.levelname for record in caplog.records if record.name == invalidations.log.name]
             assert levels == ["WARNING", "INFO"] * loss
         await server.stop()
 

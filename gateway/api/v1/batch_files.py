@@ -87,7 +87,7 @@ async def _send_part(
     """Returns the number of items and their bytes."""
     opened = await answer.open(positions)
     try:
-        _, sizes, crcs = zip(*opened.files, strict=True) if opened.files else ((), (), ())
+        _, sizes, crcs, _ = zip(*opened.files, strict=True) if opened.files else ((), (), (), ())
         found = positions
         if len(sizes) < len(positions):
             found = np.array(opened.positions, positions.dtype)

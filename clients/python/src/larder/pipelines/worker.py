@@ -10,7 +10,6 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
-import time
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -107,6 +106,7 @@ class SplitWorker:
         self._sending = threading.Lock()
         self._splits: SimpleQueue[Split | None] = SimpleQueue()
         self._background = BackgroundThread()
+        self._over = threading.Event()
 
     def prepare(self, payload: bytes) -> None:
         """Load the task, as `pickled`; then this worker is ready.
@@ -140,11 +140,17 @@ class SplitWorker:
         self._splits.put(split)
 
     def work(self) -> None:
-        """Compute each split; the items of the next one are read meanwhile.
+        """Compute each split; the items of the next one are read meanwhile. Heartbeats end with the last one.
 
         Raises:
             EOFError: the trainer is gone.
         """
+        try:
+            self._work()
+        finally:
+            self._over.set()
+
+    def _work(self) -> None:
         reading = self._background.submit(self._read_next)
         while True:
             began = perf_counter()
@@ -205,8 +211,7 @@ class SplitWorker:
             self._link.send(message, memory)
 
     def _beat(self) -> None:
-        while True:
-            time.sleep(self._heartbeat)
+        while not self._over.wait(self._heartbeat):
             running, beat = self._computation.stages.running, Heartbeat()
             if running is not None:
                 beat = Heartbeat(running.split, running.place, str(running.stage), perf_counter() - running.since)
