@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from hashlib import blake2b
 
 from gateway.model.keys import ObjectKey, rights_in
@@ -44,9 +45,9 @@ class ForgottenKeys:
 
     def note(self, keys: Iterable[ObjectKey]) -> None:
         """These are forgotten now."""
-        now = self._now()
+        now = max(1, int(self._clock()))
         for key in keys:
-            self._words[_number(*key) % _KEYS] = now
+            self._words[_slot(key)] = now
 
     def note_prefix(self, bucket: str, prefix: str) -> None:
         """All of a bucket below a prefix is forgotten now, whatever the origin."""
@@ -55,11 +56,11 @@ class ForgottenKeys:
         if self._lately(there[0]) and there[1:] != head:
             self.note_all()
         self._words[place + 1 : place + _WORDS] = _words(head)
-        self._words[place] = self._now()
+        self._words[place] = max(1, int(self._clock()))
 
     def note_all(self) -> None:
         """Everything is forgotten now."""
-        self._words[WORDS - 1] = self._now()
+        self._words[WORDS - 1] = max(1, int(self._clock()))
 
     def take_over(self, other: ForgottenKeys) -> None:
         """Count what another record has as forgotten here too."""
@@ -71,8 +72,7 @@ class ForgottenKeys:
 
     def __contains__(self, key: ObjectKey) -> bool:
         words, lately = self._words, self._lately
-        slots = (_number(*each) % _KEYS for each in (key, rights_in(key)))
-        if lately(words[WORDS - 1]) or any(lately(words[slot]) for slot in slots):
+        if lately(words[WORDS - 1]) or lately(words[_slot(key)]) or lately(words[_slot(rights_in(key))]):
             return True
         for place in range(_KEYS, WORDS - 1, _WORDS):
             if lately(words[place]) and _place(key.bucket, key.key[: words[place + 1]]) == (
@@ -82,9 +82,6 @@ class ForgottenKeys:
                 return True
         return False
 
-    def _now(self) -> int:
-        return max(1, int(self._clock()))
-
     def _lately(self, when: int) -> bool:
         return bool(when) and self._clock() - when < WITHIN
 
@@ -92,6 +89,11 @@ class ForgottenKeys:
 def _number(*parts: str) -> int:
     """64 bits, the same in every process."""
     return int.from_bytes(blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+@lru_cache(maxsize=1024)
+def _slot(key: ObjectKey) -> int:
+    return _number(*key) % _KEYS
 
 
 def _place(bucket: str, prefix: str) -> tuple[int, list[int]]:
