@@ -104,7 +104,7 @@ def _is_usable(run: Path) -> bool:
     """Whether the directory could be created and is writable.
 
     Raises:
-        ConfigError: this user may not write it, which is no failure of the disk.
+        ConfigError: this user may not write to it.
     """
 
     def prepare() -> bool:

@@ -12,7 +12,7 @@ Rules
 4. In a fleet an item is fetched by its home (``homes.py``), which this module asks. A home's origin error is not final: the next
    node in the ring is asked, and at last the item is read here. A home asks nodes that are known to have the item before
    the origin, and does not keep callers waiting for a lost origin (gateway/origin/reach.py).
-5. Items loaded ahead are counted where they are stored: whoever asked may have left by then.
+5. Items loaded ahead are counted where they are stored, because a load may be cancelled while its fetches continue.
 6. Readers learn the origin's status, but not its address or other internals; the log has them.
 """
 
