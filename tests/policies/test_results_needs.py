@@ -117,3 +117,15 @@ def test_what_is_put_is_judged_in_order() -> None:
         PutResult.FULL,
         PutResult.STORED,
     ]
+
+
+def test_a_replacement_needs_room_for_what_it_adds() -> None:
+    """Rule: a result takes only what it has more than the one before it, and gives what it has less."""
+    found = judged({1: 60, 2: 60, 3: 20, 4: 60}, (), 10, 90, freed={1: 40, 3: 50, 4: 60})
+    assert [found[index] for index in range(1, 5)] == [
+        PutResult.FULL,
+        PutResult.FULL,
+        PutResult.STORED,
+        PutResult.STORED,
+    ]
+    assert set(judged({1: 60, 2: 60}, (), 20, 90, freed={1: 60, 2: 40}).values()) == {PutResult.STORED}

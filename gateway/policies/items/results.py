@@ -4,14 +4,17 @@ The first result of an item stays: equal fingerprints compute equal results, so 
 the order ``uniform``: nothing leaves it for another result of the same pool, because in the next epoch each is as likely to be
 read as any other. So what does not fit its target is refused, and the client computes it in every epoch. A collection without a
 pool, because no plan has been made since it began, takes what fits without any eviction. A client that cannot decode a result
-replaces it: then nothing counts as known, and the space of what it replaces is room.
+replaces it: then nothing counts as known, and each result needs as much less room as leaves the pool with the one before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 from gateway.model.results import PutResult
+
+_NONE: Mapping[int, int] = MappingProxyType({})
 
 
 def claimable(held: Mapping[int, tuple[int, str] | None], owner: str, now: int) -> list[int]:
@@ -25,7 +28,9 @@ def claimable(held: Mapping[int, tuple[int, str] | None], owner: str, now: int) 
     return [index for index, claim in held.items() if claim is None or claim[1] == owner or claim[0] <= now]
 
 
-def judged(sizes: Mapping[int, int], known: Collection[int], room: int, largest: int) -> dict[int, PutResult]:
+def judged(
+    sizes: Mapping[int, int], known: Collection[int], room: int, largest: int, freed: Mapping[int, int] = _NONE
+) -> dict[int, PutResult]:
     """Decide on each result of a PUT; ``STORED`` means that it should be stored.
 
     Args:
@@ -33,6 +38,7 @@ def judged(sizes: Mapping[int, int], known: Collection[int], room: int, largest:
         known: indices that have a result.
         room: bytes that may be stored.
         largest: bytes of the largest result.
+        freed: bytes that leave the pool when the result of an index is replaced, by index.
     """
     found = {}
     for index, size in sizes.items():
@@ -40,9 +46,9 @@ def judged(sizes: Mapping[int, int], known: Collection[int], room: int, largest:
             found[index] = PutResult.KNOWN
         elif size > largest:
             found[index] = PutResult.TOO_LARGE
-        elif size > room:
+        elif (more := size - freed.get(index, 0)) > room:
             found[index] = PutResult.FULL
         else:
             found[index] = PutResult.STORED
-            room -= size
+            room -= more
     return found

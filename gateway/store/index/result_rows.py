@@ -27,6 +27,11 @@ _FIND = (
     "JOIN object_blocks ON object_blocks.object_id = objects.id JOIN blobs ON blobs.digest = object_blocks.digest "
     "WHERE origin = ? AND bucket = ? AND key IN (SELECT value FROM json_each(?))"
 )
+_LEAVES = (
+    "SELECT 1 FROM blobs WHERE digest = ?1 AND pool = ?2 AND NOT item "
+    "AND (SELECT count(*) FROM object_blocks WHERE digest = ?1) = 1"
+)
+"""Whether a blob is charged to a pool, and one result alone needs it."""
 _VERSION = '"result"'
 """The ETag of all results: those of one name are equal."""
 _NOBODY = OriginIdentity("", "")
@@ -81,9 +86,20 @@ def outlook(
     room = row.pool.target - row.ledger.size if planned else limits.unplanned
     known = find(connection, collection, sizes)
     if limits.replace:
-        room += sum({blob.digest: blob.size for blob in known.values()}.values())
-        known = {}
+        return judged(sizes, (), room, limits.largest, _freed(connection, known, row.id))
     return judged(sizes, known, room, limits.largest)
+
+
+def _freed(connection: Connection, known: Mapping[int, BlobRow], pool: int) -> dict[int, int]:
+    """Bytes that leave a pool when results are replaced, by index.
+
+    A blob that something else needs stays, and one that is charged to another pool leaves that one.
+    """
+    freed = {}
+    for index, blob in known.items():
+        if connection.execute(_LEAVES, (blob.digest, pool)).fetchone():
+            freed[index] = blob.size
+    return freed
 
 
 def put(
