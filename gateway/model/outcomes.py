@@ -31,6 +31,11 @@ class Reason(StrEnum):
         reason.meaning, reason.change = meaning, change
         return reason
 
+    @classmethod
+    def of(cls, name: str) -> Reason | None:
+        """The reason of a name; ``None`` if this version does not know it."""
+        return cls(name) if name in set(cls) else None
+
     COLD = "cold", "No bytes of the object are in the cache.", _WARM
     EVICTED = (
         "evicted",

@@ -148,7 +148,6 @@ async def override_dataset(
     with suppress(*DOWN):  # the override is stored, and Overrides reports the size again
         await note_sizes(operations.fleet.sources.coordination, reading, [found])
     response.headers["ETag"] = document.etag
-    operations.fleet.stale()
     return document
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.admin.fleet.documents import OriginSeen
 from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.fleet.view import answered, per_second
+from gateway.admin.fleet.view import last_minute
 from gateway.policies.health.answers import Answers, percentile
 from gateway.policies.health.reachability import Contact
 
@@ -15,13 +15,9 @@ def origins_of(reading: FleetReading) -> list[OriginSeen]:
     """The origins that nodes have asked, by name."""
     met: dict[str, dict[str, str]] = {}
     for node in sorted(reading.nodes):
-        told = reading.told[node].document.get("origins", {}) if node in reading.told else {}
-        for name, contact in told.items():
+        for name, contact in reading.status(node).get("origins", {}).items():
             met.setdefault(str(name), {})[node] = str(contact)
-    everything = Answers()
-    for answers, seconds in answered(reading):
-        everything = everything.plus(answers) if seconds > 0 else everything
-    rates = per_second(reading)
+    everything, rates = last_minute(reading)
     answering = {name for name, buckets in everything.origins.items() if any(buckets.values())}
     return [_seen(name, met.get(name, {}), everything, rates) for name in sorted(answering | met.keys())]
 

@@ -116,6 +116,7 @@ async def replace_override(
         change.before, change.after = before.to_json(), after.to_json()
         await through_redis(plans.override(name, asked.mode or ""))
         await through_redis(plans.limit(name, asked.quota))
+    operations.fleet.stale()
     return after
 
 

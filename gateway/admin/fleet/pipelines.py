@@ -91,7 +91,6 @@ async def override_pipeline(
     name = override_name(f"{found.tenant}/{found.job}")
     decision = Decision(asked.mode if asked.mark is None else f"{PIN}:{asked.mark}")
     after = await replace_override(caller, operations, parts, "pipelines.override", name, decision, if_match)
-    operations.fleet.stale()
     document = PipelineOverrideDocument(
         mode=after.known_mode,
         mark=pinned_mark(after.mode or ""),
@@ -103,12 +102,8 @@ async def override_pipeline(
 
 
 async def _one(fleet: FleetReader, tenant: str, job: str) -> PipelineDocument:
-    """A pipeline; one that this worker does not know may be younger than its reading."""
-    for _ in range(2):
-        for one in pipelines_of(await fleet.look()):
-            if (one.tenant, one.job) == (tenant, job):
-                return one
-        fleet.stale()
-    raise ApiError(
-        "NotFound", f"No pipeline of {tenant[:128]!r} and {job[:128]!r}; larder-gateway pipelines lists them."
-    )
+    if (found := await fleet.find(pipelines_of, lambda one: (one.tenant, one.job) == (tenant, job))) is None:
+        raise ApiError(
+            "NotFound", f"No pipeline of {tenant[:128]!r} and {job[:128]!r}; larder-gateway pipelines lists them."
+        )
+    return found

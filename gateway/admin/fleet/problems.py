@@ -38,12 +38,9 @@ def problems_of(reading: FleetReading, lost_for: float) -> list[ProblemSeen]:
 
 
 def _problem(trouble: Trouble, since: float, node: str = "") -> ProblemSeen:
-    return ProblemSeen(
-        kind=trouble.kind,
-        severity=trouble.severity,
+    return ProblemSeen.of(
+        trouble,
         since=moment(since),
-        what=trouble.what,
-        remedy=trouble.remedy,
         runbook=f"docs/operations.md#{KINDS[trouble.kind].runbook if trouble.kind in KINDS else 'problems'}",
         node=node,
     )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.engine.operations.watch import NodeWatch
 from gateway.engine.space.manager import Coordination
@@ -31,6 +31,8 @@ from gateway.policies.space.plan import Plan
 from gateway.policies.streams.zone import NodeStreams, PoolReport
 from gateway.store.datasets.announced import inventory
 from gateway.store.datasets.folders import Folders
+
+T = TypeVar("T")
 
 BELIEVED = 1.0
 """Seconds for which a reading is reused."""
@@ -98,10 +100,14 @@ class FleetReading:
         """Bytes of all members' caches."""
         return sum(node.capacity for node in self.nodes.values())
 
+    def status(self, node: str) -> Mapping[str, Any]:
+        """What a node reported last; empty before its first report."""
+        return self.told[node].document if node in self.told else {}
+
     def told_datasets(self) -> Iterator[Mapping[str, Any]]:
         """Reports of each node on datasets: items, bytes and resident items by id."""
         for name in self.nodes:
-            told = self.told[name].document.get("datasets") if name in self.told else None
+            told = self.status(name).get("datasets")
             if isinstance(told, Mapping):
                 yield told
 
@@ -148,6 +154,15 @@ class FleetReader:
             if self._clock() - self._read_at >= BELIEVED:
                 await self._read()
             return self._reading
+
+    async def find(self, list_of: Callable[[FleetReading], Iterable[T]], wanted: Callable[[T], bool]) -> T | None:
+        """The wanted one of a list, which may be younger than the last look; ``None`` if there is none."""
+        for _ in range(2):
+            for one in list_of(await self.look()):
+                if wanted(one):
+                    return one
+            self.stale()
+        return None
 
     async def _read(self) -> None:
         before, elapsed = self._reading, self._clock() - self._read_at

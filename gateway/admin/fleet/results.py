@@ -19,7 +19,6 @@ from gateway.admin.http.documents import RequestModel
 from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Ops, Page, Parts, Reader, paged
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import RESULTS
-from gateway.policies.streams.zone import PoolReport
 
 router = APIRouter(tags=["results"])
 
@@ -27,6 +26,9 @@ PoolName = Annotated[
     str,
     PathParameter(pattern=r"^results:[0-9a-f]{32}$", description="as listed", examples=[f"{RESULTS}{'6f1c2a9b' * 4}"]),
 ]
+
+
+_SUMS = ("bytes", "blobs", "hits", "misses", "evicted_bytes")
 
 
 class ResultsOverride(RequestModel):
@@ -53,23 +55,15 @@ def results_of(reading: FleetReading) -> list[ResultsDocument]:
     for name, used in sorted(reading.results.items()):
         pool = f"{RESULTS}{name}"
         order = reading.plan.pools.get(pool)
-        held = [told[pool] for told in reading.held.values() if pool in told] or [PoolReport()]
+        held = [told[pool] for told in reading.held.values() if pool in told]
         found.append(
-            ResultsDocument(
+            ResultsDocument.of(
+                used,
                 pool=pool,
-                tenant=used.tenant,
-                dataset=used.dataset,
-                fingerprint=used.fingerprint,
-                items=used.items,
-                size=used.size,
                 target=0 if order is None else order.target,
                 why=None if order is None else order.why.value,
                 order="uniform",
-                bytes=sum(one.bytes for one in held),
-                blobs=sum(one.blobs for one in held),
-                hits=sum(one.hits for one in held),
-                misses=sum(one.misses for one in held),
-                evicted_bytes=sum(one.evicted_bytes for one in held),
+                **{name: sum(getattr(one, name) for one in held) for name in _SUMS},
             )
         )
     return found
@@ -111,15 +105,10 @@ async def override_results(
     after = await replace_override(caller, operations, parts, "results.override", pool, decision, if_match)
     document = override_document(after)
     response.headers["ETag"] = document.etag
-    operations.fleet.stale()
     return document
 
 
 async def _one(fleet: FleetReader, pool: str) -> ResultsDocument:
-    """A pool of results; one that this worker does not know may be younger than its reading."""
-    for _ in range(2):
-        for one in results_of(await fleet.look()):
-            if one.pool == pool:
-                return one
-        fleet.stale()
-    raise ApiError("NotFound", f"No results {pool!r} are in use; larder-gateway results lists them.")
+    if (found := await fleet.find(results_of, lambda one: one.pool == pool)) is None:
+        raise ApiError("NotFound", f"No results {pool!r} are in use; larder-gateway results lists them.")
+    return found

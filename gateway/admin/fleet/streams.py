@@ -132,6 +132,5 @@ async def override_stream(
         raise ApiError("Conflict", f"{_MOST} prefixes have an override; larder-gateway streams auto ends one.")
     decision = Decision(asked.mode, asked.bytes)
     await replace_override(caller, operations, parts, "streams.override", f"{STREAM}{name}", decision, if_match)
-    fleet.stale()
     reading = await fleet.look()
     return stream_document(reading, _known(reading).get(name) or ZoneStream(name))

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from gateway.admin.fleet.documents import BucketTraffic, MissedPrefixDocument, TrafficDocument
 from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.fleet.view import per_second
+from gateway.admin.fleet.view import last_minute
 from gateway.admin.http.requests import Ops, Reader
 from gateway.model.outcomes import Reason
 from gateway.policies.health.misses import MissedPrefix, added
@@ -37,7 +37,7 @@ def traffic_of(reading: FleetReading, most: int) -> TrafficDocument:
 
 def _buckets(reading: FleetReading) -> list[BucketTraffic]:
     found = []
-    for name, counts in per_second(reading).traffic.items():
+    for name, counts in last_minute(reading)[1].traffic.items():
         bucket, _, tenant = name.partition("/")
         sent = counts["sent_bytes"]
         found.append(
@@ -53,13 +53,5 @@ def _buckets(reading: FleetReading) -> list[BucketTraffic]:
 
 
 def _missed(row: MissedPrefix) -> MissedPrefixDocument:
-    known = next((reason for reason in Reason if reason.value == row.reason), None)
-    return MissedPrefixDocument(
-        bucket=row.bucket,
-        prefix=row.prefix,
-        reason=row.reason,
-        meaning=known.meaning if known is not None else "",
-        change=known.change if known is not None else "",
-        requests=row.requests,
-        bytes=row.bytes,
-    )
+    known = Reason.of(row.reason)
+    return MissedPrefixDocument.of(row, meaning=known.meaning if known else "", change=known.change if known else "")

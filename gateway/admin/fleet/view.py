@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
 from gateway.admin.fleet.documents import (
     AnswersDocument,
@@ -49,8 +48,7 @@ def nodes_of(reading: FleetReading) -> list[NodeDocument]:
 
 
 def _node(name: str, address: str, state: State, capacity: int, reading: FleetReading) -> NodeDocument:
-    known = reading.told.get(name)
-    told: Mapping[str, Any] = known.document if known is not None else {}
+    known, told = reading.told.get(name), reading.status(name)
     disk = told.get("disk")
     return NodeDocument(
         id=name,
@@ -82,24 +80,22 @@ def now_of(reading: FleetReading) -> Now:
 
 
 def answered(reading: FleetReading) -> list[tuple[Answers, float]]:
-    """The answers of each node within about the last minute, and the seconds that they cover."""
-    told = [reading.told[name].document.get("answers", {}) for name in reading.nodes if name in reading.told]
-    return [(Answers.from_json(one), float(one.get("for", 0.0))) for one in told]
+    """The answers of each node that reports some within about the last minute, and the seconds that they cover."""
+    told = [reading.status(name).get("answers", {}) for name in reading.nodes]
+    return [(Answers.from_json(one), seconds) for one in told if (seconds := float(one.get("for", 0.0))) > 0]
 
 
-def per_second(reading: FleetReading) -> Answers:
-    """The answers of the zone, each node's per second of the time that it reports."""
-    found = Answers()
+def last_minute(reading: FleetReading) -> tuple[Answers, Answers]:
+    """The answers of the zone within about the last minute: their sum, and the sum of each node's per second that it reports."""
+    everything, rates_of = Answers(), Answers()
     for answers, seconds in answered(reading):
-        found = found.plus(answers.times(1 / seconds)) if seconds > 0 else found
-    return found
+        everything, rates_of = everything.plus(answers), rates_of.plus(answers.times(1 / seconds))
+    return everything, rates_of
 
 
 def answers_of(reading: FleetReading) -> AnswersDocument:
     """Statuses and latencies of the zone."""
-    everything, rates_of = Answers(), per_second(reading)
-    for answers, seconds in answered(reading):
-        everything = everything.plus(answers) if seconds > 0 else everything
+    everything, rates_of = last_minute(reading)
     outcomes = sorted(rates_of.seconds, key=lambda name: (-_requests(rates_of.seconds[name]), name))
     latency = [_latency(name, everything.seconds[name], rates_of.seconds[name]) for name in outcomes]
     of_all = _latency("", together(everything.seconds.values()), together(rates_of.seconds.values()))
@@ -141,13 +137,10 @@ def job_document(reading: FleetReading, known: KnownJob) -> JobDocument:
     record = known.record
     order = reading.plan.jobs.get(record.key) or JobOrder(record.caching != "off", Phase.STEADY)
     miss, hit = times(reading.plan.memory.probe(record.key), known.totals)
-    return JobDocument(
-        tenant=record.tenant,
-        job=record.job,
+    return JobDocument.of(
+        record,
         dataset=record.dataset[:SHORT],
         dataset_name=record.name,
-        gpus=record.gpus,
-        ranks=record.ranks,
         epoch=known.epoch,
         phase=order.phase.value,
         cache=order.cache,

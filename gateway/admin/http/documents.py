@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -23,6 +23,12 @@ class RequestModel(BaseModel):
 
 class ResponseModel(BaseModel):
     """An answer."""
+
+    @classmethod
+    def of(cls, source: object, **others: Any) -> Self:
+        """The document of a value: its attributes of the same names as fields, and ``others``."""
+        same = {name: getattr(source, name) for name in cls.model_fields.keys() - others if hasattr(source, name)}
+        return cls(**same, **others)
 
 
 PROBLEMS = refusals(

@@ -110,7 +110,8 @@ async def explain_object(
     found = expected(rule, knowledge) if covered else Expected(Outcome.BYPASS, Reason.REFUSED)
     why, change = _advice(found, knowledge, rule, covered=covered)
     me = operations.fleet.sources.membership.me
-    return Explanation(
+    return Explanation.of(
+        knowledge,
         bucket=bucket,
         key=key,
         tenant=principal.tenant,
@@ -118,14 +119,9 @@ async def explain_object(
         home=me if home is None else home.id,
         asked=knowledge.node,
         unreachable=unreachable,
-        known=knowledge.known,
-        etag=knowledge.etag,
-        size=knowledge.size,
         **_times(knowledge),
-        blocks=knowledge.blocks,
         resident_blocks=knowledge.resident,
         **_stream(await operations.fleet.look(), place, knowledge),
-        channel=knowledge.channel,
         outcome=found.outcome,
         reason=found.reason,
         explanation=why,
@@ -147,11 +143,10 @@ async def _misses(operations: Operations, node: str) -> list[MissCount]:
     reading = await operations.fleet.look()
     found = []
     for name in sorted(reading.nodes):
-        told = reading.told[name].document.get("reasons", {}) if name in reading.told else {}
-        for words, count in told.items():
+        for words, count in reading.status(name).get("reasons", {}).items():
             outcome, _, reason = str(words).partition(" ")
             if node in ("", name) and outcome in set(Outcome):
-                known = Reason(reason) if reason in set(Reason) else None
+                known = Reason.of(reason)
                 found.append(
                     MissCount(
                         node=name,

@@ -30,7 +30,6 @@ from gateway.admin.http.requests import (
 from gateway.admin.operations.parts import Operations, principal_of
 from gateway.admin.operations.profiles import ProfileRequest
 from gateway.model.datasets import ApiError
-from gateway.policies.streams.profile import ProfileRead
 
 router = APIRouter(tags=["profiles"])
 
@@ -112,7 +111,7 @@ async def list_profile_reads(
     if found is None:
         raise ApiError("NotFound", "There is no such profile; larder-gateway profiles lists them.")
     page = sliced(found.reads, limit, cursor)
-    return Page(items=[_read(read) for read in page.items], next=page.next)
+    return Page(items=[ProfileReadDocument.of(read, at=moment(read.at)) for read in page.items], next=page.next)
 
 
 @router.post("/profiles/{profile}/stop", summary="End a recording")
@@ -135,20 +134,11 @@ async def delete_profile(
 
 def _document(operations: Operations, row: ProfileRow) -> ProfileDocument:
     ended = "full" if row.full else "done"
-    return ProfileDocument(
-        name=row.name,
-        tenant=row.tenant,
-        access_key_id=row.access_key_id,
-        bucket=row.bucket,
-        prefix=row.prefix,
+    return ProfileDocument.of(
+        row,
         state="recording" if operations.profiles.recording(row) else ended,
-        reads=row.reads,
         bytes=row.span,
         created_at=moment(row.created_at),
         until=moment(row.until),
         etag=etag_of(row.revision),
     )
-
-
-def _read(read: ProfileRead) -> ProfileReadDocument:
-    return ProfileReadDocument(at=moment(read.at), key=read.key, start=read.start, stop=read.stop, size=read.size)

@@ -73,17 +73,12 @@ async def purge_prefix(asked: PurgeRequest, caller: Changer, operations: Ops, pa
             wanted = await remember(change, asked.bucket, asked.prefix, parts.catalog.now)
         done = await _with_the_absent(await operations.purges.everywhere(wanted, done), operations, parts)
         operations.fleet.stale()
-    return PurgeDone(
-        bucket=asked.bucket,
-        prefix=asked.prefix,
-        dry_run=asked.dry_run,
+    return PurgeDone.of(
+        asked,
         objects=sum(one.held.objects for one in done.values()),
         bytes=sum(one.held.bytes for one in done.values()),
         complete=not any(one.failure for one in done.values()),
-        nodes=[
-            NodePurged(node=name, objects=one.held.objects, bytes=one.held.bytes, failure=one.failure)
-            for name, one in sorted(done.items())
-        ],
+        nodes=[NodePurged.of(one.held, node=name, failure=one.failure) for name, one in sorted(done.items())],
     )
 
 
