@@ -13,7 +13,7 @@ from gateway.engine.items.homes import PeerNodes
 from gateway.engine.lane import BESIDE
 from gateway.engine.operations.explain import expected
 from gateway.engine.operations.warm_objects import PermittedLoads, Warmed, WarmObjects
-from gateway.engine.operations.warm_prefix import Prefix, WarmPrefix
+from gateway.engine.operations.warm_prefix import WarmPrefix
 from gateway.engine.operations.warming import WarmupFailed, WarmupProgress
 from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.fleet import Node, NodeState
@@ -241,8 +241,6 @@ async def test_a_list_without_an_end_ends_a_warm_up(bench: Bench) -> None:
     objects = WarmObjects(bench.engine, None)
     reader = Principal("A", "t", bench.identity)
     listings = cast(Listings, Repeating())
-    work = WarmPrefix(
-        Prefix("b", ""), lambda: reader, listings, PermittedLoads(objects, lambda: Rules([])), lambda: 10**9
-    )
+    work = WarmPrefix("b", "", lambda: reader, listings, PermittedLoads(objects, lambda: Rules([])), lambda: 10**9)
     with pytest.raises(WarmupFailed, match="repeats"):
         await asyncio.wait_for(work.run(WarmupProgress()), 60)

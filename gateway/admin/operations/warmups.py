@@ -26,7 +26,6 @@ from gateway.admin.http.documents import Bucket, Name, Prefix, RequestModel, Tex
 from gateway.admin.http.parts import check_if_match, etag_of
 from gateway.engine.operations.warm_dataset import DatasetAccess, WarmDataset
 from gateway.engine.operations.warm_objects import PermittedLoads
-from gateway.engine.operations.warm_prefix import Prefix as WarmedPrefix
 from gateway.engine.operations.warm_prefix import WarmPrefix
 from gateway.engine.operations.warm_profile import FindProfile, WarmProfile
 from gateway.engine.operations.warming import WarmupFailed, WarmupProgress, WarmupRefused
@@ -157,8 +156,7 @@ def warmup_factory(
             return WarmDataset(request.dataset, principal, datasets, capacity)
         if request.profile:
             return WarmProfile(request.profile, principal, profiles, loads, capacity)
-        wanted = WarmedPrefix(request.bucket or "", request.prefix)
-        return WarmPrefix(wanted, principal, listings, loads, capacity)
+        return WarmPrefix(request.bucket or "", request.prefix, principal, listings, loads, capacity)
 
     return make
 

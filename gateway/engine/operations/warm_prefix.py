@@ -8,7 +8,6 @@ Objects are loaded in the origin's order, so an interrupted warm-up resumes afte
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 from gateway.engine.operations.warm_objects import PermittedLoads
 from gateway.engine.operations.warming import (
@@ -28,19 +27,12 @@ _PART = 200
 """Objects between two updates of the resume position."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """The objects of a bucket whose keys begin with ``prefix``."""
-
-    bucket: str
-    prefix: str
-
-
 class WarmPrefix:
-    """Loads one prefix.
+    """Loads the objects of a bucket whose keys begin with a prefix.
 
     Args:
-        wanted: the prefix.
+        bucket: of the objects.
+        prefix: of their keys.
         principal: lists and reads.
         listings: of the origins.
         loads: loads objects.
@@ -49,13 +41,15 @@ class WarmPrefix:
 
     def __init__(
         self,
-        wanted: Prefix,
+        bucket: str,
+        prefix: str,
         principal: PrincipalSource,
         listings: Listings,
         loads: PermittedLoads,
         capacity: Capacity,
     ) -> None:
-        self._wanted = wanted
+        self._bucket = bucket
+        self._prefix = prefix
         self._principal = principal
         self._listings = listings
         self._loads = loads
@@ -74,8 +68,7 @@ class WarmPrefix:
             for start in range(0, len(page), _PART):
                 part = page[start : start + _PART]
                 principal = require_valid(self._principal)
-                origin, bucket = principal.identity.origin, self._wanted.bucket
-                keys = (ObjectKey(origin, bucket, each.key) for each in part)
+                keys = (ObjectKey(principal.identity.origin, self._bucket, each.key) for each in part)
                 await self._loads.load(principal, ((key, None) for key in keys), progress)
                 progress.mark(part[-1].key)
         # Objects may be written or deleted during the warm-up; that is not an error.
@@ -87,11 +80,11 @@ class WarmPrefix:
         async for page in self._pages(""):
             principal = require_valid(self._principal)
             count += len(page)
-            bucket = self._wanted.bucket
-            size += sum(each.size for each in page if not self._loads.excluded(principal, f"{bucket}/{each.key}"))
+            paths = ((each.size, f"{self._bucket}/{each.key}") for each in page)
+            size += sum(size for size, path in paths if not self._loads.excluded(principal, path))
             if size > limit:
                 raise WarmupRefused(
-                    f"the objects below {self._wanted.bucket}/{self._wanted.prefix} have more than {format_size(limit)}, "
+                    f"the objects below {self._bucket}/{self._prefix} have more than {format_size(limit)}, "
                     "the capacity of the fleet's caches: name a longer prefix, or add nodes"
                 )
         progress.total, progress.total_bytes = count, size
@@ -109,9 +102,8 @@ class WarmPrefix:
                 after = page.objects[-1].key
 
     async def _page(self, identity: OriginIdentity, after: str) -> ListingPage:
-        wanted = self._wanted
         try:
-            return await self._listings.list_page(identity, wanted.bucket, wanted.prefix, start_after=after)
+            return await self._listings.list_page(identity, self._bucket, self._prefix, start_after=after)
         except IdentityGone:
             raise WarmupFailed("the origin of the access key is no longer configured") from None
         except OriginUnavailable:
