@@ -9,7 +9,7 @@ import os
 import sys
 
 from gateway.config import ServerSettings
-from gateway.server.refusals import Receive, Scope, Send
+from gateway.server.asgi_types import Receive, Scope, Send
 from gateway.server.run import Launch, serve
 from gateway.server.send import send_file
 

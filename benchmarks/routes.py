@@ -40,7 +40,7 @@ from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, free_port, protoc
 from gateway.app import create
 from gateway.config import load_settings
 from gateway.fleet.redis.background import BackgroundRedis
-from gateway.server.refusals import Application
+from gateway.server.asgi_types import Application
 from gateway.server.run import Launch, serve
 from gateway.testing.signed_requests import ClientSigner
 from gateway.wiring.config_file import launch_environment

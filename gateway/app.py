@@ -63,9 +63,9 @@ from gateway.model.keys import ObjectKey
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.origin.listing import Listings
+from gateway.server.asgi_types import Application, Begin, Receive, Scope, Send, SendFiles
 from gateway.server.files import read_cold_by
 from gateway.server.local import LOCAL, LocalAddress
-from gateway.server.refusals import Application, Begin, Receive, Scope, Send, SendFiles
 from gateway.server.run import LISTENING, before_stop
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import DATASETS

@@ -21,8 +21,8 @@ from gateway.admin.http.tokens import ACTOR, Tokens
 from gateway.edge.asgi import Edge, Headers, LateApp
 from gateway.imports import imported
 from gateway.model.datasets import ApiError
+from gateway.server.asgi_types import Message, Receive, Scope, Send
 from gateway.server.received import too_large, whole_body
-from gateway.server.refusals import Message, Receive, Scope, Send
 from gateway.server.strangers import authenticated
 
 if TYPE_CHECKING:

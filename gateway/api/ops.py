@@ -19,7 +19,7 @@ from gateway.edge.asgi import Edge, Headers, send_json
 from gateway.engine.operations.counting import WorkersCollector
 from gateway.model.datasets import ApiError
 from gateway.policies.health.troubles import Trouble
-from gateway.server.refusals import Receive, Scope, Send
+from gateway.server.asgi_types import Receive, Scope, Send
 
 log = logging.getLogger("larder.v1")
 

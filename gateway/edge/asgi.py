@@ -21,7 +21,7 @@ from gateway import metrics
 from gateway.edge.problems import RETRY, send_problem
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
-from gateway.server.refusals import Message, Receive, Scope, Send, SendFiles
+from gateway.server.asgi_types import Message, Receive, Scope, Send, SendFiles
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -26,7 +26,7 @@ from gateway.model.errors import (
     RateLimited,
     S3Error,
 )
-from gateway.server.refusals import Send
+from gateway.server.asgi_types import Send
 from gateway.store.datasets.layout import Damaged
 
 MEDIA_TYPE = "application/problem+json"

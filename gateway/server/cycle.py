@@ -22,10 +22,11 @@ from typing import Any, Protocol
 
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
 from gateway.model.s3.redaction import redact_path
+from gateway.server.asgi_types import Application, Message, Scope
 from gateway.server.channel import SMALL, Channel
 from gateway.server.files import FileSpan, read_exactly
 from gateway.server.head import STATUS_LINES, Head, encode_head
-from gateway.server.refusals import Application, Message, Scope, internal_error
+from gateway.server.refusals import internal_error
 
 FILES = "larder.files"
 """Extension: a whole response to a GET made of files, in one message. See ``Cycle.send_files``."""

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 import httptools
 
+from gateway.server.asgi_types import RawHeaders
+
 MAX_HEAD = 64 * 1024
 """Most bytes of request line and headers; S3 itself allows 8 KiB of headers, but presigned URLs with policies are longer."""
 _METHODS: dict[bytes, str] = {name.encode(): name for name in ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")}
@@ -24,7 +26,6 @@ _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/1\.[01]\r\
 _CLIENT_HELLO = re.compile(rb"\x16\x03[\x00-\x04]")
 """First bytes of a TLS connection: a handshake record and its version (RFC 8446 section 5.1)."""
 _VERSIONS = {"1.0": "1.0", "1.1": "1.1"}
-Headers = list[tuple[bytes, bytes]]
 
 
 class BadRequest(Exception):
@@ -48,7 +49,7 @@ class Listener(Protocol):
         method: str,
         target: tuple[bytes, bytes],
         version: str,
-        headers: Headers,
+        headers: RawHeaders,
         keep_alive: bool,
         expects: bool,
         /,
@@ -84,10 +85,10 @@ class RequestParser:
         self._unfinished = 0
         self._advanced = self._measure = False
         self._url = b""
-        self._headers: Headers = []
+        self._headers: RawHeaders = []
         self._hosts: list[bytes] = []
         self._expects = self._upgrading = False
-        self._as_sent: Headers | None = None
+        self._as_sent: RawHeaders | None = None
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes, and notify the listener.

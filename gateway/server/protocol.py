@@ -29,11 +29,12 @@ from uvicorn.server import ServerState
 
 from gateway import metrics
 from gateway.net.deadlines import NEVER, watch
+from gateway.server.asgi_types import Application, RawHeaders, Scope
 from gateway.server.channel import Channel
 from gateway.server.cycle import DESCRIPTORS, DIRECT, FILES, PIECES, Cycle
 from gateway.server.local import Passing, in_flight_of, is_another_user
-from gateway.server.parsing import BadRequest, Headers, RequestParser, TlsClient
-from gateway.server.refusals import Application, Scope, refusal, slow_down
+from gateway.server.parsing import BadRequest, RequestParser, TlsClient
+from gateway.server.refusals import refusal, slow_down
 from gateway.server.strangers import AUTHENTICATED, strangers_of
 
 LINGER_BYTES = 64 * 1024**2
@@ -172,7 +173,7 @@ class GatewayProtocol(asyncio.Protocol):
         method: str,
         target: tuple[bytes, bytes],
         version: str,
-        headers: Headers,
+        headers: RawHeaders,
         keep_alive: bool,
         expects: bool,
         /,

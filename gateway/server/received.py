@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import AsyncIterator
 
 from gateway.model.datasets import ApiError
 from gateway.model.errors import ClientGone
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+from gateway.server.asgi_types import Receive
 
 
 async def request_body(receive: Receive) -> AsyncIterator[bytes]:

@@ -6,26 +6,16 @@ from __future__ import annotations
 import re
 import secrets
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping
 from email.utils import formatdate
 from hashlib import sha256
 from socket import gethostname
-from typing import Any
 from xml.sax.saxutils import escape
 
 from gateway.model.errors import S3_CODES, sentence
-from gateway.server.files import FileSpan
+from gateway.server.asgi_types import Receive, Scope, Send
 from gateway.server.head import STATUS_LINES
 
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-SendFiles = Callable[[int, bytes, Sequence[FileSpan]], Awaitable[None] | None]
-"""Sends a whole response of files (status, header lines, spans); returns what is left to await, ``None`` if all is sent."""
-Begin = Callable[[Scope, Receive, Send, SendFiles], Awaitable[None] | None]
-"""Begins to answer a request; see ``gateway.edge.asgi.Edge.begin``."""
 RETRY_AFTER = b"1"
 """Seconds that a client refused because of overload should wait; SDKs back off further by themselves."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+from gateway.server.asgi_types import Scope, Send
 from gateway.server.cycle import PIECES, Piece
 from gateway.server.files import read_exactly
-from gateway.server.refusals import Scope, Send
 
 PIECE = 256 * 1024
 """Bytes read at once if the file must pass through this process (TLS, other servers)."""

@@ -20,8 +20,8 @@ from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.traffic import TrafficTally
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome
+from gateway.server.asgi_types import Message
 from gateway.server.cycle import FILES
-from gateway.server.refusals import Message
 from gateway.testing.signed_requests import ClientSigner
 
 KEY = ObjectKey("default", "bucket", "dir/key")

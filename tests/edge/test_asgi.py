@@ -10,7 +10,7 @@ import pytest
 from gateway.edge.asgi import Edge, Headers
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, ClientGone, LarderError, OriginBusy, OriginUnavailable
-from gateway.server.refusals import Message, Receive, Scope, Send
+from gateway.server.asgi_types import Message, Receive, Scope, Send
 
 START: Message = {"type": "http.response.start", "status": 200, "headers": []}
 

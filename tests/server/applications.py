@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gateway.server.refusals import Message, Receive, Scope, Send
+from gateway.server.asgi_types import Message, Receive, Scope, Send
 
 Handler = Callable[[Scope, Receive, Send], Any]
 

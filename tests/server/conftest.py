@@ -19,9 +19,9 @@ from uvicorn.config import Config
 from uvicorn.server import Server
 
 from gateway.config import ServerSettings
+from gateway.server.asgi_types import Receive, Scope, Send
 from gateway.server.local import LocalListener
 from gateway.server.protocol import GatewayProtocol
-from gateway.server.refusals import Receive, Scope, Send
 from gateway.server.run import listen
 from gateway.server.send import send_file
 from tests.server.applications import Handler, head, with_lifespan

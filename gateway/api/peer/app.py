@@ -23,9 +23,9 @@ from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.peer.principal import PRINCIPAL, read_principal
 from gateway.model.s3.sigv4 import WireRequest
+from gateway.server.asgi_types import Receive, Scope, Send, SendFiles
 from gateway.server.cycle import FILES
-from gateway.server.received import Receive, whole_body
-from gateway.server.refusals import Scope, Send, SendFiles
+from gateway.server.received import whole_body
 from gateway.server.strangers import AUTHENTICATED, authenticated
 
 log = logging.getLogger("larder.v1")

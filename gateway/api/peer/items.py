@@ -28,7 +28,7 @@ from gateway.model.datasets import ApiError, UnknownDataset
 from gateway.model.frames import MEDIA_TYPE
 from gateway.policies.items.batch import BatchMode
 from gateway.policies.items.datasets import CachingMode
-from gateway.server.refusals import Send
+from gateway.server.asgi_types import Send
 from gateway.server.send import send_pieces
 from gateway.store.datasets.parcel import MEDIA_TYPE as MEDIA_TYPE_OF_PARCELS
 from gateway.store.store import Store

@@ -15,7 +15,7 @@ from math import ceil
 from urllib.parse import quote
 
 from gateway.api.peer.app import Address, PeerRequest
-from gateway.api.s3.answer import Answer, RawHeaders, Send, complete
+from gateway.api.s3.answer import Answer, complete
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
@@ -40,6 +40,7 @@ from gateway.model.peer.objects import (
 )
 from gateway.model.s3.aws_chunked import PayloadForm
 from gateway.model.s3.sigv4 import WireRequest
+from gateway.server.asgi_types import RawHeaders, Send
 from gateway.server.cycle import FILES
 
 _NOT_THE_ORIGINS = (502, 504)

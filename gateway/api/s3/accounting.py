@@ -15,7 +15,7 @@ from prometheus_client import Counter, Histogram
 from gateway import metrics, tracing
 from gateway.api import exposition
 from gateway.api.s3.access_log import AccessLine, AccessLog
-from gateway.api.s3.answer import Answer, RemoteHit, Scope, cache_status, date_header
+from gateway.api.s3.answer import Answer, RemoteHit, cache_status, date_header
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.claims import ClaimedSigner, signer_of
 from gateway.api.s3.hot import Hit, Unresolved
@@ -31,6 +31,7 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.redaction import redact_path
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.policies.fleet.ring import Ring
+from gateway.server.asgi_types import Scope
 
 METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
 """The methods of S3."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gateway.engine.objects.body import Body
 from gateway.model.errors import BrokenBody, LarderError
@@ -23,15 +23,12 @@ from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.net.connection import KnownHead
 from gateway.policies.reads.rules import Rules
+from gateway.server.asgi_types import RawHeaders, Scope, Send
 from gateway.server.cycle import FILES
 from gateway.server.files import just_written
 from gateway.server.head import encode_lines
 from gateway.server.send import send_file
 from gateway.store.disk.blobs import Span
-
-Scope = MutableMapping[str, Any]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-RawHeaders = list[tuple[bytes, bytes]]
 
 SERVER = (b"server", b"Larder")
 

@@ -11,17 +11,7 @@ from dataclasses import dataclass
 
 from gateway.api.s3 import permissions
 from gateway.api.s3.accounting import METHODS, Accounting, Trace
-from gateway.api.s3.answer import (
-    SERVER,
-    Answer,
-    RawHeaders,
-    RemoteHit,
-    Scope,
-    Send,
-    cache_status,
-    complete,
-    date_header,
-)
+from gateway.api.s3.answer import SERVER, Answer, RemoteHit, cache_status, complete, date_header
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
 from gateway.api.s3.claims import ClaimedSigner, form_signer
 from gateway.api.s3.classify import not_cacheable
@@ -44,9 +34,10 @@ from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome
 from gateway.model.s3.redaction import redact_path
 from gateway.model.s3.sigv4 import WireRequest
+from gateway.server.asgi_types import Begin, RawHeaders, Receive, Scope, Send, SendFiles
 from gateway.server.cycle import FILES
-from gateway.server.received import Receive, request_body
-from gateway.server.refusals import HOST_ID, Begin, SendFiles
+from gateway.server.received import request_body
+from gateway.server.refusals import HOST_ID
 from gateway.server.strangers import AUTHENTICATED, authenticated
 from gateway.store.shared.accesses import Note
 

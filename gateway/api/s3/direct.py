@@ -13,15 +13,15 @@ import time
 
 from gateway import tracing
 from gateway.api.s3.accounting import Accounting, Trace
-from gateway.api.s3.answer import RemoteHit, Scope, Send
+from gateway.api.s3.answer import RemoteHit
 from gateway.api.s3.hot import Unresolved
 from gateway.edge.asgi import Edge
 from gateway.engine.engine import Engine
 from gateway.fleet.nodes.peers import Peers
 from gateway.metrics import RELAYED, LoopSum
 from gateway.model.peer.principal import principal_header
+from gateway.server.asgi_types import Receive, Scope, Send
 from gateway.server.cycle import DIRECT, Cycle
-from gateway.server.received import Receive
 from gateway.store.shared.accesses import Note
 
 _PATIENCE = 0.05

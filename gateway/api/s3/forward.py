@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.api.s3.answer import Answer, RawHeaders
+from gateway.api.s3.answer import Answer
 from gateway.api.s3.classify import (
     changes_object,
     changes_rights,
@@ -31,6 +31,7 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.request_headers import FORWARDED, FORWARDED_PREFIXES
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import relayable
+from gateway.server.asgi_types import RawHeaders
 
 MAX_DELETE_DOCUMENT = 2 * 1024**2
 _WHOLE_ANSWER = 1024**2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.api.s3.answer import SERVER, Answer, RawHeaders, cache_status
+from gateway.api.s3.answer import SERVER, Answer, cache_status
 from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
 from gateway.engine.engine import Engine
@@ -18,6 +18,7 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.conditions import Conditions, cache_directives, range_applies
 from gateway.model.s3.conditions import ConditionVerdict as Precondition
 from gateway.model.s3.ranges import ByteRange, content_range, parse_range, unsatisfied_range
+from gateway.server.asgi_types import RawHeaders
 from gateway.server.head import encode_lines
 
 _ATTEMPTS = 3

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 from gateway.api.s3 import permissions
-from gateway.api.s3.answer import Answer, RawHeaders
+from gateway.api.s3.answer import Answer
 from gateway.api.s3.auth import Authenticated, Authenticator
 from gateway.api.s3.classify import refuse_large_metadata
 from gateway.api.s3.documents import tags_of
@@ -35,6 +35,7 @@ from gateway.model.s3 import checksums
 from gateway.model.s3.post_policy import PostPolicy
 from gateway.model.s3.sigv4 import RawHeader, WireRequest
 from gateway.model.s3.sigv4_claims import missing_field
+from gateway.server.asgi_types import RawHeaders
 from gateway.server.refusals import xml_document
 
 _NAMES_OPERATION = frozenset({"x-id"})

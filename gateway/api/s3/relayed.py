@@ -19,7 +19,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from functools import cache, lru_cache
 
-from gateway.api.s3.answer import SERVER, Answer, RawHeaders, RemoteHit, cache_status
+from gateway.api.s3.answer import SERVER, Answer, RemoteHit, cache_status
 from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.objects import ObjectReads, is_forced
@@ -42,6 +42,7 @@ from gateway.net.connection import KnownHead
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import content_range, relayable
 from gateway.policies.fleet.ring import Ring, path_key
+from gateway.server.asgi_types import RawHeaders
 from gateway.server.head import encode_lines
 
 _ASKED = 2

@@ -14,7 +14,7 @@ from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import Principal
 from gateway.model.live import LiveRequest
 from gateway.model.outcomes import Outcome, Reason
-from gateway.server.refusals import Scope
+from gateway.server.asgi_types import Scope
 
 OF_DATASET = "dataset:"
 """The beginning of a dataset's name where others are buckets."""

@@ -18,8 +18,8 @@ from gateway.edge.asgi import Edge, Headers
 from gateway.engine.items.registrations import Registrations
 from gateway.model.datasets import ApiError, UnknownDataset, is_dataset_id
 from gateway.model.keys import Principal
-from gateway.server.received import Receive, whole_body
-from gateway.server.refusals import Scope, Send
+from gateway.server.asgi_types import Receive, Scope, Send
+from gateway.server.received import whole_body
 from gateway.store.datasets.opened import Registration
 from gateway.store.store import Store
 

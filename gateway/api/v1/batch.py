@@ -18,14 +18,7 @@ from numpy.typing import NDArray
 from gateway import metrics
 from gateway.api.v1 import batch_tar
 from gateway.api.v1.accounting import AnswerTally, BatchAccounting
-from gateway.api.v1.batch_body import (
-    Framing,
-    RawHeaders,
-    SendOptions,
-    headers_of,
-    send_frames,
-    send_resident,
-)
+from gateway.api.v1.batch_body import Framing, SendOptions, headers_of, send_frames, send_resident
 from gateway.api.v1.batch_files import WANTED, Answer, open_answer, send_attached
 from gateway.edge.asgi import send_json
 from gateway.engine.items.answers import Arriving, BatchAsk, Resident, Unopened
@@ -36,7 +29,7 @@ from gateway.model.frames import MEDIA_TYPE
 from gateway.model.keys import Principal
 from gateway.policies.items.batch import BatchMode
 from gateway.policies.items.datasets import CachingMode
-from gateway.server.refusals import Scope, Send
+from gateway.server.asgi_types import RawHeaders, Scope, Send
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
 

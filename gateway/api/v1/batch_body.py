@@ -20,10 +20,10 @@ from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.items.wanted import FailedItem, InMemoryItem, ItemStream, LargeItem, Outcome, StoredItem, Wanted
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.frames import FrameEntry, FrameSequence, ItemFlag, ItemStatus, resident_head
+from gateway.server.asgi_types import RawHeaders, Scope, Send
 from gateway.server.channel import SMALL
 from gateway.server.cycle import Piece
 from gateway.server.files import read_exactly
-from gateway.server.refusals import Scope, Send
 from gateway.server.send import send_pieces
 from gateway.store.disk.blobs import OpenBlob
 from gateway.store.items import ItemFile, close_files
@@ -37,7 +37,6 @@ RESULTS = {
     ItemStatus.REFUSED: "refused",
 }
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,16}\Z")
-RawHeaders = list[tuple[bytes, bytes]]
 
 
 class ItemTally:

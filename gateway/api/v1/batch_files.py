@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from gateway import metrics
-from gateway.api.v1.batch_body import ItemTally, RawHeaders
+from gateway.api.v1.batch_body import ItemTally
 from gateway.engine.items.answers import Arriving, BatchAsk, Resident, Unopened
 from gateway.engine.items.batch import Batches
 from gateway.model.frames import AttachedIndex
 from gateway.policies.items.batch import Positions
+from gateway.server.asgi_types import RawHeaders, Scope, Send
 from gateway.server.cycle import DESCRIPTORS
 from gateway.server.local import Passing
-from gateway.server.refusals import Scope, Send
 
 WANTED = b"x-larder-descriptors"
 """Header of a request: how many open files the client can take."""

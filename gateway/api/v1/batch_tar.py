@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from gateway.api.v1.batch_body import Framing, Outgoing, RawHeaders, as_ready, described, suffix_of
+from gateway.api.v1.batch_body import Framing, Outgoing, as_ready, described, suffix_of
 from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident
 from gateway.engine.items.wanted import FailedItem, ItemStream, LargeItem, Wanted
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.frames import ItemFlag, ItemStatus
-from gateway.server.refusals import Scope, Send
+from gateway.server.asgi_types import RawHeaders, Scope, Send
 
 MEDIA_TYPE = "application/x-tar"
 MANIFEST = "_manifest.json"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gateway.api.v1.batch_body import RawHeaders, headers_of
+from gateway.api.v1.batch_body import headers_of
 from gateway.model.datasets import ApiError, is_dataset_id
 from gateway.model.errors import BlobGone, BrokenBody, LarderError
 from gateway.model.s3.ranges import content_range, parse_range, unsatisfied_range
-from gateway.server.refusals import Scope, Send
+from gateway.server.asgi_types import RawHeaders, Scope, Send
 from gateway.server.send import send_file
 from gateway.store.store import Store
 

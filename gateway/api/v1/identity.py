@@ -17,7 +17,7 @@ from gateway.model.errors import S3Error
 from gateway.model.keys import Principal
 from gateway.model.s3.aws_chunked import PayloadForm
 from gateway.model.s3.sigv4 import WireRequest
-from gateway.server.refusals import Scope
+from gateway.server.asgi_types import Scope
 from gateway.server.strangers import authenticated
 
 

@@ -23,7 +23,8 @@ from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError, UnknownDataset, is_dataset_id, is_job_name
 from gateway.model.importance import MOST_SCORED, longest
 from gateway.model.keys import Principal
-from gateway.server.received import Receive, whole_body
+from gateway.server.asgi_types import Receive
+from gateway.server.received import whole_body
 from gateway.store.datasets.content import Content
 
 MEDIA_TYPE = "application/octet-stream"

@@ -33,8 +33,8 @@ from gateway.model.results import (
     is_owner,
     read_results,
 )
+from gateway.server.asgi_types import Scope, Send
 from gateway.server.cycle import Piece
-from gateway.server.refusals import Scope, Send
 from gateway.server.send import send_pieces
 from gateway.store.datasets.opened import Registration
 from gateway.store.items import ItemFile

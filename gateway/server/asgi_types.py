@@ -1,0 +1,19 @@
+"""The types of ASGI (https://asgi.readthedocs.io), and of the two ways beyond it in which this server talks to an application."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from gateway.server.files import FileSpan
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+RawHeaders = list[tuple[bytes, bytes]]
+SendFiles = Callable[[int, bytes, Sequence[FileSpan]], Awaitable[None] | None]
+"""Sends a whole response of files (status, header lines, spans); returns what is left to await, ``None`` if all is sent."""
+Begin = Callable[[Scope, Receive, Send, SendFiles], Awaitable[None] | None]
+"""Begins to answer a request; see ``gateway.edge.asgi.Edge.begin``."""
