@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -126,12 +125,11 @@ async def complete(scope: Scope, send: Send, answer: Answer) -> None:
     content = answer.content
     try:
         if isinstance(content, Body) and FILES in scope["extensions"] and (span := content.whole()) is not None:
-            inode = os.fstat(span.fd).st_ino
+            _, offset, count, inode = span
             if content.missed or content.joined:
-                just_written(inode, span.offset + span.count, asyncio.get_running_loop().time())
-            head, files = encode_lines(answer.headers), [(span.fd, span.offset, span.count, inode)]
-            told = {"status": answer.status, "headers": answer.headers}
-            await send({"type": FILES, **told, "head": head, "files": files})
+                just_written(inode, offset + count, asyncio.get_running_loop().time())
+            told = {"status": answer.status, "headers": answer.headers, "head": encode_lines(answer.headers)}
+            await send({"type": FILES, **told, "files": [span]})
         else:
             await send_answer(scope, send, answer)
     except LarderError as failure:

@@ -113,14 +113,12 @@ class Body:
                     raise
                 self._release_ready()
 
-    def whole(self) -> Span | None:
-        """All bytes, if one file has them by now; after ``prepare``, valid until ``close``."""
-        ready = self._ready
-        if ready is None or len(self.numbers) > 1 or self.start == self.stop:
+    def whole(self) -> tuple[int, int, int, int] | None:
+        """Where one file has all bytes by now: descriptor, offset, count, inode; after ``prepare``, valid until ``close``."""
+        if self._ready is None or len(self.numbers) > 1 or self.start == self.stop:
             return None
-        if isinstance(ready, OpenBlob):
-            return Span(ready.fd, self.first, self.stop - self.start)
-        return None if ready[1].ref is None else Span(ready[1].fd, self.first, self.stop - self.start)
+        file = self._ready if isinstance(self._ready, OpenBlob) else self._ready[1].blob
+        return None if file is None else (file.fd, self.first, self.stop - self.start, file.inode)
 
     def close(self) -> None:
         """Release what is held; the fill has one reader less."""

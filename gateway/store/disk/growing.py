@@ -112,8 +112,8 @@ class GrowingBlob:
         self._written = self._crc32 = 0
         self._gathered = b""
         """The bytes of a small blob, which is written in one step when it is complete."""
-        self._blob: OpenBlob | None = None
-        """Owns the descriptor from when the blob has its name."""
+        self.blob: OpenBlob | None = None
+        """Owns the descriptor from when the blob has its name; ``None`` before, and if it was cached already."""
         self._waiters: list[asyncio.Future[None]] = []
         self._users = 1  # the one who fills it
         self._ended = False
@@ -217,10 +217,10 @@ class GrowingBlob:
         self._users -= 1
         if self._users:
             return
-        if self._blob is None:
+        if self.blob is None:
             closer.submit(self._close)
         else:
-            self.fd, self._blob = -1, None
+            self.fd, self.blob = -1, None
 
     async def available(self, beyond: int) -> int:
         """Wait until more than ``beyond`` bytes are available; returns their number.
@@ -296,9 +296,9 @@ class GrowingBlob:
     def _name(self, ref: BlobRef, mtime_ns: int | None) -> None:
         """The blob has its name; ``mtime_ns`` is ``None`` if it was cached already."""
         if mtime_ns is not None:
-            self._blob = OpenBlob(self.fd, ref, mtime_ns)
+            self.blob = OpenBlob(self.fd, ref, mtime_ns)
         self._gathered, self.received, self.ref = b"", ref.size, ref
-        self._host.published(ref, self._blob, self.reserved)
+        self._host.published(ref, self.blob, self.reserved)
 
 
 async def commit_all(host: BlobHost, blobs: Sequence[tuple[GrowingBlob, memoryview]]) -> list[BlobRef]:
