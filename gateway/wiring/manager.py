@@ -18,7 +18,7 @@ from gateway.engine.space.manager import Coordination, Electorate, Manager, Sile
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.preload import Preloader
 from gateway.engine.space.read_tally import ReadTally
-from gateway.fleet.jobs.claims import ResultClaims
+from gateway.fleet.jobs.result_claims import ResultClaims
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.membership import Membership
 from gateway.fleet.redis.connection import commands

@@ -17,8 +17,8 @@ from gateway.api import exposition
 from gateway.api.s3.access_log import AccessLine, AccessLog
 from gateway.api.s3.answer import Answer, RemoteHit, cache_status, date_header
 from gateway.api.s3.auth import Authenticated
-from gateway.api.s3.claims import ClaimedSigner, signer_of
 from gateway.api.s3.hot import Hit, Unresolved
+from gateway.api.s3.signer import LoggedSigner, signer_of
 from gateway.engine.operations.live import LiveRequests
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.traffic import TrafficTally
@@ -53,7 +53,7 @@ class Trace:
     refusal: LarderError | None = None
     bucket: str = ""
     key: ObjectKey | None = None
-    signer: ClaimedSigner | None = None
+    signer: LoggedSigner | None = None
     home: Node | None = None
     ring: Ring | None = None
     """The ring by which ``home`` is the home of the object to read; this node is, if that is not set."""

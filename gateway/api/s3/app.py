@@ -13,7 +13,6 @@ from gateway.api.s3 import permissions
 from gateway.api.s3.accounting import METHODS, Accounting, Trace
 from gateway.api.s3.answer import SERVER, Answer, RemoteHit, cache_status, complete, date_header
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
-from gateway.api.s3.claims import ClaimedSigner, form_signer
 from gateway.api.s3.classify import not_cacheable
 from gateway.api.s3.direct import DirectReads
 from gateway.api.s3.errors import as_s3_error, outcome_of, render
@@ -24,6 +23,7 @@ from gateway.api.s3.hot import Hit, HotReads, Unresolved
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_upload, key_of
 from gateway.api.s3.relayed import RelayedReads
+from gateway.api.s3.signer import LoggedSigner, form_signer
 from gateway.config import ServerSettings
 from gateway.edge.asgi import Edge
 from gateway.edge.problems import encoded, note_refusal
@@ -225,7 +225,7 @@ class S3App(Edge):
 
     async def _upload(self, trace: Trace, exchange: Exchange, receive: Receive) -> Answer:
         """An upload by HTML form: uploader and key are named in the body."""
-        trace.signer = ClaimedSigner()
+        trace.signer = LoggedSigner()
         check_form_request(exchange)
         form = await Form.read(exchange.request, request_body(receive))
         trace.signer = form_signer(form.fields)

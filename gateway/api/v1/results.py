@@ -19,7 +19,7 @@ from gateway.api.v1.batch import check_rights, parse_indices
 from gateway.api.v1.batch_body import headers_of
 from gateway.edge.asgi import send_json
 from gateway.engine.items.results import FoundResults, ResultClaim, ResultRequest, Results
-from gateway.fleet.jobs.claims import LONGEST
+from gateway.fleet.jobs.result_claims import LONGEST
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, LarderError
 from gateway.model.frames import MEDIA_TYPE, FrameEntry, ItemFlag, index_head

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ValidationError
 from gateway import metrics
 from gateway.config_base import ResultSettings
 from gateway.engine.items.homes import PREFIX, PeerNodes, split_of
-from gateway.fleet.jobs.claims import ResultClaims
+from gateway.fleet.jobs.result_claims import ResultClaims
 from gateway.fleet.jobs.results import ResultUses
 from gateway.model.access import Access
 from gateway.model.errors import LarderError

@@ -40,7 +40,14 @@ from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
 from gateway.fleet.redis.connection import commands, text_of
 from gateway.model.fleet import Node, NodeState, is_node_name
 from gateway.model.peer.auth import proof
-from gateway.policies.fleet.membership import NO_START, Claimed, NodeClaim, RegisterEntry, claim, drain_decision
+from gateway.policies.fleet.membership import (
+    NO_START,
+    HeartbeatAnswer,
+    NodeHeartbeat,
+    RegisterEntry,
+    drain_decision,
+    take_heartbeat,
+)
 
 _KEPT = 10
 """Expiries for which the register of a fleet without heartbeats is kept."""
@@ -159,7 +166,7 @@ class Register:
         del document["state"]
         if self._secret:
             document["proof"] = proof(self._secret, document)
-        claimed = NodeClaim(
+        beat = NodeHeartbeat(
             node.boot or NO_START,
             place_of(node.address),
             node.state,
@@ -169,12 +176,12 @@ class Register:
             round(self._expire * 1000),
             json.dumps(document, separators=(",", ":")).encode(),
         )
-        return await self._swap(partial(self._claim, node.id, claimed))
+        return await self._swap(partial(self._beat, node.id, beat))
 
-    async def _claim(self, name: str, asked: NodeClaim) -> Change[Heard]:
+    async def _beat(self, name: str, asked: NodeHeartbeat) -> Change[Heard]:
         members = self._members
         if members is None or self._others:
-            return await self._claim_and_read(name, asked)
+            return await self._beat_and_read(name, asked)
         pipeline = self._redis.pipeline(transaction=True)
         self._look(pipeline, name)
         pipeline.hget(self._key, name)
@@ -182,14 +189,14 @@ class Register:
         time, decided, version, expiries, first, found, nodes = await pipeline.execute()
         seen = _Reading(_milliseconds(time), found, decided, version)
         if version != members.version or nodes != expiries or _expired(first, seen.now):
-            return await self._claim_and_read(name, asked)
+            return await self._beat_and_read(name, asked)
         known = None if found is None else _live({name.encode(): found}, seen.now).get(name.encode())
-        claimed = claim(asked, known, seen.decision, seen.now)
-        own = None if claimed.entry is None else _entry(replace(claimed.entry, state=claimed.state), seen.now)
+        answer = take_heartbeat(asked, known, seen.decision, seen.now)
+        own = None if answer.entry is None else _entry(replace(answer.entry, state=answer.state), seen.now)
         heard = members.still(own, seen.now, self._expire)
-        return self._change(name, seen, known, claimed, heard)
+        return self._change(name, seen, known, answer, heard)
 
-    async def _claim_and_read(self, name: str, asked: NodeClaim) -> Change[Heard]:
+    async def _beat_and_read(self, name: str, asked: NodeHeartbeat) -> Change[Heard]:
         pipeline = self._redis.pipeline(transaction=True)
         self._look(pipeline, name)
         for key in (self._key, *self._others):
@@ -198,13 +205,13 @@ class Register:
         own = name.encode()
         seen = _Reading(_milliseconds(time), found.get(own), decided, version)
         known = _live(found, seen.now)
-        claimed = claim(asked, known.get(own), seen.decision, seen.now)
-        alive = known if claimed.entry is None else {**known, own: replace(claimed.entry, state=claimed.state)}
+        answer = take_heartbeat(asked, known.get(own), seen.decision, seen.now)
+        alive = known if answer.entry is None else {**known, own: replace(answer.entry, state=answer.state)}
         heard = self._heard(name, alive, _live(others[0] if others else {}, seen.now), seen.now)
         heard = replace(heard, gone=self._remember(version, seen.now, heard))
         gone = found.keys() - known.keys() - {own}
         renew = bool(gone) or version is None or _expired(first, seen.now)
-        change = self._change(name, seen, known.get(own), claimed, heard, renew=renew)
+        change = self._change(name, seen, known.get(own), answer, heard, renew=renew)
         for one in gone:
             change.unchanged.append((self._key, one, found[one]))
             change.commands.append(("HDEL", self._key, one))
@@ -231,27 +238,27 @@ class Register:
         name: str,
         seen: _Reading,
         known: RegisterEntry | None,
-        claimed: Claimed,
+        answer: HeartbeatAnswer,
         heard: Heard,
         *,
         renew: bool = False,
     ) -> Change[Heard]:
         """The writes of a heartbeat: entry and expiry, and another version if others see a difference, or with ``renew``."""
-        conflict = _address(known.document) if claimed.entry is None and known is not None else ""
-        change = Change(replace(heard, conflict=conflict, drained=claimed.drained))
-        if claimed.entry is not None:
+        conflict = _address(known.document) if answer.entry is None and known is not None else ""
+        change = Change(replace(heard, conflict=conflict, drained=answer.drained))
+        if answer.entry is not None:
             change.unchanged += [(self._key, name, seen.own), (self._drained, name, seen.decided)]
-            change.commands.append(("HSET", self._key, name, claimed.entry.to_text()))
-            change.commands.append(("ZADD", self._expiries, claimed.entry.expires, name))
-            renew = renew or known is None or claimed.entry.differs(known)
+            change.commands.append(("HSET", self._key, name, answer.entry.to_text()))
+            change.commands.append(("ZADD", self._expiries, answer.entry.expires, name))
+            renew = renew or known is None or answer.entry.differs(known)
         if renew:
             change.commands.append(("SET", self._version, seen.next_version()))
-        if claimed.entry is not None:
+        if answer.entry is not None:
             kept = round(_KEPT * 1000 * self._expire)
             change.commands += [("PEXPIRE", key, kept) for key in (self._key, self._expiries, self._version)]
-        if claimed.decision:
-            change.commands.append(("HSET", self._drained, name, claimed.decision))
-        elif claimed.decision is not None:
+        if answer.decision:
+            change.commands.append(("HSET", self._drained, name, answer.decision))
+        elif answer.decision is not None:
             change.commands.append(("HDEL", self._drained, name))
         return change
 
@@ -292,8 +299,8 @@ class Register:
             return _name(name) == me
         try:
             told = json.loads(document)
-            claimed = str(told.pop("proof"))
-            right = told["id"] == name.decode() and hmac.compare_digest(claimed, proof(self._secret, told))
+            answer = str(told.pop("proof"))
+            right = told["id"] == name.decode() and hmac.compare_digest(answer, proof(self._secret, told))
         except (ValueError, KeyError, TypeError, AttributeError):
             return False
         return right

@@ -63,7 +63,7 @@ class RegisterEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeClaim:
+class NodeHeartbeat:
     """One worker's heartbeat.
 
     ``boot`` and ``place`` of its node; ``state`` as far as the worker knows; ``ready_for`` milliseconds, -1 for unknown;
@@ -82,7 +82,7 @@ class NodeClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class HeartbeatAnswer:
     """The answer to a heartbeat.
 
     ``entry`` is the node's new entry as others see it, ``None`` if another node holds the id; ``state`` is what the node is to
@@ -96,7 +96,9 @@ class Claimed:
     decision: str | None = None
 
 
-def claim(asked: NodeClaim, holder: RegisterEntry | None, decided: str | None, now: int) -> Claimed:
+def take_heartbeat(
+    asked: NodeHeartbeat, holder: RegisterEntry | None, decided: str | None, now: int
+) -> HeartbeatAnswer:
     """Take a heartbeat.
 
     Args:
@@ -108,7 +110,7 @@ def claim(asked: NodeClaim, holder: RegisterEntry | None, decided: str | None, n
     drained = asked.drained if decided is None else decided == drain_decision(asked.boot, True)
     own = holder if holder is not None and holder.boot == asked.boot else None
     if holder is not None and own is None and _holds(holder, asked):
-        return Claimed(None, asked.state, drained)
+        return HeartbeatAnswer(None, asked.state, drained)
     asked, since = _with_siblings(asked, own, drained)
     if asked.state is NodeState.READY:
         since = _ready_since(asked, own, since, now, back=asked.drained and not drained)
@@ -120,7 +122,7 @@ def claim(asked: NodeClaim, holder: RegisterEntry | None, decided: str | None, n
     shown = NodeState.LEAVING if drained and asked.state is NodeState.READY else asked.state
     token = NO_START if asked.last else asked.boot
     entry = RegisterEntry(now + asked.expire, since, shown.value, token, asked.place, asked.document)
-    return Claimed(entry, asked.state, drained, decision)
+    return HeartbeatAnswer(entry, asked.state, drained, decision)
 
 
 def drain_decision(boot: str, drained: bool) -> str:
@@ -128,12 +130,12 @@ def drain_decision(boot: str, drained: bool) -> str:
     return f"{boot} {int(drained)}"
 
 
-def _holds(holder: RegisterEntry, asked: NodeClaim) -> bool:
+def _holds(holder: RegisterEntry, asked: NodeHeartbeat) -> bool:
     """Whether another start holds the id against this one."""
     return holder.boot != NO_START and not (holder.place == asked.place and holder.boot < asked.boot)
 
 
-def _with_siblings(asked: NodeClaim, own: RegisterEntry | None, drained: bool) -> tuple[NodeClaim, int]:
+def _with_siblings(asked: NodeHeartbeat, own: RegisterEntry | None, drained: bool) -> tuple[NodeHeartbeat, int]:
     """The heartbeat with what other workers of the node have said, and since when they say that it is ready."""
     if own is None:
         return asked, 0
@@ -145,7 +147,7 @@ def _with_siblings(asked: NodeClaim, own: RegisterEntry | None, drained: bool) -
     return asked, own.ready
 
 
-def _ready_since(asked: NodeClaim, own: RegisterEntry | None, since: int, now: int, *, back: bool) -> int:
+def _ready_since(asked: NodeHeartbeat, own: RegisterEntry | None, since: int, now: int, *, back: bool) -> int:
     """Since when a READY node is ready; ``back``: it was drained until now."""
     if not since or (back and own is not None and own.state == NodeState.LEAVING):
         since = now

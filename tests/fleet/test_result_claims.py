@@ -6,7 +6,7 @@ import asyncio
 
 from redis.asyncio import Redis
 
-from gateway.fleet.jobs.claims import ResultClaims
+from gateway.fleet.jobs.result_claims import ResultClaims
 
 C = "pool/content"
 LONG = 100.0

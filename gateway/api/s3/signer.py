@@ -15,7 +15,7 @@ _BY_HEADER = re.compile(rb"AWS4-[A-Z0-9-]+ +(?:.*?[ ,])?Credential=([^/, ]+)|AWS
 _SIGV2, _SIGV4 = "SigV2", "SigV4"
 
 
-class ClaimedSigner(NamedTuple):
+class LoggedSigner(NamedTuple):
     """An access key, the signature version and the place of the signature, in the terms of S3's access log; "" if none."""
 
     access_key_id: str = ""
@@ -23,38 +23,38 @@ class ClaimedSigner(NamedTuple):
     place: str = ""
 
 
-def signer_of(request: WireRequest, auth: Authenticated | None) -> ClaimedSigner:
+def signer_of(request: WireRequest, auth: Authenticated | None) -> LoggedSigner:
     """The verified signer of a request, or the one that a refused request claims."""
     if auth is None:
         return _claimed(request)
     if auth.principal.anonymous:
-        return ClaimedSigner()
+        return LoggedSigner()
     version = _SIGV2 if "AWSAccessKeyId" in auth.signature_parameters else _SIGV4
-    return ClaimedSigner(auth.principal.access_key_id, version, "QueryString" if auth.presigned else "AuthHeader")
+    return LoggedSigner(auth.principal.access_key_id, version, "QueryString" if auth.presigned else "AuthHeader")
 
 
-def form_signer(fields: dict[str, str]) -> ClaimedSigner:
+def form_signer(fields: dict[str, str]) -> LoggedSigner:
     """The signer that the fields of a form claim; S3's log has no term for the place."""
     if "x-amz-credential" in fields:
-        return ClaimedSigner(fields["x-amz-credential"].partition("/")[0][:_LONGEST_ACCESS_KEY], _SIGV4)
+        return LoggedSigner(fields["x-amz-credential"].partition("/")[0][:_LONGEST_ACCESS_KEY], _SIGV4)
     if "awsaccesskeyid" in fields:
-        return ClaimedSigner(fields["awsaccesskeyid"][:_LONGEST_ACCESS_KEY], _SIGV2)
-    return ClaimedSigner()
+        return LoggedSigner(fields["awsaccesskeyid"][:_LONGEST_ACCESS_KEY], _SIGV2)
+    return LoggedSigner()
 
 
-def _claimed(request: WireRequest) -> ClaimedSigner:
+def _claimed(request: WireRequest) -> LoggedSigner:
     authorization = request.fields.get(b"authorization")
     if authorization is not None:
         found = _BY_HEADER.match(authorization[:1024])
         if found is None:
-            return ClaimedSigner()
-        return ClaimedSigner(_name(found[1] or found[2]), _SIGV4 if found[1] else _SIGV2, "AuthHeader")
+            return LoggedSigner()
+        return LoggedSigner(_name(found[1] or found[2]), _SIGV4 if found[1] else _SIGV2, "AuthHeader")
     for name, value in query_pairs(request.query):
         if name == b"X-Amz-Credential":
-            return ClaimedSigner(_name(value.partition(b"/")[0]), _SIGV4, "QueryString")
+            return LoggedSigner(_name(value.partition(b"/")[0]), _SIGV4, "QueryString")
         if name == b"AWSAccessKeyId":
-            return ClaimedSigner(_name(value), _SIGV2, "QueryString")
-    return ClaimedSigner()
+            return LoggedSigner(_name(value), _SIGV2, "QueryString")
+    return LoggedSigner()
 
 
 def _name(access_key_id: bytes) -> str:
