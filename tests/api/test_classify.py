@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.call import S3Call, check_bucket, decode_key, resource_of
 from gateway.api.s3.classify import (
     changes_object,
     changes_rights,
@@ -13,7 +14,6 @@ from gateway.api.s3.classify import (
     refuse_unknown_write,
     uploads_bytes,
 )
-from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, resource_of
 from gateway.api.s3.objects import is_forced
 from gateway.api.s3.payload import PayloadForm
 from gateway.model.errors import S3Error
@@ -24,18 +24,18 @@ from gateway.model.s3.sigv4 import WireRequest
 HOST = (b"host", b"h")
 
 
-def exchange(
+def call(
     method: str = "GET",
     key: str | None = "k",
     query: str = "",
     headers: list[tuple[bytes, bytes]] | None = None,
     raw: bytes = b"k",
-) -> Exchange:
+) -> S3Call:
     """A verified request about ``b/key``."""
     principal = Principal("AK", "t", OriginIdentity("default", "OK"))
     request = WireRequest(method, b"/b/k", query.encode(), headers or [])
     request, kept, names = resource_of(request, frozenset())
-    return Exchange(
+    return S3Call(
         request,
         Authenticated(principal, PayloadForm.UNSIGNED, ""),
         "b",
@@ -49,7 +49,7 @@ def exchange(
 @pytest.mark.parametrize("query", ["", "x-id=GetObject", "x-amz-checksum-mode=ENABLED&x-id=GetObject"])
 def test_plain_reads_are_for_the_cache(query: str) -> None:
     """No parameter, or those that only name the operation again and ask for checksums."""
-    assert not_cacheable(exchange(query=query)) is None
+    assert not_cacheable(call(query=query)) is None
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_plain_reads_are_for_the_cache(query: str) -> None:
 )
 def test_a_parameter_that_changes_the_meaning_goes_to_the_origin(query: str) -> None:
     """The plain cached object never answers for a version, a part, an ACL or an unknown sub-resource."""
-    assert not_cacheable(exchange(query=query)) is Reason.SUBRESOURCE
+    assert not_cacheable(call(query=query)) is Reason.SUBRESOURCE
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_a_parameter_that_changes_the_meaning_goes_to_the_origin(query: str) -> 
 )
 def test_a_header_that_changes_the_meaning_goes_to_the_origin(name: bytes) -> None:
     """Unknown x-amz headers may mean anything, so they are the origin's to judge."""
-    assert not_cacheable(exchange(headers=[(name, b"x")])) is Reason.HEADER
+    assert not_cacheable(call(headers=[(name, b"x")])) is Reason.HEADER
 
 
 def test_a_bare_plus_goes_to_the_origin() -> None:
     """Stores disagree whether a bare "+" in a path is a space."""
-    assert not_cacheable(exchange(raw=b"a+b")) is Reason.ENCODING
+    assert not_cacheable(call(raw=b"a+b")) is Reason.ENCODING
 
 
 @pytest.mark.parametrize("query", ["taging", "foo=bar"])
@@ -95,7 +95,7 @@ def test_a_bare_plus_goes_to_the_origin() -> None:
 def test_an_unknown_sub_resource_never_becomes_the_plain_write(method: str, query: str) -> None:
     """DELETE /key?taging must not delete the object."""
     with pytest.raises(S3Error) as refused:
-        refuse_unknown_write(exchange(method, query=query))
+        refuse_unknown_write(call(method, query=query))
     assert refused.value.code == "NotImplemented"
 
 
@@ -122,14 +122,14 @@ def test_an_unknown_sub_resource_never_becomes_the_plain_write(method: str, quer
 )
 def test_which_requests_make_the_caches_forget(method: str, query: str, changes: bool) -> None:
     """Requests that may change reads or rights make the caches forget; those invisible until completion do not."""
-    assert changes_object(exchange(method, query=query)) is changes
+    assert changes_object(call(method, query=query)) is changes
 
 
 def test_a_write_to_a_path_with_a_bare_plus_is_one_to_both_readings() -> None:
     """The caches forget, and the allow-list must cover, whichever object the store takes it for."""
-    assert [key.key for key in exchange("PUT", key="a+b", raw=b"a+b").keys] == ["a+b", "a b"]
-    assert [key.key for key in exchange("PUT", key="a+b", raw=b"a%2Bb").keys] == ["a+b"]
-    assert exchange("PUT", key=None).keys == ()
+    assert [key.key for key in call("PUT", key="a+b", raw=b"a+b").keys] == ["a+b", "a b"]
+    assert [key.key for key in call("PUT", key="a+b", raw=b"a%2Bb").keys] == ["a+b"]
+    assert call("PUT", key=None).keys == ()
 
 
 @pytest.mark.parametrize("bucket", ["..", ".", "a..b", "a/b", "a\\b", "", "ä", "a b", "x" * 256, "-x", "a@b"])
@@ -198,8 +198,8 @@ def test_a_read_that_must_not_be_stored_goes_to_the_origin() -> None:
     """Cache-Control: no-store sends a read to the origin, in any letter case and on any line (RFC 9111, 5.2.1.5)."""
     for lines in ([b"no-store"], [b"max-age=5, No-Store"], [b"max-age=5", b"NO-STORE"]):
         headers = [(b"cache-control", line) for line in lines]
-        assert not_cacheable(exchange(headers=headers)) is Reason.HEADER
-    assert not_cacheable(exchange(headers=[(b"cache-control", b"max-age=5")])) is None
+        assert not_cacheable(call(headers=headers)) is Reason.HEADER
+    assert not_cacheable(call(headers=[(b"cache-control", b"max-age=5")])) is None
 
 
 @pytest.mark.parametrize(
@@ -218,29 +218,29 @@ def test_a_read_that_must_not_be_stored_goes_to_the_origin() -> None:
 )
 def test_a_read_that_must_be_checked(lines: list[bytes], forced: bool) -> None:
     """Cache-Control: no-cache or max-age=0 forces a check, in any case and on any line (RFC 9111, 5.2.1; RFC 9110, 5.3)."""
-    assert is_forced(exchange(headers=[(b"cache-control", line) for line in lines])) is forced
+    assert is_forced(call(headers=[(b"cache-control", line) for line in lines])) is forced
 
 
 @pytest.mark.parametrize("query", ["", "x-id=PutObject", "partNumber=1&uploadId=u"])
 def test_a_put_of_a_key_uploads_bytes(query: str) -> None:
     """An object or a part: S3 wants to know its length."""
-    assert uploads_bytes(exchange("PUT", query=query))
+    assert uploads_bytes(call("PUT", query=query))
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        exchange("PUT", headers=[(b"x-amz-copy-source", b"/b/other")]),
-        exchange("PUT", query="partNumber=1&uploadId=u", headers=[(b"x-amz-copy-source", b"/b/other")]),
-        exchange("PUT", query="acl"),
-        exchange("PUT", query="tagging"),
-        exchange("PUT", key=None),
-        exchange("POST", query="uploads"),
-        exchange("DELETE"),
+        call("PUT", headers=[(b"x-amz-copy-source", b"/b/other")]),
+        call("PUT", query="partNumber=1&uploadId=u", headers=[(b"x-amz-copy-source", b"/b/other")]),
+        call("PUT", query="acl"),
+        call("PUT", query="tagging"),
+        call("PUT", key=None),
+        call("POST", query="uploads"),
+        call("DELETE"),
     ],
     ids=["copy", "copy of a part", "acl", "tagging", "bucket", "post", "delete"],
 )
-def test_what_brings_no_bytes_uploads_none(request_: Exchange) -> None:
+def test_what_brings_no_bytes_uploads_none(request_: S3Call) -> None:
     """Copies, descriptions and everything about buckets: their body, if any, is a document."""
     assert not uploads_bytes(request_)
 
@@ -259,14 +259,14 @@ def test_checksums_are_asked_for_in_header_or_query(
     query: str, headers: list[tuple[bytes, bytes]], wanted: bool
 ) -> None:
     """The header or, in a presigned address, the query asks for checksums."""
-    assert exchange(query=query, headers=headers).wants_checksums is wanted
+    assert call(query=query, headers=headers).wants_checksums is wanted
 
 
 def test_user_metadata_ends_at_two_kilobytes() -> None:
     """Names and values count together, without the prefix; S3's limit is 2,048 bytes."""
-    refuse_large_metadata(exchange("PUT", headers=[(b"x-amz-meta-a", b"x" * 2047)]))
+    refuse_large_metadata(call("PUT", headers=[(b"x-amz-meta-a", b"x" * 2047)]))
     with pytest.raises(S3Error) as refused:
-        refuse_large_metadata(exchange("PUT", headers=[(b"x-amz-meta-a", b"x" * 1000), (b"x-amz-meta-b", b"x" * 1047)]))
+        refuse_large_metadata(call("PUT", headers=[(b"x-amz-meta-a", b"x" * 1000), (b"x-amz-meta-b", b"x" * 1047)]))
     assert (refused.value.code, refused.value.extra["Size"]) == ("MetadataTooLarge", "2049")
 
 
@@ -276,4 +276,4 @@ def test_user_metadata_ends_at_two_kilobytes() -> None:
 )
 def test_every_write_to_a_bucket_may_change_rights(method: str, key: str | None, changes: bool) -> None:
     """Rule: the store decides which sub-resources set rights, today and tomorrow."""
-    assert changes_rights(exchange(method, key, query="policy")) is changes
+    assert changes_rights(call(method, key, query="policy")) is changes

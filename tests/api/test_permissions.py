@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.api.s3.auth import Authenticated
-from gateway.api.s3.exchange import Exchange, resource_of
+from gateway.api.s3.call import S3Call, resource_of
 from gateway.api.s3.payload import PayloadForm
 from gateway.api.s3.permissions import check
 from gateway.model.errors import S3Error
@@ -28,9 +28,9 @@ def allowed(
     headers = [(b"x-amz-copy-source", copy_source)] if copy_source else []
     request, kept, names = resource_of(WireRequest(method, b"/", query.encode(), headers), frozenset())
     target = ObjectKey("default", bucket, key) if key else None
-    exchange = Exchange(request, Authenticated(principal, PayloadForm.UNSIGNED, ""), bucket, b"", target, kept, names)
+    call = S3Call(request, Authenticated(principal, PayloadForm.UNSIGNED, ""), bucket, b"", target, kept, names)
     try:
-        check(exchange)
+        check(call)
     except S3Error as error:
         if error.code == "AccessDenied":
             return False

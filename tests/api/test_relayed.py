@@ -11,8 +11,8 @@ import pytest
 
 from gateway.api.s3.answer import Answer
 from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.call import S3Call, resource_of
 from gateway.api.s3.errors import AboutCached
-from gateway.api.s3.exchange import Exchange, resource_of
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.relayed import RelayedReads
 from gateway.engine.objects.body import Body
@@ -124,10 +124,10 @@ class Asking:
         request = WireRequest(method, b"/b/k", query.encode(), [(b"host", b"h"), (b"authorization", b"secret"), *raw])
         auth = Authenticated(Principal("AK", "t", self.bench.identity), PayloadForm.UNSIGNED, "")
         request, query, names = resource_of(request, frozenset())
-        exchange = Exchange(request, auth, "b", b"k", ObjectKey("default", "b", "k"), query, names, plain)
-        home, _ = self.reads.home(exchange)
+        call = S3Call(request, auth, "b", b"k", ObjectKey("default", "b", "k"), query, names, plain)
+        home, _ = self.reads.home(call)
         assert home is not None
-        return await self.reads.read(exchange, home)
+        return await self.reads.read(call, home)
 
 
 @pytest.fixture

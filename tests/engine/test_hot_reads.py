@@ -9,8 +9,8 @@ import pytest
 
 from gateway.api.s3.answer import SERVER, Answer, cache_status
 from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.call import S3Call
 from gateway.api.s3.classify import not_cacheable
-from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.hot import _HARMLESS, Hit, HotReads, Unresolved
 from gateway.api.s3.objects import ObjectReads, is_forced
 from gateway.api.s3.payload import PayloadForm
@@ -24,11 +24,11 @@ from gateway.store.disk import blobs
 from tests.engine.conftest import BLOCK, Bench, alone, take
 
 
-def exchange(bench: Bench, host: bytes) -> Exchange:
+def call(bench: Bench, host: bytes) -> S3Call:
     """A plain GET of ``b/k``, sent to this host."""
     request = WireRequest("GET", b"/b/k", b"", [(b"host", host)])
     auth = Authenticated(Principal("AK", "t", bench.identity), PayloadForm.UNSIGNED, "")
-    return Exchange(request, auth, "b", b"k", ObjectKey("default", "b", "k"), "", frozenset())
+    return S3Call(request, auth, "b", b"k", ObjectKey("default", "b", "k"), "", frozenset())
 
 
 async def test_hosts_that_clients_make_up_are_remembered_only_when_short(bench: Bench) -> None:
@@ -38,7 +38,7 @@ async def test_hosts_that_clients_make_up_are_remembered_only_when_short(bench: 
     members = alone()
     hot = HotReads(bench.engine, members)
     for length, remembered in ((200, True), (10_000, False)):
-        made_up = exchange(bench, b"h" * length)
+        made_up = call(bench, b"h" * length)
         hot.learn(made_up, members.ring)
         hit = hot.find(made_up.request, made_up.auth, bench.now[0])
         assert isinstance(hit, Hit) is remembered
@@ -48,10 +48,10 @@ DATA = os.urandom(40 * BLOCK + 77)
 """More blocks than the short path sends at once."""
 
 
-def ranged(bench: Bench, value: str) -> Exchange:
+def ranged(bench: Bench, value: str) -> S3Call:
     """A GET of a range of ``b/k``."""
     request = WireRequest("GET", b"/b/k", b"", [(b"host", b"h"), (b"range", value.encode())])
-    asked = exchange(bench, b"h")
+    asked = call(bench, b"h")
     return replace(asked, request=request)
 
 
@@ -63,7 +63,7 @@ async def resident(bench: Bench) -> tuple[Bench, HotReads]:
     await bench.settle()
     members = alone()
     hot = HotReads(bench.engine, members)
-    hot.learn(exchange(bench, b"h"), members.ring)
+    hot.learn(call(bench, b"h"), members.ring)
     return bench, hot
 
 
@@ -123,7 +123,7 @@ async def test_no_more_addresses_are_remembered_than_entries(bench: Bench) -> No
     members = alone()
     hot = HotReads(bench.engine, members)
     for number in range(bench.engine.entries_kept + 500):
-        asked = exchange(bench, b"h")
+        asked = call(bench, b"h")
         asked.request.raw_path = b"/b/%d" % number
         hot.learn(asked, members.ring)
     assert len(hot._addresses) == bench.engine.entries_kept
@@ -134,7 +134,7 @@ async def test_a_header_that_cannot_be_sent_leaves_nothing_held(bench: Bench) ->
     """A failure before the files are handed to the server leaves no file open."""
     bench.origin.put("b", "k", b"x" * 100)
     await bench.read("k")
-    asked = exchange(bench, b"h")
+    asked = call(bench, b"h")
     entry = bench.engine._entries.get(ObjectKey("default", "b", "k"))
     assert entry is not None
     entry.record = replace(entry.record, meta=replace(entry.record.meta, headers=(("x-amz-meta-a", "b\0c"),)))
@@ -153,7 +153,7 @@ async def test_a_ring_that_changes_is_looked_at_before_the_next_hit(bench: Bench
     await bench.read("k")
     members = alone()
     hot = HotReads(bench.engine, members)
-    asked, before = exchange(bench, b"h"), members.ring
+    asked, before = call(bench, b"h"), members.ring
     hot.learn(asked, before)
     members.ready()
     assert members.ring is not before
@@ -168,7 +168,7 @@ async def test_a_ring_that_changes_is_looked_at_before_the_next_hit(bench: Bench
 @pytest.mark.parametrize("name", sorted(_HARMLESS))
 async def test_what_passes_for_plain_is_plain_to_the_long_path_too(bench: Bench, name: bytes) -> None:
     """Rule: a header that the hot path accepts is neither a range nor a condition, and prevents no cached read."""
-    asked = exchange(bench, b"h")
+    asked = call(bench, b"h")
     request = asked.request = WireRequest("GET", b"/b/k", b"", [(name, b"no-cache, no-store, ENABLED")])
     assert HotReads(bench.engine, alone()).find(request, asked.auth, bench.now[0]) is Unresolved.PLAIN
     assert not_cacheable(asked) is None
@@ -182,6 +182,6 @@ async def test_what_passes_for_plain_is_plain_to_the_long_path_too(bench: Bench,
 )
 async def test_what_is_not_plain_is_left_to_the_long_path(bench: Bench, header: tuple[bytes, bytes]) -> None:
     """Rule: ranges, conditions, forced checks and requests from other web origins take the full path."""
-    asked = exchange(bench, b"h")
+    asked = call(bench, b"h")
     request = WireRequest("GET", b"/b/k", b"", [(b"host", b"h"), header])
     assert HotReads(bench.engine, alone()).find(request, asked.auth, bench.now[0]) is Unresolved.OTHER

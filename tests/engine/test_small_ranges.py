@@ -12,7 +12,7 @@ import pytest
 
 from gateway.api.s3.answer import Answer
 from gateway.api.s3.auth import Authenticated
-from gateway.api.s3.exchange import Exchange, resource_of
+from gateway.api.s3.call import S3Call, resource_of
 from gateway.api.s3.objects import ObjectReads
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused
@@ -48,8 +48,8 @@ async def ask(
     request = WireRequest(method, f"/b/{key}".encode(), b"", [(b"host", b"h"), *raw])
     auth = Authenticated(Principal("AK", "t", who or bench.identity), PayloadForm.UNSIGNED, "")
     request, query, names = resource_of(request, frozenset())
-    exchange = Exchange(request, auth, "b", key.encode(), ObjectKey("default", "b", key), query, names)
-    answer = await ObjectReads(bench.engine).read(exchange)
+    call = S3Call(request, auth, "b", key.encode(), ObjectKey("default", "b", key), query, names)
+    answer = await ObjectReads(bench.engine).read(call)
     assert isinstance(answer, Answer), answer
     return answer
 

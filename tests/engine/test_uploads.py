@@ -12,7 +12,7 @@ import pytest
 
 from gateway.api.s3.answer import Answer
 from gateway.api.s3.auth import Authenticated
-from gateway.api.s3.exchange import Exchange
+from gateway.api.s3.call import S3Call
 from gateway.api.s3.forward import Forwarder, Spooling
 from gateway.api.s3.payload import SMALL, PayloadForm
 from gateway.api.s3.spool import SpoolPlace
@@ -36,9 +36,9 @@ async def put(bench: Bench, spool: Path, pieces: Sequence[bytes], digest: str) -
 
     headers = [(b"host", b"h"), (b"content-length", b"%d" % sum(map(len, pieces)))]
     auth = Authenticated(Principal("AK", "t", bench.identity), PayloadForm.HASHED, digest)
-    exchange = Exchange(WireRequest("PUT", b"/b/k", b"", headers), auth, "b", b"k", KEY, "", frozenset())
+    call = S3Call(WireRequest("PUT", b"/b/k", b"", headers), auth, "b", b"k", KEY, "", frozenset())
     forwarder = Forwarder(bench.engine, Spooling(lambda: SpoolPlace(spool), 1024**3), lambda _: None)
-    return await forwarder.forward(exchange, arriving(), Outcome.BYPASS, Reason.NOT_A_READ)
+    return await forwarder.forward(call, arriving(), Outcome.BYPASS, Reason.NOT_A_READ)
 
 
 @pytest.mark.parametrize("size", [1, SMALL, SMALL + 1])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.api.s3.auth import Authenticated
-from gateway.api.s3.exchange import Exchange
+from gateway.api.s3.call import S3Call
 from gateway.api.s3.forward import Forwarder, Spooling
 from gateway.api.s3.payload import PayloadForm
 from gateway.api.s3.spool import SpoolPlace
@@ -34,13 +34,13 @@ async def put(bench: Bench, spool: Path, body: bytes) -> None:
     headers = [(b"host", b"h"), (b"content-length", b"%d" % len(body))]
     auth = Authenticated(Principal("AK", "t", bench.identity), PayloadForm.UNSIGNED, "")
     request = WireRequest("PUT", b"/b/k", b"", headers)
-    exchange = Exchange(request, auth, "b", b"k", key, "", frozenset())
+    call = S3Call(request, auth, "b", b"k", key, "", frozenset())
 
-    def warm(_: Exchange) -> None:
+    def warm(_: S3Call) -> None:
         bench.engine.warm(key, bench.identity)
 
     forwarder = Forwarder(bench.engine, Spooling(lambda: SpoolPlace(spool), 1024**3), warm)
-    answer = await forwarder.forward(exchange, pieces(), Outcome.BYPASS, Reason.NOT_A_READ)
+    answer = await forwarder.forward(call, pieces(), Outcome.BYPASS, Reason.NOT_A_READ)
     assert answer.status == 200
 
 

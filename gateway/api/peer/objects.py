@@ -17,8 +17,8 @@ from urllib.parse import quote
 from gateway.api.peer.app import Address, PeerRequest
 from gateway.api.s3.answer import Answer, complete
 from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.call import S3Call
 from gateway.api.s3.errors import AboutCached
-from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.forward import relay
 from gateway.api.s3.hot import Hit, HotReads
 from gateway.api.s3.objects import ObjectReads
@@ -81,17 +81,17 @@ class PeerObjects:
             if hit is not None:
                 await _send_hit(send, hit)
                 return
-        exchange = _exchange(wire, request.principal)
-        if exchange.request.method == "POST":
-            assert exchange.key is not None
-            self._warm(exchange.key, request.principal.identity)
+        call = _call(wire, request.principal)
+        if call.request.method == "POST":
+            assert call.key is not None
+            self._warm(call.key, request.principal.identity)
             await complete(scope, send, Answer(202, [(b"content-length", b"0")], b""))
             return
-        if exchange.request.fields.get(RESIDENT[0].encode()) == RESIDENT[1].encode():
-            await self._give(request, exchange)
+        if call.request.fields.get(RESIDENT[0].encode()) == RESIDENT[1].encode():
+            await self._give(request, call)
             return
         try:
-            found = await self._reads.read(exchange, hasty=True)
+            found = await self._reads.read(call, hasty=True)
         except AboutCached as error:
             await complete(scope, send, _about(error))
             return
@@ -105,17 +105,17 @@ class PeerObjects:
                 scope, send, _elsewhere(CacheStatus(Outcome.MISS if found.miss else Outcome.BYPASS, found.reason))
             )
             return
-        if isinstance(found, Answer) and exchange.key is not None:
-            self._hot.learn_for_node(wire, exchange.key)
-        answer = found if isinstance(found, Answer) else relay(exchange, found.response, Outcome.MISS, found.reason)
+        if isinstance(found, Answer) and call.key is not None:
+            self._hot.learn_for_node(wire, call.key)
+        answer = found if isinstance(found, Answer) else relay(call, found.response, Outcome.MISS, found.reason)
         own = (CACHE.encode(), str(CacheStatus(answer.outcome, answer.reason)).encode())
         # The origin may be another Larder, with x-larder headers of its own.
         answer.headers = [pair for pair in answer.headers if not pair[0].lower().startswith(b"x-larder-")] + [own]
         await complete(scope, send, answer)
 
-    async def _give(self, request: PeerRequest, exchange: Exchange) -> None:
+    async def _give(self, request: PeerRequest, call: S3Call) -> None:
         """Send an object to its new home, if it is cached here and this reader may have it without asking the origin."""
-        found = await self._reads.resident(exchange)
+        found = await self._reads.resident(call)
         if found is None:
             await complete(request.scope, request.send, _elsewhere(CacheStatus(Outcome.MISS, Reason.COLD)))
             return
@@ -136,7 +136,7 @@ async def _send_hit(send: Send, hit: Hit) -> None:
         raise BrokenBody(str(failure)) from failure
 
 
-def _exchange(request: WireRequest, principal: Principal) -> Exchange:
+def _call(request: WireRequest, principal: Principal) -> S3Call:
     try:
         key = object_of(request.raw_path)
     except ValueError as mistake:
@@ -144,7 +144,7 @@ def _exchange(request: WireRequest, principal: Principal) -> Exchange:
     if key.origin != principal.identity.origin:
         raise ApiError("InvalidRequest", "the address and the principal name different origins")
     auth = Authenticated(principal, PayloadForm.UNSIGNED, "")
-    return Exchange(request, auth, key.bucket, _raw(key), key, "", frozenset())
+    return S3Call(request, auth, key.bucket, _raw(key), key, "", frozenset())
 
 
 def _raw(key: ObjectKey) -> bytes:

@@ -13,10 +13,10 @@ from gateway.api.s3 import permissions
 from gateway.api.s3.accounting import METHODS, Accounting, Trace
 from gateway.api.s3.answer import SERVER, Answer, RemoteHit, cache_status, complete, date_header
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
+from gateway.api.s3.call import S3Call, check_bucket, decode_key, resource_of
 from gateway.api.s3.classify import not_cacheable
 from gateway.api.s3.direct import DirectReads
 from gateway.api.s3.errors import as_s3_error, outcome_of, render
-from gateway.api.s3.exchange import Exchange, check_bucket, decode_key, resource_of
 from gateway.api.s3.form import Form
 from gateway.api.s3.forward import Forwarder, relay
 from gateway.api.s3.hot import Hit, HotReads, Unresolved
@@ -134,16 +134,16 @@ class S3App(Edge):
         if isinstance(hit, Hit):
             await self._send_hit(scope, send, trace, hit)
             return
-        exchange = self._open(trace, auth, plain=hit is not Unresolved.OTHER)
-        exchange.sent = trace.sent
+        call = self._open(trace, auth, plain=hit is not Unresolved.OTHER)
+        call.sent = trace.sent
         try:
-            found = await self._route(trace, exchange, receive)
+            found = await self._route(trace, call, receive)
         finally:
-            if exchange.sent is not None:  # the home has changed since
-                exchange.sent.response.abort()
-        answer = found if isinstance(found, Answer) else await self._pass_on(exchange, receive, found)
+            if call.sent is not None:  # the home has changed since
+                call.sent.response.abort()
+        answer = found if isinstance(found, Answer) else await self._pass_on(call, receive, found)
         if trace.ring is not None and answer is found:
-            self._learn(exchange, trace, answer)
+            self._learn(call, trace, answer)
         if answer.span is not None and trace.key is not None:
             served = answer.outcome in (Outcome.HIT, Outcome.STALE)
             waited = time.perf_counter() - trace.started
@@ -196,44 +196,44 @@ class S3App(Edge):
         finally:
             self._accounting.note(scope, trace, hit, trace.started)
 
-    def _route(self, trace: Trace, exchange: Exchange, receive: Receive) -> Awaitable[Answer | Relay | Forward]:
+    def _route(self, trace: Trace, call: S3Call, receive: Receive) -> Awaitable[Answer | Relay | Forward]:
         """Begin to answer a request in the way that it needs."""
-        if not exchange.plain:
-            if is_form_upload(exchange):
-                return self._upload(trace, exchange, receive)
-            reason = not_cacheable(exchange)
+        if not call.plain:
+            if is_form_upload(call):
+                return self._upload(trace, call, receive)
+            reason = not_cacheable(call)
             if reason is not None:
-                return self._forwarder.forward(exchange, request_body(receive), Outcome.BYPASS, reason)
-        answer, trace.home, trace.ring = self._relayed.begin(exchange)
+                return self._forwarder.forward(call, request_body(receive), Outcome.BYPASS, reason)
+        answer, trace.home, trace.ring = self._relayed.begin(call)
         return answer
 
-    def _learn(self, exchange: Exchange, trace: Trace, answer: Answer) -> None:
+    def _learn(self, call: S3Call, trace: Trace, answer: Answer) -> None:
         """Have the next read of this object take the short path, if its home has answered."""
         assert trace.ring is not None
         remote = answer.remote
         if trace.home is None:
-            self._hot.learn(exchange, trace.ring)
+            self._hot.learn(call, trace.ring)
         elif remote is not None and remote.node is trace.home:
-            self._hot.learn(exchange, trace.ring, remote)
+            self._hot.learn(call, trace.ring, remote)
 
-    async def _pass_on(self, exchange: Exchange, receive: Receive, found: Relay | Forward) -> Answer:
+    async def _pass_on(self, call: S3Call, receive: Receive, found: Relay | Forward) -> Answer:
         """The origin's answer to a read that the cache does not answer."""
         if isinstance(found, Relay):
-            return relay(exchange, found.response, Outcome.MISS, found.reason)
+            return relay(call, found.response, Outcome.MISS, found.reason)
         outcome = Outcome.MISS if found.miss else Outcome.BYPASS
-        return await self._forwarder.forward(exchange, request_body(receive), outcome, found.reason)
+        return await self._forwarder.forward(call, request_body(receive), outcome, found.reason)
 
-    async def _upload(self, trace: Trace, exchange: Exchange, receive: Receive) -> Answer:
+    async def _upload(self, trace: Trace, call: S3Call, receive: Receive) -> Answer:
         """An upload by HTML form: uploader and key are named in the body."""
         trace.signer = LoggedSigner()
-        check_form_request(exchange)
-        form = await Form.read(exchange.request, request_body(receive))
+        check_form_request(call)
+        form = await Form.read(call.request, request_body(receive))
         trace.signer = form_signer(form.fields)
-        trace.key = key_of(exchange, form)
-        upload = self._posts.verify(exchange, form, trace.key)
-        return await self._posts.store(exchange, form, upload)
+        trace.key = key_of(call, form)
+        upload = self._posts.verify(call, form, trace.key)
+        return await self._posts.store(call, form, upload)
 
-    def _open(self, trace: Trace, auth: Authenticated, *, plain: bool) -> Exchange:
+    def _open(self, trace: Trace, auth: Authenticated, *, plain: bool) -> S3Call:
         """Resolve a verified request, and refuse what the gateway itself forbids; ``plain``: see ``Unresolved``."""
         request = trace.request
         if request.method not in METHODS:
@@ -249,11 +249,11 @@ class S3App(Edge):
             raise S3Error("InvalidBucketName")
         trace.key = key
         if plain and key is not None and b"+" not in raw_key:
-            return Exchange(request, auth, bucket, raw_key, key, "", frozenset(), plain=True)
+            return S3Call(request, auth, bucket, raw_key, key, "", frozenset(), plain=True)
         resource = resource_of(request, auth.signature_parameters)
-        exchange = Exchange(resource[0], auth, bucket, raw_key, key, *resource[1:])
-        permissions.check(exchange)
-        return exchange
+        call = S3Call(resource[0], auth, bucket, raw_key, key, *resource[1:])
+        permissions.check(call)
+        return call
 
     def _note_address(self, trace: Trace) -> None:
         """Note the address of a request that was refused before verification, for the log."""

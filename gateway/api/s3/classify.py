@@ -7,7 +7,7 @@ object, and neither must ``DELETE /key?taging``.
 
 from __future__ import annotations
 
-from gateway.api.s3.exchange import Exchange, parameter
+from gateway.api.s3.call import S3Call, parameter
 from gateway.model.errors import S3Error
 from gateway.model.outcomes import Reason
 from gateway.model.s3.conditions import cache_directives
@@ -39,15 +39,15 @@ _WRITE_PARAMETERS = frozenset(
 _ABOUT_OBJECTS = frozenset({"acl", "tagging", "retention", "legal-hold"})
 
 
-def not_cacheable(exchange: Exchange) -> Reason | None:
+def not_cacheable(call: S3Call) -> Reason | None:
     """Why the cache must not answer this request, or ``None`` for a plain read of an object."""
-    if exchange.request.method not in ("GET", "HEAD") or exchange.key is None:
+    if call.request.method not in ("GET", "HEAD") or call.key is None:
         return Reason.NOT_A_READ
-    if exchange.names and not exchange.names <= _MEANINGLESS:
+    if call.names and not call.names <= _MEANINGLESS:
         return Reason.SUBRESOURCE
-    if b"+" in exchange.raw_key:
+    if b"+" in call.raw_key:
         return Reason.ENCODING
-    for name, value in exchange.request.fields.items():
+    for name, value in call.request.fields.items():
         if name.startswith(b"x-amz-") and name not in _SAFE_AMZ:
             return Reason.HEADER
         if name == b"origin":
@@ -57,57 +57,57 @@ def not_cacheable(exchange: Exchange) -> Reason | None:
     return None
 
 
-def refuse_unknown_write(exchange: Exchange) -> None:
+def refuse_unknown_write(call: S3Call) -> None:
     """Refuse a write with a query parameter that no S3 operation has, or that names a second object to write (renameObject).
 
     Raises:
         S3Error: NotImplemented.
     """
-    unknown = exchange.names - _WRITE_PARAMETERS
+    unknown = call.names - _WRITE_PARAMETERS
     if unknown and (unknown := frozenset(name for name in unknown if not name.lower().startswith("x-amz-"))):
         raise S3Error("NotImplemented", explain=f"Writes with the query parameter {min(unknown)!r} are not supported.")
 
 
-def refuse_large_metadata(exchange: Exchange) -> None:
+def refuse_large_metadata(call: S3Call) -> None:
     """Refuse user metadata beyond S3's 2 KB: names (without x-amz-meta-) and values, in bytes. Other stores vary.
 
     Raises:
         S3Error: MetadataTooLarge.
     """
     size = 0
-    for name, value in exchange.request.fields.items():
+    for name, value in call.request.fields.items():
         if name.startswith(METADATA):
             size += len(name) - len(METADATA) + len(value)
     if size > MAX_METADATA:
         raise S3Error("MetadataTooLarge", extra={"Size": str(size), "MaxSizeAllowed": str(MAX_METADATA)})
 
 
-def changes_object(exchange: Exchange) -> bool:
+def changes_object(call: S3Call) -> bool:
     """Whether a request may change what a read of its own key gives, or who may read it."""
-    method, names = exchange.request.method, exchange.names
-    if exchange.key is None or method in ("GET", "HEAD", "OPTIONS"):
+    method, names = call.request.method, call.names
+    if call.key is None or method in ("GET", "HEAD", "OPTIONS"):
         return False
-    if names and method in ("PUT", "DELETE") and parameter(exchange.query, "uploadId"):
+    if names and method in ("PUT", "DELETE") and parameter(call.query, "uploadId"):
         # Parts and aborts change nothing readable. Some stores treat a part without its number as a plain PUT.
-        return method == "PUT" and not parameter(exchange.query, "partNumber")
+        return method == "PUT" and not parameter(call.query, "partNumber")
     return not (method == "POST" and names & {"uploads", "select"} and "uploadId" not in names)
 
 
-def changes_rights(exchange: Exchange) -> bool:
+def changes_rights(call: S3Call) -> bool:
     """Whether a request may change who may read the objects of its bucket: true for every write to the bucket itself.
 
     Policy, ACL, public access block, ownership, tags (policies can test them), payer, creation and deletion do; the few writes
     that do not are rare, and S3 may add operations.
     """
-    return bool(exchange.bucket) and exchange.key is None and exchange.request.method in ("PUT", "POST", "DELETE")
+    return bool(call.bucket) and call.key is None and call.request.method in ("PUT", "POST", "DELETE")
 
 
-def uploads_bytes(exchange: Exchange) -> bool:
+def uploads_bytes(call: S3Call) -> bool:
     """Whether the body is the bytes of an object or of a part: a PUT of a key that is not a copy.
 
     S3 requires a length for those. Rust's object_store sends copies without one, and so do clients that give an access control
     list in headers.
     """
-    if exchange.request.method != "PUT" or exchange.key is None:
+    if call.request.method != "PUT" or call.key is None:
         return False
-    return exchange.request.fields.get(b"x-amz-copy-source") is None and not exchange.names & _ABOUT_OBJECTS
+    return call.request.fields.get(b"x-amz-copy-source") is None and not call.names & _ABOUT_OBJECTS

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.api.s3.answer import Answer
+from gateway.api.s3.call import S3Call
 from gateway.api.s3.classify import (
     changes_object,
     changes_rights,
@@ -18,7 +19,6 @@ from gateway.api.s3.classify import (
     uploads_bytes,
 )
 from gateway.api.s3.documents import keys_to_delete
-from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.payload import SMALL, PreparedBody, prepare
 from gateway.api.s3.permissions import require
 from gateway.api.s3.spool import SpoolPlace
@@ -52,94 +52,90 @@ class Forwarder:
     Args:
         engine: forwards to the origin, and forgets written keys before and after.
         spooling: where uploads may wait.
-        warm: reads the object of an exchange into the cache, in the background.
+        warm: reads the object of a call into the cache, in the background.
     """
 
-    def __init__(self, engine: Engine, spooling: Spooling, warm: Callable[[Exchange], None]) -> None:
+    def __init__(self, engine: Engine, spooling: Spooling, warm: Callable[[S3Call], None]) -> None:
         self._engine = engine
         self.spooling = spooling
         self._warm = warm
 
-    async def forward(self, exchange: Exchange, body: AsyncIterator[bytes], outcome: Outcome, reason: Reason) -> Answer:
+    async def forward(self, call: S3Call, body: AsyncIterator[bytes], outcome: Outcome, reason: Reason) -> Answer:
         """Send a request to the origin and return its answer.
 
         Raises:
             S3Error: the request must not be forwarded, or its body does not match its headers.
             OriginUnavailable: the origin could not be reached.
         """
-        if exchange.request.method in ("GET", "HEAD", "OPTIONS"):
-            headers = _headers(exchange)
-            if exchange.request.method == "HEAD" and not exchange.names <= _OF_HEAD:
+        if call.request.method in ("GET", "HEAD", "OPTIONS"):
+            headers = _headers(call)
+            if call.request.method == "HEAD" and not call.names <= _OF_HEAD:
                 # S3 has no such HEAD, and radosgw sends the body of "?acl" after the header: on a reused connection it would be
                 # parsed as the head of the next response, possibly another client's. When the connection ends with its response,
                 # the origin client drops the body.
                 headers.append(("Connection", "close"))
-            return relay(exchange, await self._send(exchange, headers, None), outcome, reason)
-        refuse_unknown_write(exchange)
-        refuse_large_metadata(exchange)
+            return relay(call, await self._send(call, headers, None), outcome, reason)
+        refuse_unknown_write(call)
+        refuse_large_metadata(call)
         prepared = await prepare(
-            exchange.auth,
-            exchange.request.headers,
+            call.auth,
+            call.request.headers,
             body,
             self.spooling.place,
             self.spooling.limit,
-            uploads_bytes(exchange),
+            uploads_bytes(call),
         )
         try:
-            if exchange.key is None and exchange.request.method == "POST" and "delete" in exchange.names:
-                return await self._delete_many(exchange, prepared, outcome, reason)
+            if call.key is None and call.request.method == "POST" and "delete" in call.names:
+                return await self._delete_many(call, prepared, outcome, reason)
             if prepared.length <= SMALL:
                 await prepared.gather()
-            keys = exchange.keys if changes_object(exchange) else ()
-            return await self._write(exchange, keys, prepared, outcome, reason)
+            keys = call.keys if changes_object(call) else ()
+            return await self._write(call, keys, prepared, outcome, reason)
         finally:
             prepared.close()
 
     async def _write(
-        self, exchange: Exchange, keys: Sequence[ObjectKey], prepared: PreparedBody, outcome: Outcome, reason: Reason
+        self, call: S3Call, keys: Sequence[ObjectKey], prepared: PreparedBody, outcome: Outcome, reason: Reason
     ) -> Answer:
-        send = partial(self._send, exchange, _headers(exchange, prepared), prepared)
-        if changes_rights(exchange):
-            bucket = ObjectKey(exchange.auth.principal.identity.origin, exchange.bucket, "")
+        send = partial(self._send, call, _headers(call, prepared), prepared)
+        if changes_rights(call):
+            bucket = ObjectKey(call.auth.principal.identity.origin, call.bucket, "")
             return await relay_write(await self._engine.change_rights(bucket, send), outcome, reason)
         if not keys:
-            return relay(exchange, await send(), outcome, reason)
+            return relay(call, await send(), outcome, reason)
         written = await self._engine.write(keys, send)
-        if written.response.status == 200 and exchange.request.method != "DELETE":
-            written.then = partial(self._warm_if_wanted, exchange)
+        if written.response.status == 200 and call.request.method != "DELETE":
+            written.then = partial(self._warm_if_wanted, call)
         return await relay_write(written, outcome, reason)
 
-    async def _delete_many(
-        self, exchange: Exchange, prepared: PreparedBody, outcome: Outcome, reason: Reason
-    ) -> Answer:
+    async def _delete_many(self, call: S3Call, prepared: PreparedBody, outcome: Outcome, reason: Reason) -> Answer:
         document = bytearray()
         async for chunk in prepared.chunks():
             document += chunk
             if len(document) > MAX_DELETE_DOCUMENT:
                 raise S3Error("MaxMessageLengthExceeded")
-        principal = exchange.auth.principal
+        principal = call.auth.principal
         # Clients may send 2 MiB of nested elements, half a second of parsing: keep it off the event loop.
         names = await asyncio.to_thread(keys_to_delete, bytes(document))
-        keys = [ObjectKey(principal.identity.origin, exchange.bucket, name) for name in names]
+        keys = [ObjectKey(principal.identity.origin, call.bucket, name) for name in names]
         for key in keys:
             require(principal, key.path)
-        headers = _headers(exchange, prepared)
+        headers = _headers(call, prepared)
         if not any(name.lower() == "content-md5" for name, _ in headers):
             # Older stores require it; newer clients no longer send it.
             headers.append(("Content-MD5", base64.b64encode(hashlib.md5(document).digest()).decode()))
         send = partial(
             self._engine.services.origin.send,
-            principal.identity, "POST", exchange.origin_path, exchange.query, headers,
+            principal.identity, "POST", call.origin_path, call.query, headers,
             body=bytes(document), payload_hash=hashlib.sha256(document).hexdigest(),
         )  # fmt: skip
         return await relay_write(await self._engine.write(keys, send), outcome, reason)
 
-    def _send(
-        self, exchange: Exchange, headers: list[Header], prepared: PreparedBody | None
-    ) -> Awaitable[StreamedResponse]:
+    def _send(self, call: S3Call, headers: list[Header], prepared: PreparedBody | None) -> Awaitable[StreamedResponse]:
         send = self._engine.services.origin.send
-        identity = exchange.auth.principal.identity
-        method, path, query = exchange.request.method, exchange.origin_path, exchange.query
+        identity = call.auth.principal.identity
+        method, path, query = call.request.method, call.origin_path, call.query
         if prepared is None:
             return send(identity, method, path, query, headers)
         return send(
@@ -149,22 +145,22 @@ class Forwarder:
             payload_hash=prepared.payload_hash,
         )  # fmt: skip
 
-    def _warm_if_wanted(self, exchange: Exchange) -> None:
-        key = exchange.key
+    def _warm_if_wanted(self, call: S3Call) -> None:
+        key = call.key
         assert key is not None
         rules = self._engine.services.rules
         rule = rules.only or rules.for_path(key.path)
-        if rule.warm_on_write and rule.cache and not exchange.names - {"x-id", "uploadId"}:
-            self._warm(exchange)
+        if rule.warm_on_write and rule.cache and not call.names - {"x-id", "uploadId"}:
+            self._warm(call)
 
 
-def _headers(exchange: Exchange, prepared: PreparedBody | None = None) -> list[Header]:
+def _headers(call: S3Call, prepared: PreparedBody | None = None) -> list[Header]:
     """The client's headers for the origin, with those of the body in place of the client's own."""
     replaced: Set[str] = frozenset() if prepared is None else prepared.dropped
     if prepared is not None and prepared.headers:
         replaced = replaced | {name.lower() for name, _ in prepared.headers}
     pairs: list[Header] = []
-    for raw_name, value in exchange.request.fields.items():
+    for raw_name, value in call.request.fields.items():
         # ``is_forwarded`` in place: a call less for each header.
         if raw_name in FORWARDED or raw_name.startswith(FORWARDED_PREFIXES):
             name = raw_name.decode("latin-1")
@@ -182,7 +178,7 @@ def _raw(headers: Sequence[Header]) -> RawHeaders:
     return raw
 
 
-def relay(exchange: Exchange, response: StreamedResponse, outcome: Outcome, reason: Reason) -> Answer:
+def relay(call: S3Call, response: StreamedResponse, outcome: Outcome, reason: Reason) -> Answer:
     """The origin's answer, streamed."""
 
     async def let_go() -> None:
@@ -190,7 +186,7 @@ def relay(exchange: Exchange, response: StreamedResponse, outcome: Outcome, reas
 
     length = response.header("Content-Length") or ""
     content: bytes | AsyncGenerator[bytes] = _drain(response)
-    if exchange.request.method == "HEAD" or response.status in (204, 304):
+    if call.request.method == "HEAD" or response.status in (204, 304):
         response.release()
         content = b""
     size = int(length) if length.isdigit() else 0

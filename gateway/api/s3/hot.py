@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from gateway.api.s3.answer import RemoteHit
 from gateway.api.s3.auth import Authenticated
-from gateway.api.s3.exchange import Exchange
+from gateway.api.s3.call import S3Call
 from gateway.api.s3.objects import part_head, whole_head
 from gateway.engine.engine import Engine
 from gateway.fleet.nodes.membership import Membership
@@ -204,9 +204,9 @@ class HotReads:
         self._addresses.clear()
         self._ring = self._membership.ring
 
-    def learn(self, exchange: Exchange, ring: Ring, remote: RemoteHit | None = None) -> None:
+    def learn(self, call: S3Call, ring: Ring, remote: RemoteHit | None = None) -> None:
         """Remember the address of a plain read that the long path answered, under ``ring``: from this node, or as ``remote``."""
-        request, key = exchange.request, exchange.key
+        request, key = call.request, call.key
         host = request.fields.get(b"host", b"")
         if ring is self._ring and key is not None and not request.query and len(host) <= _LONGEST_HOST:
             self._addresses[key.origin, host, request.raw_path] = _KnownAddress(key, remote=remote)

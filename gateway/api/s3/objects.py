@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.api.s3.answer import SERVER, Answer, cache_status
+from gateway.api.s3.call import S3Call
 from gateway.api.s3.errors import AboutCached
-from gateway.api.s3.exchange import Exchange
 from gateway.engine.engine import Engine
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.ranged import ObjectChanged
@@ -31,69 +31,67 @@ class ObjectReads:
         self._engine = engine
         self._generations = engine.services.store.generations
 
-    async def read(self, exchange: Exchange, *, hasty: bool = False) -> Answer | Relay | Forward:
+    async def read(self, call: S3Call, *, hasty: bool = False) -> Answer | Relay | Forward:
         """Answer a plain GET or HEAD; a ``hasty`` reader does not wait for a lost origin.
 
         Raises:
             S3Error: the request's conditions or range cannot be met.
             OriginUnavailable: the origin is needed and cannot be reached.
         """
-        assert exchange.key is not None
+        assert call.key is not None
         conditions, wanted = None, None
-        if exchange.plain:
-            identity = exchange.auth.principal.identity
-            ask = Ask(exchange.key, identity, forced=self._engine.owes(exchange.key), hasty=hasty)
+        if call.plain:
+            identity = call.auth.principal.identity
+            ask = Ask(call.key, identity, forced=self._engine.owes(call.key), hasty=hasty)
         else:
-            fields = exchange.request.fields
+            fields = call.request.fields
             range_value = fields.get(b"range")
             wanted = parse_range(range_value.decode("latin-1")) if range_value is not None else None
             if range_value is not None and wanted is None:
                 return Forward(Reason.RANGE_FORM)
             conditions = Conditions.read(fields.get)
-            ask = self._asked(exchange, exchange.key, wanted, conditional=conditions is not None, hasty=hasty)
+            ask = self._asked(call, call.key, wanted, conditional=conditions is not None, hasty=hasty)
         found = await self._engine.find(ask)
         for _attempt in range(_ATTEMPTS):
             if not isinstance(found, Found):
                 return found
             try:
-                return await self._answer(exchange, ask, found, conditions, wanted)
+                return await self._answer(call, ask, found, conditions, wanted)
             except ObjectChanged:
                 found = await self._engine.find(ask)
             except DiskUnavailable as refusal:
                 return Forward(Reason(refusal.reason), miss=True)
         return Forward(Reason.WRITE_RACE, miss=True)
 
-    def _asked(
-        self, exchange: Exchange, key: ObjectKey, wanted: ByteRange | None, *, conditional: bool, hasty: bool
-    ) -> Ask:
-        head = exchange.request.method == "HEAD"
+    def _asked(self, call: S3Call, key: ObjectKey, wanted: ByteRange | None, *, conditional: bool, hasty: bool) -> Ask:
+        head = call.request.method == "HEAD"
         return Ask(
             key,
-            exchange.auth.principal.identity,
+            call.auth.principal.identity,
             head=head,
             metadata_first=head or wanted is not None or conditional,
-            span=None if head or exchange.request.fields.get(b"if-range") is not None else wanted,
-            forced=is_forced(exchange) or self._engine.owes(key),
+            span=None if head or call.request.fields.get(b"if-range") is not None else wanted,
+            forced=is_forced(call) or self._engine.owes(key),
             hasty=hasty,
         )
 
-    async def resident(self, exchange: Exchange) -> tuple[Answer, float] | None:
+    async def resident(self, call: S3Call) -> tuple[Answer, float] | None:
         """The whole object, if the cache can give it at once to this reader; and the seconds since it was confirmed.
 
         Raises:
             LarderError: the object became unavailable in between.
         """
-        assert exchange.key is not None
-        ask = Ask(exchange.key, exchange.auth.principal.identity)
+        assert call.key is not None
+        ask = Ask(call.key, call.auth.principal.identity)
         found = await self._engine.resident(ask)
         if found is None:
             return None
         entry, age = found
-        answer = await self._answer(exchange, ask, Found(entry, Outcome.HIT), None, None)
+        answer = await self._answer(call, ask, Found(entry, Outcome.HIT), None, None)
         return (answer, age) if isinstance(answer, Answer) else None
 
     async def _answer(
-        self, exchange: Exchange, ask: Ask, found: Found, conditions: Conditions | None, wanted: ByteRange | None
+        self, call: S3Call, ask: Ask, found: Found, conditions: Conditions | None, wanted: ByteRange | None
     ) -> Answer | Forward:
         if found.reason is Reason.COLD and ask.key in self._generations.evicted:
             found = found._replace(reason=Reason.EVICTED)
@@ -107,7 +105,7 @@ class ObjectReads:
             if verdict is Precondition.PRECONDITION_FAILED:
                 failed = {"Condition": conditions.deciding}
                 raise AboutCached("PreconditionFailed", (found.outcome, found.reason), extra=failed)
-        if wanted is not None and not range_applies(_text(exchange, b"if-range"), meta.etag):
+        if wanted is not None and not range_applies(_text(call, b"if-range"), meta.etag):
             wanted = None
         if wanted is not None and meta.size == 0:
             return Forward(Reason.RANGE_FORM)  # stores differ on ranges of empty objects
@@ -115,13 +113,13 @@ class ObjectReads:
         if wanted is not None:
             span = wanted.resolve(meta.size)
             if span is None:
-                raise _unsatisfiable(exchange, found)
+                raise _unsatisfiable(call, found)
             (start, stop), status = span, 206
         length = stop - start
         head = [*headers, (b"content-length", b"%d" % length)]
         if status == 206:
             head.append((b"content-range", content_range(start, stop, meta.size).encode()))
-        elif meta.checksums and exchange.wants_checksums:
+        elif meta.checksums and call.wants_checksums:
             head += _raw(meta.checksums)
         if ask.head:
             return Answer(status, head, b"", found.outcome, found.reason)
@@ -142,17 +140,17 @@ def _reason_of(body: Body) -> Reason:
     return Reason.PARTIAL if body.partial else Reason.JOINED if body.joined else Reason.COLD
 
 
-def is_forced(exchange: Exchange) -> bool:
+def is_forced(call: S3Call) -> bool:
     """Whether the client demands revalidation with the origin (Cache-Control: no-cache or max-age=0)."""
-    value = exchange.request.fields.get(b"cache-control")
+    value = call.request.fields.get(b"cache-control")
     if value is None:
         return False
     directives = cache_directives(value.decode("latin-1"))
     return "no-cache" in directives or directives.get("max-age") == "0"
 
 
-def _text(exchange: Exchange, name: bytes) -> str | None:
-    value = exchange.request.fields.get(name)
+def _text(call: S3Call, name: bytes) -> str | None:
+    value = call.request.fields.get(name)
     return None if value is None else value.decode("latin-1")
 
 
@@ -193,11 +191,11 @@ def _not_modified_head(headers: RawHeaders) -> RawHeaders:
     return [pair for pair in headers if pair[0] in _OF_304]
 
 
-def _unsatisfiable(exchange: Exchange, found: Found) -> S3Error:
+def _unsatisfiable(call: S3Call, found: Found) -> S3Error:
     size = found.entry.record.meta.size
     return AboutCached(
         "InvalidRange",
         (found.outcome, found.reason),
-        extra={"RangeRequested": _text(exchange, b"range") or "", "ActualObjectSize": str(size)},
+        extra={"RangeRequested": _text(call, b"range") or "", "ActualObjectSize": str(size)},
         headers={"Content-Range": unsatisfied_range(size)},
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs, unquote
 
-from gateway.api.s3.exchange import Exchange, check_bucket
+from gateway.api.s3.call import S3Call, check_bucket
 from gateway.model.errors import S3Error
 from gateway.model.keys import Principal
 from gateway.model.s3.query import PAGING, require_valid_escapes
@@ -18,22 +18,22 @@ _HARMLESS_OF_A_BUCKET = frozenset({"location", "versioning", "x-id"})
 _OF_A_LISTING = frozenset(name.decode() for name in PAGING) | {"uploads", "versions"}
 
 
-def check(exchange: Exchange) -> None:
+def check(call: S3Call) -> None:
     """Refuse a request that the credential does not allow.
 
     Raises:
         S3Error: AccessDenied, naming the restriction.
     """
-    principal = exchange.auth.principal
-    if principal.read_only and exchange.request.method not in _READS:
+    principal = call.auth.principal
+    if principal.read_only and call.request.method not in _READS:
         raise S3Error("AccessDenied", explain="This access key is read-only.")
     if not principal.allow:
         return
-    for key in exchange.keys:
+    for key in call.keys:
         require(principal, key.path)
-    if exchange.key is None and not _covers_bucket_request(principal, exchange):
+    if call.key is None and not _covers_bucket_request(principal, call):
         raise S3Error("AccessDenied", explain="The allow-list of this access key does not cover this request.")
-    source = exchange.request.fields.get(b"x-amz-copy-source")
+    source = call.request.fields.get(b"x-amz-copy-source")
     if source is not None:
         for path in _copy_source_paths(source):
             require(principal, path)
@@ -70,19 +70,19 @@ def _copy_source_paths(source: bytes) -> set[str]:
     return paths
 
 
-def _covers_bucket_request(principal: Principal, exchange: Exchange) -> bool:
-    bucket = exchange.bucket
+def _covers_bucket_request(principal: Principal, call: S3Call) -> bool:
+    bucket = call.bucket
     if not bucket:
         return "**" in principal.allow
-    if exchange.request.method == "POST" and "delete" in exchange.names:
+    if call.request.method == "POST" and "delete" in call.names:
         return True  # each key of a batch delete is checked when its document is read
-    if exchange.request.method in _READS:
-        if exchange.request.method == "HEAD" or exchange.names & _HARMLESS_OF_A_BUCKET == exchange.names != frozenset():
+    if call.request.method in _READS:
+        if call.request.method == "HEAD" or call.names & _HARMLESS_OF_A_BUCKET == call.names != frozenset():
             return any(pattern == "**" or pattern.startswith(f"{bucket}/") for pattern in principal.allow)
         prefixes = [""]
-        if exchange.names <= _OF_A_LISTING:
+        if call.names <= _OF_A_LISTING:
             # All of them: stores differ on which one counts.
-            prefixes = parse_qs(exchange.query, keep_blank_values=True).get("prefix", prefixes)
+            prefixes = parse_qs(call.query, keep_blank_values=True).get("prefix", prefixes)
         return all(
             any(_covers_prefix(pattern, f"{bucket}/{prefix}") for pattern in principal.allow) for prefix in prefixes
         )

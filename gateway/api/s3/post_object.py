@@ -22,9 +22,9 @@ from urllib.parse import quote, urlsplit
 from gateway.api.s3 import permissions
 from gateway.api.s3.answer import Answer
 from gateway.api.s3.auth import Authenticated, Authenticator
+from gateway.api.s3.call import S3Call, decode_key
 from gateway.api.s3.classify import refuse_large_metadata
 from gateway.api.s3.documents import tags_of
-from gateway.api.s3.exchange import Exchange, decode_key
 from gateway.api.s3.form import MULTIPART, Form, is_multipart
 from gateway.api.s3.forward import Forwarder
 from gateway.api.s3.spool import Spool
@@ -60,35 +60,35 @@ _METADATA = re.compile(r"x-amz-meta-[!#$%&'*+.^_`|~0-9a-z-]+")
 _REPLACED = frozenset({b"content-length", b"content-type", b"location"})
 
 
-def is_form_upload(exchange: Exchange) -> bool:
+def is_form_upload(call: S3Call) -> bool:
     """Whether a request is an upload by HTML form, or the origin would treat it as one."""
-    if exchange.request.method != "POST":
+    if call.request.method != "POST":
         return False
-    return is_multipart(exchange.request) or (exchange.key is None and not exchange.names - _NAMES_OPERATION)
+    return is_multipart(call.request) or (call.key is None and not call.names - _NAMES_OPERATION)
 
 
-def check_form_request(exchange: Exchange) -> None:
+def check_form_request(call: S3Call) -> None:
     """Refuse a form upload with an invalid head.
 
     Raises:
         S3Error: MethodNotAllowed, InvalidArgument, PreconditionFailed.
     """
-    if not exchange.bucket or exchange.key is not None:
+    if not call.bucket or call.key is not None:
         raise S3Error("MethodNotAllowed")
-    if exchange.auth.presigned or not exchange.auth.principal.anonymous:
+    if call.auth.presigned or not call.auth.principal.anonymous:
         raise S3Error(
             "InvalidArgument", explain="A form is signed by its fields, not in the Authorization header or the query."
         )
-    if exchange.names - _NAMES_OPERATION:
+    if call.names - _NAMES_OPERATION:
         raise S3Error("InvalidArgument", "Query String Parameters not allowed on POST requests.")
-    if not is_multipart(exchange.request):
+    if not is_multipart(call.request):
         condition = f"Bucket POST must be of the enclosure-type {MULTIPART}"
         raise S3Error("PreconditionFailed", extra={"Condition": condition})
-    if len([name for name, _ in exchange.request.headers if name == b"content-type"]) > 1:
+    if len([name for name, _ in call.request.headers if name == b"content-type"]) > 1:
         raise S3Error("InvalidArgument", explain="The header content-type appears more than once.")
 
 
-def key_of(exchange: Exchange, form: Form) -> ObjectKey:
+def key_of(call: S3Call, form: Form) -> ObjectKey:
     """The key that a form uploads to, with ``${filename}`` replaced; its origin is provisional until the form is verified.
 
     Raises:
@@ -100,13 +100,13 @@ def key_of(exchange: Exchange, form: Form) -> ObjectKey:
     if not key:
         extra = {"ArgumentName": "key", "ArgumentValue": ""}
         raise S3Error("InvalidArgument", "User key must have a length greater than 0.", extra=extra)
-    return ObjectKey(exchange.auth.principal.identity.origin, exchange.bucket, decode_key(_quoted(key)))
+    return ObjectKey(call.auth.principal.identity.origin, call.bucket, decode_key(_quoted(key)))
 
 
 class FormUpload(NamedTuple):
     """A verified form: the equivalent PUT, and its policy."""
 
-    put: Exchange
+    put: S3Call
     policy: PostPolicy | None
 
 
@@ -122,7 +122,7 @@ class PostObjects:
         self._authenticator = authenticator
         self._forwarder = forwarder
 
-    def verify(self, exchange: Exchange, form: Form, key: ObjectKey) -> FormUpload:
+    def verify(self, call: S3Call, form: Form, key: ObjectKey) -> FormUpload:
         """Verify signature, policy and permissions of a form.
 
         Raises:
@@ -132,13 +132,13 @@ class PostObjects:
         now = time.time()
         auth, policy = self._authenticator.authenticate_form(form.fields, now)
         if policy is not None:
-            policy.check({**form.fields, "key": key.key, "bucket": exchange.bucket}, now)
-        put = _as_put(exchange, auth, key, form.fields)
+            policy.check({**form.fields, "key": key.key, "bucket": call.bucket}, now)
+        put = _as_put(call, auth, key, form.fields)
         permissions.check(put)
         refuse_large_metadata(put)
         return FormUpload(put, policy)
 
-    async def store(self, exchange: Exchange, form: Form, upload: FormUpload) -> Answer:
+    async def store(self, call: S3Call, form: Form, upload: FormUpload) -> Answer:
         """Send the file of a verified form to the origin, and answer as the form asks.
 
         Raises:
@@ -161,7 +161,7 @@ class PostObjects:
             await answer.cleanup()
         key = upload.put.key
         assert key is not None
-        return _success(exchange, form.fields, key, answer.headers)
+        return _success(call, form.fields, key, answer.headers)
 
     async def _fill(self, spool: Spool, form: Form, policy: PostPolicy | None) -> int:
         most = self._forwarder.spooling.limit if policy is None else min(policy.most, self._forwarder.spooling.limit)
@@ -189,16 +189,16 @@ def _quoted(key: str) -> bytes:
     return quote(key, safe="/-_.~").encode()
 
 
-def _as_put(exchange: Exchange, auth: Authenticated, key: ObjectKey, fields: Mapping[str, str]) -> Exchange:
+def _as_put(call: S3Call, auth: Authenticated, key: ObjectKey, fields: Mapping[str, str]) -> S3Call:
     """The PUT equivalent to a form. A browser's Origin is kept, so that the origin adds its CORS headers."""
     raw_key = _quoted(key.key)
     headers = _headers(fields)
-    origin = exchange.request.fields.get(b"origin")
+    origin = call.request.fields.get(b"origin")
     if origin is not None:
         headers.append((b"origin", origin))
-    request = WireRequest("PUT", b"/%b/%b" % (key.bucket.encode(), raw_key), b"", headers, exchange.request.scheme)
+    request = WireRequest("PUT", b"/%b/%b" % (key.bucket.encode(), raw_key), b"", headers, call.request.scheme)
     key = key._replace(origin=auth.principal.identity.origin)
-    return Exchange(request, auth, key.bucket, raw_key, key, "", frozenset())
+    return S3Call(request, auth, key.bucket, raw_key, key, "", frozenset())
 
 
 def _headers(fields: Mapping[str, str]) -> list[RawHeader]:
@@ -219,14 +219,14 @@ def _headers(fields: Mapping[str, str]) -> list[RawHeader]:
     return headers
 
 
-def _success(exchange: Exchange, fields: Mapping[str, str], key: ObjectKey, origin_headers: RawHeaders) -> Answer:
+def _success(call: S3Call, fields: Mapping[str, str], key: ObjectKey, origin_headers: RawHeaders) -> Answer:
     headers = [pair for pair in origin_headers if pair[0].lower() not in _REPLACED]
     etag = next((value.decode("latin-1") for name, value in headers if name.lower() == b"etag"), "")
     redirect = _redirect(fields, key, etag)
     if redirect is not None:
         headers += [(b"location", redirect.encode()), (b"content-length", b"0")]
         return Answer(303, headers, b"", Outcome.BYPASS, Reason.NOT_A_READ)
-    location = _location(exchange, key)
+    location = _location(call, key)
     headers.append((b"location", location.encode("latin-1")))
     status = {"200": 200, "201": 201}.get(fields.get("success_action_status", ""), 204)
     content = b""
@@ -239,9 +239,9 @@ def _success(exchange: Exchange, fields: Mapping[str, str], key: ObjectKey, orig
     return Answer(status, headers, content, Outcome.BYPASS, Reason.NOT_A_READ, length=len(content))
 
 
-def _location(exchange: Exchange, key: ObjectKey) -> str:
+def _location(call: S3Call, key: ObjectKey) -> str:
     """The address of the uploaded object, virtual-hosted or path style as the form was posted."""
-    request = exchange.request
+    request = call.request
     host = (request.fields.get(b"host") or b"").decode("latin-1")
     bucket = f"/{key.bucket}" if request.raw_path.strip(b"/") else ""
     return f"{request.scheme}://{host}{bucket}/{_quoted(key.key).decode()}"

@@ -20,8 +20,8 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 from functools import cache, lru_cache
 
 from gateway.api.s3.answer import SERVER, Answer, RemoteHit, cache_status
+from gateway.api.s3.call import S3Call
 from gateway.api.s3.errors import AboutCached
-from gateway.api.s3.exchange import Exchange
 from gateway.api.s3.objects import ObjectReads, is_forced
 from gateway.engine.engine import Engine
 from gateway.engine.fetching import ByteStream, Reopen
@@ -73,46 +73,46 @@ class RelayedReads:
         self._membership = membership
         self._peers = peers
 
-    def home(self, exchange: Exchange) -> tuple[Node | None, Ring]:
+    def home(self, call: S3Call) -> tuple[Node | None, Ring]:
         """The other node to ask for an object, ``None`` if it is read here; and the ring that decided it."""
-        membership, key = self._membership, exchange.key
+        membership, key = self._membership, call.key
         ring = membership.ring
         if key is None or membership.alone:
             return None, ring
         return membership.home(path_key(key.bucket, key.key)), ring
 
-    def begin(self, exchange: Exchange) -> tuple[Awaitable[Answer | Relay | Forward], Node | None, Ring]:
+    def begin(self, call: S3Call) -> tuple[Awaitable[Answer | Relay | Forward], Node | None, Ring]:
         """Begin to answer a plain GET or HEAD, at the object's home; which that is, ``None`` for this node; and by which ring.
 
         Raises: see ``read``.
         """
         if self._membership.alone:
-            return self._local.read(exchange), None, self._membership.ring
-        home, ring = self.home(exchange)
-        return (self._here(exchange) if home is None else self.read(exchange, home)), home, ring
+            return self._local.read(call), None, self._membership.ring
+        home, ring = self.home(call)
+        return (self._here(call) if home is None else self.read(call, home)), home, ring
 
-    async def _here(self, exchange: Exchange) -> Answer | Relay | Forward:
+    async def _here(self, call: S3Call) -> Answer | Relay | Forward:
         """Read an object whose home is this node; from another node if this one has lost the origin."""
         try:
-            return await self._local.read(exchange, hasty=True)
+            return await self._local.read(call, hasty=True)
         except OriginUnavailable:
-            successor = self._next(exchange, [self._membership.me])
+            successor = self._next(call, [self._membership.me])
             if successor is None:
-                return await self._local.read(exchange)
-            return await self.read(exchange, successor)
+                return await self._local.read(call)
+            return await self.read(call, successor)
 
-    async def read(self, exchange: Exchange, home: Node) -> Answer | Relay | Forward:
+    async def read(self, call: S3Call, home: Node) -> Answer | Relay | Forward:
         """Answer a plain GET or HEAD of an object whose home is another node.
 
         Raises:
             S3Error: the request's conditions or range cannot be met.
             OriginUnavailable: neither its home nor the origin can be reached.
         """
-        key = exchange.key
+        key = call.key
         assert key is not None
-        asked = _asked(exchange, forced=self._engine.owes(key))
+        asked = _asked(call, forced=self._engine.owes(key))
         if not self._services.rules.for_path(key.path).cache or asked is None:
-            return await self._local.read(exchange)
+            return await self._local.read(call)
         stale: list[Answer] = []
         lost: list[str] = []
         node: Node | None = home
@@ -120,17 +120,17 @@ class RelayedReads:
             for _ in range(_ASKED):
                 if node is None:
                     break
-                answer = await self._ask(exchange, node, asked)
+                answer = await self._ask(call, node, asked)
                 if answer is not None and answer.reason is not Reason.ORIGIN_DOWN:
                     return answer
                 if isinstance(answer, Answer):
                     stale.append(answer)
-                    if not await self._services.origin.reach(exchange.auth.principal.identity).reached():
+                    if not await self._services.origin.reach(call.auth.principal.identity).reached():
                         return stale.pop()
                 lost += [] if answer is None else [node.id]
-                before, node = node, self._next(exchange, lost)
+                before, node = node, self._next(call, lost)
                 node = None if node == before else node
-            return await self._local.read(exchange, hasty=bool(stale))
+            return await self._local.read(call, hasty=bool(stale))
         except OriginUnavailable:
             if not stale:
                 raise
@@ -140,22 +140,22 @@ class RelayedReads:
                 if each.cleanup is not None:
                     await each.cleanup()
 
-    def _next(self, exchange: Exchange, tried: Sequence[str]) -> Node | None:
+    def _next(self, call: S3Call, tried: Sequence[str]) -> Node | None:
         """The next home without ``tried``; ``None`` if that is this node. This node is passed over if it has lost its origin."""
-        key, membership = exchange.key, self._membership
+        key, membership = call.key, self._membership
         assert key is not None
-        lost = self._services.origin.reach(exchange.auth.principal.identity).lost
+        lost = self._services.origin.reach(call.auth.principal.identity).lost
         return membership.home(path_key(key.bucket, key.key), [*tried, membership.me] if lost else tried)
 
-    def warm(self, exchange: Exchange) -> None:
+    def warm(self, call: S3Call) -> None:
         """Read an object into the cache of its home, in the background."""
-        key, identity = exchange.key, exchange.auth.principal.identity
+        key, identity = call.key, call.auth.principal.identity
         assert key is not None
-        home, _ = self.home(exchange)
+        home, _ = self.home(call)
         if home is None:
             self._engine.warm(key, identity)
         else:
-            self._engine.blocks.tasks.start(self._warm_at(home, key, exchange.auth.principal))
+            self._engine.blocks.tasks.start(self._warm_at(home, key, call.auth.principal))
 
     async def _warm_at(self, home: Node, key: ObjectKey, principal: Principal) -> None:
         told = [principal_header(principal.tenant, principal.identity)]
@@ -167,22 +167,22 @@ class RelayedReads:
             return
         response.release()
 
-    async def _ask(self, exchange: Exchange, home: Node, asked: list[Header]) -> Answer | Forward | None:
+    async def _ask(self, call: S3Call, home: Node, asked: list[Header]) -> Answer | Forward | None:
         """A node's answer; ``None`` if it has none."""
-        key, principal = exchange.key, exchange.auth.principal
+        key, principal = call.key, call.auth.principal
         assert key is not None
         headers = [*asked, principal_header(principal.tenant, principal.identity)]
-        sent, exchange.sent = exchange.sent, None
+        sent, call.sent = call.sent, None
         try:
             response = None if sent is None else await sent.answer()
             if response is None:
-                response = await self._peers.request(home, exchange.request.method, wire.object_path(key), headers)
+                response = await self._peers.request(home, call.request.method, wire.object_path(key), headers)
         except PeerUnavailable as failure:
             RELAYED.labels("unavailable").inc()
             log.info("node %(node)s cannot serve an object: %(error)s", {"node": home.id, "error": failure})
             return None
         try:
-            answer = await self._answer(exchange, home, response)
+            answer = await self._answer(call, home, response)
         except (PeerUnavailable, ValueError) as failure:
             response.abort()
             RELAYED.labels("unavailable").inc()
@@ -199,9 +199,7 @@ class RelayedReads:
             raise answer
         return answer
 
-    async def _answer(
-        self, exchange: Exchange, home: Node, response: StreamedResponse
-    ) -> Answer | Forward | AboutCached:
+    async def _answer(self, call: S3Call, home: Node, response: StreamedResponse) -> Answer | Forward | AboutCached:
         """Interpret another node's answer.
 
         Raises:
@@ -222,23 +220,23 @@ class RelayedReads:
         length = fields.get("content-length", "")
         size = int(length) if length.isdigit() else None
         answer = Answer(response.status, _raw(response), b"", told.outcome, told.reason)
-        if exchange.request.method == "HEAD" or response.status in (204, 304):
+        if call.request.method == "HEAD" or response.status in (204, 304):
             response.release()
             return answer
-        key = exchange.key
+        key = call.key
         assert key is not None
         found = _version(response)
         if found is not None:
             (_, whole), (start, stop) = found
             answer.span = (start, stop, whole)
-            if exchange.plain and size and told == _PLAIN_HIT and not exchange.wants_checksums:
+            if call.plain and size and told == _PLAIN_HIT and not call.wants_checksums:
                 answer.remote = self._remote(key, home, response, answer.headers, size)
         body = None if size is None else response.at_once(size)
         if body is not None:
             response.release()
             answer.content, answer.length = body, len(body)
             return answer
-        rest = None if found is None else self._rest(key, exchange.auth.principal, *found)
+        rest = None if found is None else self._rest(key, call.auth.principal, *found)
         stream = ByteStream(response, size, rest)
         stream.resumes = _RESUMES
         answer.content, answer.length = _relayed(stream), size or 0
@@ -297,14 +295,14 @@ async def _relayed(stream: ByteStream) -> AsyncGenerator[bytes]:
         stream.abort()
 
 
-def _asked(exchange: Exchange, *, forced: bool) -> list[Header] | None:
+def _asked(call: S3Call, *, forced: bool) -> list[Header] | None:
     """The headers to send to the home; ``None`` if the origin must answer, or a header cannot be passed on.
 
     ``forced``: the home must revalidate with the origin, even if the client does not demand it.
     """
-    fields = exchange.request.fields
+    fields = call.request.fields
     headers: list[Header] = []
-    if not exchange.plain:
+    if not call.plain:
         span = fields.get(b"range")
         if span is not None and parse_range(span.decode("latin-1")) is None:
             return None
@@ -313,10 +311,10 @@ def _asked(exchange: Exchange, *, forced: bool) -> list[Header] | None:
                 if not value.isascii():
                     return None
                 headers.append((name.decode(), value.decode()))
-        forced = forced or is_forced(exchange)
+        forced = forced or is_forced(call)
     if forced:
         headers.append(wire.FORCED)
-    if exchange.wants_checksums:
+    if call.wants_checksums:
         headers.append(wire.CHECKED)
     return headers
 

@@ -16,7 +16,7 @@ MAX_KEY_BYTES = 1024
 
 
 @dataclass(slots=True)
-class Exchange:
+class S3Call:
     """A verified request.
 
     ``bucket`` is empty for requests about the service; ``key`` is ``None`` for requests about a bucket. ``raw_key`` is the key
