@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin import FakeOrigin
 from tests.admin.asked import TOKEN
 from tests.api.test_v1_results import put, read, stored
 from tests.batches import Stock, bytes_of, stock
@@ -26,13 +26,6 @@ largest = "1MB"
 [admin]
 token = "{TOKEN}"
 """
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[FakeOrigin]:
-    """An origin."""
-    with OriginThread() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import larder
-from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin import FakeOrigin
 from larder import batch, frames
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway, start
@@ -28,13 +28,6 @@ COUNT = 300
 """More than one message can carry."""
 EVERYTHING = list(range(COUNT))
 PATIENT = larder.Retry(attempts=60, base=0.02, longest=0.5)
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[FakeOrigin]:
-    """The store behind all gateways."""
-    with OriginThread() as store:
-        yield store
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import larder
-from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin import FakeOrigin
 from larder.local import LocalSocket
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway, start
@@ -18,13 +18,6 @@ from tests.v1 import GWA, ask
 
 KEY = larder.Credentials(*GWA)
 EVERYTHING = range(40)
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[FakeOrigin]:
-    """The store behind the gateways."""
-    with OriginThread() as store:
-        yield store
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from zlib import crc32
 import pytest
 
 from gateway.model.frames import END, ENTRY, FRAME, PREAMBLE
-from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin import FakeOrigin
 from gateway.testing.origin_faults import Refuse
 from gateway.testing.signed_requests import ClientSigner
 from larder.batch import BatchReader
@@ -46,13 +46,6 @@ CREDENTIALS = (
     },
 )  # fmt: skip
 SIZES = (0, 1, 300, 16 * 1024, 16 * 1024 + 1, 70_000, 200_000, 5, 1000, 40_000)
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[FakeOrigin]:
-    """An origin."""
-    with OriginThread() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

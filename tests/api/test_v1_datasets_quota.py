@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin import FakeOrigin
 from tests.digests import Row, rows_of, write
 from tests.gateways import Settings, gateway
 from tests.v1 import ask, register
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[FakeOrigin]:
-    """Returns an origin that receives no requests."""
-    with OriginThread() as started:
-        yield started
 
 
 def file_of(tmp_path: Path, rows: list[Row]) -> bytes:

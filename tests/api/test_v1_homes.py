@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin import FakeOrigin
 from tests.digests import Row, write
 from tests.gateways import Running, Settings, gateway
 from tests.v1 import GWA, Key, ask
@@ -16,13 +16,6 @@ LIMITED: Key = ("GWL", "limited-secret-l")
 STRANGER: Key = ("GWS", "stranger-secret-s")
 ITEMS = 50
 DIGESTS = [bytes([number]) * 3 + bytes(range(100, 129)) for number in range(ITEMS)]
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[FakeOrigin]:
-    """Returns an origin that receives no requests."""
-    with OriginThread() as store:
-        yield store
 
 
 @pytest.fixture(scope="module")

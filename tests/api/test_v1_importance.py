@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin import FakeOrigin
 from gateway.testing.signed_requests import ClientSigner
 from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, Settings, gateway
@@ -40,13 +40,6 @@ FIT = 54
 def settings(origin: FakeOrigin, home: Path) -> Settings:
     """A gateway of two workers with room for a little more than half of the items below."""
     return Settings(origin.endpoint, home / "cache", capacity="600KB", workers=2, credentials=CREDENTIALS, extra=PACE)
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[FakeOrigin]:
-    """An origin."""
-    with OriginThread() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

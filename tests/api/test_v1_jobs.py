@@ -19,7 +19,7 @@ from gateway.fleet.jobs.jobs import Beat, JobRecord
 from gateway.model.frames import ItemFlag
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.policies.space.plan import Plan
-from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin import FakeOrigin
 from tests.batches import Stock, bytes_of, decoded, stock, taken
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until
@@ -38,13 +38,6 @@ probe_batches = 4
 """
 SOON = 30.0
 ITEM = 10_000
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[FakeOrigin]:
-    """An origin."""
-    with OriginThread() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

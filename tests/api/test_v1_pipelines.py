@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin import FakeOrigin
 from tests.admin.asked import TOKEN
 from tests.admin.asked import ask as ask_admin
 from tests.batches import Stock, bytes_of, stock
@@ -25,13 +25,6 @@ heartbeat = "100ms"
 [admin]
 token = "{TOKEN}"
 """
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[FakeOrigin]:
-    """An origin."""
-    with OriginThread() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

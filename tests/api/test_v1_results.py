@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.model.frames import ItemStatus
-from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin import FakeOrigin
 from larder.frames import MISSING, OK, Received, index_form
 from tests.batches import Stock, bytes_of, decoded, packed, stock, taken
 from tests.gateways import Running, Settings, gateway
@@ -29,13 +29,6 @@ CREDENTIALS: tuple[Mapping[str, Any], ...] = (
 )
 MARK = "ab" * 32
 LARGEST = 100_000
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[FakeOrigin]:
-    """An origin."""
-    with OriginThread() as started:
-        yield started
 
 
 def settings_in(origin: FakeOrigin, home: Path, **changes: Any) -> Settings:

@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from gateway.testing.origin import FakeOrigin, OriginThread
 from tests.origins.moto import moto_server
 from tests.origins.radosgw import Radosgw, shared_radosgw, stop_radosgw
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[FakeOrigin]:
+    """An origin of the module's tests, in a thread."""
+    with OriginThread() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

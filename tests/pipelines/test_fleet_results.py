@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin import FakeOrigin
 from larder.frames import OK, index_form
 from larder.pipelines import pipeline as made_pipeline
 from tests.batches import Stock, bytes_of, decoded, packed, stock, taken
@@ -21,13 +21,6 @@ from tests.v1 import ask
 
 ITEMS = 60
 MARK = "cd" * 32
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[FakeOrigin]:
-    """An origin."""
-    with OriginThread() as started:
-        yield started
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import larder
-from gateway.testing.origin import FakeOrigin, OriginThread
+from gateway.testing.origin import FakeOrigin
 from larder.credentials import Credentials
 from larder.pipelines import Pipeline
 from larder.pipelines.elements import decode
@@ -32,13 +32,6 @@ heartbeat = "100ms"
 [manager]
 probe_batches = 10
 """
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[FakeOrigin]:
-    """An origin."""
-    with OriginThread() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import larder
-from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
+from gateway.testing.origin import ALICE, FakeOrigin
 from larder.credentials import Credentials
 from larder.errors import LarderWarning, StageFailed
 from larder.pipelines import Pipeline
@@ -29,13 +29,6 @@ ITEMS = 60
 SIZE = 300
 MARK = 2
 WHOLE = Counter(range(ITEMS))
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[FakeOrigin]:
-    """An origin."""
-    with OriginThread() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

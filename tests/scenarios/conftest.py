@@ -1,4 +1,4 @@
-"""The origin of the stories."""
+"""The origin and the gateway of the stories."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.gateways import Running, Settings, gateway
 from tests.scenarios.world import Origin
 
 
@@ -14,3 +15,10 @@ def origin() -> Iterator[Origin]:
     """An origin for all scenarios of a module; each uses its own keys."""
     with Origin() as origin:
         yield origin
+
+
+@pytest.fixture(scope="module")
+def running(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The gateway of a module whose stories share one; the module has its ``settings``."""
+    with gateway(settings, tmp_path_factory.mktemp("home")) as started:
+        yield started

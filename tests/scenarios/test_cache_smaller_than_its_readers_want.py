@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.gateways import Running, Settings, gateway
+from tests.gateways import Settings, gateway
 from tests.origins.processes import wait_until
 from tests.scenarios.clients import Client, client_of_each_worker, finish, get
 from tests.scenarios.world import (
@@ -33,13 +32,6 @@ def settings(origin: Origin, tmp_path_factory) -> Settings:
     """Forty megabytes, blocks of eight."""
     cache = tmp_path_factory.mktemp("cache")
     return Settings(origin.endpoint, cache, capacity=str(CAPACITY), block_size=str(BLOCK))
-
-
-@pytest.fixture(scope="module")
-def running(settings: Settings, tmp_path_factory) -> Iterator[Running]:
-    """The gateway of the stories that share one."""
-    with gateway(settings, tmp_path_factory.mktemp("home")) as running:
-        yield running
 
 
 class SlowClient(Client):

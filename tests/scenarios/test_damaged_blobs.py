@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,13 +61,6 @@ DAMAGES = pytest.mark.parametrize("damage", [flip, truncate, lengthen, delete, r
 def settings(origin: Origin, tmp_path_factory) -> Settings:
     """One worker, blocks of 1 MiB."""
     return Settings(origin.endpoint, tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(scope="module")
-def running(settings: Settings, tmp_path_factory) -> Iterator[Running]:
-    """Returns the gateway of the scenarios without a restart."""
-    with gateway(settings, tmp_path_factory.mktemp("home")) as running:
-        yield running
 
 
 def cached(running: Running, origin: Origin, path: str, size: int) -> bytes:

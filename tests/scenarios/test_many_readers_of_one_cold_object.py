@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from gateway.testing.origin_faults import DieAfter
-from tests.gateways import Running, Settings, gateway
+from tests.gateways import Running, Settings
 from tests.scenarios.clients import Client, Got, finish, get
 from tests.scenarios.world import KIB, MIB, Origin, await_index_equals_disk, content, eventually
 
@@ -20,13 +20,6 @@ SIZES = pytest.mark.parametrize("size", [110 * KIB, 8 * MIB])
 def settings(origin: Origin, tmp_path_factory) -> Settings:
     """One worker, blocks of 1 MiB."""
     return Settings(origin.endpoint, tmp_path_factory.mktemp("cache"), capacity="400MB")
-
-
-@pytest.fixture(scope="module")
-def running(settings: Settings, tmp_path_factory) -> Iterator[Running]:
-    """The gateway of all stories here."""
-    with gateway(settings, tmp_path_factory.mktemp("home")) as running:
-        yield running
 
 
 class Crowd:

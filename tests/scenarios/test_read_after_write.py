@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.testing.origin_faults import DieBeforeHeaders, ErrorIn200, Refuse
-from tests.gateways import Running, Settings, gateway
+from tests.gateways import Running, Settings
 from tests.scenarios.clients import Client, Got, client_of_each_worker, finish
 from tests.scenarios.world import KIB, MIB, Origin, blob_path, content, eventually
 
@@ -23,13 +23,6 @@ _COMPLETE = (
 def settings(origin: Origin, tmp_path_factory) -> Settings:
     """Two workers on one store."""
     return Settings(origin.endpoint, tmp_path_factory.mktemp("cache"), workers=2)
-
-
-@pytest.fixture(scope="module")
-def running(settings: Settings, tmp_path_factory) -> Iterator[Running]:
-    """The gateway of all stories here."""
-    with gateway(settings, tmp_path_factory.mktemp("home")) as running:
-        yield running
 
 
 @pytest.fixture

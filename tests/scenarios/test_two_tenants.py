@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.gateways import Running, Settings, gateway, s3_client
+from tests.gateways import Running, Settings, s3_client
 from tests.origins.radosgw import Radosgw
 from tests.scenarios.clients import Got, get
 from tests.scenarios.world import KIB, blob_path, content, credentials, eventually, used_by
@@ -32,13 +31,6 @@ def settings(radosgw: Radosgw, tmp_path_factory) -> Settings:
         credentials=(*credentials("a", "b"), *shared),
         rules=({"match": "*/brief/**", "grant": GRANT},),
     )
-
-
-@pytest.fixture(scope="module")
-def running(settings: Settings, tmp_path_factory) -> Iterator[Running]:
-    """The gateway of all stories here."""
-    with gateway(settings, tmp_path_factory.mktemp("home")) as running:
-        yield running
 
 
 @dataclass
