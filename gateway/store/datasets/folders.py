@@ -17,14 +17,14 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from gateway.store.datasets.content import twin_of
 from gateway.store.datasets.layout import STATES
+from gateway.store.disk.locks import exclusive, is_locked
 
 DATASETS = "datasets"
 """The folder, in the cache directory."""
@@ -64,15 +64,9 @@ class Folders:
         for folder in (self.contents, self.tenants, self._tmp, self._turns):
             folder.mkdir(mode=0o700, exist_ok=True)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Hold the lock against other renames and removals, for short work only."""
-        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+        return exclusive(self.root / "lock")
 
     def of_tenant(self, tenant: str) -> Path:
         """The folder of a tenant's registrations, hashed, because a tenant's name may not be a valid file name."""
@@ -166,29 +160,13 @@ def move(path: Path, into: Path) -> None:
 def _is_open(content: Path) -> bool:
     """Whether some process has the states mapped (content.py holds a shared lock meanwhile)."""
     try:
-        descriptor = os.open(content / STATES, os.O_RDONLY | os.O_CLOEXEC)
+        return is_locked(content / STATES)
     except (FileNotFoundError, NotADirectoryError):
         return False
-    try:
-        return not _lockable(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _is_abandoned(draft: Path) -> bool:
     try:
-        descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+        return not is_locked(draft)
     except FileNotFoundError:
         return False
-    try:
-        return _lockable(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _lockable(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -34,6 +34,7 @@ from gateway.model.errors import DiskUnavailable
 from gateway.policies.health.breaker import FailureKind
 from gateway.store.disk.blobs import Contents, read_contents
 from gateway.store.disk.failures import DiskFault
+from gateway.store.disk.locks import is_locked, open_lock, try_exclusive
 from gateway.store.shared.generations import table_of
 
 Begin = Callable[[int, int, bool], None]
@@ -98,9 +99,9 @@ class CacheDirectory:
             return
         self.leave()
         self._tighten()
-        descriptor = os.open(self._boot_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_lock(self._boot_path)
         try:
-            if _try_exclusive(descriptor):
+            if try_exclusive(descriptor):
                 number, found = int.from_bytes(os.urandom(7), "little") + 1, os.pread(descriptor, 9, 0)
                 begin(number, int.from_bytes(found[:8], "little"), found[8:] == _CLEAN)
                 os.pwrite(descriptor, number.to_bytes(8, "little") + bytes(1), 0)
@@ -133,7 +134,7 @@ class CacheDirectory:
 
     def end(self) -> bool:
         """Whether this worker is the last one of the start; if so, mark its end as clean. Call it before ``leave``."""
-        if not self.joined() or not _try_exclusive(self._boot_fd):
+        if not self.joined() or not try_exclusive(self._boot_fd):
             return False
         os.pwrite(self._boot_fd, _CLEAN, 8)
         return True
@@ -153,8 +154,8 @@ class CacheDirectory:
                 return True
             os.close(self._lock_fd)
             self._lock_fd = -1
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not _try_exclusive(descriptor):
+        descriptor = open_lock(path)
+        if not try_exclusive(descriptor):
             os.close(descriptor)
             return False
         self._lock_fd = descriptor
@@ -293,7 +294,7 @@ class CacheDirectory:
         removed = 0
         for entry in os.scandir(self._tmp):
             try:
-                if entry.stat().st_mtime_ns <= before_ns and _abandoned(entry.path):
+                if entry.stat().st_mtime_ns <= before_ns and not is_locked(entry.path):
                     removed += self._unlink(entry.path)
             except FileNotFoundError:
                 continue
@@ -318,19 +319,3 @@ def _for_owner_only(path: Path) -> None:
         status = path.stat()
         if status.st_uid == os.geteuid() and status.st_mode & 0o077:
             path.chmod(S_IMODE(status.st_mode) & ~0o077)
-
-
-def _try_exclusive(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _abandoned(path: str) -> bool:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return _try_exclusive(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from gateway.policies.health.breaker import FailureKind
 from gateway.store.disk.failures import DiskFault, disk_faults
+from gateway.store.disk.locks import exclusive
 from gateway.store.index.database import PATIENCE
 from gateway.store.index.migrations import migrate
 from gateway.store.index.schema import open_engine, prepare_connection
@@ -36,7 +35,7 @@ def ensure_index(path: Path, condemned: Identity | None) -> bool:
     Raises:
         DiskFault: the index cannot be read or written, and a new one would not help.
     """
-    with disk_faults(), _alone(path.with_name("index.lock")):
+    with disk_faults(), exclusive(path.with_name("index.lock")):
         if condemned is not None and identity_of(path) == condemned:
             _remove(path)
         new = not path.exists()
@@ -66,13 +65,3 @@ def _remove(path: Path) -> None:
     # The log first: SQLite would apply an old log to a new index.
     for suffix in ("-wal", "-shm", ""):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

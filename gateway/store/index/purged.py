@@ -10,18 +10,17 @@ its turn.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from sqlite3 import Connection
 from typing import NamedTuple
 
 from gateway.store.disk.disk import Disk
 from gateway.store.disk.failures import DiskFault, attempt, succeeds
+from gateway.store.disk.locks import open_lock, try_exclusive
 
 _NAME = "purges"
 _AGAIN = 0.02
@@ -58,29 +57,17 @@ class AppliedPurges:
     async def turn(self) -> AsyncIterator[None]:
         """Serializes purging among the node's workers; does nothing without a disk."""
         try:
-            descriptor = await self._disk.run(partial(_lock_file, self._disk.directory.root / "purges.lock"), os.close)
+            descriptor = await self._disk.run(partial(open_lock, self._disk.directory.root / "purges.lock"), os.close)
         except (OSError, DiskFault):
             yield
             return
         try:
             # Polling, because another process holds the lock and a blocked thread could not be cancelled.
-            while not _locked(descriptor):  # noqa: ASYNC110
+            while not try_exclusive(descriptor):  # noqa: ASYNC110
                 await asyncio.sleep(_AGAIN)
             yield
         finally:
             os.close(descriptor)
-
-
-def _lock_file(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _read(connection: Connection) -> Applied:
