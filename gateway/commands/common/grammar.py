@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
@@ -48,18 +48,20 @@ def describe(command: ArgumentParser, run: Run, description: str, *examples: str
         description: one or more paragraphs.
         examples: lines to type; a line that begins with "#" explains the next.
     """
-    command.description = description
-    if examples:
-        command.epilog = "\n".join(["examples:", *(f"  {line}" for line in examples)])
+    _explain(command, description, examples)
     command.set_defaults(run=run)
     return command
 
 
-def subcommands(command: ArgumentParser, description: str, *examples: str) -> Any:
-    """The subparsers to which a group's subcommands are added."""
+def _explain(command: ArgumentParser, description: str, examples: Sequence[str]) -> None:
     command.description = description
     if examples:
         command.epilog = "\n".join(["examples:", *(f"  {line}" for line in examples)])
+
+
+def subcommands(command: ArgumentParser, description: str, *examples: str) -> Any:
+    """The subparsers to which a group's subcommands are added."""
+    _explain(command, description, examples)
     return command.add_subparsers(metavar="COMMAND", required=True)
 
 

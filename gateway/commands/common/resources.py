@@ -31,12 +31,15 @@ def answering(ask: Ask, tell: Tell, status: Status = lambda _options, _answer: 0
     return run
 
 
-def listing(plural: str, columns: Sequence[Column]) -> Run:
-    """A command that prints a list."""
-    return answering(
-        lambda admin, options: {"items": list(admin.listed(plural, options.limit))},
-        lambda _, answer: table(columns, answer["items"], f"no {plural}"),
-    )
+def listing(plural: str, columns: Sequence[Column], empty: str = "", filters: Sequence[str] = ()) -> Run:
+    """A command that prints a list, or ``empty``; ``filters`` are options of the same names as parameters of the query."""
+
+    def ask(admin: Admin, options: Namespace) -> dict[str, Any]:
+        return {
+            "items": list(admin.listed(plural, options.limit, **{name: getattr(options, name) for name in filters}))
+        }
+
+    return answering(ask, lambda _, answer: table(columns, answer["items"], empty or f"no {plural}"))
 
 
 def add_list(commands: Any, plural: str, summary: str, run: Run, example: str = "--json") -> ArgumentParser:

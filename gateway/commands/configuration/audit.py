@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.commands.common.grammar import asking, describe, pages
-from gateway.commands.common.output import Column, moment, named, table, worded
-from gateway.commands.common.resources import answering
+from gateway.commands.common.output import Column, moment, named, worded
+from gateway.commands.common.resources import listing
 
 
 def _changed(entry: Mapping[str, Any]) -> str | None:
@@ -41,12 +41,7 @@ def add(command: ArgumentParser) -> None:
     """Define the command's arguments."""
     describe(
         command,
-        answering(
-            lambda admin, options: {
-                "items": list(admin.listed("audit", options.limit, action=options.action, target=options.target))
-            },
-            lambda _, answer: table(_COLUMNS, answer["items"], "no changes"),
-        ),
+        listing("audit", _COLUMNS, "no changes", ("action", "target")),
         "Changes made through the admin endpoints, newest first: the token, the client's address, and what changed. Secrets\n"
         "are not included. --json adds the ids of the requests, which the gateways' logs have too.",
         "larder-gateway audit",

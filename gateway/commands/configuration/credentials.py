@@ -49,7 +49,8 @@ def add(command: ArgumentParser) -> None:
         "larder-gateway credentials revoke GWVISION",
     )
     summary = "list the access keys, without secrets"
-    known = add_list(commands, "credentials", summary, answering(_list, _tell_list), "--tenant vision")
+    run = answering(_list, lambda _, answer: table(_COLUMNS, answer["items"], "no credentials"))
+    known = add_list(commands, "credentials", summary, run, "--tenant vision")
     known.add_argument("--tenant", metavar="NAME", help="only those of this tenant")
     changed = _add_changes(commands)
     rotated = subcommand(
@@ -119,10 +120,6 @@ def _list(admin: Admin, options: Namespace) -> dict[str, Any]:
     found = admin.listed("credentials", 0 if options.tenant else options.limit)
     keys = [key for key in found if options.tenant in (None, key.get("tenant"))]
     return {"items": keys[: options.limit or None]}
-
-
-def _tell_list(_options: Namespace, answer: Mapping[str, Any]) -> None:
-    table(_COLUMNS, answer["items"], "no credentials")
 
 
 def _fields(options: Namespace) -> dict[str, Any]:

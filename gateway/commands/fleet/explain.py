@@ -6,9 +6,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.commands.common.connection import Admin, connected
+from gateway.commands.common.connection import Admin
 from gateway.commands.common.grammar import asking, describe, place
-from gateway.commands.common.output import Column, age, document, facts, moment, number, size, table
+from gateway.commands.common.output import Column, age, facts, moment, number, size, table
+from gateway.commands.common.resources import answering
 from gateway.model.errors import ConfigError
 
 _MISSES = (
@@ -25,7 +26,7 @@ def add(command: ArgumentParser) -> None:
     """Define the command's arguments."""
     describe(
         command,
-        _explain,
+        answering(_explain, _tell),
         "Show whether the next plain GET of an object by an access key would be a hit, why, and how to make it one. The\n"
         "store is not asked, and nothing is fetched. Without an object: the answers other than plain hits, by reason.",
         "larder-gateway explain datasets/imagenet/train/0001.jpg --as GWVISION",
@@ -38,28 +39,28 @@ def add(command: ArgumentParser) -> None:
     asking(command)
 
 
-def _explain(options: Namespace) -> int:
-    if options.place is None and options.key is not None:
-        raise ConfigError("BUCKET/KEY: --as requires an object")
-    if options.place is not None and options.node is not None:
+def _explain(admin: Admin, options: Namespace) -> Any:
+    if options.place is None:
+        if options.key is not None:
+            raise ConfigError("BUCKET/KEY: --as requires an object")
+        return admin.get("explain/misses", node=options.node)
+    if options.node is not None:
         raise ConfigError("--node: an object is always explained by its home")
-    with connected(options) as admin:
-        return _misses(options, admin) if options.place is None else _read(options, admin)
-
-
-def _read(options: Namespace, admin: Admin) -> int:
     bucket, key = options.place
     if not key:
         raise ConfigError("BUCKET/KEY: name an object")
-    reader = options.key or _only_key(admin)
-    found = admin.get("explain", bucket=bucket, key=key, access_key_id=reader)
-    if options.json:
-        document(found)
-        return 0
+    options.key = options.key or _only_key(admin)
+    return admin.get("explain", bucket=bucket, key=key, access_key_id=options.key)
+
+
+def _tell(options: Namespace, found: Mapping[str, Any]) -> None:
+    if options.place is None:
+        table(_MISSES, found["items"], "every answer was a plain hit")
+        return
     facts(
         (
-            ("object", f"{bucket}/{key}"),
-            ("read by", f"{reader}, tenant {found.get('tenant')}"),
+            ("object", "/".join(options.place)),
+            ("read by", f"{options.key}, tenant {found.get('tenant')}"),
             ("next read", " ".join(filter(None, (str(found.get("outcome")), found.get("reason"))))),
             ("why", found.get("explanation")),
             ("to change", found.get("change") or None),
@@ -70,7 +71,6 @@ def _read(options: Namespace, admin: Admin) -> int:
             *_held(found),
         )
     )
-    return 0
 
 
 def _rule(rule: Mapping[str, Any]) -> str:
@@ -109,12 +109,3 @@ def _only_key(admin: Admin) -> str:
     if len(known) != 1:
         raise ConfigError(f"--as: give the reader's access key; {len(known)} are in force")
     return str(known[0]["access_key_id"])
-
-
-def _misses(options: Namespace, admin: Admin) -> int:
-    answer = admin.get("explain/misses", node=options.node)
-    if options.json:
-        document(answer)
-        return 0
-    table(_MISSES, answer["items"], "every answer was a plain hit")
-    return 0

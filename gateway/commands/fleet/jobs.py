@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
 
 from gateway.commands.common.connection import Admin, path
 from gateway.commands.common.grammar import subcommand, subcommands
@@ -50,7 +49,7 @@ def add(command: ArgumentParser) -> None:
         commands,
         "remove",
         "forget a job that ended without unregistering; a running job registers again",
-        answering(_remove, _removed),
+        answering(_remove, lambda _, answer: line(f"{printable(answer['removed'])} is forgotten")),
         "larder-gateway jobs remove vision/resnet50-17",
         "larder-gateway jobs remove resnet50-17",
     )
@@ -64,10 +63,6 @@ def _remove(admin: Admin, options: Namespace) -> dict[str, str]:
     owner = tenant if slash else _owner(admin, job)
     admin.ask("DELETE", path("jobs", owner, job))
     return {"removed": f"{owner}/{job}"}
-
-
-def _removed(_options: Namespace, answer: Mapping[str, str]) -> None:
-    line(f"{printable(answer['removed'])} is forgotten")
 
 
 def _owner(admin: Admin, job: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 from gateway.commands.common.connection import Admin, Unreachable, connected, path
 from gateway.commands.common.grammar import asking, describe, pages, place
-from gateway.commands.common.output import Column, document, hint, line, moment, note, number, printable, size, table
+from gateway.commands.common.output import Column, document, hint, line, moment, note, number, printable, size
 from gateway.commands.common.progress import ProgressStep, amounts, watch
+from gateway.commands.common.resources import listing
 from gateway.model.errors import ConfigError
 
 _GOING = frozenset({"queued", "running"})
@@ -77,9 +78,9 @@ def _warm(options: Namespace) -> int:
     named = [options.place, options.dataset, options.list or None, options.watch, options.cancel, options.resume]
     if sum(one is not None for one in named) != 1:
         raise ConfigError("give BUCKET/PREFIX, or --dataset, --list, --watch, --cancel or --resume")
+    if options.list:
+        return listing("warmups", _COLUMNS, "no warm-ups")(options)
     with connected(options) as admin:
-        if options.list:
-            return _list(options, admin)
         if options.cancel is not None:
             return _cancel(options, admin)
         if options.watch is not None:
@@ -146,15 +147,6 @@ def _tell(options: Namespace, state: Mapping[str, Any]) -> None:
         line(printable(str(state["failure"])))
     for example in state.get("examples") or ():
         line(f"  {printable(str(example.get('key')))}: {printable(str(example.get('why')))}")
-
-
-def _list(options: Namespace, admin: Admin) -> int:
-    found = list(admin.listed("warmups", options.limit))
-    if options.json:
-        document({"items": found})
-    else:
-        table(_COLUMNS, found, "no warm-ups")
-    return 0
 
 
 def _cancel(options: Namespace, admin: Admin) -> int:
