@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 
-from gateway.demo import data, steps, table
+from gateway.demo import data, reads, steps, table
 from gateway.demo.clients import VISION, s3_client
 from gateway.demo.interrupts import Interrupts
 from gateway.demo.processes import DemoFailed
@@ -41,7 +41,7 @@ def _show(world: World, small: Mapping[str, bytes]) -> dict[str, bytes]:
         f"[bold]Larder[/] at {world.endpoint}, in front of moto (S3 in memory) at {world.origin}", soft_wrap=True
     )
     large = data.large()
-    steps.store(world, {**small, **large})
+    reads.store("storing objects at the origin", world.origin, {**small, **large})
     client = s3_client(world.endpoint, VISION)
     rows = steps.cold_and_warm(world, client, small, large)
     console.print()
@@ -79,10 +79,6 @@ def _farewell(world: World, keep: bool, small: str | None) -> None:
         f"export AWS_ACCESS_KEY_ID={VISION.access_key_id} AWS_SECRET_ACCESS_KEY={VISION.secret_access_key}",
         f"aws s3 ls s3://{data.BUCKET}/digits/",
     ]
-    if keep:
-        console.print(f"Running until Ctrl-C, with {world.endpoint}/-/metrics. From another terminal:", soft_wrap=True)
-    else:
-        console.print("Stopping. With KEEP=1 (or --keep) it stays up, and any S3 client can use it:")
     if keep and small is not None:
         lines[-1:] = [
             f"export PATH={Path(sys.executable).parent}:$PATH",
@@ -92,5 +88,4 @@ def _farewell(world: World, keep: bool, small: str | None) -> None:
             f"AWS_ENDPOINT_URL={small} python examples/train_digits.py --dataset digits.parquet   # the small cache",
             lines[-1],
         ]
-    for line in lines:
-        console.print(f"  {line}", soft_wrap=True)
+    table.farewell(keep, f"Running until Ctrl-C, with {world.endpoint}/-/metrics.", lines)

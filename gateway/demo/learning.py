@@ -12,7 +12,7 @@ from gateway.demo.data import BUCKET
 from gateway.demo.plan import Epoch, TrainingPlan, read_results
 from gateway.demo.processes import DemoFailed
 from gateway.demo.table import console
-from gateway.demo.world import World
+from gateway.demo.world import World, start_gateway
 from gateway.model.units import format_size
 from larder import Client, Credentials, LarderError
 from larder.digest import build
@@ -82,7 +82,7 @@ def _register(world: World, digest_file: Path, capacity: int, items: int) -> str
     report = build(f"s3://{BUCKET}/digits/", digest_file, endpoint=world.endpoint, credentials=credentials)
     if report.items != items:
         raise DemoFailed(f"the digest file lists {report.items} items, but {items} images are to be in it")
-    gateway = world.second_gateway(capacity)
+    gateway, _ = start_gateway(world.ground, world.origin, "small", "small-cache", capacity=capacity)
     info = Client(gateway, credentials=credentials).register(DATASET, digest_file)
     if (info.items, info.caching) != (items, "chunked"):
         raise DemoFailed(f"{items} items were to be cached in chunks, but the gateway says {info}")

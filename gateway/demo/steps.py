@@ -8,10 +8,10 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from gateway.demo.clients import ORIGIN_KEYS, SPEECH, s3_client
+from gateway.demo.clients import ORIGIN_KEYS, SPEECH, origin_requests, s3_client
 from gateway.demo.data import BUCKET, LARGE_KEY, unique_size
 from gateway.demo.processes import DemoFailed
-from gateway.demo.reads import each, read, read_all
+from gateway.demo.reads import read, read_all
 from gateway.demo.table import Pass, console
 from gateway.demo.world import World
 from gateway.model.units import format_size
@@ -19,17 +19,6 @@ from gateway.model.units import format_size
 SETTLE_SECONDS = 30.0
 COPY_KEY = "large/weights-copy.bin"
 SPEECH_KEY = "speech/hello.txt"
-
-
-def store(world: World, objects: Mapping[str, bytes]) -> None:
-    """Put the data into the origin, bypassing the gateway: the buckets that a team already has."""
-    client = s3_client(world.origin, ORIGIN_KEYS)
-    client.create_bucket(Bucket=BUCKET)
-    each("storing objects at the origin", objects.items(), lambda item: _put(client, *item))
-
-
-def _put(client: Any, key: str, body: bytes) -> None:
-    client.put_object(Bucket=BUCKET, Key=key, Body=body)
 
 
 def cold_and_warm(world: World, client: Any, small: Mapping[str, bytes], large: Mapping[str, bytes]) -> list[Pass]:
@@ -90,13 +79,13 @@ def refused(world: World, small: Mapping[str, bytes]) -> str:
     speech = s3_client(world.endpoint, SPEECH)
     speech.put_object(Bucket=BUCKET, Key=SPEECH_KEY, Body=b"hello")
     read(speech, SPEECH_KEY, b"hello")
-    before = world.origin_requests()
+    before = origin_requests(world.origin)
     key = list(small)[-1]
     try:
         speech.get_object(Bucket=BUCKET, Key=key)
     except ClientError as error:
         code = error.response["Error"]["Code"]
-        if code == "AccessDenied" and world.origin_requests() == before:
+        if code == "AccessDenied" and origin_requests(world.origin) == before:
             return f"tenant speech reads {SPEECH_KEY}, and gets {code} for {key}, which tenant vision has cached."
         raise DemoFailed(f"tenant speech should have been refused {key} by the gateway, but got {code}") from error
     raise DemoFailed(f"tenant speech may read {key}, which its allow-list does not cover")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -27,12 +27,28 @@ class Pass:
     hits: int
 
 
+def titled(title: str, texts: Sequence[str], numbers: Sequence[str]) -> Table:
+    """An empty table: its title, and the headings of the columns of texts and of those of numbers after them."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in texts:
+        table.add_column(heading, no_wrap=True)
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def farewell(keep: bool, running: str, lines: Iterable[str]) -> None:
+    """Print how to continue: ``running`` says what stays up with ``keep``, ``lines`` are commands."""
+    stopping = "Stopping. With KEEP=1 (or --keep) it stays up, and any S3 client can use it:"
+    console.print(f"{running} From another terminal:" if keep else stopping, soft_wrap=keep)
+    for line in lines:
+        console.print(f"  {line}", soft_wrap=True)
+
+
 def passes(rows: Sequence[Pass]) -> Table:
     """The passes side by side."""
-    table = Table(title="The same reads, cold and warm", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("read", no_wrap=True)
-    for column in ("objects", "time", "objects/s", "throughput", "hits", "origin reads"):
-        table.add_column(column, justify="right", no_wrap=True)
+    numbers = ("objects", "time", "objects/s", "throughput", "hits", "origin reads")
+    table = titled("The same reads, cold and warm", ("read",), numbers)
     for row in rows:
         table.add_row(
             row.name,
@@ -48,12 +64,9 @@ def passes(rows: Sequence[Pass]) -> Table:
 
 def training(epochs: Sequence[Epoch]) -> Table:
     """The two sources of the training side by side, one epoch per line."""
-    table = Table(title="A small network, trained twice", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("\nepoch", no_wrap=True)
     plainly = ("boto3:\ntime", "origin\nreads", "\naccuracy")
     ahead = ("Larder:\ntime", "in the\ncache", "on the\nway", "origin\nreads", "\naccuracy")
-    for heading in plainly + ahead:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = titled("A small network, trained twice", ("\nepoch",), plainly + ahead)
     plain, cached = (_by_way(epochs, way) for way in ("boto3", "larder"))
     for left, right in zip(plain, cached, strict=True):
         early = (f"{right.hits:,}", f"{right.joined:,}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
-from gateway.demo.clients import ORIGIN_KEYS, SPEECH, VISION, get, origin_requests
+from gateway.demo.clients import ORIGIN_KEYS, SPEECH, VISION, get
 from gateway.demo.data import BUCKET
 from gateway.demo.interrupts import Interrupts
 from gateway.demo.processes import Child, DemoFailed
@@ -120,18 +120,10 @@ class World:
     endpoint: str
     gateway: Child
 
-    def origin_requests(self) -> int:
-        """The number of requests that have arrived at the origin, counted there."""
-        return origin_requests(self.origin)
-
     def cached_bytes(self) -> int:
         """Bytes of the blobs in the cache directory, according to the file system."""
         blobs = self.ground.folder / "cache/blobs"
         return sum(path.stat().st_size for path in blobs.rglob("*") if path.is_file())
-
-    def second_gateway(self, capacity: int) -> str:
-        """Start another gateway in front of the same origin, with a cache of ``capacity`` bytes; returns its address."""
-        return start_gateway(self.ground, self.origin, "small", "small-cache", capacity=capacity)[0]
 
 
 def build(port: int, stack: ExitStack, interrupts: Interrupts, command: Sequence[str]) -> World:

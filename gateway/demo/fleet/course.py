@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 
 from gateway.demo import data
-from gateway.demo.clients import ORIGIN_KEYS, VISION, s3_client
+from gateway.demo.clients import ORIGIN_KEYS, VISION, origin_requests
 from gateway.demo.data import BUCKET
 from gateway.demo.fleet import tables
 from gateway.demo.fleet.job import JobProgress, JobTask, go_file
@@ -22,8 +22,8 @@ from gateway.demo.fleet.parts import DemoFleet, NodeProcess, build, describe, en
 from gateway.demo.interrupts import Interrupts
 from gateway.demo.plan import read_results
 from gateway.demo.processes import Child, DemoFailed
-from gateway.demo.reads import each
-from gateway.demo.table import console
+from gateway.demo.reads import store
+from gateway.demo.table import console, farewell
 from gateway.model.units import format_size
 from larder import Credentials, LarderError
 from larder import digest as digest_files
@@ -97,13 +97,7 @@ def take(keep: bool, port: int, nginx: Path | None, stack: ExitStack, interrupts
 
 def _describe_data(fleet: DemoFleet, images: Mapping[str, bytes]) -> Path:
     """Put the images into the origin, bypassing the gateways, and list them in a digest file."""
-    client = s3_client(fleet.origin, ORIGIN_KEYS)
-    client.create_bucket(Bucket=BUCKET)
-    each(
-        "storing images at the origin",
-        images.items(),
-        lambda item: client.put_object(Bucket=BUCKET, Key=item[0], Body=item[1]),
-    )
+    store("storing images at the origin", fleet.origin, images)
     file = fleet.ground.folder / "digits.parquet"
     credentials = Credentials(ORIGIN_KEYS.access_key_id, ORIGIN_KEYS.secret_access_key)
     try:
@@ -134,7 +128,7 @@ def _start_job(fleet: DemoFleet, number: int, digest_file: Path, images: Mapping
 
 def _epoch(fleet: DemoFleet, jobs: list[Running], epoch: int, items: int) -> tables.Row:
     """Run one epoch of the jobs, and kill a gateway in the epoch chosen for it."""
-    before, deadline = fleet.origin_requests(), time.monotonic() + PATIENCE
+    before, deadline = origin_requests(fleet.origin), time.monotonic() + PATIENCE
     lost: int | None = None
     if not console.is_terminal:
         console.print(f"  epoch {epoch}", soft_wrap=True)
@@ -153,7 +147,7 @@ def _epoch(fleet: DemoFleet, jobs: list[Running], epoch: int, items: int) -> tab
             if time.monotonic() > deadline:
                 raise DemoFailed(f"epoch {epoch} was not over after {PATIENCE:.0f} s: {now}")
             time.sleep(0.02)
-    return tables.Row(epoch, tuple(now), fleet.origin_requests() - before, lost)
+    return tables.Row(epoch, tuple(now), origin_requests(fleet.origin) - before, lost)
 
 
 def _kill(node: NodeProcess) -> int:
@@ -181,15 +175,11 @@ def check(rows: Sequence[tables.Row], items: int) -> None:
 
 
 def _farewell(fleet: DemoFleet, keep: bool) -> None:
-    if keep:
-        console.print("Running until Ctrl-C. From another terminal:", soft_wrap=True)
-    else:
-        console.print("Stopping. With KEEP=1 (or --keep) it stays up, and any S3 client can use it:")
     living = [node.endpoint for node in fleet.nodes if node.alive]
-    for line in (
+    lines = [
         f"export AWS_ENDPOINT_URL={fleet.balancer or living[0]} AWS_DEFAULT_REGION=us-east-1",
         f"export AWS_ACCESS_KEY_ID={VISION.access_key_id} AWS_SECRET_ACCESS_KEY={VISION.secret_access_key}",
         f"aws s3 ls s3://{BUCKET}/digits/",
         *(f"curl {endpoint}/-/metrics" for endpoint in living),
-    ):
-        console.print(f"  {line}", soft_wrap=True)
+    ]
+    farewell(keep, "Running until Ctrl-C.", lines)

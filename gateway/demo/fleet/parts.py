@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.demo.clients import get, origin_requests
+from gateway.demo.clients import get
 from gateway.demo.interrupts import Interrupts
 from gateway.demo.processes import Child, DemoFailed
 from gateway.demo.run import GATEWAY_COMMAND
@@ -87,10 +87,6 @@ class DemoFleet:
     def endpoint(self, number: int) -> str:
         """The address for a job: nginx's, or else a gateway's."""
         return self.balancer or self.nodes[number].endpoint
-
-    def origin_requests(self) -> int:
-        """The number of requests that have arrived at the origin, counted there."""
-        return origin_requests(self.origin)
 
 
 def build(capacity: int, port: int, nginx: Path | None, stack: ExitStack, interrupts: Interrupts) -> DemoFleet:

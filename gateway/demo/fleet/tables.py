@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from gateway.demo.fleet.job import JobProgress
 from gateway.demo.fleet.parts import CacheFill, NodeProcess
+from gateway.demo.table import titled
 from gateway.model.units import format_size
 
 
@@ -25,12 +25,8 @@ class Row:
 
 def epochs(rows: Sequence[Row], names: Sequence[str]) -> Table:
     """The jobs side by side, one epoch per line."""
-    table = Table(title="Two jobs on the same data", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("\nepoch", justify="right", no_wrap=True)
-    for name in names:
-        for column in (f"{name}:\ntime", "\nwaited", "\nhits"):
-            table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("origin\nreads", justify="right", no_wrap=True)
+    of_jobs = [heading for name in names for heading in (f"{name}:\ntime", "\nwaited", "\nhits")]
+    table = titled("Two jobs on the same data", (), ("\nepoch", *of_jobs, "origin\nreads"))
     for row in rows:
         cells = [cell for job in row.jobs for cell in _cells(job)]
         table.add_row(str(row.epoch), *cells, f"{row.origin_reads:,}")
@@ -58,11 +54,7 @@ def in_words(rows: Sequence[Row], items: int) -> str:
 
 def nodes(fills: Sequence[tuple[NodeProcess, CacheFill | None]]) -> Table:
     """The final content of each node."""
-    table = Table(title="The nodes", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("node", "address"):
-        table.add_column(column, no_wrap=True)
-    for column in ("items", "bytes", "full"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = titled("The nodes", ("node", "address"), ("items", "bytes", "full"))
     for node, fill in fills:
         cells = ("killed", "", "") if fill is None else _fill(fill)
         table.add_row(node.name, node.endpoint, *cells)
