@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from gateway import metrics
 from gateway.edge.problems import LATER
 from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
@@ -11,10 +9,8 @@ from gateway.model.datasets import ApiError
 from gateway.model.importance import MalformedPart
 from gateway.policies.items.importance import PartVerdict
 from gateway.store.datasets.content import Content
-from gateway.store.datasets.opened import Registration
 from gateway.store.shared.importance import MOST_JOBS, Receipt, TooManyScorers
 
-Find = Callable[[str, str], Awaitable[Registration | None]]
 """Finds a tenant's dataset by name or id."""
 
 

@@ -6,15 +6,16 @@ import re
 
 from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
 from gateway.edge.asgi import send_json
-from gateway.edge.importance import Find, taken
+from gateway.edge.importance import taken
 from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
 from gateway.model.datasets import UnknownDataset
 from gateway.model.importance import MOST_SCORED, longest
+from gateway.store.datasets.opened import FindRegistration
 
 _PATH = re.compile(r"importance/([0-9a-f]{64})/([A-Za-z0-9._-]{1,128})")
 
 
-def peer_importance(exchange: ScoreExchange, find: Find) -> Address:
+def peer_importance(exchange: ScoreExchange, find: FindRegistration) -> Address:
     """The endpoint ``PUT /-/peer/v1/importance/{dataset}/{job}``: a part; answered like ``PUT /-/v1/jobs/{job}/importance``.
 
     Args:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from gateway.api.v1.identity import Caller
 from gateway.api.v1.requests import Asking, body_of, v1_router
 from gateway.edge.endpoints import of_state
-from gateway.edge.importance import Find, taken
+from gateway.edge.importance import taken
 from gateway.edge.problems import RETRY
 from gateway.engine.space.score_exchange import ScoreExchange, ScoreSender
 from gateway.fleet.jobs.jobs import Jobs
@@ -26,6 +26,7 @@ from gateway.model.keys import Principal
 from gateway.server.asgi_types import Receive
 from gateway.server.received import whole_body
 from gateway.store.datasets.content import Content
+from gateway.store.datasets.opened import FindRegistration
 
 MEDIA_TYPE = "application/octet-stream"
 _BINARY = {"type": "string", "format": "binary"}
@@ -54,7 +55,7 @@ class ImportanceService:
         exchange: applies parts.
     """
 
-    def __init__(self, jobs: Jobs, find: Find, exchange: ScoreExchange) -> None:
+    def __init__(self, jobs: Jobs, find: FindRegistration, exchange: ScoreExchange) -> None:
         self._jobs = jobs
         self._find = find
         self._exchange = exchange

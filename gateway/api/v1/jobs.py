@@ -35,7 +35,6 @@ from gateway.api.v1.pipeline_advice import PipelineAdvice
 from gateway.api.v1.plan_document import plan_document
 from gateway.api.v1.requests import WITHOUT_BODY, Asking, body_of, parsed, v1_router
 from gateway.edge.endpoints import of_state
-from gateway.edge.importance import Find
 from gateway.edge.problems import RETRY
 from gateway.engine.space.planned import Planned
 from gateway.fleet.jobs.jobs import Beat, JobRecord, Jobs, KnownJob, OtherDataset, TooManyJobs
@@ -48,7 +47,7 @@ from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.chunk_order import Opening
 from gateway.policies.space.orders import JobOrder, Phase
 from gateway.policies.space.probing import PhaseTotals, times
-from gateway.store.datasets.opened import Registration
+from gateway.store.datasets.opened import FindRegistration, Registration
 
 _AT_HAND = 0.5
 """Seconds that an answer waits for a registration, which may have to be copied from another node; the copy continues."""
@@ -71,7 +70,7 @@ class JobParts:
     jobs: Jobs
     plans: Plans
     planned: Planned
-    find: Find
+    find: FindRegistration
     heartbeat: float
     advice: PipelineAdvice
 

@@ -32,7 +32,7 @@ from gateway.model.units import format_size
 from gateway.policies.items.batch import BatchMode
 from gateway.policies.items.datasets import CachingMode
 from gateway.store.datasets.content import UNKNOWN_LENGTH
-from gateway.store.datasets.opened import Registration
+from gateway.store.datasets.opened import FindRegistration, Registration
 from gateway.tasks import for_each
 
 _PART = 512
@@ -41,16 +41,15 @@ _QUIET = 2.0
 """Seconds without progress after which the remaining items of a part are requested one by one, to learn the reasons."""
 _AT_ONCE = 8
 
-Find = Callable[[str, str], Awaitable[Registration | None]]
 Rights = Callable[[Principal, Registration, NDArray[np.uint32]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetAccess:
-    """Access to datasets: ``find`` returns a tenant's dataset by name or id; ``rights`` raises LarderError for items that a
+    """Access to datasets: ``rights`` raises LarderError for items that a
     caller may not read."""
 
-    find: Find
+    find: FindRegistration
     rights: Rights
     planned: Planned
     batches: Batches

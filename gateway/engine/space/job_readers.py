@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,14 +13,12 @@ from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity
 from gateway.store.datasets.content import Content
-from gateway.store.datasets.opened import Registration
+from gateway.store.datasets.opened import FindRegistration, Registration
 from gateway.store.items import ItemBlobs
 from gateway.tasks import SingleFlight
 
 _SOON = 0.5
 """Seconds that one turn waits for a registration, which may have to be copied from another node; it goes on coming."""
-
-Find = Callable[[str, str], Awaitable[Registration | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ class OpenDatasets:
     ``signs_as`` says whether this node's configuration has an origin identity; other nodes' jobs may name any.
     """
 
-    find: Find
+    find: FindRegistration
     contents: Callable[[], Iterable[Content]]
     signs_as: Callable[[OriginIdentity], bool]
 

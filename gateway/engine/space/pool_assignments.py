@@ -15,13 +15,14 @@ first by id. The index keeps pools over a restart, and they stay until a plan is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway import metrics
+from gateway.engine.space.chunk_eviction import Keeps
 from gateway.engine.space.item_scores import ItemScores
 from gateway.policies.pools import OF_KEYS, STREAM, Pool, dataset_pool, place_of, with_default
 from gateway.policies.space.plan import Plan, node_pools
@@ -41,8 +42,6 @@ _RELEASED = 8192
 """Blobs of one stream that are evicted in one turn."""
 _BATCH = 512
 _AT_ONCE = 16 * _BATCH
-
-Keeps = Callable[[Content, int], bool]
 
 
 @dataclass(slots=True)

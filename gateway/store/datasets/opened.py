@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -38,6 +38,10 @@ class Registration:
     locations: Locations
     caching: str
     registered_at: float
+
+
+FindRegistration = Callable[[str, str], Awaitable[Registration | None]]
+"""Finds a tenant's dataset by name or id."""
 
 
 @dataclass(slots=True)

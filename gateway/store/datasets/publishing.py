@@ -19,7 +19,7 @@ from typing import Any
 
 from gateway.model.datasets import ApiError
 from gateway.policies.items.dataset_quota import Limit, Quota, Usage, exceeded, refusal
-from gateway.store.datasets.announced import AnnouncedRegistration, known_of
+from gateway.store.datasets.announced import AnnouncedRegistration, Name, known_of
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import REGISTRATION, Folders, move, read_document, sync_folder, write_document
 from gateway.store.datasets.layout import INDEX, LOCATIONS, Damaged
@@ -31,8 +31,6 @@ IN_USE = 3600.0
 _DIGITS = 16
 _LONGEST = 128
 _CONTENT_NAME = re.compile(rf"(.+)-([0-9a-f]{{{_DIGITS}}})")
-
-Name = tuple[str, str]
 
 
 def content_name(name: str, identity: str) -> str:

@@ -21,14 +21,14 @@ from typing import Any, Protocol, TypeVar
 
 from gateway.model.datasets import CACHING, MAX_ITEMS, ApiError, check_name
 from gateway.policies.items.dataset_quota import Limit, Quota, allowance
-from gateway.store.datasets.announced import AnnouncedRegistration
+from gateway.store.datasets.announced import AnnouncedRegistration, Name
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded, Limits, convert
 from gateway.store.datasets.folders import READERS, REGISTRATION, Folders, read_document
 from gateway.store.datasets.layout import INDEX, LOCATIONS
 from gateway.store.datasets.opened import BELIEVED, OpenRegistrations, Registration
 from gateway.store.datasets.parcel import VERSION, Parcel
-from gateway.store.datasets.publishing import Name, Publisher, content_name, foreign_digits, over_quota
+from gateway.store.datasets.publishing import Publisher, content_name, foreign_digits, over_quota
 from gateway.store.disk.failures import DiskFault, disk_faults
 
 T = TypeVar("T")
