@@ -1,4 +1,4 @@
-"""Virtual time: events happen in the order of their times, and those of one time in the order of their planning."""
+"""Virtual time: events run in the order of their times, and events of one time in the order in which they were scheduled."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Clock:
         self._numbers = count()
 
     def after(self, delay: float, action: Action) -> None:
-        """Let ``action`` happen ``delay`` seconds from now."""
+        """Schedule ``action`` for ``delay`` seconds from now."""
         heapq.heappush(self._events, (self.now + delay, next(self._numbers), action))
 
     def run(self, until: float) -> None:
-        """Let everything happen that is due before ``until`` or at it."""
+        """Run all events that are due by ``until``."""
         while self._events and self._events[0][0] <= until:
             self.now, _, action = heapq.heappop(self._events)
             action()

@@ -19,7 +19,7 @@ class PlannerUnavailable(LarderError):
 
 
 def add(command: ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Define the command's arguments."""
     command.description = (
         "Run jobs, or clients that read plain objects, a cache and an origin under a virtual clock, with the gateways' own "
         "policies and the loader's planner.\n\n"

@@ -1,4 +1,4 @@
-"""matplotlib, which is only needed for pictures, and may be missing."""
+"""Imports matplotlib, which only pictures need, and which may be missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gateway.model.errors import LarderError
 
 
 class PlotsUnavailable(LarderError):
-    """There is no matplotlib."""
+    """matplotlib is not installed."""
 
 
 def pyplot() -> Any:

@@ -1,10 +1,10 @@
-"""A bandwidth that several transfers share: fairly, or in the order in which they were begun.
+"""A bandwidth shared by several transfers: fairly, or in the order in which they began.
 
-Fairly (max-min) each gets an equal part, and what one cannot use goes to the others. That is what TCP does among connections of
-one kind, roughly, and what object stores do among large requests. In order, the first gets all that it can use: a store that
-allows so many small requests a second. The difference is one of step: a fair store serves jobs with equal requests at the same
-time, so they compute at the same time and leave it idle; in order they drift apart, and the store never idles. Transfers in the
-background get what the others leave.
+Fair (max-min) sharing gives each transfer an equal part, and distributes what one cannot use among the others. TCP does roughly
+that among similar connections, and object stores among large requests. In-order sharing gives the first transfer all that it can
+use, like a store that limits small requests per second. They differ in how jobs synchronise: a fair store serves jobs with equal
+requests at the same time, so they compute at the same time and leave it idle; in order they drift apart, and it is never idle.
+Background transfers get the remaining bandwidth.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from gateway.sim.clock import Action, Clock
 from gateway.sim.jobs.scenario import OriginSpec
 
 _NOTHING = 0.5
-"""Bytes: what is left of a transfer that is complete, for all that sums of fractions can tell."""
+"""Bytes; a transfer with fewer left is complete, up to rounding errors."""
 NO_LIMIT = 1e12
-"""Bytes per second that no simulated store needs all of."""
+"""Bytes per second; more than any simulated store needs."""
 
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """Bytes on their way."""
+    """One transfer in progress."""
 
     left: float
     cap: float
@@ -34,18 +34,18 @@ class Transfer:
 
 
 class Link:
-    """The road to the origin.
+    """The connection to the origin.
 
     Args:
         clock: the time.
         bandwidth: bytes per second for all transfers together.
         latency: seconds before the first byte of a transfer.
-        in_order: whether the first transfer goes before the others; otherwise all go side by side.
+        in_order: whether transfers share the bandwidth in order; otherwise fairly.
     """
 
     def __init__(self, clock: Clock, bandwidth: float, latency: float = 0.0, *, in_order: bool = False) -> None:
         self.sent = 0.0
-        """Bytes of all transfers that were begun."""
+        """Bytes of all transfers so far."""
         self._clock = clock
         self._bandwidth = bandwidth
         self._latency = latency
@@ -55,7 +55,7 @@ class Link:
         self._version = 0
 
     def send(self, size: float, done: Action, *, cap: float = 0.0, background: bool = False) -> Transfer:
-        """Transfer ``size`` bytes, at ``cap`` bytes per second at most (0: no limit of its own), and call ``done`` then."""
+        """Transfer ``size`` bytes at up to ``cap`` bytes per second (0: no limit), then call ``done``."""
         self.sent += size
         transfer = Transfer(float(size), cap or inf, background, done)
         if self._latency:
@@ -65,13 +65,13 @@ class Link:
         return transfer
 
     def limit(self, bandwidth: float) -> None:
-        """Be wider or narrower from now on, for what is on its way too."""
+        """Change the bandwidth, also for transfers in progress."""
         self._advance()
         self._bandwidth = bandwidth
         self._share()
 
     def hurry(self, transfer: Transfer) -> None:
-        """Somebody waits for a transfer that was begun in the background: it goes on like any other, without a cap."""
+        """Turn a background transfer, for which a reader waits now, into a normal one without a cap."""
         if transfer.background:
             self._advance()
             transfer.background = False
@@ -101,7 +101,7 @@ class Link:
         if version != self._version:
             return
         self._advance()
-        # The clock cannot tell times apart that are closer than this; a shorter wait would never end.
+        # The resolution of the clock; a shorter wait would never end.
         instant = 2 * ulp(self._clock.now)
         finished = [each for each in self._transfers if each.left <= max(_NOTHING, each.rate * instant)]
         self._transfers = [each for each in self._transfers if each not in finished]
@@ -111,7 +111,7 @@ class Link:
 
 
 def origin_link(clock: Clock, origin: OriginSpec, bandwidth: float = 0.0) -> Link:
-    """The road to a store as a scenario describes it; ``bandwidth`` in bytes per second replaces the store's."""
+    """The connection to a store of a scenario; ``bandwidth`` in bytes per second overrides the store's."""
     limit = bandwidth or origin.bandwidth
     link = Link(clock, limit, origin.latency, in_order=origin.sharing == "arrival")
     if origin.unlimited:
@@ -122,7 +122,7 @@ def origin_link(clock: Clock, origin: OriginSpec, bandwidth: float = 0.0) -> Lin
 
 
 def _fairly(transfers: list[Transfer], bandwidth: float) -> float:
-    """Give each its fair rate, the narrowest first; returns what is left of the bandwidth."""
+    """Set fair rates, lowest cap first; returns the remaining bandwidth."""
     transfers.sort(key=lambda each: each.cap)
     for place, transfer in enumerate(transfers):
         transfer.rate = min(transfer.cap, bandwidth / (len(transfers) - place))
@@ -131,7 +131,7 @@ def _fairly(transfers: list[Transfer], bandwidth: float) -> float:
 
 
 def _in_turn(transfers: list[Transfer], bandwidth: float) -> float:
-    """Give each what it can use, the first first; returns what is left of the bandwidth."""
+    """Set rates in the order of the transfers; returns the remaining bandwidth."""
     for transfer in transfers:
         transfer.rate = min(transfer.cap, bandwidth)
         bandwidth -= transfer.rate

@@ -1,4 +1,4 @@
-"""A simulation's pictures, as the paper draws them."""
+"""Draws a simulation's results like the figures of the paper."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ COLOURS: dict[str, str] = {
     Mode.BELADY: "#3b78a8",
 }
 OWN = "#b03060"
-"""The colour of a way that is not Larder's."""
+"""The colour of a run with a caching of its own (``module:function``)."""
 
 
 def draw(scenario: Scenario, results: Sequence[RunResult], directory: Path, name: str) -> list[Path]:
-    """Write the pictures that a scenario has; returns their paths.
+    """Draw a scenario's pictures into files; returns their paths.
 
     Raises:
-        PlotsUnavailable: there is no matplotlib.
+        PlotsUnavailable: matplotlib is not installed.
         OSError: the directory cannot be written.
     """
     plt = pyplot()
@@ -75,7 +75,7 @@ def _progress(plt: Any, results: Sequence[RunResult], path: Path) -> Path:
 
 
 def _chunks(plt: Any, result: RunResult, dataset: str, path: Path) -> Path:
-    """Which chunk was in the cache when, and how far the jobs were: the paper's Figure 7, on its side."""
+    """When each chunk was in the cache, and the progress of the jobs: the paper's Figure 7, rotated."""
     figure, axes = plt.subplots(figsize=(7, 4))
     for chunk, spans in result.spans[dataset].items():
         for begin, end in spans:

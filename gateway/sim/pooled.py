@@ -1,4 +1,4 @@
-"""A cache of pools, as the index of a node keeps them: eviction orders rank items, the pool furthest over its target gives.
+"""A cache of pools like a node's index: eviction orders rank the items, and the pool furthest over its target evicts.
 
 The orders are those of ``gateway.policies.eviction``. What the index keeps in columns is kept here in dictionaries and heaps.
 """
@@ -73,11 +73,11 @@ class SimulatedPool:
         return len(self._items)
 
     def items(self) -> list[CachedBlock]:
-        """All that it holds."""
+        """The items in the pool."""
         return list(self._items)
 
     def enter(self, item: CachedBlock, size: int, now: float, reads: int, score: float | None = None) -> None:
-        """Take an item in that was read (``reads`` 1) or loaded ahead (0); ``score``: see ``BlobFacts``."""
+        """Add an item that was read (``reads`` 1) or loaded ahead (0); ``score``: see ``BlobFacts``."""
         left = self._left.pop(item, None)
         if left is not None:
             self._left_bytes[left[0] < 0] -= left[1]
@@ -86,7 +86,7 @@ class SimulatedPool:
         self._put(item, _Held(size, self.order.rank(_access(now), facts, now), now, now, reads))
 
     def use(self, item: CachedBlock, now: float) -> None:
-        """An item was read."""
+        """Record a read of an item."""
         held = self._take(item)
         facts = BlobFacts(self._ledger(), held.size, held.rank, 1)
         held.rank = self.order.rank(_access(now), facts, now)
@@ -94,7 +94,7 @@ class SimulatedPool:
         self._put(item, held)
 
     def rank(self, item: CachedBlock, score: float) -> None:
-        """A job said how important an item is."""
+        """Record the importance of an item that a job reported."""
         held = self._take(item)
         held.rank = score
         self._put(item, held)
@@ -108,7 +108,7 @@ class SimulatedPool:
         return None
 
     def move_to(self, item: CachedBlock, other: SimulatedPool) -> None:
-        """Charge an item to another pool, whose order ranks it by when it entered and was used."""
+        """Charge an item to another pool, whose order ranks it by its times of entry and use."""
         other.adopt(item, self._take(item))
 
     def adopt(self, item: CachedBlock, held: _Held) -> None:
@@ -122,13 +122,13 @@ class SimulatedPool:
         self._put(item, held)
 
     def reorder(self, order: EvictionOrder) -> None:
-        """Rank everything anew by another order."""
+        """Switch to another order, and rank all items by it."""
         self.order = order
         for item in list(self._items):
             self.adopt(item, self._take(item))
 
     def evict(self, entering: CachedBlock | None = None) -> CachedBlock:
-        """Let the item of the lowest rank go; the pool must not be empty."""
+        """Evict the item of the lowest rank; the pool must not be empty."""
         ledger = self._ledger()
         ghost = self._left.get(entering) if entering is not None else None
         about = BlobFacts(ledger, 0, None, 1, ghost[0] if ghost else None) if entering is not None else None
@@ -177,7 +177,7 @@ def _access(time: float) -> Access:
 
 
 def _lowest(heap: list[tuple[float, CachedBlock]], items: dict[CachedBlock, _Held]) -> CachedBlock | None:
-    """The lowest item of a heap that still has the rank that is there."""
+    """The lowest item of a heap, skipping entries whose item has another rank by now."""
     while heap:
         rank, item = heap[0]
         held = items.get(item)
@@ -192,8 +192,8 @@ class PooledCache:
 
     Args:
         capacity: bytes of all pools together.
-        default: the order of the pool for what no other has.
-        when_evicted: told of what left for want of room.
+        default: the order of the pool of all items that are in no other pool.
+        when_evicted: called with each evicted item.
     """
 
     def __init__(
@@ -211,11 +211,11 @@ class PooledCache:
         return item in self._where
 
     def use(self, item: CachedBlock, now: float) -> None:
-        """An item that is cached was read."""
+        """Record a read of a cached item."""
         self._where[item].use(item, now)
 
     def enter(self, item: CachedBlock, size: int, pool: SimulatedPool, now: float, reads: int = 1) -> None:
-        """Make room for an item and take it in; one larger than the cache is left out."""
+        """Add an item after making room for it; one larger than the cache is not cached."""
         if size > self.capacity or item in self._where:
             return
         while self.size + size > self.capacity:
@@ -237,7 +237,7 @@ class PooledCache:
                 self._where[item] = pool
 
     def _furthest(self, entering: SimulatedPool, size: int) -> SimulatedPool:
-        """A paused pool, or that which is furthest over its target once ``size`` bytes have entered one."""
+        """A paused pool, or the one furthest over its target after ``size`` bytes enter ``entering``."""
         pools = [pool for pool in (self.default, *self.pools.values()) if len(pool)]
         return max(
             pools,

@@ -54,15 +54,15 @@ class ScoreRunResult:
 
     @property
     def bound(self) -> float:
-        """At least so much of the items is unseen: h - c, and what was loaded ahead is a read like a miss."""
+        """Lower bound of the share of unseen items: h - c, where loading ahead counts as a read, like a miss."""
         return max(0.0, self.hits - self.ahead - self.share)
 
 
 def closed_form(run: ScoreRunSpec, share: float) -> float | None:
-    """The hit ratio that theory says, where it does.
+    """The hit ratio in theory; ``None`` where there is no formula.
 
-    With each item once per epoch, LRU hits what comes again before the cache is full of others, c + (1 - c) ln(1 - c); what never
-    evicts, and MIN, hit c. A list that leaves u unseen and whose repeats are cached hits c + u at most.
+    With each item once per epoch, LRU hits items that are read again before others fill the cache, c + (1 - c) ln(1 - c); a cache
+    that never evicts, and MIN, hit c. A list that leaves u unseen and whose repeats are cached hits c + u at most.
     """
     if run.sampler == "uniform":
         if run.cache == "lru":
@@ -72,7 +72,7 @@ def closed_form(run: ScoreRunSpec, share: float) -> float | None:
 
 
 def simulate_scores(scenario: ScoreScenario, seed: int | None = None) -> list[ScoreRunResult]:
-    """All runs with all sizes of the cache, each from its beginning with the same random numbers.
+    """All runs with all sizes of the cache, each with the same random numbers.
 
     Raises:
         ConfigError: the trace cannot be used.
@@ -122,7 +122,7 @@ def _simulate(
 
 
 class _Training(Protocol):
-    """A job: the scores that it has so far, and what it reads next."""
+    """A job: its scores so far, and its next reads."""
 
     @property
     def scores(self) -> Scores:
@@ -200,21 +200,21 @@ class _Cache(Protocol):
     """A cache of items of size 1."""
 
     def begin(self, listed: Items, scores: Scores) -> int:
-        """An epoch begins: load the most important of its items ahead; how many were not there."""
+        """Begin an epoch by loading its most important items ahead; returns how many were not cached."""
         return 0
 
     def read(self, item: int, scores: Scores) -> bool:
-        """Read an item, and keep it if it is to be kept; whether it was there."""
+        """Read an item, and cache it if it is admitted; returns whether it was cached."""
 
     def rank(self, items: Items, scores: Scores) -> None:
-        """Items have new scores."""
+        """Update the scores of items."""
 
     def expect(self, order: Items) -> None:
-        """All that is read, for a cache that knows the future."""
+        """All reads, for a cache that knows the future."""
 
 
 class _RandomOrder(EvictionOrder):
-    """Any blob may leave first."""
+    """Evicts in random order."""
 
     name = "random"
 
@@ -264,7 +264,7 @@ class _OnePool(_Cache):
                 self._pool.rank(_block(item), score)
 
     def expect(self, order: Items) -> None:
-        """Not known here."""
+        """Unknown here."""
 
     def _take(self, item: int, scores: Scores, reads: int) -> bool:
         score = self._score(item, scores)
@@ -288,7 +288,7 @@ class _OnePool(_Cache):
 
 
 class _Farthest(_Cache):
-    """Belady's MIN: what is read last leaves first, and what is read later than all that is kept does not enter."""
+    """Belady's MIN: evicts what is read last, and does not admit what is read later than everything cached."""
 
     def __init__(self, room: int) -> None:
         self._room = room

@@ -23,7 +23,7 @@ Unseen = Annotated[float, Field(ge=0, le=MAX_UNSEEN)]
 
 
 class ScoreRunSpec(SpecTable):
-    """One way of sampling with one way of caching."""
+    """One kind of sampling with one kind of caching."""
 
     name: Name
     sampler: Annotated[
@@ -43,7 +43,7 @@ class ScoreRunSpec(SpecTable):
 
 
 class ScoreScenario(SpecTable):
-    """A whole file."""
+    """The content of a scenario's file."""
 
     title: str
     text: str = ""
@@ -73,7 +73,7 @@ def losses_of(scenario: ScoreScenario) -> Losses:
     """The trace of a scenario: a file, or a built-in one by its name.
 
     Raises:
-        ConfigError: there is none, or it is no trace that is long enough.
+        ConfigError: it does not exist, or is too short or malformed.
     """
     built_in = resources.files("gateway.sim") / "scenarios" / scenario.trace
     try:

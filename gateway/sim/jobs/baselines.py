@@ -1,7 +1,7 @@
 """The baselines of the simulator: no cache, one that never evicts, LRU, and Belady's MIN.
 
-All of them serve each job in its own order, which is random and uniform, item by item, as a loader that knows of no cache asks.
-Evictions free a hundredth of the cache at a time, as sorting for every single item would take longest.
+Each job reads item by item in a uniformly random order of its own, like a loader without Larder. An eviction frees a hundredth of
+the cache, because sorting for every single item would dominate the run time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.sim.jobs.job import JobRun, shuffled
 from larder.planner import EpochOrder
 
 LUMP = 0.01
-"""Share of the cache that is freed at a time; never less than what is needed."""
+"""Share of the cache that one eviction frees, at least."""
 
 
 class NoCache:
@@ -42,7 +42,7 @@ class NoCache:
         return shuffled(job.items.count, job.seed, epoch)
 
     def phase(self, job: JobRun) -> Phase:
-        """Learn nothing."""
+        """Always steady: nothing is measured."""
         return Phase.STEADY
 
     def joined(self, job: JobRun) -> None:
@@ -53,7 +53,7 @@ class NoCache:
 
 
 class NeverEvict(NoCache):
-    """Keeps what comes first."""
+    """Keeps the first items."""
 
     shares = True
 
@@ -70,12 +70,12 @@ class NeverEvict(NoCache):
 
 
 class Evicting(NoCache):
-    """Stores everything, and then evicts what ranks highest.
+    """Stores everything, then evicts the items of the highest rank.
 
     Args:
         space: of the cache.
-        clock: the time, which ``rank`` may go by.
-        rank: of these items of a dataset; the highest leave first.
+        clock: the virtual time.
+        rank: returns the ranks of items of a dataset.
     """
 
     shares = True
@@ -92,11 +92,11 @@ class Evicting(NoCache):
         return True
 
     def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """Remember when."""
+        """Record the time."""
         items.used[numbers] = self._clock.now
 
     def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """Store, and make room."""
+        """Store items, and evict others if there is no room."""
         self._space.add(items, numbers)
         self.touch(items, numbers)
         over = self._space.used - self._space.capacity
@@ -117,12 +117,12 @@ class Evicting(NoCache):
 
 
 def lru(space: SimulatedSpace, clock: Clock) -> Evicting:
-    """Evicts what was used least recently."""
+    """Evicts the least recently used items."""
     return Evicting(space, clock, lambda items, numbers: -items.used[numbers])
 
 
 def belady(space: SimulatedSpace, clock: Clock, jobs: Sequence[JobRun]) -> Evicting:
-    """Evicts what will be used last (Belady 1966), by the true orders of all jobs and their pace so far."""
+    """Evicts the items that will be used last (Belady 1966), given the orders of all jobs and their pace so far."""
 
     def next_use(items: SimulatedItems, numbers: Numbers) -> NDArray[np.float64]:
         uses = [job.next_uses()[numbers] for job in jobs if job.running and job.items is items]

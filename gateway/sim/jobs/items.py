@@ -17,13 +17,13 @@ Numbers = NDArray[np.int64]
 
 
 class Fetch:
-    """Items that somebody reads from the origin, and who waits for them."""
+    """A read of items from the origin, and those who wait for it."""
 
     def __init__(self, numbers: Numbers) -> None:
         self.numbers = numbers
         self.waiting: list[Action] = []
         self.hurry: Action | None = None
-        """Called when a reader waits for it."""
+        """Called when a reader begins to wait for it."""
 
 
 class SimulatedItems:
@@ -32,10 +32,10 @@ class SimulatedItems:
     def __init__(self, spec: DatasetSpec, link: Link) -> None:
         self.spec = spec
         self.link = link
-        """The road to the store that has them."""
+        """The connection to the store that has them."""
         self.count = spec.items
         self.size = spec.size / spec.items
-        """Bytes of one."""
+        """Bytes of one item."""
         self.resident = np.zeros(self.count, np.bool_)
         self.fetching = np.zeros(self.count, np.bool_)
         self.used = np.zeros(self.count)
@@ -43,14 +43,14 @@ class SimulatedItems:
         self._fetches: dict[int, Fetch] = {}
 
     def begin(self, numbers: Numbers) -> Fetch:
-        """Somebody fetches these; others may join until ``end``."""
+        """Begin to fetch items; others may join until ``end``."""
         fetch = Fetch(numbers)
         self.fetching[numbers] = True
         self._fetches.update(dict.fromkeys(numbers.tolist(), fetch))
         return fetch
 
     def end(self, fetch: Fetch) -> None:
-        """They have come; who waited goes on."""
+        """Complete a fetch, and resume those who waited for it."""
         self.fetching[fetch.numbers] = False
         for number in fetch.numbers.tolist():
             del self._fetches[number]
@@ -58,17 +58,17 @@ class SimulatedItems:
             action()
 
     def fetches(self, numbers: Numbers) -> list[Fetch]:
-        """The different fetches that bring these."""
+        """The fetches under way of these items, without repetition."""
         return list(dict.fromkeys(self._fetches[number] for number in numbers.tolist()))
 
 
 def chunk_numbers(dataset: str, count: int, partitions: int, units: int) -> Numbers:
-    """The chunk of each item, as gateways and clients have it; ``dataset`` is its id."""
+    """The chunk of each item, as gateways and clients compute it; ``dataset`` is its id."""
     return ChunkCut(dataset, count, partitions, units).chunks_of(np.arange(count, dtype=np.uint32))
 
 
 def dataset_id(name: str) -> str:
-    """An id for a dataset that exists in a scenario only."""
+    """The id of a simulated dataset."""
     return sha256(name.encode()).hexdigest()
 
 
@@ -85,19 +85,19 @@ class SimulatedSpace:
         return max(0, int((self.capacity - self.used) / items.size + 1e-6))
 
     def add(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """They are in the cache now; those that were there before count once."""
+        """Add items to the cache; those already in it do not count again."""
         new = numbers[~items.resident[numbers]]
         items.resident[new] = True
         self.used += len(new) * items.size
 
     def remove(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """They are no longer in the cache."""
+        """Remove items from the cache."""
         old = numbers[items.resident[numbers]]
         items.resident[old] = False
         self.used -= len(old) * items.size
 
     def fill(self, generator: np.random.Generator) -> None:
-        """Begin with a cache that was in use: of every dataset the same random share, as much as there is space for."""
+        """Start with a full cache: the same random share of every dataset, as large as fits."""
         total = sum(items.spec.size for items in self.datasets.values())
         share = min(1.0, self.capacity / total)
         for items in self.datasets.values():

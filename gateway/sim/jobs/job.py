@@ -25,7 +25,7 @@ from larder.planner import Candidates, EpochOrder, EpochPlan, Layout, Progress, 
 from larder.planner.upcoming import Outlook, Upcoming
 
 ALONE = Shard(0, 1, 0, 1)
-"""One rank with one worker: a simulated job is all of its ranks together."""
+"""One rank with one worker: a simulated job combines all its ranks."""
 
 
 @dataclass(slots=True)
@@ -44,30 +44,30 @@ class Way(Protocol):
     """Caching of items in a run."""
 
     substitutes: bool
-    """Whether a batch may be made of whichever candidates are at hand."""
+    """Whether a batch may be filled with any available candidates."""
     shares: bool
-    """Whether who needs what another one fetches waits for it."""
+    """Whether a job waits for an item that another job is already fetching."""
 
     def serves(self, job: JobRun) -> bool:
-        """Whether this job gets hits, and what it fetches may be kept."""
+        """Whether this job uses the cache: it gets hits, and its fetches may be kept."""
 
     def keep(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """These have come from the origin: store what should be."""
+        """Store what should be kept of items read from the origin."""
 
     def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """These were hit."""
+        """Record hits."""
 
     def order(self, job: JobRun, epoch: int) -> EpochOrder:
-        """The order of a job's epoch; asked for once, when the epoch begins, and by Belady one epoch ahead."""
+        """The order of a job's epoch; called once, when the epoch begins, and one epoch ahead for Belady."""
 
     def phase(self, job: JobRun) -> Phase:
         """The phase of a job's measurement."""
 
     def joined(self, job: JobRun) -> None:
-        """A job begins."""
+        """Record that a job begins."""
 
     def left(self, job: JobRun) -> None:
-        """A job has ended."""
+        """Record that a job has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +104,13 @@ class _Made:
 
 
 def shuffled(items: int, seed: int, epoch: int) -> EpochOrder:
-    """The order of a loader that knows of no cache: everything in random order."""
+    """The order of a loader without Larder: a shuffle of all items."""
     return EpochOrder(Layout(items, 1, 1, "shuffled"), seed=seed, epoch=epoch)
 
 
 @dataclass(slots=True)
 class _Epoch:
-    """An epoch under way: its number, order and plan, and what says which chunks come next."""
+    """An epoch in progress: its number, order and plan, and the source of its upcoming chunks."""
 
     number: int
     order: EpochOrder
@@ -124,7 +124,7 @@ class _Epoch:
 
 
 class JobRun:
-    """A job of a run. ``number`` tells it from the others of the run, and with the seed decides the order of its data."""
+    """A job of a run. ``number`` identifies it within the run; its data order depends on number and seed."""
 
     def __init__(self, spec: JobSpec, number: int, index: int, items: SimulatedItems, around: Surroundings) -> None:
         self.spec = spec
@@ -153,7 +153,7 @@ class JobRun:
         self._load()
 
     def upcoming(self) -> Upcoming:
-        """Which chunks come next, as a rank's heartbeat says it."""
+        """The upcoming chunks, as in a rank's heartbeat."""
         if self._epoch is None:
             return Upcoming()
         progress = self._epoch.plan.progress()
@@ -162,7 +162,7 @@ class JobRun:
         return self._epoch.outlook.after(int(progress.done.nth_missing(np.zeros(1, np.int64))[0]))
 
     def next_uses(self) -> NDArray[np.float64]:
-        """Seconds until this job reads each item, if it goes on at its pace so far: the order of this epoch and of the next."""
+        """Seconds until this job reads each item at its pace so far, over this epoch and the next."""
         epoch, position = (0, 0) if self._epoch is None else (self._epoch.number, self._epoch.taken)
         order, following = self._sequence(epoch), self._sequence(epoch + 1)
         count = len(order)
@@ -172,7 +172,7 @@ class JobRun:
         return until * (self.pace() / self._take)
 
     def pace(self) -> float:
-        """Seconds of a step so far, or as planned while there was none."""
+        """Mean seconds of a step so far; the planned ones before the first step."""
         steps = self.steps // self.spec.grouped
         if not steps:
             return self.spec.compute * self.spec.grouped
@@ -214,7 +214,7 @@ class JobRun:
         return _Epoch(number, order, plan, Outlook(Progress.start("", order, ALONE.rank, ALONE.world)))
 
     def _ask(self, loading: _Loading, offered: Candidates) -> None:
-        """One request for a batch; what it brings may not complete the batch."""
+        """Send one request for a batch; its answer may not complete the batch."""
         assert self._epoch is not None
         serves = self._around.way.serves(self)
         candidates = offered.indices.astype(np.int64)
@@ -223,7 +223,7 @@ class JobRun:
         self._fetch(loading, candidates[hits], candidates[missing], serves)
 
     def _pick(self, candidates: Numbers, take: int, serves: bool) -> tuple[Numbers, Numbers]:
-        """Which candidates are hits, and which are to be fetched or joined."""
+        """Divide candidates into hits, and items to fetch or join."""
         items = self.items
         resident = items.resident[candidates] if serves else np.zeros(len(candidates), np.bool_)
         if not self._around.way.substitutes:

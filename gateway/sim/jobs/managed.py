@@ -1,4 +1,4 @@
-"""Larder itself: the manager's plan, decided by the gateways' own policies, and carried out at once.
+"""Larder's own caching: the manager's plan, decided by the shipped policies and carried out at once.
 
 Every ``interval`` the manager gets the reports of jobs and nodes, and ``policies.space.manager.decide`` makes a plan of them.
 As on the nodes, what is stored and what leaves follows from the plan: items of a dataset that is held whole, of chunks that are
@@ -42,7 +42,7 @@ class Managing:
 
 
 class Managed:
-    """A way of caching."""
+    """Caching by the plan."""
 
     substitutes = True
     shares = True
@@ -50,7 +50,7 @@ class Managed:
     def __init__(self, clock: Clock, space: SimulatedSpace, managing: Managing, jobs: Sequence[JobRun]) -> None:
         self.plan = Plan()
         self.spans: dict[str, dict[int, list[list[float]]]] = {name: {} for name in space.datasets}
-        """By dataset and chunk: when items of it were in the cache, as pairs of times."""
+        """By dataset and chunk: when items of the chunk were in the cache, as pairs of times."""
         self.most_chunks: dict[str, int] = dict.fromkeys(space.datasets, 0)
         """By dataset: the most chunks that had items in the cache at a time while it was rotated."""
         self.starts: dict[str, int] = {}
@@ -67,10 +67,10 @@ class Managed:
         self._sequences: dict[str, ChunkNumbers] = {}
         self._generator = np.random.default_rng([managing.seed, 10**6])
 
-    # --- what jobs ask
+    # --- for jobs
 
     def serves(self, job: JobRun) -> bool:
-        """Unless the plan refuses this job the cache, or its dataset is not cached."""
+        """True unless the plan excludes this job from the cache, or does not cache its dataset."""
         order = self.job_order(job)
         if order is not None and (not order.cache or order.phase is Phase.PROBE_MISS):
             return False
@@ -92,10 +92,10 @@ class Managed:
         self._space.add(items, numbers[: self._space.room(items)])
 
     def touch(self, items: SimulatedItems, numbers: Numbers) -> None:
-        """The plan does not ask when something was used."""
+        """Do nothing: the plan does not depend on uses."""
 
     def order(self, job: JobRun, epoch: int) -> EpochOrder:
-        """The chunks in the order that the fleet gives to the job."""
+        """The chunks in the order that the fleet assigns to the job."""
         dataset = job.items.spec.name
         layout = self._layouts.setdefault(job.name, self._layout(job.items))
         proposal = EpochOrder(layout, seed=job.seed, epoch=epoch).numbers
@@ -115,11 +115,11 @@ class Managed:
         return Layout(items.count, *self._cut(items), order_seed=int(dataset_id(items.spec.name)[:16], 16))
 
     def joined(self, job: JobRun) -> None:
-        """A new job: the plan is made anew."""
+        """Make a new plan for a new job."""
         self.decide()
 
     def left(self, job: JobRun) -> None:
-        """Its place is forgotten; the rest is seen with the next decision."""
+        """Forget the job's position; the next decision handles the rest."""
         self._places[job.items.spec.name].pop(job.name, None)
 
     # --- the manager
@@ -130,7 +130,7 @@ class Managed:
         self._clock.after(self._managing.interval, self.run)
 
     def decide(self) -> None:
-        """One decision, and what follows from it."""
+        """Decide once, and apply the decision."""
         self.plan = decide_plan(self.plan, self._facts(), self._clock.now, self._managing.settings)
         for items in self._space.datasets.values():
             self._evict(items)
@@ -171,7 +171,7 @@ class Managed:
             joined_at=job.joined_at,
         )
 
-    # --- what nodes do
+    # --- the nodes
 
     def _evict(self, items: SimulatedItems) -> None:
         caching = self._caching(items)
@@ -206,7 +206,7 @@ class Managed:
         fetch.hurry = lambda: items.link.hurry(transfer)
 
     def _observe(self, items: SimulatedItems) -> None:
-        """Write down which chunks have items in the cache."""
+        """Record which chunks have items in the cache."""
         name = items.spec.name
         if self._caching(items) is not CachingMode.CHUNKED:
             return
@@ -220,7 +220,7 @@ class Managed:
             else:
                 spans.append([now, now])
 
-    # --- looking things up
+    # --- look-ups
 
     def _caching(self, items: SimulatedItems) -> CachingMode:
         order = self.plan.of(items.spec.name)

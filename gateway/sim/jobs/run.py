@@ -1,7 +1,7 @@
 """Runs of a scenario, and their measurements.
 
-A run whose mode is ``"module:function"`` has its way of caching made by that function. So an idea can be compared with the others
-before a line of Larder is changed (docs/adding-a-policy.md). The module is imported from ``PYTHONPATH``, and runs with the rights
+For a run whose mode is ``"module:function"`` that function makes the caching. So an idea can be compared with the others before
+Larder is changed (docs/adding-a-policy.md). The module is imported from ``PYTHONPATH``, and runs with the rights
 of the user who simulates: a scenario is a program, not a document.
 """
 
@@ -25,7 +25,7 @@ from gateway.sim.jobs.scenario import DatasetSpec, Mode, RunSpec, Scenario
 from gateway.sim.link import Link, origin_link
 
 SAMPLES = 240
-"""Times at which the progress of jobs is written down, per run."""
+"""Times per run at which the progress of jobs is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,13 @@ def simulate(scenario: Scenario, seed: int | None = None) -> list[RunResult]:
     """All runs of a scenario, each from its beginning with the same random numbers.
 
     Raises:
-        ConfigError: a run names a way of its own that is not there.
+        ConfigError: a run names a function that does not exist.
     """
     return [_Run(scenario, run, scenario.seed if seed is None else seed).result() for run in scenario.runs]
 
 
 MakeWay = Callable[[SimulatedSpace, Clock, Sequence[JobRun]], Way]
-"""Makes a way of caching for one run: of its space, its time and its jobs, which are added to the list afterwards."""
+"""Makes the caching of one run from its space, its clock, and the list of its jobs, which is filled afterwards."""
 
 
 def own_way(name: str) -> MakeWay:
@@ -162,7 +162,7 @@ class _Run:
         )
 
     def result(self) -> RunResult:
-        """Let it run, and measure."""
+        """Run the simulation, and measure."""
         scenario, clock = self._scenario, self._clock
         for job in self._jobs:
             clock.after(job.spec.start, job.begin)

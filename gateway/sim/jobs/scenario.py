@@ -1,6 +1,7 @@
 """Scenarios as TOML files: datasets, jobs, an origin, a fleet, and the runs to compare.
 
-A run is all of it under one way of caching. The first run of the mode ``none`` with the same jobs is what speedups refer to.
+A run simulates all of it with one kind of caching. Speedups are relative to the first run of the mode ``none`` with
+the same jobs.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ class Mode(StrEnum):
     """Caching of items in a run."""
 
     LARDER = "larder"
-    """The manager's plan; batches of what is at hand."""
+    """The manager's plan; batches are filled with available items."""
     LRU = "lru"
-    """One cache for all, which evicts what was used least recently; each job reads in its own order."""
+    """One shared LRU cache; each job reads in its own order."""
     NONE = "none"
     """No cache: each job reads everything from the origin."""
     STATIC = "static"
-    """The first items stay."""
+    """The first items stay, and nothing is evicted."""
     BELADY = "belady"
-    """Belady's MIN: what will be used last is evicted, as the orders of all jobs say."""
+    """Belady's MIN: evicts what will be used last, given the orders of all jobs."""
 
 
 def check_names(**tables: Sequence[Any]) -> None:
-    """Refuse tables of one kind that have the same name.
+    """Refuse two tables of one kind with the same name.
 
     Raises:
-        ValueError: some have.
+        ValueError: two have the same name.
     """
     for what, each in tables.items():
         names = [table.name for table in each]
@@ -154,7 +155,7 @@ class JobSpec(SpecTable):
 
 
 class RunSpec(SpecTable):
-    """One way of caching."""
+    """One kind of caching."""
 
     name: Name
     mode: Annotated[Mode | str, BeforeValidator(_mode)]
@@ -167,7 +168,7 @@ class RunSpec(SpecTable):
 
 
 class Scenario(SpecTable):
-    """A whole file."""
+    """The content of a scenario's file."""
 
     title: str
     text: str = ""
@@ -254,7 +255,7 @@ def parse_as(model: type[T], text: str, name: str = "scenario") -> T:
 
 
 def _telling(errors: Sequence[Any]) -> list[Any]:
-    """Without the complaint that a list is too short, when that is because what is wrong in it was not counted."""
+    """Drop the error that a list is too short if only its invalid entries, which are reported too, make it so."""
     places = [each["loc"] for each in errors]
 
     def follows(error: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Scenarios of plain clients: prefixes of a store, who reads them in which order, and the ways of caching that are compared."""
+"""Scenarios of plain clients: prefixes of a store, clients that read them in some order, and the kinds of caching to compare."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUCKET = "data"
 
 
 class Parts(StrEnum):
-    """The parts that a run may leave out, to measure what they bring."""
+    """Parts that a run may switch off, to measure their effect."""
 
     PREFETCH = "prefetch"
     EVICTION = "eviction"
@@ -78,7 +78,7 @@ class ClientSpec(SpecTable):
 
 
 class ReadRunSpec(SpecTable):
-    """One way of caching."""
+    """One kind of caching."""
 
     name: Name
     mode: Annotated[
@@ -98,7 +98,7 @@ class ReadRunSpec(SpecTable):
 
 
 class ReadScenario(SpecTable):
-    """A whole file."""
+    """The content of a scenario's file."""
 
     title: str
     text: str = ""

@@ -1,4 +1,4 @@
-"""Reads of plain clients, generated: in which order the items of a prefix are read, by whom, and what a gateway sees of it.
+"""Generates reads of plain clients: the order in which a prefix's items are read, by which client, and what a gateway sees.
 
 An order is the positions of one client's reads in listing order. ``RANDOM_ORDERS`` are those of training jobs, ``SKEWED_ORDERS``
 of queries, with the hot items in a row or anywhere in the listing, ``SEQUENTIAL_ORDERS`` of scans.
@@ -24,7 +24,7 @@ def epochs(rng: Generator, items: int, reads: int) -> Positions:
 
 
 def four_jobs(rng: Generator, items: int, reads: int) -> Positions:
-    """Four jobs with epochs of their own, at the same time."""
+    """Four concurrent jobs with separate epochs."""
     each = [epochs(rng, items, -(-reads // 4)) for _ in range(4)]
     return np.stack(each, axis=1).reshape(-1)[:reads]
 
@@ -49,7 +49,7 @@ def _zipf(rng: Generator, items: int, reads: int, exponent: float, scattered: bo
 
 
 def _places(items: int) -> Positions:
-    """The places of items that are numbered by how hot they are; the same for all clients."""
+    """Positions of the items by rank of popularity; the same for all clients."""
     return np.random.default_rng(items).permutation(items)
 
 
@@ -64,18 +64,18 @@ def zipf_anywhere(rng: Generator, items: int, reads: int) -> Positions:
 
 
 def hot_anywhere(rng: Generator, items: int, reads: int) -> Positions:
-    """Nine of ten reads go to one item of fifty, which lie anywhere."""
+    """Nine of ten reads go to 2 % of the items, anywhere in the listing."""
     hot = _places(items)[: max(1, items // 50)]
     return np.where(rng.random(reads) < 0.9, rng.choice(hot, reads), rng.integers(0, items, reads))
 
 
 def neighbourhood(rng: Generator, items: int, reads: int) -> Positions:
-    """Normal around the middle of the listing, as queries that ask for similar tables."""
+    """Normally distributed around the middle of the listing, like queries of similar tables."""
     return np.clip(rng.normal(items / 2, items / 20, reads), 0, items - 1).astype(np.int64)
 
 
 def scan(rng: Generator, items: int, reads: int) -> Positions:
-    """From a place in the first tenth to the end, again and again."""
+    """Repeated scans from a position in the first tenth to the end."""
     return (rng.integers(0, max(1, items // 10)) + np.arange(reads)) % items
 
 

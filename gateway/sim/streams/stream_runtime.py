@@ -1,4 +1,4 @@
-"""Access streams in the simulator: the gateways' tree and policies, told of simulated reads and obeyed by a simulated cache."""
+"""Access streams in the simulator: the gateways' tree and policies, fed with simulated reads and applied to a simulated cache."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from gateway.sim.streams.read_scenario import BUCKET, Parts
 from gateway.sim.streams.stored import SimulatedStore
 
 _PLAN_EVERY = 3.0
-"""Seconds between two decisions on pools: as often as a leader looks at the reports of streams."""
+"""Seconds between two decisions on pools: the interval at which a leader reads the reports of streams."""
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class StreamRuntime:
         self._memory = StreamMemory()
         self._found: dict[str, SimulatedPool] = {}
         self.released = 0
-        """Bytes of streams that ended: they go first when room is needed."""
+        """Bytes of streams that ended, which are evicted first."""
         clock.after(_PLAN_EVERY, self._plan)
 
     def patterns(self) -> dict[str, Pattern]:
@@ -109,7 +109,7 @@ class StreamRuntime:
         return {name: pattern for name in self._cache.pools if (pattern := known.get(name)) is not None}
 
     def pool_of(self, item: CachedBlock) -> SimulatedPool:
-        """The pool that a block belongs to: the most specific that there is."""
+        """The pool of a block: the most specific one."""
         pool = self._found.get(item.path)
         if pool is None:
             names = [name.removeprefix(STREAM) for name in stream_pools(ObjectKey("default", BUCKET, item.path))]
@@ -118,11 +118,11 @@ class StreamRuntime:
         return pool
 
     def missed(self, item: CachedBlock) -> None:
-        """A client asks for a block that the cache does not have."""
+        """Record a request for a block that is not cached."""
         self.pool_of(item).ghosts.missed(item)
 
     def read(self, item: CachedBlock, client: int, hit: bool, began: float) -> None:
-        """A client has got a block that it asked for at ``began``."""
+        """Record the delivery of a block that a client requested at ``began``."""
         stored, size = self._store.objects[item.path], self._store.size_of(item)
         waited = self._clock.now - began
         stream = self.tree.record(BUCKET, item.path, item.block, stored.blocks, began, client, hit, size, waited)
@@ -137,7 +137,7 @@ class StreamRuntime:
                 self._prefetch(self._following(each), item, hit)
 
     def loaded(self, item: CachedBlock) -> None:
-        """A block that was loaded ahead has come, and who waited for it has got it."""
+        """Record that a block loaded ahead has arrived, after its waiting readers got it."""
         followed = self._whole.pop(item, None)
         if followed is None:
             return
@@ -147,7 +147,7 @@ class StreamRuntime:
         self._load_whole(followed)
 
     def evicted(self, item: CachedBlock) -> None:
-        """A block left for want of room."""
+        """Record an eviction."""
         stream = self.tree.led_by(BUCKET, item.path)
         followed = self._followed.get(stream.name) if stream is not None else None
         if followed is not None:
@@ -190,7 +190,7 @@ class StreamRuntime:
         self._load_whole(followed)
 
     def _load_whole(self, followed: _Followed) -> None:
-        """Load of a random stream what may be loaded now."""
+        """Load what a random stream may load now."""
         stream, whole = followed.stream, followed.whole
         pool = self._cache.pools.get(stream.name)
         if pool is None or stream.pattern is not Pattern.RANDOM or self.tree.named(stream.name) is not stream:
@@ -215,7 +215,7 @@ class StreamRuntime:
             self._look_up(followed, wanted, size)
 
     def _look_up(self, followed: _Followed, wanted: CachedBlock, size: int) -> None:
-        """Load a block of a random stream, unless it is cached, on its way, or left to a stream below."""
+        """Load a block of a random stream, unless it is cached, in flight, or belongs to a stream below."""
         stream = followed.stream
         if not stream.blocks and self.tree.stream_of(BUCKET, wanted.path) is not stream:
             return
@@ -269,7 +269,7 @@ class StreamRuntime:
     # --- pools
 
     def _plan(self) -> None:
-        """Decide as the leader of a zone does, and follow."""
+        """Decide like the leader of a zone, and apply the decision."""
         self._clock.after(_PLAN_EVERY, self._plan)
         zone = {stream.name: self._seen(stream) for stream in self.tree.streams()}
         before = self._orders
@@ -306,7 +306,7 @@ class StreamRuntime:
         return ZoneStream(stream.name, report, held, ("",), 1)
 
     def _recharge(self, path: str) -> None:
-        """Charge the blocks of an object to the pool that they belong to now."""
+        """Charge the blocks of an object to their current pool."""
         blocks = range(self._store.objects[path].blocks)
         held = [item for block in blocks if (item := CachedBlock(path, block)) in self._cache]
         if held:

@@ -1,4 +1,4 @@
-"""Runs of plain clients: reads that know nothing of a cache, an origin with latency and bandwidth, and a cache of pools."""
+"""Runs of plain clients without Larder's loader: an origin with latency and bandwidth, and a cache of pools."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class _ReadRun:
                 self._clock.after(one.spec.start, partial(self._next, number, reads))
 
     def result(self) -> ReadRunResult:
-        """Let all clients read to their ends."""
+        """Run until all clients have ended."""
         taken = 0
         while self._working:
             self._clock.run(self._clock.now + SAMPLE)
@@ -138,7 +138,7 @@ class _ReadRun:
         return measured
 
     def _next(self, number: int, reads: Iterator[CachedBlock]) -> None:
-        """One worker of a client reads on."""
+        """Begin the next read of one worker of a client."""
         one = self._measured.clients[number]
         item = next(reads, None)
         if item is None:
@@ -219,7 +219,7 @@ class _ReadRun:
 
 @dataclass(slots=True)
 class _BlockLoad:
-    """A block on its way, and who waits for it."""
+    """A block in flight, and those who wait for it."""
 
     pool: SimulatedPool
     ahead: bool
