@@ -110,7 +110,7 @@ class ChunkKeeper:
         self._assignments = PoolAssignments(store, told.planned.keeps, eviction, told.membership.me, scores)
 
     async def turn(self) -> None:
-        """Once per heartbeat. In a worker without the node lock nothing happens."""
+        """Run once per heartbeat; does nothing in a worker without the node lock."""
         if not self._store.directory.locked:
             await self.stop()
             return
@@ -129,7 +129,7 @@ class ChunkKeeper:
             return  # it is said again with the next heartbeat
 
     async def stop(self) -> None:
-        """Load no more."""
+        """Stop loading."""
         loads = [load.task for load in self._loads.values()]
         self._loads.clear()
         await stop(loads)
@@ -140,7 +140,7 @@ class ChunkKeeper:
         self._reported = True
 
     async def _place(self, wanted: frozenset[str]) -> None:
-        """Keep open what the plan gives space: its items are spared and counted here, whichever worker serves them."""
+        """Keep datasets with space open: their items are protected and counted here, whichever worker serves them."""
         self._turns += 1
         if wanted == self._wanted and self._turns % _SWEEP_EVERY:
             return

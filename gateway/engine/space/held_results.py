@@ -24,7 +24,7 @@ class HeldReporter:
         self._told = False
 
     async def turn(self) -> None:
-        """Report, unless there is nothing to say now and was nothing before. Raises as ``tell``."""
+        """Report, unless this report and the last one are empty. Raises as ``tell``."""
         if not self._store.directory.locked:
             return
         held = held_of(await self._store.pools.usage())
@@ -39,7 +39,7 @@ def held_of(pools: Iterable[PoolRow]) -> dict[str, PoolReport]:
 
 
 def report_of(row: PoolRow) -> PoolReport:
-    """A pool as other nodes hear of it."""
+    """A pool in the form of reports."""
     return PoolReport(
         row.ledger.size, row.blobs, row.pool.target, row.hits, row.misses, row.evicted_bytes, row.ghost_hits
     )

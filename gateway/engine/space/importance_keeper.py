@@ -118,7 +118,7 @@ class ImportanceKeeper:
         self._told: dict[str, ScoreReport] = {}
 
     async def turn(self) -> None:
-        """Once per heartbeat. In a worker without the node lock nothing happens but that its reads are counted."""
+        """Run once per heartbeat. A worker without the node lock only counts its reads."""
         self._tally.turn(self._links.contents())
         if not self._store.directory.locked:
             await self.stop()
@@ -137,12 +137,12 @@ class ImportanceKeeper:
         await self._say(report)
 
     async def stop(self) -> None:
-        """Load no more."""
+        """Stop loading."""
         ranked, self._ranked = self._ranked, {}
         await stop([task for one in ranked.values() for task in one.loads])
 
     def _living(self, content: Content) -> list[JobTable]:
-        """The tables of jobs that still count; those that are too old, or of a job that has gone, are forgotten."""
+        """The tables of current jobs; those that are too old, or of a job that is gone, are dropped."""
         found = []
         known = self._links.plan().jobs
         for table in self._scores.tables.of(content.id, content.items):
@@ -179,7 +179,7 @@ class ImportanceKeeper:
         return at_home
 
     def _combine(self, content: Content, tables: list[JobTable], known: _Ranked) -> None:
-        """The scores by the plan's weights; before there are any, those of one job say how bytes are distributed."""
+        """The scores by the plan's weights; before there are weights, one job's scores give the distribution of bytes."""
         known.scores = (
             self._scores.all(content) if self._scores.of_jobs(content) else tables[0].scores.astype(np.float32)
         )
@@ -200,7 +200,7 @@ class ImportanceKeeper:
             known.ranks[page] = scores
 
     async def _load(self, content: Content, tables: list[JobTable], known: _Ranked) -> None:
-        """Load the most important items of the lists, in place of those of the lists before."""
+        """Load the most important items of the lists, replacing earlier loads."""
         level = await self._store.pools.level(dataset_pool(content.id))
         if level is None or known.loaded == (known.stamp, level.target) or not self._store.usable:
             return
@@ -253,7 +253,7 @@ def _weights(order: ImportanceOrder | None) -> list[tuple[str, float]] | None:
 
 
 def _lengths(content: Content) -> NDArray[np.uint64]:
-    """In bytes; 0 where the digest file does not say."""
+    """In bytes; 0 where the digest file has no length."""
     lengths: NDArray[np.uint64] = content.lengths[:].copy()
     lengths[lengths == UNKNOWN_LENGTH] = 0
     return lengths

@@ -55,7 +55,7 @@ class ItemScores:
         return None if found is None or found.eviction != Importance.name else found.importance
 
     def changed(self, dataset: str) -> None:
-        """A part of a job of this dataset was applied here."""
+        """Record that a part of a job of this dataset was applied here."""
         self._known.pop(dataset, None)
 
     def of_jobs(self, content: Content) -> list[tuple[JobTable, float]]:

@@ -1,4 +1,4 @@
-"""As whom a node reads items of datasets while no client waits: by the jobs that are registered, and their registrations."""
+"""The identities with which a node reads items while no client waits: those of registered jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.store.items import ItemBlobs
 from gateway.tasks import SingleFlight
 
 _SOON = 0.5
-"""Seconds that one turn waits for a registration, which may have to be copied from another node; it goes on coming."""
+"""Seconds that one turn waits for a registration, which may be copied from another node; copying continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class JobReaders:
         self._records: list[JobRecord] | None = None
 
     def look_again(self) -> None:
-        """Ask for the jobs anew when they are needed next: once per turn."""
+        """Discard the known jobs, once per turn."""
         self._records = None
 
     async def records(self) -> list[JobRecord]:
-        """The jobs of the zone, asked for once per turn; none while Redis is lost."""
+        """The jobs of the zone, read once per turn; none while Redis is lost."""
         if self._records is None:
             try:
                 self._records = await self._jobs.records()
@@ -77,14 +77,14 @@ class JobReaders:
         return list(found.values())
 
     async def registration(self, tenant: str, name: str) -> Registration | None:
-        """A registration, if it can be had soon: what is being copied must not hold up the other datasets."""
+        """A registration, if it is available soon: copying one must not delay the other datasets."""
         within = 0.0 if (tenant, name) in self._finding else _SOON
         finding = self._finding.join((tenant, name), partial(self._find, tenant, name))
         done, _ = await asyncio.wait([finding], timeout=within)
         return finding.result() if done else None
 
     async def stop(self) -> None:
-        """Look for nothing more."""
+        """Stop looking for registrations."""
         await self._finding.stop()
 
     async def _find(self, tenant: str, name: str) -> Registration | None:

@@ -19,7 +19,7 @@ _DISK_STATES = (BreakerState.NORMAL, BreakerState.UNSTABLE, BreakerState.DOWN)
 
 
 class SweepLoop:
-    """Tries for the node lock and, once it has it, keeps the store within its bounds."""
+    """Acquires the node lock, then keeps the store within its bounds."""
 
     def __init__(self, store: Store, blocks: Blocks) -> None:
         self._store = store

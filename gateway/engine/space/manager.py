@@ -153,7 +153,7 @@ class Manager:
         return self._parts.leadership.fence > 0
 
     async def turn(self) -> None:
-        """Once per heartbeat: lead or follow. With Redis down nothing changes."""
+        """Lead or follow, once per heartbeat. While Redis is down nothing changes."""
         try:
             await self._turn()
         except DOWN as error:
@@ -168,7 +168,7 @@ class Manager:
         _show(self._parts.plans.plan)
 
     async def stop(self) -> None:
-        """Let another one lead at once."""
+        """Give up the leadership at once."""
         try:
             await self._parts.leadership.resign()
         except DOWN:
@@ -396,7 +396,7 @@ def _facts_of(job: KnownJob, plan: Plan) -> JobFacts:
 
 
 def settings_of(probe_batches: int, force_eviction: float, results_percent: int = 50) -> ManagerParams:
-    """The policy's settings, of what operators may set."""
+    """The policy's settings, from the configuration."""
     usual = ManagerParams()
     probe = replace(usual.probe, batches=probe_batches)
     return replace(usual, probe=probe, force_after=force_eviction, results_share=results_percent / 100)

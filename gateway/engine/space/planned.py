@@ -81,7 +81,7 @@ class Planned:
         return InForce(mode, order.partitions, order.units, True, chunk, version, cache, phase)
 
     def keeps(self, content: Content, index: int) -> bool:
-        """Whether the plan has a place for an item of a dataset; of datasets that it does not speak of, every item has one."""
+        """Whether the plan has a place for an item; every item of a dataset outside the plan has one."""
         order = self._plan().of(content.id)
         if order is None or order.caching is not CachingMode.CHUNKED:
             return order is None or order.caching is not CachingMode.NONE

@@ -31,13 +31,13 @@ from gateway.store.datasets.content import Content
 from gateway.store.store import Store
 
 _EVERY = 10
-"""Turns after which all items are looked at again, as some may have been stored since."""
+"""Turns after which all items are examined again, because some may have been stored since."""
 _OBJECTS = 512
 """Objects of a stream that are looked at in one transaction."""
 _PAGES = 4
 """Transactions for each new stream in one turn."""
 _FULL = 0.9
-"""Share of the low watermark from which on what has ended is evicted at once."""
+"""Share of the low watermark above which ended streams are evicted at once."""
 _RELEASED = 8192
 """Blobs of one stream that are evicted in one turn."""
 _BATCH = 512
@@ -104,7 +104,7 @@ class PoolAssignments:
                     await self._charge(content, contents)
 
     async def _define(self, plan: Plan, everywhere: int) -> bool:
-        """Define the pools if they are others; whether blobs may have to change pools."""
+        """Define the pools if they have changed; returns whether blobs may have to change pools."""
         capacity = self._store.status().capacity
         planned = node_pools(plan, capacity, everywhere, self._node)
         wanted = with_default(planned, int(Watermarks().low * capacity), self._order)
@@ -133,7 +133,7 @@ class PoolAssignments:
                 self._walks[name] = last
 
     async def _release(self) -> None:
-        """Evict streams that have ended, if others could use the room."""
+        """Evict ended streams if others could use the space."""
         ended = [pool.name for pool in self._defined if pool.name.startswith(STREAM) and not pool.target]
         if not ended:
             return

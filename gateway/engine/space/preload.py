@@ -38,7 +38,7 @@ Indices = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """As whom, and from where, a dataset's items are read."""
+    """The identity with which a dataset's items are read, and their locations."""
 
     registration: Registration
     identity: OriginIdentity
@@ -86,7 +86,7 @@ class Preloader:
         return len(left)
 
     async def _round(self, reader: Reader, indices: Indices, purpose: Purpose) -> Indices:
-        """Try each item once; those that may be had another time, or by another reader."""
+        """Try each item once; returns those that may succeed later, or by another reader."""
         failed: list[int] = []
         neighbours, content = self._fetches.neighbours, reader.registration.content
         scout = HolderLookup(neighbours, reader.registration, indices.tolist()) if neighbours else None

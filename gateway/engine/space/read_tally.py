@@ -40,7 +40,7 @@ class ReadTally:
         self._seen: list[tuple[ObjectKey | str, int, bool]] = []
 
     def hear(self, accesses: Sequence[Access]) -> None:
-        """Reads were handed out (store/shared/accesses.py)."""
+        """Record reads (store/shared/accesses.py)."""
         datasets = {access.key for access in accesses if isinstance(access.key, str)}
         # Asked once for all of these reads, which every hit pays for.
         counted = {dataset for dataset in datasets if self._scores.order(dataset) is not None}
@@ -49,7 +49,7 @@ class ReadTally:
             self._seen.extend((key, number, hit) for key, number, _, hit, _, _ in accesses[:room] if key in counted)
 
     def turn(self, contents: Iterable[Content]) -> None:
-        """Count what was heard since the last turn."""
+        """Count the reads since the last turn."""
         seen, self._seen = self._seen, []
         of_dataset: dict[ObjectKey | str, list[tuple[int, bool]]] = {}
         for dataset, number, hit in seen:

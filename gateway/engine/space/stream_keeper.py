@@ -36,13 +36,13 @@ HAND_OVER = 0.25
 _MOST = 4096
 """Reads that the keeper's worker takes in one turn."""
 _AT_ONCE = 100
-"""Blocks that are folded before requests have their turn: about half a millisecond."""
+"""Blocks folded before the event loop serves requests again: about half a millisecond."""
 _LATEST_BLOCKS = 2 * WINDOW
-"""Blocks of one read that are folded, its last ones: enough for the object to be a stream."""
+"""Blocks folded of one read, its last ones: enough to make the object a stream."""
 _MOST_BLOCKS = 8192
 """Blocks that are folded in one turn: some 40 ms. Reads beyond them are dropped."""
 _MOST_LOOKED_AT = 20_000
-"""Objects of a new stream of which it is added up what the cache holds of them: some 100 ms in a thread."""
+"""Most objects of a new stream whose cached bytes are summed: some 100 ms in a thread."""
 _REPORT_EVERY = 4
 """Turns between two reports of the keeper's worker."""
 
@@ -96,7 +96,7 @@ class StreamKeeper:
         self._held: dict[str, int] = {}
 
     async def turn(self) -> None:
-        """Hand over what this worker's clients read, or learn from what all workers' clients did."""
+        """Hand over the reads of this worker's clients or, in the keeper, learn from those of all workers."""
         reads, dropped = self._observed.take()
         if self._store.directory.locked:
             reads = self._gather(reads)
@@ -135,7 +135,7 @@ class StreamKeeper:
                 await loader.close()
 
     async def _fold(self, reads: list[ObjectRead]) -> int:
-        """Learn from reads; how many there was time for."""
+        """Learn from reads; returns how many there was time for."""
         since = 0
         for number, read in enumerate(reads):
             if since >= _MOST_BLOCKS:
@@ -170,7 +170,7 @@ class StreamKeeper:
             return  # said again with the next report
 
     async def _unpooled(self, pools: Iterable[PoolRow]) -> Mapping[str, int]:
-        """Bytes that the node has of streams whose pattern is known, and that are no pools here; looked up once for each."""
+        """Cached bytes of streams that have a pattern but no pool here; looked up once for each."""
         pooled = {row.pool.name.removeprefix(STREAM) for row in pools if not row.retired}
         waiting = [one.name for one in self._latest() if one.pattern is not None and one.name not in pooled]
         self._held = {name: self._held[name] for name in waiting if name in self._held}
@@ -180,7 +180,7 @@ class StreamKeeper:
         return self._held
 
     def _latest(self) -> list[Stream]:
-        """The streams that the node speaks of."""
+        """The streams in the node's report."""
         return sorted(self.tree.streams(), key=lambda stream: -stream.last_access)[:MOST_STREAMS]
 
     def report(self, pools: list[PoolRow], unpooled: Mapping[str, int]) -> NodeStreams:

@@ -41,17 +41,17 @@ from gateway.policies.streams.zone import AheadReport
 from gateway.tasks import Tasks
 
 MOST_STREAMS = 64
-"""Streams for which something is loaded ahead."""
+"""Most streams with prefetching."""
 MOST_NAMES = 2000
-"""Siblings that are remembered of a stream: a page ahead of its reader, and as many that were read."""
+"""Siblings remembered per stream: a page ahead of its reader, and as many behind it."""
 MOST_PATHS = 64
-"""Objects and spans that are loaded below one sibling."""
+"""Most objects and spans loaded below one sibling."""
 MOST_CLIENTS = 64
-"""Clients of a stream whose last child is remembered."""
+"""Most clients of a stream whose last child is remembered."""
 AT_ONCE = 16
-"""Loads under way for all streams."""
+"""Most loads in progress, of all streams."""
 MOST_WAITING = 1024
-"""Loads that wait for these; of more the oldest are dropped."""
+"""Most waiting loads; the oldest are dropped beyond that."""
 LIST_AGAIN = 600.0
 """Seconds after which a listing that failed is tried again."""
 
@@ -135,7 +135,7 @@ class _Ahead:
     told: bool = False
 
     def read(self, sibling: Segment, read: ObjectRead, *, folder: bool = False) -> None:
-        """A sibling was read, or an object below it (``folder``); a client that stays at one reads it once."""
+        """Record a read of a sibling, or below it (``folder``); consecutive reads of one sibling by a client count once."""
         if self.last.get(read.client) == sibling:
             return
         if len(self.last) >= MOST_CLIENTS:
@@ -158,7 +158,7 @@ class _Ahead:
                 del self.seen[0]
 
     def look(self, stream: Stream, reader: _Reader, *, deep: bool) -> None:
-        """Go on with all objects below a prefix, or with its children; what is known of the others is forgotten."""
+        """Switch between all objects below a prefix and its children, forgetting the others."""
         if deep is not self.deep:
             segment, rest = _child(stream, reader.key.key)
             reader.latest = rest if deep or rest == segment else f"{segment}/"
@@ -166,7 +166,7 @@ class _Ahead:
             self.last.clear()
 
     def siblings(self, names: Iterable[str]) -> list[Segment]:
-        """The siblings that a listing names so."""
+        """The siblings with these names in a listing."""
         return list(names if self.deep else dict.fromkeys(name.removesuffix("/") for name in names))
 
     def passed(self, sibling: Segment, units: int) -> bool:
@@ -174,7 +174,7 @@ class _Ahead:
         return sibling not in self.policy and (units == 1 or sibling not in self.last.values())
 
     def settle(self) -> None:
-        """Count as wasted what the policy no longer waits for."""
+        """Count loads as wasted that the policy no longer expects to be read."""
         for name in [name for name in self.loaded if name not in self.policy]:
             _WASTED.inc(self.loaded.pop(name))
 
@@ -208,7 +208,7 @@ class StreamPrefetcher:
         self._tasks = Tasks()
 
     def seen(self, bucket: str, read: ObjectRead, block: int, blocks: int) -> None:
-        """A block of an object was read; ``bucket`` is the first level of its streams."""
+        """Record a read of a block; ``bucket`` is the first level of its streams."""
         self._latest.append((bucket, read, block))
         name, key = f"{bucket}/", read.key.key
         for segment in levels(key):
@@ -231,7 +231,7 @@ class StreamPrefetcher:
             self._wanted[name] = read, following
 
     def turn(self) -> None:
-        """Load what readers want next."""
+        """Load what readers will want next."""
         wanted, self._wanted = self._wanted, {}
         for name, (read, blocks) in wanted.items():
             for number in blocks:
@@ -278,7 +278,7 @@ class StreamPrefetcher:
         )
 
     async def close(self) -> None:
-        """Stop what is under way."""
+        """Stop all loads."""
         await self._tasks.stop()
         await self._loads.stop()
 
@@ -292,7 +292,7 @@ class StreamPrefetcher:
             await self._waiting.popitem(last=False)[1]()
 
     def _begin(self, stream: Stream) -> _Ahead:
-        """A stream that is new here goes on from its latest read: its client may have no other under way."""
+        """Start a new stream at its latest read, because its client may have no other read in progress."""
         ahead = _Ahead(AheadOf(self._links.most_bytes))
         for bucket, read, block in reversed(self._latest):
             if bucket != stream.bucket or not read.key.key.startswith(stream.prefix):

@@ -35,17 +35,17 @@ from gateway.policies.streams.zone import AheadReport
 from gateway.tasks import Tasks
 
 MOST_READERS = 64
-"""Streams whose latest reader is remembered."""
+"""Most streams whose latest reader is remembered."""
 MOST_PAGES = 100
 """Pages of a listing, of a thousand names each, beyond which a prefix is not walked."""
 BLOCKS_LISTED = 1000
-"""Blocks of a large object that one step of a walk finds."""
+"""Blocks of a large object per step of a walk."""
 MOST_UNREAD = 20_000
-"""Objects and blocks that are remembered as loaded and not read yet, of all streams."""
+"""Most objects and blocks of all streams remembered as loaded and unread."""
 EPOCHS = 2
-"""Reads of a stream, for each of its children, after which what was loaded before them counts as wasted."""
+"""Reads of a stream, for each of its children, after which earlier loads count as wasted."""
 _WHOLE = -1
-"""Stands for the number of a block where all of an object is meant."""
+"""Block number that means the whole object."""
 
 log = logging.getLogger("larder.streams")
 
@@ -118,22 +118,22 @@ class _Whole:
         return max(self.items, self.before)
 
     def begin(self) -> None:
-        """Walk through all of it next, to load it."""
+        """Walk through the stream next, to load all of it."""
         latest = "" if self.stream.blocks else f"{self.stream.prefix}{self.stream.latest}"
         self.counted, self.walk = True, _Walk(latest, latest)
 
     @property
     def patience(self) -> int:
-        """Reads after which it is counted anew: as many as objects were listed, so that pages are few beside them."""
+        """Reads before the next count: as many as listed objects, so that listings are rare in comparison."""
         return max(REST, self.items)
 
     def rest(self, reads: int = REST) -> None:
-        """Walk again after a rest, and count anew."""
+        """Pause, then count again."""
         self.policy.rest(reads)
         self.count_anew()
 
     def count_anew(self) -> None:
-        """Forget what was counted: the next walk counts."""
+        """Discard the count; the next walk counts again."""
         self.before = self.items if self.counted else self.before
         self.items, self.size, self.blocks, self.counted, self.walk = 0, 0, 0, False, _Walk()
         self.names = SiblingNames()
@@ -169,7 +169,7 @@ class WholeStreams:
         self._tasks = Tasks()
 
     def seen(self, stream: Stream | None, read: ObjectRead, block: int) -> None:
-        """A block of an object was read; ``stream``: the deepest that it belongs to."""
+        """Record a read of a block; ``stream``: its deepest stream."""
         if self._unread:
             found = self._unread.pop((read.key, _WHOLE), None) or self._unread.pop((read.key, block), None)
             if found is not None and found[1]:
@@ -184,13 +184,13 @@ class WholeStreams:
                 self._readers.popitem(last=False)
 
     def look(self, rooms: Mapping[str, PoolRoom]) -> None:
-        """Take over what the pools of streams hold and may hold, by the streams' names."""
+        """Set sizes and limits of the streams' pools, by the streams' names."""
         self._rooms = rooms
         for whole in self._streams.values():
             whole.since = 0
 
     def turn(self) -> None:
-        """Load what may be loaded."""
+        """Begin the loads that are possible now."""
         for name in self._rooms:
             stream = self._tree.named(name)
             if stream is None or pattern_of(stream, self._links.rules()) is not Pattern.RANDOM:
@@ -226,7 +226,7 @@ class WholeStreams:
         return AheadReport(whole.policy.loaded, whole.policy.used, whole.policy.wasted)
 
     async def close(self) -> None:
-        """Stop what is under way."""
+        """Stop all loads."""
         await self._tasks.stop()
 
     def _outdated(self, whole: _Whole) -> bool:
@@ -248,7 +248,7 @@ class WholeStreams:
         return whole.policy.allowance(stream.bytes, stream.misses, PoolRoom(room.target, held))
 
     async def _run(self, whole: _Whole) -> None:
-        """Load a few at a time, as long as something may be loaded."""
+        """Load a few children at a time while loads are possible."""
         try:
             while units := await self._next(whole):
                 await asyncio.gather(*(self._load(whole, unit) for unit in units))
@@ -256,7 +256,7 @@ class WholeStreams:
             whole.running = False
 
     async def _next(self, whole: _Whole) -> list[_Unit]:
-        """The children to load now; none when no more may be loaded, or all that there is was looked at."""
+        """The children to load now; none if no more may be loaded, or all were considered."""
         found: list[_Unit] = []
         while len(found) < DEPTH and (allowed := self._allowance(whole) - sum(unit.size for unit in found)) > 0:
             units = whole.walk.units
@@ -269,7 +269,7 @@ class WholeStreams:
         return found
 
     async def _advance(self, whole: _Whole, walk: _Walk) -> bool:
-        """Find more children; whether the walk goes on."""
+        """Find more children; returns whether the walk continues."""
         stream, reader = whole.stream, self._readers[whole.stream.name]
         principal = self._links.principal(reader.principal)
         if principal is None or walk.ended:

@@ -215,7 +215,7 @@ def _first(
 
 
 def _shared(stage: int, profile: PipelineProfile, facts: CacheFacts) -> CacheDecision:
-    """Read what another job has stored; what that saves is what the other job found."""
+    """Read what another job has stored; its measurements tell what that saves."""
     other = facts.stored[profile.pools[stage]]
     return replace(
         other if other.stage == stage else CacheDecision(),
@@ -229,7 +229,7 @@ def _shared(stage: int, profile: PipelineProfile, facts: CacheFacts) -> CacheDec
 
 
 def _again(now: CacheDecision, profile: PipelineProfile, facts: CacheFacts, settings: MarkSettings) -> CacheDecision:
-    """Decide again from the latest costs; the mode stays unless another one saves clearly."""
+    """Decide again from the latest costs; keep the mode unless another one clearly saves more."""
     costs = _costs(now, profile, settings)
     if not costs:
         return replace(now, doubts=0, room=facts.room)
@@ -294,7 +294,7 @@ def _room_moved(now: CacheDecision, facts: CacheFacts, settings: MarkSettings) -
 
 
 def _computes(profile: PipelineProfile, settings: MarkSettings) -> bool:
-    """Whether a profile says what all stages cost."""
+    """Whether a profile has the costs of all stages."""
     return profile.cache == COMPUTE and profile.measured >= settings.elements
 
 

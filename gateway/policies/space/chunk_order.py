@@ -27,7 +27,7 @@ from gateway.policies.space.orders import PoolOrder
 KEPT_ORDERS = 4
 """Epochs of a job whose orders are kept: ranks are never further apart."""
 JUST_USED = 2
-"""ChunkNumbers at the end of the previous epoch with which a job does not begin the next one."""
+"""Chunks at the end of the previous epoch with which a job does not begin the next one."""
 
 ChunkNumbers = tuple[int, ...]
 
@@ -46,7 +46,7 @@ class Place:
 
 
 def late_under(epoch: int) -> int:
-    """The opened epoch under which a heartbeat of ``epoch`` is late, and changes nothing."""
+    """The opened epoch during which a heartbeat of ``epoch`` is late, and changes nothing."""
     return epoch + 1
 
 
@@ -150,7 +150,7 @@ def _others(asked: Opening, places: Mapping[str, Place | None]) -> _Others:
 
 
 def _followed(asked: Opening, state: OrderState) -> ChunkNumbers | None:
-    """The others' sequence as this job takes it; ``None`` if it follows nobody."""
+    """The others' sequence as this job follows it; ``None`` if it follows none."""
     theirs = state.sequence
     if asked.begin is None or not theirs or sorted(theirs) != sorted(asked.proposal):
         return None

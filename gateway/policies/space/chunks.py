@@ -51,15 +51,15 @@ class ChunkReason(StrEnum):
     """An event of a chunk, with its reason."""
 
     STARTED = "started"
-    """Nodes begin to load it."""
+    """Nodes begin to load the chunk."""
     LOADED = "loaded"
-    """Every node has its part of it."""
+    """Every node has its part of the chunk."""
     MARKED = "marked"
-    """A newer one is complete: it leaves when no job needs it."""
+    """A newer chunk is complete; this one is dropped once no job needs it."""
     UNREFERENCED = "unreferenced"
-    """It left: no job uses it, or is about to."""
+    """The chunk was dropped: no job uses it, or is about to."""
     FORCED = "forced"
-    """It left although a job uses it: others finished it long ago."""
+    """The chunk was dropped although a job uses it, because others finished it long ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _sane(job: JobView, units: int) -> JobView:
 
 
 def _following(jobs: Sequence[JobView], units: int) -> list[JobView]:
-    """The jobs as they will go on, those at the end of an epoch with those that are in the middle of one."""
+    """The jobs' future: those at the end of an epoch join those in the middle of one."""
     middle = [job.this_epoch for job in jobs if ENDING < job.epoch_left < units]
     after: dict[int, tuple[int, ...]] = {}
     for order in middle:
@@ -162,7 +162,7 @@ def _going_on(job: JobView, after: Mapping[int, tuple[int, ...]]) -> JobView:
 
 
 def _within(chunks: ChunkRotation, units: int) -> ChunkRotation:
-    """At most two, of those that exist: whatever a plan says that was written by somebody else."""
+    """At most two existing chunks, whatever another version's plan contains."""
     complete = tuple(chunk for chunk in dict.fromkeys(chunks.complete) if 0 <= chunk < units)[-2:]
     full = len(complete) == 2 or chunks.loading in complete or chunks.loading >= units
     return _named(complete, -1 if full else chunks.loading)
@@ -173,7 +173,7 @@ def _named(complete: tuple[int, ...], loading: int) -> ChunkRotation:
 
 
 def _remember(memory: RotationMemory, jobs: Sequence[JobView], held: Collection[int], now: float) -> RotationMemory:
-    """Note the jobs that left a chunk since the last step. A clock that was set back cannot make a chunk wait longer."""
+    """Record the jobs that left a chunk since the last step. A clock that is set back cannot prolong the wait for a chunk."""
     using = {job.name: job.current for job in jobs if job.current >= 0}
     since = {
         name: min(memory.since.get(name, now), now) if memory.using.get(name) == chunk else now
@@ -191,7 +191,7 @@ def _finished(
     held: Collection[int],
     now: float,
 ) -> dict[int, dict[str, float]]:
-    """Which of the jobs that are there have finished which of the held chunks, and when."""
+    """The held chunks that each present job has finished, and when."""
     found: dict[int, dict[str, float]] = {}
     for chunk, by in memory.finished.items():
         for name, at in by.items():
@@ -227,7 +227,7 @@ def _still_lost(
 
 
 class _Turn:
-    """The values of one step while it is being taken."""
+    """The state of one step in progress."""
 
     def __init__(self, chunks: ChunkRotation, memory: RotationMemory, jobs: Sequence[JobView]) -> None:
         self.chunks = chunks
@@ -236,7 +236,7 @@ class _Turn:
         self.events: list[ChunkEvent] = []
 
     def complete(self, loaded: bool) -> None:
-        """The load has ended, in full."""
+        """Complete the load."""
         chunk = self.chunks.loading
         if not loaded or chunk < 0:
             return
@@ -245,7 +245,7 @@ class _Turn:
         self.chunks = _named((*self.chunks.complete, chunk), -1)
 
     def let_go(self, now: float, force_after: float) -> None:
-        """Make room for one chunk, if one is wanted and there is none; give up a load that serves nobody."""
+        """Make room for a wanted chunk if there is none; cancel a load that no job needs."""
         loading, complete = self.chunks.loading, self.chunks.complete
         overdue = [chunk for chunk, by in self.memory.finished.items() if now - min(by.values()) >= force_after]
         in_the_way = [chunk for chunk in self.chunks.held if chunk in overdue and self._holds_others_up(chunk)]

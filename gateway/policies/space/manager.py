@@ -46,7 +46,7 @@ from gateway.policies.space.stream_space import stream_bids, stream_orders
 from gateway.policies.streams.zone import ZoneStream
 
 CHUNKED_SHARE = 0.5
-"""Share of the gain of a dataset held whole that two chunks are taken to bring, until it is known."""
+"""Assumed gain of two chunks, as a share of that of the whole dataset, until it is measured."""
 IN_USE = (CachingMode.FULL, CachingMode.CHUNKED)
 """Modes whose space is not taken away lightly."""
 
@@ -120,7 +120,7 @@ class ManagerParams:
     force_after: float = 60.0
     """After the first job has finished a chunk, those still in it lose it."""
     hysteresis: float = 1.1
-    """Factor by which another use of a dataset's space must be worth more than the current one to take it."""
+    """Factor by which another use of a dataset's space must be more valuable to replace the current one."""
     assumed_benefit: float = 2.0
     """t_miss / t_hit of a job that was not measured yet."""
     patience: float = 60.0
@@ -185,7 +185,7 @@ def _told(fact: JobFacts, known: RememberedJob) -> JobOrder:
 
 
 def _uses_cache(fact: JobFacts, known: RememberedJob) -> bool:
-    """Whether chunks are held for it: also while it is refused hits, as it will soon have them."""
+    """Whether chunks are held for it; true while it is refused hits, because it will soon get them."""
     if fact.wants != "auto":
         return fact.wants == "on"
     return known.probe.cache or known.probe.stage is Stage.MEASURING
@@ -234,7 +234,7 @@ def _remembered(memory: Mapping[str, RememberedJob], name: str, dataset: str) ->
 
 
 def _next_turn(known: Mapping[str, RememberedJob], facts: Facts, now: float, settings: ProbeSettings) -> str:
-    """The job that may be probed now: new ones first, in the order of their coming."""
+    """The job that may be probed now: new ones first, in the order of arrival."""
     if any(one.probe.stage is Stage.REFUSING for one in known.values()):
         return ""
     waiting = [name for name, one in known.items() if due(one.probe, now, settings)]
@@ -246,7 +246,7 @@ def _next_turn(known: Mapping[str, RememberedJob], facts: Facts, now: float, set
 
 
 def _noted(known: RememberedJob, measurements: int, held: CachingMode) -> RememberedJob:
-    """With a new measurement written down under the mode that it was made in."""
+    """Store a new measurement under the mode in which it was made."""
     if known.probe.measurements == measurements:
         return known
     if held is CachingMode.CHUNKED:
@@ -259,7 +259,7 @@ def _noted(known: RememberedJob, measurements: int, held: CachingMode) -> Rememb
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """The bytes that there are, and how decisions are made."""
+    """The available bytes, and the settings of decisions."""
 
     capacity: int
     settings: ManagerParams
@@ -354,7 +354,7 @@ class _Spaces:
         )
 
     def _gain_of(self, dataset: str, jobs: Mapping[str, RememberedJob]) -> tuple[float, float]:
-        """The benefit of a dataset, whole and in two chunks: the GPUs that its jobs would need on top without it."""
+        """The benefit of a dataset, whole and in two chunks: the additional GPUs that its jobs would need without it."""
         order = self._before.of(dataset)
         weight = self._settings.hysteresis if order is not None and order.caching in IN_USE else 1.0
         full = chunked = 0.0

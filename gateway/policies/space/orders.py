@@ -1,4 +1,4 @@
-"""The words of the plan: how a pool is kept, which chunks are held, what a job may expect."""
+"""The plan's types: the order of a pool, the held chunks, the treatment of a job."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Phase(StrEnum):
     """The phase of a job's measurement (Quiver, section 4.5 and 5.3)."""
 
     PROBE_MISS = "probe-miss"
-    """It is refused hits, so that its time per mini-batch without the cache is known."""
+    """It is refused hits, to measure its time per mini-batch without the cache."""
     MEASURE = "measure"
-    """It reads as usual, until enough mini-batches tell its time with the cache."""
+    """It reads as usual, until its time with the cache is measured."""
     STEADY = "steady"
-    """Both are known, as of the last probe."""
+    """Both times are known from the last probe."""
 
 
 class WhyCaching(StrEnum):
@@ -100,7 +100,7 @@ class PoolOrder:
 
     @property
     def held(self) -> CachingMode:
-        """As what the times of its jobs are measured: a part of a dataset, chosen by importance, is no whole one."""
+        """The mode under which its jobs' times are measured: a part chosen by importance is not a whole dataset."""
         return CachingMode.CHUNKED if self.importance is not None and self.importance.partial else self.caching
 
     @property

@@ -79,7 +79,7 @@ class Stage(StrEnum):
     """The state of a job's probing."""
 
     WAITING = "waiting"
-    """It is new, and another job of its dataset has the turn."""
+    """New; another job of its dataset is being probed."""
     REFUSING = "refusing"
     MEASURING = "measuring"
     RESTING = "resting"
@@ -102,7 +102,7 @@ class ReportWindow:
     moved_at: float = 0.0
 
     def read(self, totals: PhaseTotals, now: float, least_hits: float, skip: int) -> ReportWindow:
-        """Take note of a report. Totals that went down are those of a job that was started again: its ``skip`` steps are due."""
+        """Record a report. Lower totals mean that the job was restarted, so its ``skip`` steps are due."""
         steps, seconds = totals.steps - self.last.steps, totals.seconds - self.last.seconds
         waited, items = totals.waited - self.last.waited, totals.items - self.last.items
         hits = totals.hits - self.last.hits
@@ -179,7 +179,7 @@ def _mean(totals: Mapping[Phase, PhaseTotals], phase: Phase) -> float:
 
 
 def due(state: ProbeState, now: float, settings: ProbeSettings) -> bool:
-    """Whether the job ought to be probed, and does not only because it is not its turn."""
+    """Whether the job should be probed, and only waits for its turn."""
     if settings.batches == 0:
         return False
     if state.stage is not Stage.RESTING:

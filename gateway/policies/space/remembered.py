@@ -38,12 +38,12 @@ class ManagerMemory:
     streams: StreamMemory = field(default_factory=StreamMemory)
 
     def probe(self, job: str) -> ProbeState | None:
-        """What is known of a job, ``tenant/job``, from probing it; ``None`` if nothing is."""
+        """The measurements of a job, ``tenant/job``; ``None`` if there are none."""
         known = self.jobs.get(job)
         return None if known is None else known.probe
 
     def believing(self, capacity: int, now: float, patience: float) -> ManagerMemory:
-        """The same, of a fleet that has ``capacity`` now. More is believed at once, less after ``patience`` seconds."""
+        """The memory of a fleet with ``capacity`` now: an increase counts at once, a decrease after ``patience`` seconds."""
         if capacity >= self.capacity:
             return replace(self, capacity=capacity, below=None)
         below = now if self.below is None else min(self.below, now)

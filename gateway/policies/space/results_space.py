@@ -27,11 +27,11 @@ from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan
 
 GAIN_MARGIN = 1.1
-"""A pool that has space counts so many times its gain, as its loss costs an epoch of computing."""
+"""Factor on the gain of a pool that has space, because losing it costs an epoch of computing."""
 
 
 SLACK = 1.1
-"""Sizes are means of some elements, and nothing is evicted for a result that does not fit; so much more is asked for."""
+"""Factor on estimated sizes: they are means of some elements, and nothing is evicted for a result that does not fit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,19 +47,19 @@ from gateway.policies.streams.prefetch import MOST_DEPTH
 from gateway.policies.streams.zone import StreamReport, ZoneStream
 
 SHARE = 0.9
-"""Part of the space that datasets leave which streams may have."""
+"""Streams' share of the space that datasets leave."""
 SMALLEST_POOL = 100
-"""A pool's minimum is this part of what streams share."""
+"""Minimum of a pool, as a share of the space of all streams."""
 ASSUMED_EXTRA = 0.1
 """Seconds that a miss takes longer than a hit, until any stream has missed."""
 MOST_POOLS = 64
-"""Streams that are pools, those with most reads."""
+"""Most streams with pools; those with most reads are chosen."""
 FORGOTTEN = 3600.0
-"""Seconds without a read after which a stream that is not random is no pool any more."""
+"""Seconds without a read after which a stream that is not random loses its pool."""
 _YOUNG = 10 * WINDOW
-"""Reads of a stream, in no order, before which it is not known how much it can use: what was read is little of it yet."""
+"""Reads of an unordered stream before its useful size is estimated: fewer reads cover too little of it."""
 _GRAIN = 10.0
-"""Seconds between two notes of a stream's last read, so that the plan is not written anew for every read."""
+"""Seconds between two updates of a stream's last read, so that not every read rewrites the plan."""
 
 
 class RememberedStream(NamedTuple):
@@ -82,7 +82,7 @@ class RememberedStream(NamedTuple):
     reads: int = 0
 
     def ended(self, now: float) -> bool:
-        """Whether it is to be released, or pauses if it is not random."""
+        """Whether its pool is released, or paused if it is not random."""
         return 0 <= self.lifetime < now - self.read_at
 
 
@@ -155,7 +155,7 @@ def stream_bids(zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory,
 def _remembered(
     before: Mapping[str, PoolOrder], zone: Mapping[str, ZoneStream], memory: StreamMemory, now: float
 ) -> dict[str, RememberedStream]:
-    """The streams that are pools, or become some."""
+    """The streams that have pools, or get one now."""
     found: dict[str, RememberedStream] = {}
     told = {name: one for name, one in zone.items() if one.seen.pattern is not None}
     held = {name for name in memory.streams if f"{STREAM}{name}" in before}
@@ -186,12 +186,12 @@ def _read_again(one: RememberedStream, seen: StreamReport, now: float) -> Rememb
 
 
 def _read_at(seen: StreamReport, now: float) -> float:
-    """When a stream was read last, in whole seconds: the plan is text."""
+    """The time of the last read, in whole seconds, because the plan is text."""
     return (now - seen.idle) // 1.0
 
 
 def _believing(one: RememberedStream, seen: StreamReport) -> RememberedStream:
-    """With the pattern that is believed now: another one only after a window of reads in which the zone said nothing else."""
+    """Adopt another pattern only after a window of reads in which the zone reported nothing else."""
     said = "" if seen.pattern is None else seen.pattern.value
     if not one.pattern or said == one.pattern:
         return one._replace(pattern=said, other="", since=0)
@@ -205,7 +205,7 @@ def _believing(one: RememberedStream, seen: StreamReport) -> RememberedStream:
 def _valued(
     known: Mapping[str, RememberedStream], zone: Mapping[str, ZoneStream], seconds: float
 ) -> dict[str, RememberedStream]:
-    """With what a byte of each was worth in a round of ``seconds`` that ends now, and its counters."""
+    """Update each pool's value per byte in the round of ``seconds`` that ends now, and its counters."""
     usual = _extra(zone[name].seen for name in known if name in zone)
     found = dict(known)
     for name in known.keys() & zone.keys():
@@ -219,7 +219,7 @@ def _valued(
 
 
 def _extra(streams: Iterable[StreamReport]) -> float:
-    """Seconds that a miss takes longer than a hit; ``ASSUMED_EXTRA`` while nothing was missed."""
+    """Seconds that a miss takes longer than a hit; ``ASSUMED_EXTRA`` before the first miss."""
     those = list(streams)
     misses, hits = sum(one.accesses - one.hits for one in those), sum(one.hits for one in those)
     waited = sum(one.miss_seconds for one in those)

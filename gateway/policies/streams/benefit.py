@@ -29,38 +29,38 @@ from gateway.policies.streams.pattern import Pattern
 K = TypeVar("K", bound=Hashable)
 
 GHOSTS = 100
-"""Items that a window of evicted ones holds."""
+"""Evicted items that a window remembers."""
 ROUND = 60.0
 """Seconds between two moves."""
 LARGEST_STEP = 640_000_000
 """Bytes that one round moves at most."""
 SMALLEST_PART = 20
-"""A step is at most this part of the cache: 640 MB from 12.8 GB on."""
+"""Largest step, as a share of the cache: 640 MB from 12.8 GB on."""
 MARGIN = 1.1
 """Factor by which a pool's benefit must exceed another's to get its space."""
 
 
 class GhostWindow(Generic[K]):
-    """The items that left a pool last. They leave it in the order of its eviction, so the earliest evicted is forgotten first."""
+    """The items that a pool evicted last, in the order of eviction; the earliest is forgotten first."""
 
     def __init__(self, size: int = GHOSTS) -> None:
         self.size = size
         self._ghosts: OrderedDict[K, None] = OrderedDict()
         self.hits = 0
-        """Misses of items that as much more cache as the window holds would have had."""
+        """Misses that a larger cache, by as much as the window holds, would have avoided."""
 
     def __len__(self) -> int:
         return len(self._ghosts)
 
     def evicted(self, item: K) -> None:
-        """An item left the pool for want of room."""
+        """Record an eviction."""
         self._ghosts[item] = None
         self._ghosts.move_to_end(item)
         while len(self._ghosts) > self.size:
             self._ghosts.popitem(last=False)
 
     def missed(self, item: K) -> bool:
-        """An item was read that the pool does not have; whether it left lately."""
+        """Record a miss; returns whether the item was evicted recently."""
         if item not in self._ghosts:
             return False
         del self._ghosts[item]
@@ -85,7 +85,7 @@ class StreamUse:
 
 
 def marginal_benefit(use: StreamUse) -> float:
-    """Reads per second that would hit, for each item more that the pool could hold."""
+    """Additional hits per second for each further item that the pool could hold."""
     if use.seconds <= 0:
         return 0.0
     match use.pattern:
@@ -170,7 +170,7 @@ def shifted(needs: Sequence[StreamNeed], capacity: int, step: int | None = None)
 
 
 def _within(needs: Iterable[StreamNeed], capacity: int) -> dict[str, int]:
-    """Targets between minimum and what can be used, cut in proportion if the cache has become too small for them."""
+    """Targets between the minimum and the useful size, reduced in proportion if they exceed the cache."""
     targets = {need.name: max(need.minimum, min(need.target, need.most)) for need in needs}
     total = sum(targets.values())
     if total <= capacity:
@@ -179,7 +179,7 @@ def _within(needs: Iterable[StreamNeed], capacity: int) -> dict[str, int]:
 
 
 def _welcomed(needs: Sequence[StreamNeed], targets: dict[str, int], capacity: int) -> dict[str, int]:
-    """With an equal part for each new pool: of what no pool has, then of those with more than that, by how much more."""
+    """Give each new pool an equal part: first of unassigned space, then of larger pools, in proportion to their excess."""
     equal = capacity // max(1, len(needs))
     wanted = {need.name: max(0, min(equal, need.most) - targets[need.name]) for need in needs if need.new}
     spare = {need.name: max(0, targets[need.name] - equal) for need in needs if not need.new}
@@ -195,5 +195,5 @@ def _welcomed(needs: Sequence[StreamNeed], targets: dict[str, int], capacity: in
 
 
 def first_target(held: int, minimum: int, most: int) -> int:
-    """The target of a new stream: what the cache holds of it already, so that recognition alone evicts nothing."""
+    """The target of a new stream: its bytes in the cache, so that recognition alone evicts nothing."""
     return max(minimum, min(held, most))

@@ -21,9 +21,9 @@ from gateway.policies.streams.pattern import Pattern
 QUANTILE = 2.3263
 """Standard deviations that a normal value exceeds with probability 0.01."""
 BASE = 60.0
-"""Seconds on top, against small disturbances."""
+"""Seconds added, to tolerate small disturbances."""
 PAUSE_BASE = 10.0
-"""The same for a stream that only pauses: nothing is deleted, so a mistake costs what others took meanwhile."""
+"""The same for a stream that only pauses: nothing is deleted, so a mistake costs only what others took meanwhile."""
 PAUSES = 1.5
 """Longest idle time of a stream, in multiples of its longest pause."""
 

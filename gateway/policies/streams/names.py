@@ -15,13 +15,13 @@ from zlib import crc32
 from gateway.policies.streams.pattern import estimated_count
 
 MOST_NAMES = 1024
-"""Names that a sample keeps at most."""
+"""Most names in a sample."""
 _SPREAD = 0x9E3779B1
 """2^32 over the golden ratio: spreads CRCs of similar names over all 32 bits."""
 
 
 class SiblingNames:
-    """The children that are known of one stream; block numbers of an object need no names."""
+    """The known children of one stream; block numbers of an object need no names."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._bits = 0
@@ -36,7 +36,7 @@ class SiblingNames:
             self.add(name)
 
     def list_page(self, names: Iterable[str]) -> None:
-        """Take in the next page of a listing, which is in order; names may repeat beside each other."""
+        """Add the next page of a sorted listing; adjacent names may repeat."""
         for name in names:
             if name != self._latest:
                 self._latest = name
@@ -44,7 +44,7 @@ class SiblingNames:
                 self.add(name)
 
     def end_listing(self) -> None:
-        """All pages are taken in."""
+        """Record that the listing is complete."""
         self._exact, self.listed = self._counted, True
 
     def add(self, name: str) -> int:
@@ -67,7 +67,7 @@ class SiblingNames:
 
     @property
     def whole(self) -> bool:
-        """Whether all names are kept, so that a position depends on no other that is asked for."""
+        """Whether all names are kept, so that positions are independent of each other."""
         return not self._bits
 
     @property
@@ -108,7 +108,7 @@ class DistinctItems:
         self._sample: set[int] = set()
 
     def add(self, mark: int) -> None:
-        """Note an item by the mark of its name."""
+        """Count an item, given the mark of its name."""
         if mark >> (32 - self._bits):
             return
         self._sample.add(mark)
@@ -133,7 +133,7 @@ def _zeros(name: str) -> int:
 
 
 def _rounded(count: int) -> int:
-    """To two significant digits above 1,000, so that few different numbers are tested against."""
+    """Round to two significant digits above 1,000, so that few different numbers occur in tests."""
     step = 1
     while count // step >= 1000:
         step *= 10

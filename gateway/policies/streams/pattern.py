@@ -30,11 +30,11 @@ SEQUENTIAL_RHO = 0.9
 KS_FACTOR = 1.6276
 """Of the Kolmogorov distribution at significance 0.01."""
 REPEATS_CONFIDENCE = 0.995
-"""Probability that draws with replacement show no more repeats than are accepted."""
+"""Probability that draws with replacement stay within the accepted number of repeats."""
 FEWEST_READS = 4
-"""Reads of one client that say something about its order."""
+"""Reads of one client needed to judge its order."""
 MOST_WINDOWS = 4
-"""Windows, one for each client up to so many, in which a trend is looked for."""
+"""Most clients, each with a window, that are tested for a trend."""
 SHORT_STEP = 0.25
 """Fraction of the siblings below which a step from one read of a client to its next is short."""
 SHORT_STEPS = 0.8
@@ -42,7 +42,7 @@ SHORT_STEPS = 0.8
 LOOKS_TO_CHANGE = 2
 """Windows in a row that must agree on another pattern before it replaces the one that is known."""
 MOST_DRAWS_COUNTED = 1_000_000
-"""A number of items from which on repeats in a window are all but impossible."""
+"""Number of items above which repeats in a window are practically impossible."""
 
 
 class Pattern(StrEnum):
@@ -54,7 +54,7 @@ class Pattern(StrEnum):
 
 
 class Sighting(NamedTuple):
-    """One read in a window: the position among ``count`` siblings (fractions allowed), seconds, and who read."""
+    """One read in a window: its position among ``count`` siblings (fractions allowed), seconds, and the client."""
 
     position: float
     time: float

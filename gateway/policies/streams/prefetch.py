@@ -25,40 +25,40 @@ from gateway.policies.streams.stream import Segment
 from gateway.policies.streams.tree import Tail
 
 DEPTH = 4
-"""Siblings that are loaded ahead at first."""
+"""Siblings loaded ahead initially."""
 MOST_DEPTH = 64
 MOST_AHEAD = 256 * 1024**2
-"""Bytes that are loaded ahead of a sequential stream and not read yet."""
+"""Most unread bytes loaded ahead of a sequential stream."""
 PART_AHEAD = 32
-"""They are at most this part of the cache."""
+"""Most unread bytes loaded ahead, as a share of the cache."""
 LEAST_PROBABILITY = 0.8
 """Share of the predecessors below which a path was read that is loaded below the next."""
 PREDECESSORS = 10
-"""Siblings that say what is read below the next."""
+"""Siblings from which the reads below the next one are predicted."""
 WHOLE_STREAM = 0.5
 """Share of a random stream that its pool must be able to hold for the stream to be loaded."""
 JUDGED = 32
-"""Loads after which accuracy is judged; so many in a row of what the cache has already end prefetching until a miss."""
+"""Loads after which accuracy is judged; as many loads in a row of cached items end prefetching until a miss."""
 LEAST_ACCURACY = 0.25
 """Share of judged loads that must be read. One of three gateways sees no more than a third of them read."""
 PATIENCE = 32
-"""Reads of a stream, for each sibling of depth, after which what was loaded before them counts as wasted."""
+"""Reads of a stream, for each sibling of depth, after which earlier loads count as wasted."""
 REST = 1000
-"""Reads of a stream for which nothing is loaded after a bad judgement."""
+"""Reads of a stream without prefetching after poor accuracy."""
 LATELY = 32
 """Reads of a stream within which a sibling that was read is not loaded: several threads read a little out of order, so the next
 siblings may be behind one of them."""
 MOST_PACE = 4
-"""Bytes of a random stream that are loaded for each that clients have read, at most, once what was loaded is read."""
+"""Most bytes of a random stream loaded for each byte that clients have read, once loaded bytes are read."""
 MOST_FAILURES = 8
 """Loads of a random stream that fail before it rests, none between them having brought anything: its prefix was deleted, or its
 reader's rights withdrawn."""
 LEAST_READ = 0.5
-"""Share of an object that readers read on average from which on it is worth loading as a whole."""
+"""Mean share that readers read of an object, from which on loading all of it pays."""
 
 
 def most_ahead(capacity: int) -> int:
-    """Bytes that are loaded ahead of one sequential stream and not read yet, of a cache of ``capacity`` bytes."""
+    """Most unread bytes loaded ahead of one sequential stream in a cache of ``capacity`` bytes."""
     return min(MOST_AHEAD, capacity // PART_AHEAD)
 
 
@@ -74,7 +74,7 @@ class BlockRuns:
         self._runs: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def read(self, path: str, block: int, blocks: int) -> range:
-        """The blocks to load now that one of ``blocks`` was read."""
+        """The blocks to load after a read of one of ``blocks``."""
         last, length = self._runs.pop(path, (-2, 0))
         if block == last:
             self._runs[path] = (last, length)
@@ -129,7 +129,7 @@ class PoolRoom:
     held: int = 0
 
     def spread_over(self, target: int) -> PoolRoom:
-        """The room on all nodes, where the pool has ``target`` bytes: this node holds as much of its part as others of theirs."""
+        """The room on all nodes for a pool of ``target`` bytes, assuming that all nodes hold the same share of their parts."""
         return PoolRoom(target, self.held * target // max(1, self.target))
 
 
@@ -164,7 +164,7 @@ class WholeLoad:
         return self._draws < self._rests_until
 
     def advance(self, draws: int, items: int) -> None:
-        """Clients have read ``draws`` children of ``items``: judge what was loaded."""
+        """Judge earlier loads, now that clients have read ``draws`` children of ``items``."""
         if not self.resting:
             self._expected += max(0, draws - self._draws) * min(1.0, self.unread / max(items, 1))
         self._draws = draws
@@ -186,39 +186,39 @@ class WholeLoad:
         return max(0, min(room.target - room.held, self._pace * read - self._bytes)) if self.may_look(missed) else 0
 
     def may_look(self, missed: int) -> bool:
-        """Whether a page may be listed, or a child be looked up; ``missed``: reads that the cache did not have."""
+        """Whether a page may be listed, or a child looked up; ``missed``: misses so far."""
         return not self.resting and self._looked < DEPTH * missed
 
     def looked_up(self) -> None:
-        """A child is being loaded, or found in the cache."""
+        """Record that a load of a child began, or that it was found in the cache."""
         self._looked += 1
 
     def arrived(self, size: int) -> None:
-        """``size`` bytes came from the origin; 0: the cache had the child."""
+        """Record the end of a load: ``size`` bytes from the origin; 0: the child was cached."""
         if size:
             self._failed = 0
             self._bytes += size
             self.loaded += 1
 
     def failed(self) -> None:
-        """A child could not be loaded."""
+        """Record a failed load."""
         self._failed += 1
         if self._failed >= MOST_FAILURES:
             self._failed = 0
             self.rest()
 
     def read(self, *, hit: bool) -> None:
-        """A child that was loaded is read for the first time; without a ``hit`` it had left before."""
+        """Record the first read of a loaded child; without a ``hit`` it had been evicted."""
         self.used += hit
         self.wasted += not hit
         self._good += hit
 
     def expired(self) -> None:
-        """A child that was loaded is not expected to be read any more."""
+        """Record that a loaded child is no longer expected to be read."""
         self.wasted += 1
 
     def rest(self, reads: int = REST) -> None:
-        """Load nothing for the next reads: all was looked up, or it does not help."""
+        """Pause for the next reads, because everything was looked up or loading does not help."""
         self._pace = 1
         self._rests_until = self._draws + reads
 
@@ -248,7 +248,7 @@ class AheadOf:
         self._kept_up = 0
         self._there = 0
         self._lately: OrderedDict[Segment, int] = OrderedDict()
-        """Siblings that were read, and at which read."""
+        """Siblings that were read, each with the number of its read."""
         self.depth = DEPTH
         self.loaded = 0
         self.used = 0
@@ -265,11 +265,11 @@ class AheadOf:
 
     @property
     def accuracy(self) -> float:
-        """Share of the siblings loaded ahead that were read, of those of which it is known; 1 before that."""
+        """Share of the siblings loaded ahead that were read, among those with a known outcome; 1 before the first."""
         return self.used / (self.used + self.wasted) if self.used + self.wasted else 1.0
 
     def read(self, name: Segment, hit: bool = False) -> None:
-        """A child of the stream was read; ``hit``: the cache had it."""
+        """Record a read of a child of the stream; ``hit``: it was cached."""
         self._reads += 1
         if not hit:
             self._there = 0
@@ -304,11 +304,11 @@ class AheadOf:
         return wanted
 
     def arrived(self, *, there: bool) -> None:
-        """A sibling is in the cache now; ``there``: it was before."""
+        """Record that a sibling is cached now; ``there``: it was before."""
         self._there = self._there + 1 if there else 0
 
     def dropped(self, name: Segment) -> None:
-        """A child that was loaded ahead has left the cache, or could not be loaded."""
+        """Record that a child loaded ahead was evicted, or could not be loaded."""
         if name in self._pending:
             self._judge(name, good=False)
 

@@ -76,14 +76,14 @@ class FirstReads:
         self.blocks = 0
         """Blocks seen."""
         self.full = False
-        """Whether a block found no room any more."""
+        """Whether a block was dropped because the profile is full."""
         self._block_size = block_size
         self._most = most
         self._seen: dict[int, list[int]] = {}
         self._new: list[ProfileRead] = []
 
     def add(self, read: ProfileRead) -> None:
-        """Add what is new of a read; its bytes are widened to whole blocks."""
+        """Add the new blocks of a read, whose bytes are widened to whole blocks."""
         wanted = block_span(read.start, read.stop, self._block_size) or range(1)
         # 64 bits: among 100,000 objects a collision has a chance of 3 in 10 billion, and costs a warm-up one object.
         seen = self._seen.setdefault(hash((read.bucket, read.key)), [])

@@ -16,7 +16,7 @@ from gateway.policies.streams.unevenness import RecentDraws
 Segment = str | int
 """A level of a path; the blocks of an object are numbers."""
 REREAD = 1.2
-"""Reads of each client for each child from which on a scan counts as one that begins again and again."""
+"""Reads of each client for each child from which on a scan counts as repeated."""
 FEW = 0.02
 """Share of reads that may be of new children where the same ones are read again and again, or of known ones where each is read
 once."""
@@ -97,7 +97,7 @@ class Stream:
 
     @property
     def repeated(self) -> bool:
-        """Whether its clients read all of it more than once. A scan that begins again gains by what stays of it."""
+        """Whether its clients read all of it more than once: a repeated scan gains from what stays cached."""
         return self.draws > REREAD * max(self.clients, 1) * (self.blocks or self.names.seen)
 
     @property
@@ -132,7 +132,7 @@ class Stream:
 
     @property
     def misses(self) -> int:
-        """Accesses that were no hits."""
+        """Misses."""
         return self.accesses - self.hits
 
     @property

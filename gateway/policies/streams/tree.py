@@ -52,9 +52,9 @@ LOOK_EVERY = 0.5
 _MOST_CLIENTS = 64
 """Clients of a node whose last child is remembered."""
 _FEW = (16, 32, 64)
-"""Numbers of children at which a prefix is looked at that is no stream yet: whether they were read in order."""
+"""Numbers of children at which a prefix that is not a stream yet is tested for reads in order."""
 _LOOKED_AT = 8
-"""Children that may be passed over because there are streams below them, when one must leave."""
+"""Children skipped at most, because there are streams below them, when one must be dropped."""
 
 
 def levels(key: str) -> list[str]:
@@ -94,7 +94,7 @@ class _Branch:
         """The key under which ``AccessStreamTree`` remembers its path."""
 
     def note(self, name: Segment, time: float, client: int) -> None:
-        """Remember a read of a child by a client that did not read it last."""
+        """Record a read of a child by a client whose last read was another child."""
         last, window = self.last, self.window
         if len(last) >= _MOST_CLIENTS:
             last.clear()
@@ -130,7 +130,7 @@ class AccessStreamTree:
         self._streams: dict[str, Stream] = {}
         self._beginnings: dict[str, Stream] = {}
         self._trails: dict[_Place, tuple[tuple[_Step, ...], _Branch]] = {}
-        """The steps down to a node, and it: most reads go where others went, and need not climb down name by name."""
+        """A node with the steps down to it, so that most reads, which follow earlier ones, need not descend name by name."""
         self.nodes = 0
 
     def record(
@@ -185,7 +185,7 @@ class AccessStreamTree:
         return [self._streams[name] for name in sorted(self._streams)]
 
     def beginnings(self) -> list[Stream]:
-        """Prefixes that are no streams yet, and whose first children were read in order."""
+        """Prefixes that are not streams yet, whose first children were read in order."""
         return list(self._beginnings.values())
 
     def named(self, name: str) -> Stream | None:
@@ -197,7 +197,7 @@ class AccessStreamTree:
         return next((stream for stream in reversed(self._above(bucket, key)) if not stream.beginning), None)
 
     def led_by(self, bucket: str, key: str) -> Stream | None:
-        """The same, or the beginning of one if that is deeper."""
+        """``stream_of``, or the beginning of a stream if that is deeper."""
         return next(reversed(self._above(bucket, key)), None)
 
     def siblings(self, name: str, names: SiblingNames) -> None:
@@ -298,7 +298,7 @@ class AccessStreamTree:
                 return
 
     def _begin(self, path: list[Segment], blocks: int, node: _Branch, *, beginning: bool) -> None:
-        """A node becomes a stream, or the beginning of one."""
+        """Turn a node into a stream, or into the beginning of one."""
         bucket, *prefix = map(str, path[:-1])
         of_blocks = isinstance(path[-1], int)
         names = SiblingNames(name for name in node.children if isinstance(name, str))
@@ -323,7 +323,7 @@ class AccessStreamTree:
         self._look(node, stream)
 
     def _mark(self, path: list[Segment]) -> None:
-        """Nodes above a stream stay longer than others."""
+        """Keep nodes above a stream longer than others."""
         node, at = self._root, 0
         while at < len(path):
             node.holds_streams = True
@@ -347,7 +347,7 @@ class AccessStreamTree:
             self._look(node, stream)
 
     def _look(self, node: _Branch, stream: Stream) -> None:
-        """Recognise the pattern of the last window. A beginning out of order is none any more."""
+        """Recognise the pattern of the last window. A beginning whose reads are not in order is dropped."""
         stream.next_look = stream.draws + min(stream.draws, self._window)
         kind = int if stream.blocks else str
         reads = [read for read in node.window if isinstance(read[0], kind)]

@@ -15,7 +15,7 @@ from gateway.policies.streams.pattern import Evidence, Pattern
 from gateway.policies.streams.stream import Stream
 
 MOST_STREAMS = 256
-"""Streams that a node speaks of: those that were read last."""
+"""Streams in a node's report: the most recently read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class AheadReport:
     wasted: int = 0
 
     def plus(self, other: AheadReport) -> AheadReport:
-        """Both together."""
+        """The sum of both."""
         return AheadReport(self.loaded + other.loaded, self.used + other.used, self.wasted + other.wasted)
 
 
@@ -110,7 +110,7 @@ class NodeStreams:
 
 @dataclass(frozen=True, slots=True)
 class ZoneStream:
-    """One stream by all nodes. ``seen_by`` are those that its clients ask; ``held_by`` says how many have a pool of it."""
+    """One stream in all reports. ``seen_by`` are the nodes that its clients ask, ``held_by`` is the number with a pool of it."""
 
     name: str
     seen: StreamReport = field(default_factory=StreamReport)
@@ -120,7 +120,7 @@ class ZoneStream:
 
 
 def zone_streams(nodes: Mapping[str, NodeStreams]) -> dict[str, ZoneStream]:
-    """The streams that any node speaks of, by name."""
+    """The streams that any node reports, by name."""
     seen: dict[str, dict[str, StreamReport]] = {}
     held: dict[str, list[PoolReport]] = {}
     for node in sorted(nodes):
