@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
@@ -187,30 +187,24 @@ def origin(directory: Path, root: Path, limit: int = 0) -> Iterator[Running]:
         yield running
 
 
-@contextmanager
-def nginx_cache(directory: Path, origin_port: int) -> Iterator[Running]:
+def nginx_cache(directory: Path, origin_port: int) -> AbstractContextManager[Running]:
     """nginx proxy_cache with one worker in front of the origin; it verifies nothing."""
-    port = free_port()
-    http = _CACHE.format(dir=directory / "nginx", port=port, origin=origin_port)
-    with _nginx("nginx", directory / "nginx", port, http) as running:
-        yield running
+    return _in_front(_CACHE, directory, origin_port)
 
 
-@contextmanager
-def nginx_slices(directory: Path, origin_port: int) -> Iterator[Running]:
+def nginx_slices(directory: Path, origin_port: int) -> AbstractContextManager[Running]:
     """nginx proxy_cache with slices of 1 MiB, which serves ranges without the whole object."""
-    port = free_port()
-    http = _SLICES.format(dir=directory / "nginx", port=port, origin=origin_port)
-    with _nginx("nginx", directory / "nginx", port, http) as running:
-        yield running
+    return _in_front(_SLICES, directory, origin_port)
 
 
-@contextmanager
-def nginx_uploads(directory: Path, origin_port: int) -> Iterator[Running]:
+def nginx_uploads(directory: Path, origin_port: int) -> AbstractContextManager[Running]:
     """nginx passing uploads on as they arrive, without a temporary file."""
-    port = free_port()
-    with _nginx("nginx", directory / "nginx", port, _UPLOADS.format(port=port, origin=origin_port)) as running:
-        yield running
+    return _in_front(_UPLOADS, directory, origin_port)
+
+
+def _in_front(http: str, directory: Path, origin_port: int) -> AbstractContextManager[Running]:
+    folder, port = directory / "nginx", free_port()
+    return _nginx("nginx", folder, port, http.format(dir=folder, port=port, origin=origin_port))
 
 
 @contextmanager

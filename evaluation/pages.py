@@ -23,6 +23,13 @@ def machine() -> str:
     )
 
 
+def busy(load: float) -> str:
+    """A warning for a page whose numbers come from a busy machine; empty for a quiet one."""
+    if load <= (os.cpu_count() or 1):
+        return ""
+    return f" **Other programs kept the machine busy (load {load:.0f}): compare with caution, and run it again on a quiet one.**"
+
+
 def table(columns: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
     return "\n".join("| " + " | ".join(line) + " |" for line in (columns, ["---"] * len(columns), *rows))

@@ -18,7 +18,7 @@ from typing import Any
 import larder
 from evaluation.fleet import CREDENTIALS, Fleet, fleet
 from evaluation.origin import Data, origin
-from evaluation.pages import machine, picture, table, write
+from evaluation.pages import busy, machine, picture, table, write
 from evaluation.paused import Working
 from gateway.sim.figures import pyplot
 from larder.pipelines import Pipeline
@@ -229,14 +229,9 @@ def _shrank(workers: Sequence[tuple[float, int]]) -> bool:
 
 
 def _text(load: float) -> str:
-    busy = (
-        f" **Other programs kept the machine busy (load {load:.0f}): compare with caution, and run it again on a quiet one.**"
-        if load > (os.cpu_count() or 1)
-        else ""
-    )
     return (
         "A gateway, a Redis and an object store on one machine; the cache is warm. *Sleep stands for CPU* in workers and in the "
-        "training loop; reading and storing results is real work." + busy
+        "training loop; reading and storing results is real work." + busy(load)
     )
 
 

@@ -27,7 +27,7 @@ import larder
 from evaluation.fleet import CREDENTIALS, Fleet, fleet
 from evaluation.input_sides import BATCH, CROP, SIDE, SIDES, Cost, Facts
 from evaluation.origin import BUCKET, origin_of_files
-from evaluation.pages import machine, picture, table, write
+from evaluation.pages import busy, machine, picture, table, write
 from evaluation.paused import WORK, paused
 from gateway.policies.space.autoscale import ScalePhase, ScaleSettings, Scaling, TrainerReport, scaled
 from gateway.sim.figures import pyplot
@@ -273,16 +273,11 @@ def _means(curve: Mapping[int, Sequence[float]]) -> dict[int, float]:
 
 
 def _text(load: float) -> str:
-    busy = (
-        f" **Other programs kept the machine busy (load {load:.0f}): compare with caution, and run it again on a quiet one.**"
-        if load > (os.cpu_count() or 1)
-        else ""
-    )
     return (
         "A gateway, a Redis and an object store on one machine; the cache is warm. Every side is a process of its own, one after "
         "the other. Where there are more workers than cores, *sleep stands for CPU*: a worker sleeps "
         f"{WORK * 1000:.0f} ms for each element, and the training loop for as long as a model would compute. This says what the "
-        "decisions are worth, and nothing about how fast a machine is." + busy
+        "decisions are worth, and nothing about how fast a machine is." + busy(load)
     )
 
 
