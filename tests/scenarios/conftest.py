@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.gateways import Running, Settings, gateway
+from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import Origin
 
 
@@ -22,3 +23,10 @@ def running(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """The gateway of a module whose stories share one; the module has its ``settings``."""
     with gateway(settings, tmp_path_factory.mktemp("home")) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    """The Redis that a module's gateways share."""
+    with RedisServer() as server:
+        yield server

@@ -25,7 +25,7 @@ from larder.frames import HIT
 from larder.retry import Retry
 from tests.batches import Stock, bytes_of, packed, stock
 from tests.gateways import Running, Settings, gateway, start
-from tests.origins.processes import wait_until
+from tests.origins.processes import free_port, wait_until
 from tests.scenarios.clients import Client as Raw
 from tests.scenarios.clients import client_of_each_worker as clients_of
 from tests.scenarios.clients import workers_of
@@ -88,7 +88,7 @@ def test_a_gateway_that_is_killed_mid_batch_and_comes_back(
 ) -> None:
     """kill -9 in the middle of a batch, and a restart at the same address: the fetch ends with every item exactly once."""
     made = stock(origin.s3, tmp_path, named(request), bytes_of(200, 20_000, "killed"))
-    port = _free_port()
+    port = free_port()
     settings = Settings(origin.endpoint, tmp_path / "cache", server={"port": port})
     settings.toml = lambda made=settings.toml: made().replace("port = 0\n", "", 1)  # type: ignore[method-assign]
     result: list[Fetched] = []
@@ -110,12 +110,6 @@ def test_a_gateway_that_is_killed_mid_batch_and_comes_back(
                 again.stop()
                 again.process.stdout.close()
     assert_right(made, result[0], list(range(200)))
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def open_files(pid: int) -> int:

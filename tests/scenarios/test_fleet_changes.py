@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,19 +11,11 @@ from tests.batches import Stock, bytes_of, stock
 from tests.gateways import Running, fleet, fleet_node, gateway, wait_for_fleet
 from tests.scenarios.fleets import Reading, batches, doubted, downloads, objects, reading, share
 from tests.scenarios.proxy import Proxy
-from tests.scenarios.redis_server import RedisServer
 from tests.scenarios.world import KIB, Origin
 
 ITEMS = 60
 NODES = ("node-0", "node-1", "node-2")
 QUICK = {"heartbeat": "200ms", "expire": "2s"}
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    """Returns the Redis that all scenarios share; each uses its own zone."""
-    with RedisServer() as server:
-        yield server
 
 
 def warmed(origin: Origin, gateways: list[Running], home: Path, name: str) -> Stock:

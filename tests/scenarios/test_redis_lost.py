@@ -19,13 +19,6 @@ RECHECKED = "HIT; reason=revalidated"
 
 
 @pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    """The Redis that the gateways share."""
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def pair(origin: Origin, redis: RedisServer, tmp_path_factory) -> Iterator[tuple[Running, Running]]:
     """Two gateways with caches of their own."""
     rules = ({"match": "immutable/**", "freshness": "immutable"},)
