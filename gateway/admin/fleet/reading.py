@@ -129,7 +129,8 @@ class FleetReader:
         self.sources = sources
         self._clock = clock
         self._reading = FleetReading()
-        self._read_at = float("-inf")
+        self._read_at = 0.0
+        self._stale = True
         self._lost_at = 0.0
         self._own: tuple[float, Mapping[Name, str]] = (float("-inf"), {})
         self._once = asyncio.Lock()
@@ -146,12 +147,12 @@ class FleetReader:
 
     def stale(self) -> None:
         """Force the next look to read again, after a change."""
-        self._read_at = float("-inf")
+        self._stale = True
 
     async def look(self) -> FleetReading:
         """A reading at most a second old."""
         async with self._once:
-            if self._clock() - self._read_at >= BELIEVED:
+            if self._stale or self._clock() - self._read_at >= BELIEVED:
                 await self._read()
             return self._reading
 
@@ -166,6 +167,7 @@ class FleetReader:
 
     async def _read(self) -> None:
         before, elapsed = self._reading, self._clock() - self._read_at
+        self._stale = False
         try:
             self._reading = await self._from_redis()
         except DOWN as error:

@@ -1,0 +1,86 @@
+"""Readings of the fleet while Redis comes and goes, by a clock of the test."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from gateway.admin.fleet.problems import problems_of
+from gateway.admin.fleet.reading import FleetReader, FleetSources
+from gateway.fleet.nodes.samples import Statuses
+from gateway.model.counters import Counters
+from gateway.policies.space.plan import Plan
+
+AT = 1_800_000_000.0
+
+
+class _Redis:
+    """What a reading asks Redis for: nothing is known, or nothing answers."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self.overrides = self.quotas = self.of = self._nothing
+        self.plan = Plan()
+
+    async def _nothing(self, *_: object) -> dict[str, Any]:
+        return {}
+
+    recent = _nothing
+
+    async def statuses(self) -> Statuses:
+        """The state of a zone without nodes."""
+        if self.down:
+            raise ConnectionError
+        return Statuses(AT, {}, {}, Counters())
+
+
+class _Lists(_Redis):
+    async def all(self) -> tuple[int, dict[str, Any]] | dict[str, Any]:
+        """No entries."""
+        return {}
+
+
+class _Numbered(_Redis):
+    async def all(self) -> tuple[int, dict[str, Any]]:
+        """No entries, of version 0."""
+        return 0, {}
+
+
+def reader(redis: _Redis, clock: list[float]) -> FleetReader:
+    """A reader of an empty zone."""
+    lists, numbered = _Lists(), _Numbered()
+    together = SimpleNamespace(
+        jobs=numbered,
+        plans=lists,
+        reports=lists,
+        streams=lists,
+        scores=lists,
+        pipelines=lists,
+        scaling=lists,
+        results=lists,
+        held=lists,
+        misses=lists,
+    )
+    sources = SimpleNamespace(
+        samples=redis,
+        coordination=together,
+        membership=SimpleNamespace(nodes={}, me="a"),
+        watch=SimpleNamespace(document={}, recent=()),
+        table=numbered,
+    )
+    return FleetReader(cast(FleetSources, sources), lambda: clock[0])
+
+
+async def test_time_goes_on_while_redis_is_lost_also_after_a_change() -> None:
+    """Rule: without Redis a reading is as much later as time has passed since the last one, even one that a change made stale."""
+    redis, clock = _Redis(), [100.0]
+    fleet = reader(redis, clock)
+    assert (await fleet.look()).at == AT
+    redis.down = True
+    clock[0] += 5
+    fleet.stale()
+    assert (await fleet.look()).at == AT + 5
+    clock[0] += 5
+    found = await fleet.look()
+    assert found.at == AT + 10
+    assert [each.kind for each in problems_of(found, fleet.lost_for)] == ["redis"]
