@@ -13,6 +13,7 @@ from gateway.policies.space.cache_mode import CacheDecision
 from gateway.policies.space.manager import DatasetFacts, Facts, JobFacts, ManagerParams, decide
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan
+from gateway.policies.space.results_needs import ResultsNeed
 from gateway.policies.space.results_space import (
     GAIN_MARGIN,
     ResultsUse,
@@ -91,3 +92,20 @@ def test_the_plan_has_pools_of_results():
     assert read_plan(plan_document(plan)).pools[POOL] == plan.pools[POOL]
     after = decide(plan, replace(facts, jobs={}, results=()), 2.0, ManagerParams())
     assert POOL not in after.pools
+
+
+@pytest.mark.parametrize(
+    ("need", "share"),
+    [
+        (ResultsNeed("t", 1_000_000, "never"), 1.0),
+        (ResultsNeed("t", 1_000_000, quota=400_000), 1.0),
+        (ResultsNeed("t", 1_000_000), 0.25),
+    ],
+)
+def test_results_displace_no_dataset_by_what_they_may_not_have(need, share):
+    """Rule: a bid is for no more than the operator's decision, the quota and the tenant's share let a pool have."""
+    job = JobFacts("t", "j", "d", 1)
+    facts = Facts(1_500_000, {"d": DatasetFacts(1_000_000, 100)}, {"t/j": job}, results=[USE], need={POOL: need})
+    plan = decide(Plan(), facts, 1.0, ManagerParams(results_share=share))
+    assert plan.of("d").target == 1_000_000
+    assert plan.pools[POOL].target <= 400_000

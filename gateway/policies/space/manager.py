@@ -40,7 +40,7 @@ from gateway.policies.space.pinned import is_pinned, pinned_orders, unpinned
 from gateway.policies.space.plan import Plan, dataset_pools
 from gateway.policies.space.probing import LEAST_BENEFIT, PhaseTotals, ProbeSettings, Stage, due, step
 from gateway.policies.space.remembered import RememberedJob
-from gateway.policies.space.results_needs import ResultsNeed, ResultsRoom, shared_orders
+from gateway.policies.space.results_needs import ResultsNeed, ResultsRoom, permitted_bids, shared_orders
 from gateway.policies.space.results_space import ResultsUse, results_bids, results_orders
 from gateway.policies.space.stream_space import stream_bids, stream_orders
 from gateway.policies.streams.zone import ZoneStream
@@ -145,7 +145,7 @@ def decide(before: Plan, facts: Facts, now: float, settings: ManagerParams) -> P
     last = replace(before, pools={name: one for name, one in before.pools.items() if not is_pinned(name, one)})
     jobs = _probed(last, memory.jobs, facts, now, settings.probe)
     held = [name for name, order in last.pools.items() if order.target]
-    wanted = results_bids(facts.results, held)
+    wanted = permitted_bids(results_bids(facts.results, held), facts.need, int(settings.results_share * free))
     bids = [*stream_bids(facts.streams, free, memory.streams, now), *wanted]
     spaces = _Spaces(last, facts, jobs, bids, _Terms(free, settings))
     spaced = spaces.orders()

@@ -9,11 +9,12 @@ configured time is no pool any more, and what it has leaves like plain reads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from gateway.policies.eviction.uniform import Uniform
 from gateway.policies.items.datasets import CachingMode
+from gateway.policies.space.allocation import Bid
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 
 SHARE = 0.5
@@ -71,13 +72,33 @@ def shared_orders(needs: Mapping[str, ResultsNeed], room: ResultsRoom) -> dict[s
     return {name: _order(need, granted[name]) for name, need in sorted(needs.items())}
 
 
-def _most(need: ResultsNeed, tenant: int) -> int:
-    """Bytes that a pool may have, in coarse steps: the size of an epoch's results is a mean that moves with each of them."""
+def permitted_bids(bids: Iterable[Bid], needs: Mapping[str, ResultsNeed], tenant: int) -> list[Bid]:
+    """The bids, for no more than a pool may have: what it cannot get must not displace others.
+
+    Args:
+        bids: of pools of results.
+        needs: of those that were used lately, by name.
+        tenant: bytes that the pools of one tenant may have.
+    """
+    given = list(bids)
+    sizes = dict.fromkeys(needs, 0) | {bid.name: bid.size for bid in given}
+    for name, need in needs.items():
+        sizes[name] = min(sizes[name], _permitted(need, tenant))
+    _bound_tenants(needs, sizes, tenant)
+    return [replace(bid, size=sizes[bid.name], gain=bid.gain * sizes[bid.name] / max(1, bid.size)) for bid in given]
+
+
+def _permitted(need: ResultsNeed, tenant: int) -> int:
+    """Bytes that an operator, and the tenant's share, let a pool have."""
     if need.override == "never":
         return 0
+    return tenant if need.quota is None else min(tenant, need.quota)
+
+
+def _most(need: ResultsNeed, tenant: int) -> int:
+    """Bytes that a pool may have, in coarse steps: the size of an epoch's results is a mean that moves with each of them."""
     step = max(LEAST, 1 << max(0, need.size.bit_length() - STEPS))
-    wanted = -(-need.size // step) * step
-    return min(wanted, tenant, wanted if need.quota is None else need.quota)
+    return min(-(-need.size // step) * step, _permitted(need, tenant))
 
 
 def _bound_tenants(needs: Mapping[str, ResultsNeed], granted: dict[str, int], most: int) -> None:
