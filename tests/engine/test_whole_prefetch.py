@@ -396,3 +396,15 @@ async def test_a_stream_that_is_gone_leaves_nothing(training: Training) -> None:
     assert STREAM_PREFETCHED.labels("wasted")._value.get() - before == unread * SMALL
     assert not training.whole._unread
     assert training.whole.report("b/train/") == AheadReport()
+
+
+async def test_a_listing_of_nothing_counts_nothing(training: Training) -> None:
+    """Rule: a prefix whose objects were deleted, and are read from the cache, is judged by what is read of it."""
+    emptied = again(training, lambda _: ListingPage((), (), False, ""))
+    await emptied.train(ORDER[: 2 * WINDOW])
+    for _ in range(3):
+        await emptied.train(ORDER[: 2 * WINDOW])
+    (stream,) = [one for one in emptied.tree.streams() if one.name == "b/train/"]
+    assert emptied.pages.count > 0
+    assert not stream.counted
+    assert stream.reference.seen >= 2 * WINDOW

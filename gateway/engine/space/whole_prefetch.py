@@ -304,16 +304,17 @@ class WholeStreams:
         """Add up; when all is counted, go on to load it, or leave it if only parts are read of it.
 
         Where too little fits, the count goes on, or the load begins, once the pool may hold more (``_allowance``). The stream has
-        the reads of streams below it among its own, so their objects are counted among its items.
+        the reads of streams below it among its own, so their objects are counted among its items. A listing of nothing does not
+        say how many there are: they were deleted, or are empty.
         """
         whole.items += len(listed)
         whole.size += sum(unit.size for unit in listed)
         whole.counted_at = whole.stream.draws
-        whole.stream.listed = whole.blocks if walk.ended else max(whole.stream.listed, whole.blocks)
-        whole.stream.counted = whole.stream.counted or walk.ended
-        if walk.ended:
+        if walk.ended and whole.blocks:
+            whole.stream.listed, whole.stream.counted = whole.blocks, True
             whole.names.end_listing()
             self._tree.siblings(whole.stream.name, whole.names)
+        whole.stream.listed = max(whole.stream.listed, whole.blocks)
         mean, draws = whole.size // max(1, whole.items), whole.stream.draws - whole.stream.early
         if not read_whole(whole.stream.bytes, draws, mean):
             whole.rest()
