@@ -103,6 +103,17 @@ async def test_unused_content_names_make_room(tmp_path: Path) -> None:
     assert [found.name async for found in registry.of_tenant(A)] == ["d"]
 
 
+async def test_items_of_unused_content_names_make_room(tmp_path: Path) -> None:
+    """Rule: they leave whichever limit is near, not only that of registrations."""
+    registry = registry_of(tmp_path, items=100)
+    await _by_content(registry, file(tmp_path, 60, 1))
+    await refusal(registry, A, "d", file(tmp_path, 60, 2))
+    for path in registry.folders.tenants.glob("*/*/locations-*"):
+        _age(path, 2 * 3600)
+    await registry.register(A, "d", file(tmp_path, 60, 2), "auto")
+    assert [found.name async for found in registry.of_tenant(A)] == ["d"]
+
+
 async def test_a_tenants_conversions_do_not_keep_another_waiting(tmp_path: Path) -> None:
     """Rule: a tenant has one conversion at a time; a slow one does not delay another tenant's."""
     hanging, begun = asyncio.Event(), asyncio.Event()

@@ -8,7 +8,7 @@ another does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 FLOOR = 64 * 1024**2
@@ -64,6 +64,11 @@ def allowance(quota: Quota, used: Usage) -> Allowance:
     return Allowance(
         max(0, quota.items - used.items), max(0, min(own, common)), Limit.BYTES if own <= common else Limit.CAPACITY
     )
+
+
+def is_near(quota: Quota, used: Usage) -> bool:
+    """Whether more than half of any limit is used, so that what is unused should leave."""
+    return any(2 * getattr(used, limit) > most for limit, most in asdict(quota).items())
 
 
 def exceeded(quota: Quota, used: Usage, items: int, size: int) -> Limit | None:

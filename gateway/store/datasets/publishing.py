@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.model.datasets import ApiError
-from gateway.policies.items.dataset_quota import Limit, Quota, Usage, exceeded, refusal
+from gateway.policies.items.dataset_quota import Limit, Quota, Usage, exceeded, is_near, refusal
 from gateway.store.datasets.announced import AnnouncedRegistration, Name, known_of
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import REGISTRATION, Folders, move, read_document, sync_folder, write_document
@@ -87,8 +87,7 @@ class Publisher:
             ApiError: TooLarge if the tenant may not have more registrations.
         """
         used = usage_of(self.folders, tenant, without)
-        near = 2 * used.registrations > self.quota.registrations or 2 * used.bytes > self.quota.bytes
-        if near and self.expire(IN_USE, tenant):
+        if is_near(self.quota, used) and self.expire(IN_USE, tenant):
             used = usage_of(self.folders, tenant, without)
         limit = exceeded(self.quota, used, 0, 0)
         if limit is not None:
