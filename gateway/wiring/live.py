@@ -22,7 +22,8 @@ from gateway.wiring.config_file import ConfigFile
 log = logging.getLogger("larder.app")
 
 _LOOK = 0.5
-_FIXED = ("server", "cache", "datasets", "redis", "fleet", "manager", "streams", "results", "database", "admin", "log")
+_CHANGING = ("origins", "credentials", "rules", "limits")
+"""Sections of the file that are adopted while the gateway runs."""
 
 
 def rules_of(rules: tuple[Rule, ...]) -> Rules:
@@ -111,8 +112,9 @@ class Live:
         self.file = settings
         await self._apply()
         metrics.CONFIG_RELOADS.labels("loaded").inc()
-        log.info("rules, credentials and origins were reloaded")
-        changed = [name for name in _FIXED if getattr(settings, name) != getattr(self._started, name)]
+        log.info("rules, credentials, origins and limits were reloaded")
+        fixed = (name for name in Settings.model_fields if name not in _CHANGING)
+        changed = [name for name in fixed if getattr(settings, name) != getattr(self._started, name)]
         if changed:
             log.warning("changes of %(settings)s need a restart", {"settings": ", ".join(changed)})
 

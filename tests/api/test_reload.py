@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
+
+import pytest
 
 from gateway.api.s3.auth import Authenticator
-from gateway.config import Credential, Origin, Settings
+from gateway.config import Credential, Origin, Rule, Settings, TracingSettings
 from gateway.wiring.config_file import ConfigFile
 from gateway.wiring.live import Changing, Live
 
@@ -44,6 +47,24 @@ async def test_no_request_meets_half_of_a_new_configuration(tmp_path: Path) -> N
     assert await asyncio.wait_for(closing, 30)
     assert services.rules is not None
     watching.cancel()
+
+
+async def test_a_change_that_needs_a_restart_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Rule: the log names every section that changed and is not adopted."""
+    before = settings("ANY")
+    after = before.model_copy(update={"tracing": TracingSettings(enabled=True), "rules": (Rule(match="b/**"),)})
+    file = ConfigFile(tmp_path / "larder.toml", lambda: after)
+    (tmp_path / "larder.toml").write_text("a file that was not there before")
+
+    async def adopt(*_: object) -> None:
+        """Nothing depends on it here."""
+
+    parts = SimpleNamespace(authenticator=Authenticator(before), services=SimpleNamespace(), limit=lambda _: None)
+    parts.origin, parts.settle = SimpleNamespace(replace=adopt), adopt
+    live = Live(before, cast(Changing, parts))
+    await live._reload(file)
+    await live.close()
+    assert caplog.messages[-1] == "changes of tracing need a restart"
 
 
 def test_a_change_while_the_file_is_read_is_not_overlooked(tmp_path: Path) -> None:
