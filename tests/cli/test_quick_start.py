@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import stat
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,16 @@ import pytest
 
 from gateway.commands.local import quick_start
 from gateway.commands.local import serving as starts
-from gateway.commands.local.quick_start import FILE, NamedOrigin, is_quick, origin_of, prepare, refuse_own_key
+from gateway.commands.local.quick_start import (
+    FILE,
+    NamedOrigin,
+    exports,
+    is_quick,
+    origin_of,
+    prepare,
+    refuse_own_key,
+)
+from gateway.config import load_settings
 from gateway.model.errors import ConfigError
 from gateway.testing.origin import FakeOrigin, OriginThread
 from gateway.testing.origin_auth import User
@@ -101,6 +111,19 @@ def test_the_settings_of_aws_are_enough(origin: FakeOrigin, tmp_path: Path) -> N
     with serving(tmp_path / "log", AWS_ENDPOINT_URL=origin.endpoint) as exported:
         assert exported["AWS_ENDPOINT_URL"] != origin.endpoint
     assert "no AWS credentials were found" in (tmp_path / "log").read_text()
+
+
+def test_lines_to_export_are_quoted_for_a_shell(origin: FakeOrigin, tmp_path: Path) -> None:
+    """Rule: a secret that a person wrote into the file reaches the shell as it is."""
+    Path("larder-cache").mkdir(mode=0o700)
+    secret = "a long $random string"
+    Path("larder-cache", FILE).write_text(
+        f'[[credentials]]\naccess_key_id = "ME"\nsecret_access_key = "{secret}"\n[admin]\ntoken = "so-secret"\n'
+    )
+    settings = load_settings(Path("larder-cache", FILE), {}, {"origins.0.endpoint": origin.endpoint})
+    said = exports(settings, "http://127.0.0.1:9000", prepare(origin.endpoint, {}, {}), {})
+    (line,) = [each for each in said.splitlines() if "AWS_SECRET_ACCESS_KEY" in each]
+    assert shlex.split(line) == ["export", f"AWS_SECRET_ACCESS_KEY={secret}"]
 
 
 def test_a_start_that_cannot_work_says_why(origin: FakeOrigin, tmp_path: Path) -> None:

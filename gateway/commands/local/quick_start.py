@@ -15,6 +15,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -183,8 +184,8 @@ def exports(settings: Settings, address: str, quick: QuickStart, environ: Mappin
             "For S3 clients, and for larder-gateway status:",
             "",
             *(f"unset {name}" for name in set_before),
-            *(f"export {name}={value}" for name, value in lines.items()),
-            f"export LARDER_ENDPOINT={url} LARDER_ADMIN_TOKEN={settings.admin.token}",
+            *(f"export {name}={shlex.quote(value)}" for name, value in lines.items()),
+            f"export LARDER_ENDPOINT={shlex.quote(url)} LARDER_ADMIN_TOKEN={shlex.quote(settings.admin.token)}",
             "",
         ]
     )
