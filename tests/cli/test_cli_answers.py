@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import redirect_stdout
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from gateway.cli import main
 from tests.cli.fake_admin import OVERVIEW, Asked, problem
 
 NODE: dict[str, Any] = {"node": "n1", "objects": 3, "bytes": 3000, "failure": ""}
@@ -381,6 +384,23 @@ def test_followed_requests_are_documents_for_programs(admin, operator):
     admin.answers["GET requests"] = {"follower": "a" * 32, "requests": [SEEN, SEEN], "dropped": 0}
     lines = operator("trace", "--count", "2", "--json").out.splitlines()
     assert [json.loads(line) for line in lines] == [SEEN, SEEN]
+
+
+def test_followed_requests_reach_a_pipe_one_by_one(admin, variables, monkeypatch):
+    """Rule: what is followed is not kept back until a buffer is full, also for programs."""
+    admin.answers["GET requests"] = {"follower": "a" * 32, "requests": [SEEN, SEEN], "dropped": 0}
+    lines: list[int] = []
+
+    class Pipe(io.StringIO):
+        def flush(self) -> None:
+            """What was written so far reaches the reader."""
+            lines.append(self.getvalue().count("\n"))
+
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with redirect_stdout(Pipe()):
+        assert main(["trace", "--count", "2", "--json"]) == 0
+    assert lines[:2] == [1, 2]
 
 
 @pytest.mark.parametrize("status", ["9xx", "20", "abc", "2xxx"])

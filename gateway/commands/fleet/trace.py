@@ -12,7 +12,7 @@ from rich.text import Text
 
 from gateway.commands.common.connection import Admin, connected
 from gateway.commands.common.grammar import asking, count, describe, duration, place
-from gateway.commands.common.output import STYLES, console, line, milliseconds, moment, note, printable, size, terminal
+from gateway.commands.common.output import STYLES, console, milliseconds, moment, note, printable, size, terminal
 
 _EVERY = 0.5
 """Seconds between two questions."""
@@ -58,7 +58,7 @@ def _trace(options: Namespace) -> int:
     with connected(options) as admin:
         for request in _followed(admin, wanted):
             if options.json:
-                line(json.dumps(request))
+                print(json.dumps(request), flush=True)
             else:
                 _print(request)
             left -= 1
