@@ -49,6 +49,18 @@ async def test_equal_stems_do_not_displace_each_other(registry: Registry, tmp_pa
         assert found.content.items == len(rows)
 
 
+async def test_a_longer_stem_is_another_name(registry: Registry, tmp_path: Path) -> None:
+    """Rule: the same file under a name that only begins alike is registered anew, and does not change the other."""
+    source = DigestSource("fingerprint", (), True)
+    path = write(tmp_path / "f", OLD)
+    longer, _ = await registry.register(A, "train-all", path, "auto", source)
+    found, new = await registry.register(A, "train", path, "full", source)
+    assert (found.name, new) == (f"train-{id_of(OLD)[:16]}", True)
+    kept = registry.find(A, longer.name, now=True)
+    assert kept is not None
+    assert kept.caching == "auto"
+
+
 async def test_the_same_file_is_not_read_twice(registry: Registry, tmp_path: Path) -> None:
     """Rule: registering the registered file again returns that registration."""
     source = DigestSource("fingerprint", (), True)

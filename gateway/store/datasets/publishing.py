@@ -112,7 +112,10 @@ class Publisher:
 
     def content_names(self, tenant: str, name: str) -> list[str]:
         """The content names of the datasets that a tenant has registered under a name."""
-        return [path.parent.name for path, _ in self._content_named(tenant, f"{name[: _LONGEST - _DIGITS - 1]}-")]
+        found = self._content_named(tenant, f"{name[: _LONGEST - _DIGITS - 1]}-")
+        return [
+            path.parent.name for path, of in found if path.parent.name == content_name(name, str(of.get("content")))
+        ]
 
     def publish(self, draft: Path, document: dict[str, Any]) -> bool:
         """Put a complete dataset in place; returns whether the name is new.
