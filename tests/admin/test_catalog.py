@@ -24,6 +24,7 @@ from gateway.admin.catalog.roles import TokenRole
 from gateway.admin.catalog.schema import REVISION, audit, credentials, meta, metadata, revocations, tenants
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.catalog.upgrading import SCRIPTS
+from gateway.admin.catalog.vault import file_vault
 from gateway.model.errors import CatalogUnavailable, ConfigError
 from tests.admin.admin_world import KEY, AdminWorld, Clock
 from tests.admin.postgres_server import PostgresServer
@@ -215,6 +216,13 @@ async def test_a_lost_key_file_is_not_made_anew(tmp_path: Path) -> None:
         await second.look()
     assert not file.exists()
     await second.close()
+
+
+async def test_what_a_killed_start_left_does_not_hinder_the_next(tmp_path: Path) -> None:
+    """Rule: a start that was killed while it wrote the key file can be repeated, also under the same process id, as in a container."""
+    (tmp_path / f"catalog.db.key.{os.getpid()}").write_bytes(b"half a k")
+    file_vault(tmp_path / "catalog.db.key", make=True)
+    assert (tmp_path / "catalog.db.key").stat().st_mode & 0o777 == 0o600
 
 
 async def test_no_secret_is_in_the_database(

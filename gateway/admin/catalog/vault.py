@@ -10,6 +10,7 @@ the database, not the machine. For PostgreSQL it is ``database.encryption_key``,
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -111,14 +112,9 @@ def file_vault(path: Path, *, make: bool) -> Vault:
 
 def _write_new(path: Path, content: bytes) -> None:
     """Create a file atomically, unless it exists."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}-") as new:  # mode 0600
+        new.write(content)
+        new.flush()
+        os.fsync(new.fileno())
         with suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        temporary.unlink()
+            os.link(new.name, path)
