@@ -241,6 +241,20 @@ def test_a_stalled_job_gives_its_turn_away():
     assert due(job.state, job.now + SETTINGS.soonest, SETTINGS)
 
 
+def test_a_clock_that_was_set_back_holds_nothing_up():
+    """Rule: after Redis's clock was set back by hours, a stalled job gives its turn away, and a job is probed again, in time."""
+    stalled = Job(now=10_000.0).until(Stage.REFUSING)
+    stalled.now -= 9000
+    stalled.run(0)
+    stalled.now += SETTINGS.stall
+    assert stalled.run(0) is Stage.RESTING
+    job = Job(now=10_000.0).until(Stage.RESTING)
+    job.now -= 9000
+    began = job.now
+    job.until(Stage.REFUSING, most=2000)
+    assert job.now - began == pytest.approx(SETTINGS.every, abs=2.0)
+
+
 def test_a_job_that_starts_again_goes_on_where_it_was():
     """Rule: totals that shrink are those of a new process; earlier ones are kept, and its first steps are skipped."""
     job = Job().until(Stage.REFUSING)

@@ -242,6 +242,20 @@ def test_the_end_of_a_stream_is_not_rounded() -> None:
     assert leader.now - last == pytest.approx(71.0, abs=1.0)
 
 
+def test_a_clock_that_was_set_back_holds_nothing_up() -> None:
+    """Rule: after Redis's clock was set back by hours, space moves once a round as before, and an idle stream ends."""
+    leader = Leader()
+    leader.decide(stream("b/p/", held=300_000, lifetime=70.0))
+    leader.now -= 4 * 3600
+    leader.decide(stream("b/p/", held=300_000, lifetime=70.0, idle=60.0))
+    rounds, ended = leader.memory.round_at, leader.now + 80
+    while leader.now < ended:
+        idle = 60.0 + leader.now + 1 - (ended - 80)
+        leader.decide(stream("b/p/", held=300_000, lifetime=70.0, idle=idle), after=1)
+    assert rounds < leader.memory.round_at <= leader.now
+    assert leader.orders["stream:b/p/"].target == 0
+
+
 @pytest.mark.parametrize("pattern", Pattern)
 def test_a_stream_that_is_read_neither_pauses_nor_ends(pattern: Pattern) -> None:
     """Rule: a time-to-live that is hardly longer than the time between two notes of a stream's last read does not end it while

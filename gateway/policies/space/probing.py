@@ -213,7 +213,7 @@ def step(
     if held is not state.held and state.stage in (Stage.MEASURING, Stage.RESTING):
         emptied = replace(state.window, steps=0, seconds=0.0, waited=0.0, skip=_skip(settings))
         state = replace(state, window=emptied)
-    state = replace(state, held=held)
+    state = _not_after(replace(state, held=held), now)
     if turn and due(state, now, settings):
         return _begin(state, totals, now, settings)
     match state.stage:
@@ -226,6 +226,14 @@ def step(
         case Stage.RESTING:
             least = LEAST_HITS if _is_open(state) else 0.0
             return _rest(_read(state, totals, Phase.STEADY, least, now, settings), totals, now, settings)
+
+
+def _not_after(state: ProbeState, now: float) -> ProbeState:
+    """The state without times that are yet to come, as a clock that was set back makes them: no wait depends on how far."""
+    if max(state.measured_at, state.window.moved_at) <= now:
+        return state
+    window = replace(state.window, moved_at=min(state.window.moved_at, now))
+    return replace(state, measured_at=min(state.measured_at, now), window=window)
 
 
 def _skip(settings: ProbeSettings) -> int:

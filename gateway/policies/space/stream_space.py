@@ -107,9 +107,10 @@ def stream_orders(
         now: seconds of a clock that all leaders share.
     """
     known, room = _remembered(before, zone, memory, now), int(SHARE * room)
-    due = now - memory.round_at >= ROUND
+    round_at = min(memory.round_at, now)
+    due = now - round_at >= ROUND
     if due:
-        known = _valued(known, zone, now - memory.round_at)
+        known = _valued(known, zone, now - round_at)
     needs, orders, changed = [], {}, due
     for name, one in known.items():
         last, stream = before.get(f"{STREAM}{name}"), zone.get(name, ZoneStream(name))
@@ -132,7 +133,7 @@ def stream_orders(
     scale = min(1.0, room / max(1, sum(targets.values())))
     for name, target in targets.items():
         orders[f"{STREAM}{name}"] = replace(orders[f"{STREAM}{name}"], target=max(1, int(scale * target)))
-    return orders, StreamMemory(now if due else memory.round_at, known)
+    return orders, StreamMemory(now if due else round_at, known)
 
 
 def stream_bids(zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory, now: float) -> list[Bid]:
@@ -155,12 +156,14 @@ def stream_bids(zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory,
 def _remembered(
     before: Mapping[str, PoolOrder], zone: Mapping[str, ZoneStream], memory: StreamMemory, now: float
 ) -> dict[str, RememberedStream]:
-    """The streams that have pools, or get one now."""
+    """The streams that have pools, or get one now. A clock that was set back cannot make one last longer."""
     found: dict[str, RememberedStream] = {}
     told = {name: one for name, one in zone.items() if one.seen.pattern is not None}
     held = {name for name in memory.streams if f"{STREAM}{name}" in before}
     for name in sorted(held | set(told)):
         one = memory.streams.get(name)
+        if one is not None:
+            one = one._replace(read_at=min(one.read_at, now // 1.0))
         if name in told:
             seen = told[name].seen
             if one is None:
