@@ -312,3 +312,19 @@ async def test_results_of_pipelines_get_space(redis: Redis) -> None:
     await one.manager.turn()
     assert one.plan.pools["results:p"].target == 1100
     assert REGISTRY.get_sample_value("larder_pipelines", {"mode": "cache"}) == 1
+
+
+async def test_an_operator_decides_on_results_before_there_are_any(redis: Redis) -> None:
+    """Rule: a pool that was denied space gets none, nor one with a quota more, while a pipeline has stored no element of it."""
+    for decision, quota, target in (("never", None, 0), ("", 300, 300)):
+        one = worker(redis, "a")
+        await join(redis)
+        await one.parts.plans.override("results:p", decision)
+        await one.parts.plans.limit("results:p", quota)
+        end = StageProfile(2, 0.01, 10.0, 100)
+        profile = PipelineProfile(0, 0, 100, end, (end,), {2: "results:p"})
+        await one.parts.pipelines.decide("t/j", 0, profile, lambda pools: 1e9)
+        await turned(one)
+        await one.manager.turn()
+        assert one.plan.pools["results:p"].target == target
+        await one.manager.stop()

@@ -57,6 +57,13 @@ def test_a_bid_that_was_won_counts_beside_the_share() -> None:
     assert targets({"p": ResultsNeed("t", 64 * MB)}, 20 * MB, p=40 * MB) == {"p": 50 * MB}
 
 
+def test_a_pool_whose_size_is_unknown_keeps_what_it_won() -> None:
+    """Rule: before an element is known, a pool has what its bid has won, as far as operator and tenant let it."""
+    assert targets({"p": ResultsNeed("t", 0)}, 20 * MB, p=40 * MB) == {"p": 40 * MB}
+    assert targets({"p": ResultsNeed("t", 0, "never")}, 20 * MB, p=40 * MB) == {"p": 0}
+    assert targets({"p": ResultsNeed("t", 0, quota=9 * MB)}, 20 * MB, p=40 * MB) == {"p": 9 * MB}
+
+
 def test_a_tenant_keeps_to_its_share() -> None:
     """Rule: the pools of one tenant together have at most the tenant's share, regardless of other tenants."""
     needs = {"p": ResultsNeed("t", 60 * MB), "q": ResultsNeed("t", 60 * MB), "r": ResultsNeed("u", 60 * MB)}

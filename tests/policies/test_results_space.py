@@ -32,7 +32,7 @@ DECISION = CacheDecision(
     costs=(StageProfile(3, 0.01, 10.0, 1000), MARK),
     projections=(Projection(COMPUTE, 10.0), Projection(2, 2.5)),
 )
-USE = ResultsUse(POOL, DECISION, own=0.0, workers=1, gpus=4)
+USE = ResultsUse(POOL, DECISION, own=0.0, workers=1, gpus=4, tenant="t")
 
 
 @pytest.mark.parametrize(

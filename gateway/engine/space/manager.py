@@ -257,7 +257,7 @@ class Manager:
             self._results = _results(jobs, pipelines)
             _show_pipelines(pipelines.values())
         facts = {job.record.key: _facts_of(job, plan) for job in jobs}
-        need = _needs(await parts.results.all(), overrides, quotas)
+        need = _needs(await parts.results.all(), self._results, overrides, quotas)
         pins = pins_of(overrides, quotas)
         return Facts(capacity, datasets, facts, self._streams, self._scores, self._results, need, pins)
 
@@ -273,15 +273,18 @@ def pins_of(overrides: Mapping[str, str], quotas: Mapping[str, int]) -> dict[str
 
 
 def _needs(
-    uses: Mapping[str, ResultsUsed], overrides: Mapping[str, str], quotas: Mapping[str, int]
+    uses: Mapping[str, ResultsUsed],
+    bidders: Iterable[ResultsUse],
+    overrides: Mapping[str, str],
+    quotas: Mapping[str, int],
 ) -> dict[str, ResultsNeed]:
-    """The needs of pools of results; a pool without a known element has none yet."""
-    found = {}
-    for name, used in uses.items():
-        pool = f"{RESULTS}{name}"
-        if used.size:
-            found[pool] = ResultsNeed(used.tenant, used.size, overrides.get(pool, ""), quotas.get(pool))
-    return found
+    """The needs of pools of results; one without a known element has none yet, unless a pipeline bids for it."""
+    sizes = {one.pool: (one.tenant, 0) for one in bidders}
+    sizes |= {f"{RESULTS}{name}": (used.tenant, used.size) for name, used in uses.items() if used.size}
+    return {
+        pool: ResultsNeed(tenant, size, overrides.get(pool, ""), quotas.get(pool))
+        for pool, (tenant, size) in sizes.items()
+    }
 
 
 def _show(plan: Plan) -> None:
@@ -320,7 +323,9 @@ def _results(jobs: Iterable[KnownJob], pipelines: Mapping[str, KnownPipeline]) -
         )
         own = max(0.0, seconds - waited) / items if items else 0.0
         workers = sum(profile.workers for profile in known.profiles.values())
-        found.append(ResultsUse(decision.pools[decision.stage], decision, own, workers, job.record.gpus))
+        found.append(
+            ResultsUse(decision.pools[decision.stage], decision, own, workers, job.record.gpus, job.record.tenant)
+        )
     return found
 
 

@@ -27,11 +27,11 @@ STEPS = 4
 
 @dataclass(frozen=True, slots=True)
 class ResultsNeed:
-    """A pool of results that somebody used lately.
+    """A pool of results that somebody used lately, or that a pipeline is to fill.
 
     Args:
         tenant: whose.
-        size: bytes of an epoch's results, as far as they are known.
+        size: bytes of an epoch's results, as far as they are known; 0 before there are any.
         override: ``pin``, ``never`` or empty: an operator's decision.
         quota: bytes that an operator lets it have at most; ``None``: any number.
     """
@@ -55,11 +55,12 @@ def shared_orders(needs: Mapping[str, ResultsNeed], room: ResultsRoom) -> dict[s
     """The pools of results by name.
 
     Args:
-        needs: of those that were used lately, by name.
+        needs: of them, by name.
         room: for all of them.
     """
-    most = {name: _most(need, room.tenant) for name, need in needs.items()}
-    granted = {name: min(most[name], room.granted.get(name, 0)) for name in needs}
+    granted = {name: min(_permitted(need, room.tenant), room.granted.get(name, 0)) for name, need in needs.items()}
+    most = {name: _most(need, room.tenant) if need.size else granted[name] for name, need in needs.items()}
+    granted = {name: min(most[name], size) for name, size in granted.items()}
     pinned = {name: most[name] for name, need in needs.items() if need.override == "pin"}
     left = int(SHARE * room.left)
     for wanted in (pinned, most):
@@ -77,7 +78,7 @@ def permitted_bids(bids: Iterable[Bid], needs: Mapping[str, ResultsNeed], tenant
 
     Args:
         bids: of pools of results.
-        needs: of those that were used lately, by name.
+        needs: of the pools, by name.
         tenant: bytes that the pools of one tenant may have.
     """
     given = list(bids)

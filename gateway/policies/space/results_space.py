@@ -44,6 +44,7 @@ class ResultsUse:
         own: seconds of the trainer's own work per element, waiting excluded; 0 if it is not known.
         workers: input workers of all ranks now.
         gpus: of the job.
+        tenant: of the job, whose pool it is.
     """
 
     pool: str
@@ -51,6 +52,7 @@ class ResultsUse:
     own: float
     workers: int
     gpus: int
+    tenant: str
 
 
 def results_room(plan: Plan, capacity: int, pools: Collection[str]) -> float:
