@@ -91,3 +91,20 @@ def test_the_nearest_point_is_pointed_at(page: Page) -> None:
     points = [{"time": time} for time in (0, 10, 20)]
     found = called(page, "scales", "nearest", [points, -5], [points, 4], [points, 16], [points, 99])
     assert [point["time"] for point in found] == [0, 0, 20, 20]
+
+
+def test_a_limit_of_less_than_one_request_stays_a_limit(page: Page) -> None:
+    """Rule: a field for requests takes fractions as they are: 0 is no limit."""
+    taken = page.evaluate(
+        """async (texts) => {
+          const { makeField } = await import("/-/static/dashboard/fields.js");
+          const field = makeField({ name: "rate", label: "Rate", kind: "number" });
+          return texts.map((text) => {
+            field.input.value = text;
+            return field.take();
+          });
+        }""",
+        ["0.4", "1.5", "2k", ""],
+    )
+    assert taken == [0.4, 1.5, 2000, 0]
+    assert called(page, "format", "exactCount", 0.4, 1.5, 2000) == ["0.4", "1.5", "2,000"]

@@ -117,6 +117,16 @@ def test_no_job(operator, job, said):
     assert said in ran.err
 
 
+def test_a_limit_of_less_than_one_request_is_none_of_zero(admin, operator):
+    """Rule: limits are listed as they are, without rounding."""
+    rates = {"slow": 0.4, "fast": 2000.0, "free": 0.0}
+    admin.answers["GET tenants"] = paged(*({"name": name, "requests_per_second": rate} for name, rate in rates.items()))
+    listed = operator("tenants", "list").out
+    assert "0.4 requests/s" in listed
+    assert "2,000 requests/s" in listed
+    assert listed.count("requests/s") == 2
+
+
 def test_rules_that_somebody_else_changed(admin, operator, tmp_path):
     """Rule: rules are replaced only if their etag is unchanged; another operator's change is not overwritten."""
     file = tmp_path / "rules.toml"

@@ -9,7 +9,7 @@ from typing import Any
 from gateway.commands.common.connection import Admin, path
 from gateway.commands.common.grammar import Run, subcommand, subcommands
 from gateway.commands.common.grammar import size as number_of_bytes
-from gateway.commands.common.output import Column, hint, moment, note, number, speed
+from gateway.commands.common.output import Column, hint, moment, note, speed
 from gateway.commands.common.resources import add_list, answering, creating, deleting, listing, says
 from gateway.model.errors import LarderError
 
@@ -19,7 +19,8 @@ _MOST_REQUESTS = 1e9
 
 def _limits(tenant: Mapping[str, Any]) -> str | None:
     requests, sent = tenant.get("requests_per_second"), tenant.get("bytes_per_second")
-    limits = [f"{number(requests)} requests/s" if requests else "", speed(sent) if sent else ""]
+    exact = f"{requests:,}".removesuffix(".0") if requests else ""
+    limits = [f"{exact} requests/s" if exact else "", speed(sent) if sent else ""]
     return ", ".join(filter(None, limits)) or None
 
 

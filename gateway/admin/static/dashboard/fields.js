@@ -8,13 +8,21 @@ const SPANS = { s: 1, m: 60, h: 3600, d: 86_400 };
 // The value of a field cannot be used.
 export class Mistake extends Error {}
 
-// Bytes, as the configuration and the command line take them; null if there are none.
-export function parseSize(text, wanted = 'a size such as "40GB"') {
-  if (text === "") return null;
+function parseAmount(text, wanted) {
   const found = /^(\d+(?:\.\d+)?)\s*([kmgtp]?i?)b?$/i.exec(text);
   const factor = found && SIZES[found[2].toUpperCase()];
   if (!factor) throw new Mistake(`must be ${wanted}`);
-  return Math.round(Number(found[1]) * factor);
+  return Number(found[1]) * factor;
+}
+
+// Bytes, as the configuration and the command line take them; null if there are none.
+export function parseSize(text) {
+  return text === "" ? null : Math.round(parseAmount(text, 'a size such as "40GB"'));
+}
+
+// A number that may be a fraction; 0 if there is none.
+function parseNumber(text) {
+  return text === "" ? 0 : Number(parseAmount(text, 'a number such as "2000"').toPrecision(12));
 }
 
 // Seconds.
@@ -49,7 +57,7 @@ const KINDS = {
   choice: { make: choice, put: (node, value) => { node.value = value ?? ""; }, take: (node) => node.value },
   size: { make: () => element("input", { type: "text" }), put: (node, value) => { node.value = value ?? ""; }, take: (node) => parseSize(node.value.trim()) },
   // Requests and bytes, where none is 0.
-  number: { make: () => element("input", { type: "text", inputmode: "decimal" }), put: (node, value) => { node.value = value || ""; }, take: (node) => parseSize(node.value.trim(), 'a number such as "2000"') ?? 0 },
+  number: { make: () => element("input", { type: "text", inputmode: "decimal" }), put: (node, value) => { node.value = value || ""; }, take: (node) => parseNumber(node.value.trim()) },
   bound: { make: () => element("input", { type: "text", inputmode: "decimal" }), put: (node, value) => { node.value = value || ""; }, take: (node) => parseSize(node.value.trim()) ?? 0 },
   span: { make: () => element("input", { type: "text" }), put: (node, value) => { node.value = value ?? ""; }, take: (node) => parseSpan(node.value.trim()) },
   moment: {

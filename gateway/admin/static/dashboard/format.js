@@ -46,6 +46,11 @@ export function count(value) {
   return value < 999.5e6 ? `${threeDigits(value / 1e6)}${GAP}million` : `${threeDigits(value / 1e9)}${GAP}billion`;
 }
 
+// Without rounding: a limit of 0.4 is not 0.
+export function exactCount(value) {
+  return isNumber(value) ? value.toLocaleString("en", { maximumFractionDigits: 9 }) : NONE;
+}
+
 export function perSecond(value) {
   if (!isNumber(value)) return NONE;
   const digits = value > 0 && value < 0.05 ? "<0.1" : value > 0 && value < 9.95 ? value.toFixed(1) : count(value);

@@ -2,7 +2,7 @@
 
 import { address, change } from "./api.js";
 import { openAction, openOn } from "./dialog.js";
-import { count, exactSize, rate, when } from "./format.js";
+import { count, exactCount, exactSize, rate, when } from "./format.js";
 import { ListView } from "./listview.js";
 import { plural } from "./words.js";
 
@@ -11,7 +11,7 @@ const REQUESTS = { name: "requests_per_second", label: "Requests per second", ki
 const BYTES = { name: "bytes_per_second", label: "Bytes per second", kind: "bound", hint: 'Of answers, such as "2GB". Empty: no limit.' };
 
 function limitWords({ requests_per_second: requests, bytes_per_second: sent }) {
-  return [requests > 0 && `${count(requests)} requests/s`, sent > 0 && rate(sent)].filter(Boolean).join(", ") || "–";
+  return [requests > 0 && `${exactCount(requests)} requests/s`, sent > 0 && rate(sent)].filter(Boolean).join(", ") || "–";
 }
 
 function create() {
