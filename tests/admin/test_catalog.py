@@ -219,7 +219,7 @@ async def test_a_lost_key_file_is_not_made_anew(tmp_path: Path) -> None:
 
 
 async def test_what_a_killed_start_left_does_not_hinder_the_next(tmp_path: Path) -> None:
-    """Rule: a start that was killed while it wrote the key file can be repeated, also under the same process id, as in a container."""
+    """Rule: a start that was killed while it wrote the key file can be repeated, also under the same process id."""
     (tmp_path / f"catalog.db.key.{os.getpid()}").write_bytes(b"half a k")
     file_vault(tmp_path / "catalog.db.key", make=True)
     assert (tmp_path / "catalog.db.key").stat().st_mode & 0o777 == 0o600

@@ -68,6 +68,13 @@ def test_a_mistake_in_a_list_is_told_once():
         parse_as(Scenario, GOOD.partition("[[runs]]")[0].replace("[origin]", "runs = []\n[origin]", 1))
 
 
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    """Rule: the message names the file."""
+    (tmp_path / "picture.toml").write_bytes(b"\xff\xd8\xff")
+    with pytest.raises(ConfigError, match=r"picture\.toml"):
+        scenario_text(str(tmp_path / "picture.toml"))
+
+
 def test_what_is_no_scenario_is_refused_with_those_that_there_are():
     """Rule: the remedy is in the message."""
     with pytest.raises(ConfigError, match="quiver-table3"):

@@ -111,8 +111,11 @@ def test_a_wrong_scenario_names_the_field(trace: Path, run: dict[str, object], f
 
 def test_a_trace_that_is_none_is_refused(tmp_path: Path, trace: Path) -> None:
     """Rule: a file that is missing, no NPZ, or too short is named."""
-    (tmp_path / "other.npz").write_bytes(b"no archive")
-    for path, warm_up in ((tmp_path / "gone.npz", 1), (tmp_path / "other.npz", 1), (trace, 12)):
+    wrong = {"gone": None, "other": b"no archive", "empty": b"", "cut": trace.read_bytes()[:100]}
+    for name, content in wrong.items():
+        if content is not None:
+            (tmp_path / f"{name}.npz").write_bytes(content)
+    for path, warm_up in (*((tmp_path / f"{name}.npz", 1) for name in wrong), (trace, 12)):
         scenario = text(path, {"name": "r", "sampler": "shade", "cache": "lru"}, shares=[0.1], warm_up=warm_up)
         with pytest.raises(ConfigError, match=r"trace|warm_up"):
             simulate_scores(parse_as(ScoreScenario, scenario, "test"))

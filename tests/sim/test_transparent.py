@@ -173,7 +173,7 @@ def test_a_recorded_trace_is_read_in_its_order(tmp_path):
     assert (one.reads, one.hits, one.bytes, one.pattern) == (4, 1, 4_003_000, "trace")
 
 
-@pytest.mark.parametrize("content", ["a,b,c\n", "a,1\n", None])
+@pytest.mark.parametrize("content", ["a,b,c\n", "a,1\n", "a,-1,10\n", "a,0,0\n", "a,1,10\n", "", None])
 def test_a_trace_that_cannot_be_read_is_refused(tmp_path, content):
     """Rule: the message names the file."""
     path = tmp_path / "trace.csv"
@@ -181,6 +181,14 @@ def test_a_trace_that_cannot_be_read_is_refused(tmp_path, content):
         path.write_text(content)
     with pytest.raises(ConfigError, match=r"trace\.csv"):
         simulated(table("clients", name="t", trace=str(path)), run("lru", "lru"))
+
+
+def test_a_client_that_would_read_nothing():
+    """Rule: a file's name that no object has is refused; the smallest part of an epoch is one read."""
+    with pytest.raises(ConfigError, match="clients: c: no object below p/ is named 'gone'"):
+        simulated(prefix(), client(file="gone"), run("lru", "lru"))
+    found = simulated(prefix(files=2), client(epochs=0.001), run("lru", "lru"))["lru"]
+    assert found.clients[0].reads == 1
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,9 +78,9 @@ def losses_of(scenario: ScoreScenario) -> Losses:
     """
     built_in = resources.files("gateway.sim") / "scenarios" / scenario.trace
     try:
-        with resources.as_file(built_in) if built_in.is_file() else Path(scenario.trace).open("rb") as file:
+        with (built_in if built_in.is_file() else Path(scenario.trace)).open("rb") as file:
             losses: Losses = np.load(file, allow_pickle=False)["losses"].astype(np.float32)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, BadZipFile, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"trace: {scenario.trace} is not an NPZ file with losses: {error}") from error
     if losses.ndim != 2 or not np.isfinite(losses).all() or losses.shape[1] < scenario.batch:
         raise ConfigError(

@@ -221,13 +221,16 @@ def scenario_text(name: str) -> str:
     """The text of a scenario: a file, or a built-in one by its name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or it cannot be read.
     """
     path = Path(name)
     if name in built_in():
         return (resources.files("gateway.sim") / "scenarios" / f"{name}.toml").read_text(encoding="utf-8")
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{name} cannot be read: {error}") from error
     raise ConfigError(f"there is no scenario {name!r}: give a TOML file, or one of {', '.join(built_in())}")
 
 

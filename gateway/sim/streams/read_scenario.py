@@ -134,14 +134,25 @@ class TracedRead(NamedTuple):
     size: int
 
 
-def traced(path: str) -> list[TracedRead]:
+def traced(path: str, block: int) -> list[TracedRead]:
     """The reads of a recorded trace, in order: key, number of the block, bytes of the whole object.
 
+    Args:
+        path: of the CSV.
+        block: bytes of a block.
+
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be read, or has none.
     """
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
-            return [TracedRead(key, int(block), int(size)) for key, block, size in csv.reader(file)]
-    except (OSError, ValueError) as error:
+            reads = [TracedRead(key, int(number), int(size)) for key, number, size in csv.reader(file)]
+    except (OSError, ValueError, csv.Error) as error:
         raise ConfigError(f"{path}: {error}") from error
+    sizes = {read.key: read.size for read in reads}
+    for line, read in enumerate(reads, 1):
+        if not 0 <= read.block * block < sizes[read.key]:
+            raise ConfigError(f"{path}: line {line}: the last size of {read.key} leaves it no block {read.block}")
+    if not reads:
+        raise ConfigError(f"{path}: has no reads")
+    return reads

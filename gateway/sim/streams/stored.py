@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.random import Generator
 
+from gateway.model.errors import ConfigError
 from gateway.policies.streams.stream import Stream
 from gateway.sim.pooled import CachedBlock
 from gateway.sim.streams.read_scenario import ORDERS_OF_READS, ClientSpec, PrefixSpec, StoredObject, traced
@@ -31,18 +32,20 @@ class SimulatedStore:
         """A client's reads in their order; the objects of a trace are added to the store.
 
         Raises:
-            ConfigError: its trace cannot be read.
+            ConfigError: its trace cannot be read, or no object has the name of its file.
         """
         if client.trace:
-            reads = traced(client.trace)
+            reads = traced(client.trace, self.block)
             for key, _, size in reads:
                 self.objects[key] = StoredObject(key, size, max(1, -(-size // self.block)))
             return [CachedBlock(key, block) for key, block, _ in reads]
         objects = [
             each for each in self._below[client.prefix] if not client.file or each.key.endswith(f"/{client.file}")
         ]
+        if not objects:
+            raise ConfigError(f"clients: {client.name}: no object below {client.prefix}/ is named {client.file!r}")
         blocks = [CachedBlock(each.key, block) for each in objects for block in range(each.blocks)]
-        count = client.reads or round(len(blocks) * client.epochs)
+        count = client.reads or max(1, round(len(blocks) * client.epochs))
         order = ORDERS_OF_READS[client.order]
         return [blocks[at] for at in order(rng, len(blocks), count).tolist()]
 

@@ -85,7 +85,7 @@ def simulate_reads(scenario: ReadScenario, seed: int | None = None) -> list[Read
     """All runs of a scenario, each with the same reads.
 
     Raises:
-        ConfigError: a trace cannot be read.
+        ConfigError: a trace cannot be read, or a client would read nothing.
     """
     return [_ReadRun(scenario, run, scenario.seed if seed is None else seed).result() for run in scenario.runs]
 
