@@ -50,9 +50,9 @@ def mark(request: pytest.FixtureRequest) -> str:
     return f"{abs(hash(request.node.name)):016x}".ljust(64, "0")
 
 
-def elements() -> dict[int, bytes]:
-    """An element for each item."""
-    return {index: bytes_of(1, SIZE, index)[0] for index in range(ITEMS)}
+def elements(mark: str) -> dict[int, bytes]:
+    """An element for each item, of bytes that no other test stores: equal ones are charged to the pool that had them first."""
+    return dict(enumerate(bytes_of(ITEMS, SIZE, mark)))
 
 
 def ask_admin(alone: Running, method: str, path: str, body: Any = None, **headers: str) -> Reply:
@@ -70,7 +70,7 @@ def seen(alone: Running, mark: str) -> dict[str, Any]:
 
 def planned(alone: Running, items: Stock, mark: str) -> str:
     """The pool of a mark whose first element is stored, once the plan gives it space."""
-    assert stored(put(alone, items, mark, {0: elements()[0]})) == ["stored"]
+    assert stored(put(alone, items, mark, {0: elements(mark)[0]})) == ["stored"]
     wait_until(lambda: seen(alone, mark).get("target", 0) > 0, SOON, "the pool")
     return str(seen(alone, mark)["pool"])
 
@@ -84,7 +84,7 @@ def override(alone: Running, pool: str, **decision: Any) -> None:
 def test_results_are_shown_with_elements_bytes_and_hits(alone: Running, items: Stock, mark: str) -> None:
     """Rule: list, detail and overview show the stored elements and bytes, the reads, and the target."""
     pool = planned(alone, items, mark)
-    put(alone, items, mark, elements())
+    put(alone, items, mark, elements(mark))
     wait_until(lambda: seen(alone, mark)["bytes"] == ITEMS * SIZE, SOON, "the node's report")
     assert len(read(alone, items, mark, range(ITEMS))) == ITEMS
     wait_until(lambda: seen(alone, mark)["hits"] >= ITEMS, SOON, "the node's report")
@@ -103,14 +103,14 @@ def test_never_stores_none_and_auto_stores_again(alone: Running, items: Stock, m
     override(alone, pool, mode="never")
     wait_until(lambda: seen(alone, mark)["target"] == 0, SOON, "the plan")
     assert seen(alone, mark)["why"] == "override"
-    again = {1: elements()[1]}
+    again = {1: elements(mark)[1]}
     wait_until(
         lambda: stored(put(alone, items, mark, again, more="&replace=1")) == ["full"], SOON, "the node to follow"
     )
     override(alone, pool, mode=None)
     wait_until(lambda: seen(alone, mark)["target"] > 0, SOON, "the plan")
     wait_until(
-        lambda: set(stored(put(alone, items, mark, elements()))) <= {"stored", "known"}, SOON, "the node to follow"
+        lambda: set(stored(put(alone, items, mark, elements(mark)))) <= {"stored", "known"}, SOON, "the node to follow"
     )
 
 
@@ -120,7 +120,7 @@ def test_a_quota_bounds_results(alone: Running, items: Stock, mark: str) -> None
     override(alone, pool, mode="pin", quota=5 * SIZE)
     wait_until(lambda: seen(alone, mark)["target"] == 5 * SIZE, SOON, "the plan")
     assert seen(alone, mark)["why"] == "override"
-    again = elements()
+    again = elements(mark)
     wait_until(lambda: "full" in stored(put(alone, items, mark, again, more="&replace=1")), SOON, "the node to follow")
 
 

@@ -21,9 +21,9 @@ ITEMS = 100
 FIT = 50
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Three nodes with 600 kB each."""
+    """Three nodes with 600 kB each, and without the scores of another test: the number of a node's scores counts all jobs'."""
     extra = f'[admin]\ntoken = "{TOKEN}"\n'
     with fleet_of(tmp_path_factory.mktemp("important"), capacity="600KB", extra=extra, fleet={"expire": "4s"}) as made:
         yield made
