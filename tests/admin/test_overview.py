@@ -40,31 +40,35 @@ def metrics_of(world: Zone) -> dict[str, int]:
     }
 
 
-def test_totals_are_the_metrics_and_the_same_from_every_gateway(world: Zone) -> None:
+def test_totals_are_the_metrics_and_the_same_from_every_gateway(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """Rule: after a known workload each gateway's overview has the sums of all nodes' metrics; rates and history follow."""
-    paths = [f"/bucket/overview/{number}" for number in range(6)]
-    for path in paths:
-        world.origin.put(path, content(10_000, path))
-    for _ in range(2):
-        for number, path in enumerate(paths):
-            world.read(number % 2, path)
-    wanted = metrics_of(world)
-    assert wanted["requests"] == 12
-    assert wanted["saved_bytes"] == 60_000
-    for node in world.nodes:
-        shown = eventually(
-            lambda node=node: get(node, "/overview"),
-            # Counters and the bytes of each node come with different heartbeats.
-            lambda page: page["total"] == wanted and sum(each["bytes"] for each in page["nodes"]) == 60_000,
-            f"totals of {wanted}, with 60,000 cached bytes",
-        )
-        assert shown["now"]["requests_per_second"] > 0
-        assert shown["now"]["hit_ratio"] == pytest.approx(0.5)
-        assert [each["id"] for each in shown["nodes"]] == ["node-0", "node-1"]
-        assert {each["state"] for each in shown["nodes"]} == {"READY"}
-        past = get(node, "/overview/history?hours=1")
-        assert sum(point["saved_bytes"] for point in past["points"]) == 60_000
-        assert len(past["points"]) * past["step_seconds"] == 3600
+    with zone(tmp_path_factory.mktemp("totals")) as world:
+        world.heard()
+        paths = [f"/bucket/overview/{number}" for number in range(6)]
+        for path in paths:
+            world.origin.put(path, content(10_000, path))
+        for _ in range(2):
+            for number, path in enumerate(paths):
+                world.read(number % 2, path)
+        wanted = metrics_of(world)
+        assert wanted["requests"] == 12
+        assert wanted["saved_bytes"] == 60_000
+        for node in world.nodes:
+            shown = eventually(
+                lambda node=node: get(node, "/overview"),
+                # Counters and the bytes of each node come with different heartbeats.
+                lambda page: page["total"] == wanted and sum(each["bytes"] for each in page["nodes"]) == 60_000,
+                f"totals of {wanted}, with 60,000 cached bytes",
+            )
+            assert shown["now"]["requests_per_second"] > 0
+            assert shown["now"]["hit_ratio"] == pytest.approx(0.5)
+            assert [each["id"] for each in shown["nodes"]] == ["node-0", "node-1"]
+            assert {each["state"] for each in shown["nodes"]} == {"READY"}
+            past = get(node, "/overview/history?hours=1")
+            assert sum(point["saved_bytes"] for point in past["points"]) == 60_000
+            assert len(past["points"]) * past["step_seconds"] == 3600
 
 
 def test_answers_have_statuses_and_percentiles(world: Zone) -> None:

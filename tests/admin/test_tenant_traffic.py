@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,12 +63,14 @@ def test_a_limit_of_bytes_is_set_and_lifted_while_gateways_run(world: Zone) -> N
     eventually(lambda: read(world.nodes[0], "/bucket/one", *who).status, lambda status: status == 200, "no limit")
 
 
-def test_batches_are_traffic_of_their_dataset(world: Zone, used: Stock) -> None:
+def test_batches_are_traffic_of_their_dataset(world: Zone, tmp_path: Path) -> None:
     """Rule: a batch counts as one request of its tenant for ``dataset:NAME`` with all bytes; bytes of hits count as cached."""
-    node, size = world.nodes[0], sum(map(len, used.bodies))
+    node, made = world.nodes[0], stock(world.origin.s3, tmp_path, "counted", bytes_of(6, 500, "counted"))
+    size = sum(map(len, made.bodies))
+    made.register(node, key=GWB)
     for _ in range(2):
-        used.read(node, range(6), key=GWB)
-    labels = {"tenant": "b", "bucket": "dataset:used"}
+        made.read(node, range(6), key=GWB)
+    labels = {"tenant": "b", "bucket": "dataset:counted"}
     eventually(
         lambda: node.metric("larder_bucket_requests_total", TOKEN, **labels), lambda count: count == 2, "the batches"
     )
@@ -77,7 +80,7 @@ def test_batches_are_traffic_of_their_dataset(world: Zone, used: Stock) -> None:
 
     def row() -> Any:
         buckets = get(world.nodes[1], "/traffic")["buckets"]
-        return next((one for one in buckets if one["bucket"] == "dataset:used"), None)
+        return next((one for one in buckets if one["bucket"] == "dataset:counted"), None)
 
     assert eventually(row, lambda found: found is not None, "the row of the dataset")["tenant"] == "b"
 

@@ -45,16 +45,17 @@ def filled(world: Zone, name: str, count: int = 12) -> list[bytes]:
     return bodies
 
 
-def test_sound_caches_are_said_to_be_sound(world: Zone, home: Path) -> None:
+def test_sound_caches_are_said_to_be_sound(tmp_path: Path) -> None:
     """Rule: every node reads every blob once, with any number of workers, and any gateway has the result."""
-    bodies = filled(world, "sound")
-    paths = [blob_path(home / f"node-{number}" / "cache", body) for number in range(2) for body in bodies]
-    eventually(lambda: sum(path.exists() for path in paths), lambda there: there == len(bodies), "the blobs")
-    found = ended(world, post(world.nodes[0], "/verifications", status=202))
-    assert (found["state"], found["sound"]) == ("done", True)
-    assert [node["node"] for node in found["nodes"]] == ["node-0", "node-1"]
-    assert sum(node["blobs"] for node in found["nodes"]) == len(bodies)
-    assert all(node["share"] == 1 for node in found["nodes"])
+    with zone(tmp_path, workers=2) as world:
+        bodies = filled(world, "sound")
+        paths = [blob_path(tmp_path / f"node-{number}" / "cache", body) for number in range(2) for body in bodies]
+        eventually(lambda: sum(path.exists() for path in paths), lambda there: there == len(bodies), "the blobs")
+        found = ended(world, post(world.nodes[0], "/verifications", status=202))
+        assert (found["state"], found["sound"]) == ("done", True)
+        assert [node["node"] for node in found["nodes"]] == ["node-0", "node-1"]
+        assert sum(node["blobs"] for node in found["nodes"]) == len(bodies)
+        assert all(node["share"] == 1 for node in found["nodes"])
 
 
 def test_a_wrong_blob_is_found_and_never_sent(world: Zone, home: Path) -> None:
