@@ -20,11 +20,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zone]:
 
 
 def filled(world: Zone, prefix: str, count: int = 8) -> list[str]:
-    """Objects that are in the caches of their homes."""
+    """Objects that are in the caches of their homes, and in the indexes, which hear of a read a moment after its answer."""
     paths = [f"/bucket/{prefix}{number}" for number in range(count)]
     for path in paths:
         world.origin.put(path, content(1000, path))
         world.read(0, path)
+    asked = {"bucket": "bucket", "prefix": prefix, "dry_run": True}
+    eventually(
+        lambda: post(world.nodes[0], "/purge", asked)["objects"], lambda found: found == count, "all in the indexes"
+    )
     return paths
 
 

@@ -15,6 +15,7 @@ from gateway.testing.origin import FakeOrigin, OriginThread
 from tests.batches import Stock, decoded, stock
 from tests.gateways import Running, finish, fleet, fleet_node, start, wait_for_fleet
 from tests.scenarios.redis_server import RedisServer
+from tests.stores import files_of
 
 NODES = ("node-0", "node-1", "node-2")
 
@@ -46,6 +47,10 @@ class World:
         """The home of each item."""
         ring = Ring(dict.fromkeys(nodes, 1))
         return [ring.ranked(item_key(row.digest), 1)[0] for row in made.rows]
+
+    def files(self) -> int:
+        """The number of blobs in all caches, on disk: a blob is there before its reader has the last byte."""
+        return sum(len(files_of(self.home / node / "cache")) for node in NODES)
 
     def known(self, made: Stock) -> None:
         """Have every gateway know a dataset, so that nothing but its items is asked for from then on."""
