@@ -84,16 +84,16 @@ def test_every_series_that_an_alert_waits_for_is_there_from_the_start(used: Runn
         assert f"\n{counter} 0.0\n" in text
 
 
-def test_connections_are_counted_while_they_last(used: Running) -> None:
-    """Rule: the gauge goes up with a connection and down with its end."""
-    before = used.metric("larder_connections")
-    more = [used.connection() for _ in range(3)]
-    for connection in more:
-        connection.connect()
-    wait_until(lambda: used.metric("larder_connections") >= before + 3, 60, "three connections more")
-    for connection in more:
-        connection.close()
-    wait_until(lambda: used.metric("larder_connections") <= before, 60, "their end")
+def test_connections_are_counted_while_they_last(tmp_path: Path) -> None:
+    """Rule: the gauge goes up with a connection and down with its end. It counts the connection that asks for it too."""
+    with OriginThread() as origin, gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as running:
+        more = [running.connection() for _ in range(3)]
+        for connection in more:
+            connection.connect()
+        wait_until(lambda: running.metric("larder_connections") == 4, 60, "three connections more")
+        for connection in more:
+            connection.close()
+        wait_until(lambda: running.metric("larder_connections") == 1, 60, "their end")
 
 
 def test_a_worker_that_died_is_left_out(tmp_path: Path) -> None:
