@@ -29,6 +29,9 @@ MARK = 2
 KEY = larder.Credentials("GWA", "gateway-secret-a")
 EVENTS = ("kill a worker", "scale", "restart the gateway", "resume", "kill a worker", "scale", "resume")
 
+# Each event starts Python processes, some dozens in a test: on a busy machine that takes minutes.
+pytestmark = pytest.mark.timeout(400)
+
 
 @pytest.fixture(scope="module")
 def origin() -> Iterator[FakeOrigin]:

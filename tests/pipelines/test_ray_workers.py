@@ -31,6 +31,9 @@ SETTINGS = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # all addresses are 127.0.0.1; Ray would take another one of this machine
 }
 
+# Ray starts Python processes for each actor: on a busy machine a scenario takes minutes.
+pytestmark = pytest.mark.timeout(400)
+
 
 class Cluster(NamedTuple):
     """A running cluster: calls a scenario of ray_programs and returns its findings."""
