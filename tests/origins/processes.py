@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -19,11 +20,19 @@ MARK = "TESTS_OF_RUN"
 """The variable that names the run of pytest to which a process belongs."""
 
 
+_PORTS = range(10_000, 32_768)
+"""Ports below those that Linux gives to sockets without one: nothing takes one of these between its choice and its use."""
+_serial = itertools.count(199 * os.getpid())
+"""Processes that run at the same time begin at different places."""
+
+
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of 127.0.0.1 that nothing listens on, another one each time."""
+    while True:
+        port = _PORTS[next(_serial) % len(_PORTS)]
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def wait_until(condition: Callable[[], bool], within: float, what: str) -> None:
