@@ -223,7 +223,7 @@ class Larder:
             settings, self._start, fleet, management, engine, channel, listings, authenticator, live, self._admin
         )
         watch = self._serve_peers(ground, PeerObjects(reads, hot, engine.warm), registrations)
-        refresh = partial(self._refresh, watch, s3, keeper, channel, accounting)
+        refresh = partial(self._refresh, watch, s3, origin, keeper, channel, accounting)
         self._ops = OpsApp(Monitoring(self._lifecycle, watch.problems, refresh, self._admin.app.may_read))
         self._endpoints = LateApp(lambda: imported(ENDPOINTS).serving(ground, registrations, self._exchange))
         self._loop(repeat("gauges", partial(_later, _REFRESH, refresh)))
@@ -384,12 +384,19 @@ class Larder:
         return channel
 
     def _refresh(
-        self, watch: NodeWatch, s3: S3App, keeper: SweepLoop, channel: Invalidations, accounting: Accounting
+        self,
+        watch: NodeWatch,
+        s3: S3App,
+        origin: OriginClient,
+        keeper: SweepLoop,
+        channel: Invalidations,
+        accounting: Accounting,
     ) -> None:
         """Update the gauges of this worker."""
         # If the clock was set back, everything learned from now on would count as older.
         channel.heard.since = min(channel.heard.since, time.time())
         metrics.IN_FLIGHT.set(s3.in_flight)
+        metrics.ORIGIN_IN_FLIGHT.set(origin.in_flight)
         metrics.CHANNEL_HEALTHY.set(channel.healthy)
         metrics.READY.set(self._lifecycle.ready(watch.problems()))
         show_memory()

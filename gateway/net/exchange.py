@@ -224,7 +224,7 @@ class Connections:
         self._idle: dict[ServerAddress, list[ClientConnection]] = {}
         self._closed = False
 
-    def ask(
+    async def ask(
         self,
         remote: Remote,
         method: str,
@@ -235,7 +235,8 @@ class Connections:
         *,
         within: float | None,
         repeat: bool = False,
-    ) -> Awaitable[StreamedResponse]:
+        traced: bool = False,
+    ) -> StreamedResponse:
         """Send a complete request; return at the head of its answer, or when a small body has followed it.
 
         Args:
@@ -247,25 +248,16 @@ class Connections:
             body: the whole body.
             within: seconds from getting a connection to the head of the answer; ``None`` for no limit.
             repeat: send it once more, whatever the method, if its connection broke before an answer began.
+            traced: the request has its span already.
 
         Raises:
             LarderError: ``Remote.failed``.
         """
-        ask = partial(self._ask, remote, method, address, target, body, within=within, repeat=repeat)
-        return ask(headers) if tracing.telemetry is None else tracing.sent(method, target, address.name, headers, ask)
-
-    async def _ask(
-        self,
-        remote: Remote,
-        method: str,
-        address: ServerAddress,
-        target: str,
-        body: bytes,
-        headers: Sequence[Header],
-        *,
-        within: float | None,
-        repeat: bool,
-    ) -> StreamedResponse:
+        if tracing.telemetry is not None and not traced:
+            ask = partial(
+                self.ask, remote, method, address, target, body=body, within=within, repeat=repeat, traced=True
+            )
+            return await tracing.sent(method, target, address.name, headers, ask)
         if body or method not in SAFE:
             headers = [*headers, ("Content-Length", str(len(body)))]
         request = encoded(method, target, headers)
@@ -276,7 +268,7 @@ class Connections:
                 response = StreamedResponse(remote, self._loop)
                 try:
                     connection.send(response, request, body, bodiless=bodiless, last=last, within=within or math.inf)
-                    await response.alive(response.begun)
+                    await (response.begun if remote.silence is None else _while_alive(remote, response.begun))
                     return response
                 except ExchangeFailed as failure:
                     if not (failure.unanswered and kept and (repeat or is_repeatable(method, headers))):

@@ -22,7 +22,6 @@ from gateway.metrics import (
     ORIGIN_ANSWERS,
     ORIGIN_BYTES,
     ORIGIN_FAILURES,
-    ORIGIN_IN_FLIGHT,
     ORIGIN_LATENCY,
     ORIGIN_REQUESTS,
     LoopHistogram,
@@ -63,34 +62,37 @@ class Signer:
     gateway and its origin can rewrite unsigned headers without breaking the request.
 
     Results are cached across requests: the signing key, four HMACs per key, day and region; and for one second the time
-    stamp, and the canonical form of the headers, which most reads have in common.
+    stamp, and the headers with their canonical form, which most reads have in common.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._second = -1
         self._stamp = ""
-        self._prepared: dict[tuple[object, ...], sigv4.Prepared] = {}
+        self._forms: dict[tuple[object, ...], tuple[list[Header], sigv4.Prepared]] = {}
+        """The headers that requests of this second have in common, by what makes them."""
         self._signing_keys: dict[tuple[Keys, str, str], bytes] = {}
 
-    def sign(
+    def signed(
         self,
         method: str,
         raw_path: str,
         query: str,
-        headers: list[Header],
+        headers: Sequence[Header],
         *,
+        host: str,
         payload_hash: str,
         keys: Keys,
         region: str,
-    ) -> None:
-        """Append the headers that authenticate the request as ``keys`` to ``headers``, which must name the host.
+    ) -> list[Header]:
+        """The headers of a request with those of this client, and those that authenticate it as ``keys``.
 
         Args:
             method: upper-case HTTP method.
             raw_path: percent-encoded path, as it goes to the wire.
             query: percent-encoded query, as it goes to the wire, without "?".
-            headers: changed in place.
+            headers: of the request itself.
+            host: as for ``own_headers``.
             payload_hash: hex SHA-256 of the body, or one of S3's markers such as ``UNSIGNED-PAYLOAD``.
             keys: sign the request.
             region: of the origin.
@@ -98,22 +100,21 @@ class Signer:
         second = int(self._now())
         if second != self._second:
             self._second, self._stamp = second, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
-            self._prepared.clear()
-        stamp = self._stamp
-        given = (keys, region, payload_hash, *headers)
-        headers.append(("x-amz-date", stamp))
-        headers.append(("x-amz-content-sha256", payload_hash))
-        if keys.session_token:
-            headers.append(("x-amz-security-token", keys.session_token))
-        prepared = self._prepared.get(given)
-        if prepared is None:
-            if len(self._prepared) >= _KEPT_FORMS:
-                self._prepared.clear()
-            signed = [pair for pair in headers if pair[0][:6].lower() == "x-amz-" or pair[0].lower() in _SIGNED]
-            key = self._signing_key(keys, stamp[:8], region)
-            prepared = sigv4.prepare(signed, payload_hash, keys.access_key_id, key, stamp, region)
-            self._prepared[given] = prepared
-        headers.append(("Authorization", prepared.sign(method, raw_path, query)))
+            self._forms.clear()
+        given = (keys, region, host, payload_hash, *headers)
+        form = self._forms.get(given)
+        if form is None:
+            pairs = own_headers(headers, host)
+            pairs += ("x-amz-date", self._stamp), ("x-amz-content-sha256", payload_hash)
+            if keys.session_token:
+                pairs.append(("x-amz-security-token", keys.session_token))
+            signed = [pair for pair in pairs if pair[0][:6].lower() == "x-amz-" or pair[0].lower() in _SIGNED]
+            key = self._signing_key(keys, self._stamp[:8], region)
+            form = pairs, sigv4.prepare(signed, payload_hash, keys.access_key_id, key, self._stamp, region)
+            if len(self._forms) >= _KEPT_FORMS:
+                self._forms.clear()
+            self._forms[given] = form
+        return [*form[0], ("Authorization", form[1].sign(method, raw_path, query))]
 
     def _signing_key(self, keys: Keys, day: str, region: str) -> bytes:
         name = (keys, day, region)
@@ -133,7 +134,6 @@ class _Link:
 
     def __init__(self, origin: Origin) -> None:
         self.bytes = LoopSum(ORIGIN_BYTES)
-        self.in_flight = LoopSum(ORIGIN_IN_FLIGHT)
         self.origin = origin
         self.address = ServerAddress.of(origin.endpoint)
         self.active = 0
@@ -154,7 +154,6 @@ class _Link:
 
     def ended(self) -> None:
         self.active -= 1
-        self.in_flight.inc(-1)
 
     def failed(self, what: str, cause: ExchangeFailed | None) -> OriginUnavailable:
         if cause is not None:
@@ -243,6 +242,11 @@ class OriginClient:
         return link is None or link.reach.lost
 
     @property
+    def in_flight(self) -> int:
+        """The requests in progress: each to the end of its answer."""
+        return sum(link.active for link in (*self._links.values(), *self._retired))
+
+    @property
     def problem(self) -> str:
         """The origins that this worker cannot reach, in words; empty if there are none."""
         return "; ".join(link.reach.problem for link in self._links.values() if link.reach.lost)
@@ -310,14 +314,16 @@ class OriginClient:
         except KeyError:
             raise IdentityGone("the origin, or the keys for it, are no longer configured") from None
         target = _target(raw_path, query)
-        pairs = _pairs(link, headers)
-        if keys is not None:
-            self._signer.sign(
-                method, raw_path, query, pairs, payload_hash=payload_hash, keys=keys, region=link.origin.region
+        host, region = link.address.name, link.origin.region
+        pairs = (
+            own_headers(headers, host)
+            if keys is None
+            else self._signer.signed(
+                method, raw_path, query, headers, host=host, payload_hash=payload_hash, keys=keys, region=region
             )
+        )
         began = time.perf_counter()
         link.active += 1
-        link.in_flight.inc()
         try:
             if body is None or isinstance(body, bytes):
                 link.reach.asked()
@@ -361,13 +367,13 @@ def _upload(
     return link.connections.upload(link, method, link.address, target, pairs, upload)
 
 
-def _pairs(link: _Link, headers: Sequence[Header]) -> list[Header]:
-    """The headers of a request. The Host that is sent and signed is the configured one."""
+def own_headers(headers: Sequence[Header], host: str) -> list[Header]:
+    """The headers of a request with those of this client. The Host that is sent and signed is the configured one, ``host``."""
     pairs: list[Header] = []
     for pair in headers:
         if pair[0].lower() != "host":
             pairs.append(pair)  # noqa: PERF401  # in Python 3.11 a comprehension is a call
-    pairs += *OWN_HEADERS, ("Host", link.address.name)
+    pairs += *OWN_HEADERS, ("Host", host)
     return pairs
 
 

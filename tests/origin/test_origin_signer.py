@@ -21,8 +21,9 @@ def sign(
     signer: Signer, path: str = "/b/k", query: str = "", extra: tuple[tuple[str, str], ...] = ()
 ) -> dict[str, str]:
     """The headers of a signed GET."""
-    headers = [*extra, ("Host", "s3.example")]
-    signer.sign("GET", path, query, headers, payload_hash="UNSIGNED-PAYLOAD", keys=KEYS, region="eu-west-1")
+    headers = signer.signed(
+        "GET", path, query, extra, host="s3.example", payload_hash="UNSIGNED-PAYLOAD", keys=KEYS, region="eu-west-1"
+    )
     return {name.lower(): value for name, value in headers}
 
 
@@ -47,18 +48,18 @@ def test_range_and_other_plain_headers_are_not_signed() -> None:
 
 
 def test_requests_of_one_second_are_each_signed_for_what_they_ask() -> None:
-    """The signer's cache never applies to another path, query, header, key or body."""
+    """The signer's cache never applies to another path, query, header, host, key or body."""
     signer, kept = Signer(lambda: AT), []
     other = Keys("AKIDOTHER", KEYS.secret_access_key, "")
 
     def signed(
         path: str = "/b/k", query: str = "", region: str = "eu-west-1", body: str = "UNSIGNED-PAYLOAD", keys: Keys = KEYS,
-        extra: str = "1",
+        extra: str = "1", host: str = "s3.example",
     ) -> None:  # fmt: skip
         for each in (signer, Signer(lambda: AT)):
-            headers = [("x-amz-meta-a", extra), ("Host", "s3.example")]
-            each.sign("GET", path, query, headers, payload_hash=body, keys=keys, region=region)
-            kept.append(dict(headers)["Authorization"])
+            headers = [("x-amz-meta-a", extra)]
+            made = each.signed("GET", path, query, headers, host=host, payload_hash=body, keys=keys, region=region)
+            kept.append(dict(made)["Authorization"])
 
     for differing in (
         {},
@@ -68,11 +69,12 @@ def test_requests_of_one_second_are_each_signed_for_what_they_ask() -> None:
         {"body": "0"},
         {"keys": other},
         {"extra": "2"},
+        {"host": "other.example"},
     ):
         signed()
         signed(**differing)  # type: ignore[arg-type]
     assert kept[::2] == kept[1::2]
-    assert len(set(kept)) == 7
+    assert len(set(kept)) == 8
 
 
 def test_a_signing_key_is_derived_once_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
