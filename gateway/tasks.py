@@ -108,7 +108,9 @@ class Tasks:
         await stop(tuple(self._tasks))
 
 
-class _Call(NamedTuple, Generic[T]):
+class Call(NamedTuple, Generic[T]):
+    """A call in flight. ``waiters`` get its result; the first one belongs to the caller that began it."""
+
     task: asyncio.Task[T]
     began: float
     owner: Hashable
@@ -123,7 +125,7 @@ class SingleFlight(Generic[K, T]):
     """
 
     def __init__(self, tasks: Tasks | None = None) -> None:
-        self._calls: dict[K, _Call[T]] = {}
+        self._calls: dict[K, Call[T]] = {}
         self._tasks = Tasks() if tasks is None else tasks
         self.drain = self._tasks.join
         """Wait for the calls in flight."""
@@ -136,12 +138,13 @@ class SingleFlight(Generic[K, T]):
     def __contains__(self, key: K) -> bool:
         return key in self._calls
 
-    def begin(self, key: K, call: Coroutine[Any, Any, T], owner: Hashable = None) -> asyncio.Task[T]:
+    def begin(self, key: K, call: Coroutine[Any, Any, T], owner: Hashable = None) -> Call[T]:
         """Start a call that later callers join, replacing one in flight; see ``owner``."""
-        waiters: list[asyncio.Future[T]] = []
+        loop = asyncio.get_running_loop()
+        waiters: list[asyncio.Future[T]] = [loop.create_future()]
         task = self._tasks.start(call, partial(self._end, key, waiters))
-        self._calls[key] = _Call(task, task.get_loop().time(), owner, waiters)
-        return task
+        begun = self._calls[key] = Call(task, loop.time(), owner, waiters)
+        return begun
 
     def waiter(self, key: K) -> asyncio.Future[T]:
         """The result of the call in flight for a key, for one caller, which may cancel it."""
@@ -156,9 +159,7 @@ class SingleFlight(Generic[K, T]):
 
     def join(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
         """``waiter``, after starting a call if there is none."""
-        if key not in self._calls:
-            self.begin(key, call())
-        return self.waiter(key)
+        return self.waiter(key) if key in self._calls else self.begin(key, call()).waiters[0]
 
     async def result(self, key: K, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of the call for a key; raises its exception."""

@@ -101,10 +101,13 @@ def _readable(fd: int, offset: int) -> bool:
     return True
 
 
-def just_written(inode: int, count: int, now: float) -> None:
-    """Note that the first ``count`` bytes of a file were just written, and are in memory; ``now`` is the loop's clock."""
-    for piece in range(-(-count // PIECE)):
-        _remember((inode, piece), now + _MEMORY_FOR)
+def just_written(span: FileSpan, now: float) -> None:
+    """Note that a file was just written to the end of a span, and is in memory; ``now`` is the loop's clock."""
+    _, offset, count, inode = span
+    if len(SEEN) >= _MOST_REMEMBERED:
+        SEEN.clear()
+    for piece in range(-(-(offset + count) // PIECE)):
+        SEEN[inode, piece] = now + _MEMORY_FOR
 
 
 def _remember(piece: tuple[int, int], until: float) -> None:

@@ -118,7 +118,7 @@ async def test_a_file_that_was_just_written_is_sent_by_the_loop(tmp_path: Path, 
     """Rule: a file that was just written is in memory and needs no look."""
     size = SIZES[-1]
     fd, body = written(tmp_path / "new", size, cold=True)
-    files.just_written(os.fstat(fd).st_ino, size, asyncio.get_running_loop().time())
+    files.just_written((fd, 0, size, os.fstat(fd).st_ino), asyncio.get_running_loop().time())
     assert await sent(fd, size) == b"head" + body
     assert reader.reads == 0
     os.close(fd)
@@ -169,7 +169,7 @@ def test_what_is_remembered_of_files_is_bounded() -> None:
     """Rule: a node that writes file after file remembers a bounded number of them."""
     files.SEEN.clear()
     for inode in range(2 * files._MOST_REMEMBERED):
-        files.just_written(inode, 1, 50.0)
+        files.just_written((0, 0, 1, inode), 50.0)
     assert 0 < len(files.SEEN) <= files._MOST_REMEMBERED
     files.SEEN.clear()
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from email.utils import formatdate
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import ClassVar
 
 from gateway.engine.objects.body import Body
@@ -75,16 +75,11 @@ class Answer:
     remote: RemoteHit | None = None
 
 
-_STATUS_HEADERS: dict[tuple[Outcome, Reason | None], tuple[bytes, bytes]] = {}
-
-
+@cache  # as many as there are kinds of answers
 def cache_status(outcome: Outcome, reason: Reason | None) -> tuple[bytes, bytes]:
     """The ``x-larder-cache`` header."""
-    header = _STATUS_HEADERS.get((outcome, reason))
-    if header is None:
-        text = outcome.value if reason is None else f"{outcome.value}; reason={reason.value}"
-        header = _STATUS_HEADERS[outcome, reason] = (b"x-larder-cache", text.encode())
-    return header
+    text = outcome.value if reason is None else f"{outcome.value}; reason={reason.value}"
+    return b"x-larder-cache", text.encode()
 
 
 @lru_cache(maxsize=1)
@@ -125,9 +120,8 @@ async def complete(scope: Scope, send: Send, answer: Answer) -> None:
     content = answer.content
     try:
         if isinstance(content, Body) and FILES in scope["extensions"] and (span := content.whole()) is not None:
-            _, offset, count, inode = span
             if content.missed or content.joined:
-                just_written(inode, offset + count, asyncio.get_running_loop().time())
+                just_written(span, asyncio.get_running_loop().time())
             told = {"status": answer.status, "headers": answer.headers, "head": encode_lines(answer.headers)}
             await send({"type": FILES, **told, "files": [span]})
         else:

@@ -109,7 +109,7 @@ class ItemFetches:
         digest = wanted.digest
         owner = self._flight.owner(digest)
         if owner is not None:
-            outcome = await self._outcome(digest, wanted)
+            outcome = await self._outcome(self._flight.waiter(digest), wanted)
             if isinstance(outcome, StoredItem | InMemoryItem):
                 return replace(outcome, flags=ItemFlag.JOINED)
             if owner == wanted.who:
@@ -150,12 +150,11 @@ class ItemFetches:
             if self._hasty(wanted) and self._services.origin.lost(wanted.identity):
                 return _UNREACHED
             # This may replace another reader's fetch, whose failure may not apply to this one.
-            self._flight.begin(digest, self._run(digest, wanted), wanted.who)
-        return await self._outcome(digest, wanted)
+            return await self._outcome(self._flight.begin(digest, self._run(digest, wanted), wanted.who).waiters[0], wanted)
+        return await self._outcome(self._flight.waiter(digest), wanted)
 
-    async def _outcome(self, digest: bytes, wanted: Wanted) -> Outcome:
-        """The outcome of the fetch in flight; ends early if the origin is lost and another node may succeed."""
-        waiter = self._flight.waiter(digest)
+    async def _outcome(self, waiter: asyncio.Future[Outcome], wanted: Wanted) -> Outcome:
+        """The outcome of a fetch in flight; ends early if the origin is lost and another node may succeed."""
         try:
             if not self._hasty(wanted):
                 return await waiter
@@ -195,7 +194,8 @@ class ItemFetches:
                 here = await self._store.items.look(wanted.registration.content, index)
                 if here is not None:
                     # Another worker stored it while this one waited for the lease.
-                    return StoredItem(OpenBlob(here.fd, BlobRef(digest, here.size, here.crc32), 0), ItemFlag.JOINED)
+                    ref = BlobRef(digest, here.size, here.crc32)
+                    return StoredItem(OpenBlob(here.fd, ref, here.inode, 0), ItemFlag.JOINED)
             async with self._reading:
                 try:
                     outcome = await self._read(wanted, keep=True)
@@ -352,7 +352,7 @@ class ItemFetches:
         try:
             ref = await growing.fill(stream, wanted.digest)
             with disk_faults():
-                blob = OpenBlob(os.dup(growing.fd), ref, 0)
+                blob = OpenBlob(os.dup(growing.fd), ref, growing.inode, 0)
         except WrongDigest:
             raise _changed() from None
         finally:

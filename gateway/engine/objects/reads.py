@@ -344,11 +344,11 @@ class Reads:
             return await self._head(ask, rule)
         # A task that is no reader's: it carries out the fill that comes of the question, too.
         question = self._cold.begin(slot, ask_origin(ask, rule, generation))
-        answer = self._cold.waiter(slot)
+        answer = question.waiters[0]
         try:
             return await (answer if reach is None else reach.result(answer))
         except (asyncio.CancelledError, OriginUnavailable):
-            question.add_done_callback(_abandon)
+            question.task.add_done_callback(_abandon)
             raise
 
     async def _join(self, ask: Ask, pending: asyncio.Future[_Answer], reach: Reach | None) -> _Answer:

@@ -28,9 +28,9 @@ class OpenBlob:
 
     __slots__ = ("_holders", "crc32", "fd", "inode", "mtime_ns", "size")
 
-    def __init__(self, fd: int, ref: BlobRef, mtime_ns: int) -> None:
+    def __init__(self, fd: int, ref: BlobRef, inode: int, mtime_ns: int) -> None:
         self.fd = fd
-        self.inode = os.fstat(fd).st_ino
+        self.inode = inode
         self.size = ref.size
         self.crc32 = ref.crc32
         self.mtime_ns = mtime_ns

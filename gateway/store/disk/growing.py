@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import ParamSpec, Protocol, TypeVar
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 from zlib import crc32
 
 from gateway.model.errors import LarderError
@@ -73,6 +73,14 @@ class ByteSource(Protocol):
         """All ``length`` bytes, if they are here in one piece."""
 
 
+class _Written(NamedTuple):
+    """A blob whose file has its name: its inode, and the time of its last change; ``None`` if the blob was cached already."""
+
+    ref: BlobRef
+    inode: int
+    mtime_ns: int | None
+
+
 class GrowingBlob:
     """Block ``number`` of an object, an item or a result on its way to the disk.
 
@@ -91,6 +99,7 @@ class GrowingBlob:
         fd: descriptor of the file; -1 before the first step, and when it is closed.
         path: of the file while it has no name.
         ref: its name, once it is committed.
+        inode: of the file, once it is committed.
         failure: why no more bytes will come.
         on_progress: called once: when the first bytes arrived, or the blob ended before.
     """
@@ -104,6 +113,7 @@ class GrowingBlob:
         self.received = 0
         self.fd = -1
         self.ref: BlobRef | None = None
+        self.inode = 0
         self.failure: LarderError | None = None
         self.on_progress: Callable[[], None] | None = None
         self._host = host
@@ -173,11 +183,11 @@ class GrowingBlob:
             WrongDigest: the bytes have another digest.
         """
         began = self._clock()
-        ref, mtime_ns = await self._host.on_disk(partial(self._step, self._complete, last, digest))
+        written = await self._host.on_disk(partial(self._step, self._complete, last, digest))
         if last:
             self._host.wrote(self._clock() - began)
-        self._name(ref, mtime_ns)
-        return ref
+        self._name(written)
+        return written.ref
 
     def progress(self) -> None:
         """Wake the readers: bytes arrived, or the blob ended."""
@@ -265,8 +275,7 @@ class GrowingBlob:
             self._written += taken
             left = left[taken:]
 
-    def _complete(self, last: bytes | memoryview, digest: bytes | None) -> tuple[BlobRef, int | None]:
-        """The blob, and the modification time of its file, ``None`` if the blob was cached already."""
+    def _complete(self, last: bytes | memoryview, digest: bytes | None) -> _Written:
         self._append(last)
         ref = BlobRef(self._sha256.digest(), self._written, self._crc32)
         if digest not in (None, ref.digest):
@@ -276,9 +285,9 @@ class GrowingBlob:
             raise DiskFault(FailureKind.IO, "the size of the file differs from the bytes written")
         if self._host.is_open(ref):
             os.unlink(self.path)
-            return ref, None
+            return _Written(ref, status.st_ino, None)
         self._host.directory.publish(self.path, ref.digest)
-        return ref, status.st_mtime_ns
+        return _Written(ref, status.st_ino, status.st_mtime_ns)
 
     def _close(self) -> None:
         with self._using:
@@ -293,10 +302,11 @@ class GrowingBlob:
 
     # ---
 
-    def _name(self, ref: BlobRef, mtime_ns: int | None) -> None:
-        """The blob has its name; ``mtime_ns`` is ``None`` if it was cached already."""
+    def _name(self, written: _Written) -> None:
+        """The blob has its name."""
+        ref, self.inode, mtime_ns = written
         if mtime_ns is not None:
-            self.blob = OpenBlob(self.fd, ref, mtime_ns)
+            self.blob = OpenBlob(self.fd, ref, self.inode, mtime_ns)
         self._gathered, self.received, self.ref = b"", ref.size, ref
         self._host.published(ref, self.blob, self.reserved)
 
@@ -312,11 +322,11 @@ async def commit_all(host: BlobHost, blobs: Sequence[tuple[GrowingBlob, memoryvi
         DiskUnavailable: one could not be written. Files that have their names already have no row.
     """
 
-    def write() -> list[tuple[BlobRef, int | None]]:
+    def write() -> list[_Written]:
         with disk_faults():
             return [blob._complete(data, None) for blob, data in blobs]
 
     done = await host.on_disk(write)
-    for (blob, _), named in zip(blobs, done, strict=True):
-        blob._name(*named)
-    return [ref for ref, _ in done]
+    for (blob, _), written in zip(blobs, done, strict=True):
+        blob._name(written)
+    return [written.ref for written in done]

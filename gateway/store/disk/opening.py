@@ -86,7 +86,7 @@ class Opener:
             raise _Wrong(None, "the file is missing") from None
         status = os.fstat(fd)
         identity = (status.st_dev, status.st_ino)
-        blob = OpenBlob(fd, ref, status.st_mtime_ns)
+        blob = OpenBlob(fd, ref, status.st_ino, status.st_mtime_ns)
         if status.st_size != ref.size:
             raise _Wrong(identity, f"the file has {status.st_size} bytes instead of {ref.size}")
         known = (self._disk.directory.boot, status.st_mtime_ns, ref.crc32)
