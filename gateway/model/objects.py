@@ -24,11 +24,6 @@ class ObjectMeta:
     headers: tuple[Header, ...] = ()
     checksums: tuple[Header, ...] | None = None
 
-    @property
-    def strong(self) -> bool:
-        """Whether the ETag is a strong validator; only such objects are cached."""
-        return len(self.etag) > 2 and self.etag.startswith('"')
-
 
 class BlobRef(NamedTuple):
     """Immutable bytes named by their SHA-256 digest (32 raw bytes); ``size`` in bytes; ``crc32`` of the whole blob."""

@@ -137,13 +137,20 @@ class S3App(Edge):
         call = self._open(trace, auth, plain=hit is not Unresolved.OTHER)
         call.sent = trace.sent
         try:
-            found = await self._route(trace, call, receive)
+            if call.plain:
+                answering, trace.home, trace.ring = self._relayed.begin(call)
+            else:
+                answering = self._route(trace, call, receive)
+            found = await answering
         finally:
             if call.sent is not None:  # the home has changed since
                 call.sent.response.abort()
         answer = found if isinstance(found, Answer) else await self._pass_on(call, receive, found)
         if trace.ring is not None and answer is found:
-            self._learn(call, trace, answer)
+            remote = answer.remote
+            # If its home has answered, the next read of this object takes the short path.
+            if trace.home is None or (remote is not None and remote.node is trace.home):
+                self._hot.learn(call, trace.ring, None if trace.home is None else remote)
         if answer.span is not None and trace.key is not None:
             served = answer.outcome in (Outcome.HIT, Outcome.STALE)
             waited = time.perf_counter() - trace.started
@@ -197,24 +204,14 @@ class S3App(Edge):
             self._accounting.note(scope, trace, hit, trace.started)
 
     def _route(self, trace: Trace, call: S3Call, receive: Receive) -> Awaitable[Answer | Relay | Forward]:
-        """Begin to answer a request in the way that it needs."""
-        if not call.plain:
-            if is_form_upload(call):
-                return self._upload(trace, call, receive)
-            reason = not_cacheable(call)
-            if reason is not None:
-                return self._forwarder.forward(call, request_body(receive), Outcome.BYPASS, reason)
-        answer, trace.home, trace.ring = self._relayed.begin(call)
-        return answer
-
-    def _learn(self, call: S3Call, trace: Trace, answer: Answer) -> None:
-        """Have the next read of this object take the short path, if its home has answered."""
-        assert trace.ring is not None
-        remote = answer.remote
-        if trace.home is None:
-            self._hot.learn(call, trace.ring)
-        elif remote is not None and remote.node is trace.home:
-            self._hot.learn(call, trace.ring, remote)
+        """Begin to answer a request that is no plain GET, in the way that it needs."""
+        if is_form_upload(call):
+            return self._upload(trace, call, receive)
+        reason = not_cacheable(call)
+        if reason is not None:
+            return self._forwarder.forward(call, request_body(receive), Outcome.BYPASS, reason)
+        answering, trace.home, trace.ring = self._relayed.begin(call)
+        return answering
 
     async def _pass_on(self, call: S3Call, receive: Receive, found: Relay | Forward) -> Answer:
         """The origin's answer to a read that the cache does not answer."""

@@ -30,7 +30,8 @@ def refusal(meta: ObjectMeta, rule: Caching, capacity: int) -> Reason | None:
     """
     if not rule.cache:
         return Reason.RULE
-    if not meta.strong or meta.size < 0:
+    strong = len(meta.etag) > 2 and meta.etag.startswith('"')
+    if not strong or meta.size < 0:
         return Reason.NO_VALIDATOR
     if (reason := forbidden(meta.headers)) is not None:
         return reason
