@@ -434,18 +434,27 @@ class LoopSum:
 
 
 class LoopHistogram:
-    """``LoopSum`` for a histogram, or for several of the same seconds."""
+    """``LoopSum`` for a histogram, or for several of the same seconds, with a counter of the observations if one is given."""
 
-    __slots__ = ("_histograms",)
+    __slots__ = ("_count", "_histograms")
 
-    def __init__(self, *histograms: Histogram) -> None:
+    def __init__(self, *histograms: Histogram, counter: Counter | None = None) -> None:
         self._histograms: list[tuple[Any, Sequence[float], Sequence[Any]]] = []
+        self._count: Any = None
+        if counter is not None:
+            counter.inc(0)
+            self._count = counter._value
         for histogram in histograms:
             histogram._sum.inc(0)
             self._histograms.append((histogram._sum, histogram._upper_bounds, histogram._buckets))
 
     def observe(self, amount: float) -> None:
         """Count one observation."""
+        count = self._count
+        if count is not None:
+            count._value += 1
+            if count._multiprocess:
+                count._file.write_value(count._key, count._value, 0.0)
         for total, bounds, buckets in self._histograms:
             bucket = buckets[bisect_left(bounds, amount)]
             total._value += amount

@@ -97,25 +97,6 @@ class IncomingAnswer:
         if not self.begun.done():
             self.begun.set_result(None)
 
-    def end(self, failure: Exception | None) -> None:
-        """The connection has let go of the answer."""
-        self.connection = None
-        if failure is None:
-            self.complete = True
-        elif isinstance(failure, ExchangeFailed):
-            self.failure = failure
-        else:
-            self.failure = ExchangeFailed("broken", "the request failed")
-        if self.gathering is not None:
-            self.gathering.cancel()
-        if not self.begun.done():
-            if self.status:
-                self.begun.set_result(None)
-            else:
-                self.begun.set_exception(failure or ExchangeFailed("broken", "the exchange was given up"))
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
-
 
 class ConnectionOwner(Protocol):
     """The owner of connections, which keeps them for further exchanges."""
@@ -412,7 +393,22 @@ class ClientConnection(asyncio.BaseProtocol):
         self.deadline = self._loop.time() + _KEEP_IDLE if reusable else NEVER
         if not reusable:
             self.transport.abort()
-        incoming.end(failure)
+        incoming.connection = None
+        if failure is None:
+            incoming.complete = True
+        elif isinstance(failure, ExchangeFailed):
+            incoming.failure = failure
+        else:
+            incoming.failure = ExchangeFailed("broken", "the request failed")
+        if incoming.gathering is not None:
+            incoming.gathering.cancel()
+        if not incoming.begun.done():
+            if incoming.status:
+                incoming.begun.set_result(None)
+            else:
+                incoming.begun.set_exception(failure or ExchangeFailed("broken", "the exchange was given up"))
+        if incoming.waiter is not None and not incoming.waiter.done():
+            incoming.waiter.set_result(None)
         self._owner.ended(self, reusable=reusable)
 
     def _give_up(self, kind: str, text: str) -> None:

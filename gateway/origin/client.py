@@ -326,7 +326,9 @@ class OriginClient:
         link.active += 1
         try:
             if body is None or isinstance(body, bytes):
-                link.reach.asked()
+                link.reach.waiting += 1
+                if not link.reach.looks:
+                    link.reach.look_later()
                 try:
                     response = await link.connections.ask(
                         link, method, link.address, target, pairs, body or b"", within=link.head_within
@@ -338,7 +340,10 @@ class OriginClient:
         except BaseException as failure:
             _ended(link, method, failure)
             raise
-        response = _answered(link, method, response, time.perf_counter() - began)
+        if not 200 <= response.status < 600:  # not a final HTTP status (RFC 9110 section 15), so it cannot be relayed
+            raise _invalid(link, method, response)
+        link.reach.heard()
+        _series(link.origin.name, method, response.status // 100).observe(time.perf_counter() - began)
         if keys is not None and (response.status in _OF_KEYS or self._refused.current):
             await self._judge(response, identity.origin, keys.access_key_id)
         return response
@@ -385,25 +390,20 @@ def _ended(link: _Link, method: str, failure: BaseException) -> None:
         ORIGIN_REQUESTS.labels(method, "failed").inc()
 
 
-def _answered(link: _Link, method: str, response: StreamedResponse, seconds: float) -> StreamedResponse:
-    if not 200 <= response.status < 600:  # not a final HTTP status (RFC 9110 section 15), so it cannot be relayed
-        response.abort()
-        ORIGIN_FAILURES.labels("invalid").inc()
-        link.reach.doubt()
-        ORIGIN_REQUESTS.labels(method, "failed").inc()
-        raise OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
-    link.reach.heard()
-    requests, latencies = _series(link.origin.name, method, response.status // 100)
-    requests.inc()
-    latencies.observe(seconds)
-    return response
+def _invalid(link: _Link, method: str, response: StreamedResponse) -> OriginUnavailable:
+    """The failure of a request whose answer has an invalid status."""
+    response.abort()
+    ORIGIN_FAILURES.labels("invalid").inc()
+    link.reach.doubt()
+    ORIGIN_REQUESTS.labels(method, "failed").inc()
+    return OriginUnavailable(f"{link.origin.endpoint}: it answered with status {response.status}")
 
 
 @cache  # as many as there are series
-def _series(origin: str, method: str, hundreds: int) -> tuple[LoopSum, LoopHistogram]:
+def _series(origin: str, method: str, hundreds: int) -> LoopHistogram:
     """The metrics of answers by origin, method and class of the status, looked up once for each kind."""
-    requests = ORIGIN_REQUESTS.labels(method, f"{hundreds}xx")
-    return LoopSum(requests), LoopHistogram(ORIGIN_LATENCY.labels(method), ORIGIN_ANSWERS.labels(origin))
+    counter = ORIGIN_REQUESTS.labels(method, f"{hundreds}xx")
+    return LoopHistogram(ORIGIN_LATENCY.labels(method), ORIGIN_ANSWERS.labels(origin), counter=counter)
 
 
 def _target(raw_path: str, query: str) -> str:

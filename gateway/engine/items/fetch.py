@@ -150,7 +150,9 @@ class ItemFetches:
             if self._hasty(wanted) and self._services.origin.lost(wanted.identity):
                 return _UNREACHED
             # This may replace another reader's fetch, whose failure may not apply to this one.
-            return await self._outcome(self._flight.begin(digest, self._run(digest, wanted), wanted.who).waiters[0], wanted)
+            return await self._outcome(
+                self._flight.begin(digest, self._run(digest, wanted), wanted.who).waiters[0], wanted
+            )
         return await self._outcome(self._flight.waiter(digest), wanted)
 
     async def _outcome(self, waiter: asyncio.Future[Outcome], wanted: Wanted) -> Outcome:
