@@ -8,7 +8,7 @@ import pytest
 from gateway.model.keys import ObjectKey, rights_in
 from gateway.policies.reads import granularity
 from gateway.store.shared import evicted, forgotten, generations
-from gateway.store.shared.generations import SLOTS, TWINS, Generations, remove_dead, slot_of, table_of
+from gateway.store.shared.generations import SLOTS, TWINS, Generations, remove_dead, slots_of, table_of
 
 KEY = ObjectKey("default", "bucket", "dir/ключ")
 OTHER = ObjectKey("default", "bucket", "other")
@@ -41,14 +41,23 @@ def test_every_worker_sees_a_bump(table, tmp_path):
 
 def test_the_slot_of_a_key_is_the_same_in_every_process():
     """The hash does not depend on Python's per-process seed."""
-    code = "from gateway.store.shared.generations import *; print(slot_of(ObjectKey('default', 'bucket', 'dir/ключ')))"
+    code = (
+        "from gateway.store.shared.generations import *; print(*slots_of(ObjectKey('default', 'bucket', 'dir/ключ')))"
+    )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, env={"PYTHONHASHSEED": "7"})
-    assert int(printed.stdout) == slot_of(KEY)
+    assert tuple(map(int, printed.stdout.split())) == slots_of(KEY)
 
 
 def test_bucket_and_key_are_told_apart():
     """``a/b`` in one bucket and ``b`` in bucket ``a`` hash differently, as does another origin."""
-    assert len({slot_of(ObjectKey(*parts)) for parts in (("o", "a", "bc"), ("o", "ab", "c"), ("oa", "b", "c"))}) == 3
+    assert (
+        len({slots_of(ObjectKey(*parts))[0] for parts in (("o", "a", "bc"), ("o", "ab", "c"), ("oa", "b", "c"))}) == 3
+    )
+
+
+def test_a_bucket_has_the_slot_of_its_rights():
+    """The slot of a bucket is that of the key under which its rights are forgotten."""
+    assert slots_of(KEY)[1] == slots_of(rights_in(KEY))[0]
 
 
 def test_bump_all_changes_every_slot(table, tmp_path):
@@ -64,8 +73,8 @@ def test_distrust_is_shared_and_ends_when_cleared(table, tmp_path):
     second = Generations()
     second.attach(tmp_path / "generations")
     table.distrust(KEY)
-    assert (second.trusts(KEY), second.trusts(OTHER), second.distrusted()) == (False, True, [slot_of(KEY)])
-    second.clear([slot_of(KEY)])
+    assert (second.trusts(KEY), second.trusts(OTHER), second.distrusted()) == (False, True, [slots_of(KEY)[0]])
+    second.clear([slots_of(KEY)[0]])
     assert table.trusts(KEY)
 
 

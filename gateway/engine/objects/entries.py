@@ -16,7 +16,6 @@ from gateway.model.keys import ObjectKey, OriginIdentity, rights_in
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
 from gateway.policies.reads.freshness import EntryState, Validity
 from gateway.policies.reads.rules import Caching, Rules
-from gateway.store.shared.generations import slots_of
 
 
 class KnownValidity(NamedTuple):
@@ -40,13 +39,10 @@ class ObjectEntry:
     key: ObjectKey
     record: ObjectRecord
     generation: int
+    slots: tuple[int, int]
     blobs: dict[int, BlobRef] = field(default_factory=dict)
     grants: dict[str, float] = field(default_factory=dict)
     valid: dict[str, KnownValidity] = field(default_factory=dict)
-    slots: tuple[int, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.slots = slots_of(self.key)
 
     @property
     def has_bytes(self) -> bool:

@@ -38,6 +38,7 @@ from gateway.origin.reach import Reach
 from gateway.policies.reads.admission import refusal
 from gateway.policies.reads.freshness import Verdict, decide, may_serve_stale
 from gateway.policies.reads.rules import Caching
+from gateway.store.shared.generations import slots_of
 from gateway.tasks import SingleFlight
 
 CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
@@ -178,11 +179,12 @@ class Reads:
         store = self._services.store
         generation = store.generations.of(key)
         known = await store.known(key, _LOAD_AT_ONCE)
-        entry = None if known is None else ObjectEntry(key, known.record, generation, known.blobs, known.grants)
-        if key in self._entries and (present := self._in_memory(key)) is not None:
-            return present
-        if entry is not None:
-            self._entries.put(entry)
+        if key in self._entries and (entry := self._in_memory(key)) is not None:
+            return entry
+        if known is None:
+            return None
+        entry = ObjectEntry(key, known.record, generation, slots_of(key), known.blobs, known.grants)
+        self._entries.put(entry)
         return entry
 
     async def resident(self, ask: Ask) -> tuple[ObjectEntry, float] | None:
@@ -476,7 +478,7 @@ class Reads:
             self._renew(entry, ask.identity, rule, learned)
         else:
             record = ObjectRecord(0, meta, self._services.block_size, learned.asked_at)
-            entry = ObjectEntry(ask.key, record, learned.generation)
+            entry = ObjectEntry(ask.key, record, learned.generation, slots_of(ask.key))
             self._grants.note(entry, ask.identity, rule, learned.generation, learned.asked_at)
         self._entries.put(entry)
         return entry

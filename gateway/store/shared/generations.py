@@ -45,7 +45,7 @@ from hashlib import sha256
 from pathlib import Path
 from zlib import crc32
 
-from gateway.model.keys import ObjectKey, rights_in
+from gateway.model.keys import ObjectKey
 from gateway.policies.reads import granularity
 from gateway.store.shared import evicted, forgotten
 from gateway.store.shared.evicted import EvictedKeys
@@ -67,20 +67,20 @@ TWINS = "-states-"
 _SHARED = Path("/dev/shm")  # noqa: S108 - files there are opened without following links, and their owner is checked
 
 
-def slot_of(key: ObjectKey) -> int:
-    """The slot of a key: the low 16 bits of the CRC-32 of ``origin NUL bucket NUL key``, the same in every process."""
-    return crc32(f"{key.origin}\0{key.bucket}\0{key.key}".encode("utf-8", "surrogatepass")) & 0xFFFF
-
-
 @lru_cache(maxsize=1024)
 def slots_of(key: ObjectKey) -> tuple[int, int]:
-    """The slots of a key and of its bucket."""
-    return slot_of(key), _rights_slot(key.origin, key.bucket)
+    """The slots of a key and of its bucket.
+
+    A slot is the low 16 bits of the CRC-32 of ``origin NUL bucket NUL key``, the same in every process.
+    """
+    text = f"{key.origin}\0{key.bucket}\0{key.key}".encode("utf-8", "surrogatepass")
+    return crc32(text) & 0xFFFF, _rights_slot(key.origin, key.bucket)
 
 
 @lru_cache(maxsize=1024)
 def _rights_slot(origin: str, bucket: str) -> int:
-    return slot_of(rights_in(ObjectKey(origin, bucket, "")))
+    """The slot of ``rights_in(key)``, whose key is empty."""
+    return crc32(f"{origin}\0{bucket}\0".encode("utf-8", "surrogatepass")) & 0xFFFF
 
 
 def table_of(root: Path) -> Path:
@@ -207,7 +207,7 @@ class Generations:
 
     def distrust(self, key: ObjectKey) -> None:
         """Hide the key's row from every worker until a keeper has deleted it."""
-        self._marks[slot_of(key)] = 1
+        self._marks[slots_of(key)[0]] = 1
 
     def distrust_all(self) -> None:
         """``distrust`` for every key."""
@@ -229,7 +229,7 @@ class Generations:
             self._debts[:] = b"\1" * SLOTS
             return
         for key in keys:
-            self._debts[slot_of(key)] = 1
+            self._debts[slots_of(key)[0]] = 1
 
     def owes(self, key: ObjectKey) -> bool:
         """Whether the fleet may not know of a write of a key, or of a change of the rights in its bucket."""
@@ -247,7 +247,7 @@ class Generations:
             self._debts[:] = bytes(SLOTS)
             return
         for key in keys:
-            self._debts[slot_of(key)] = 0
+            self._debts[slots_of(key)[0]] = 0
 
     def detach(self) -> None:
         """Replace the shared table by a private one."""
