@@ -11,10 +11,10 @@ from gateway.engine.items.batch import Batches
 from gateway.engine.items.fetch import ItemFetches
 from gateway.engine.lane import Lane, load_limits
 from gateway.engine.objects.blocks import Blocks
-from gateway.engine.objects.body import Body
 from gateway.engine.objects.entries import EntryCache, Grants
+from gateway.engine.objects.found import Ask, Found, Relay
 from gateway.engine.objects.hits import Hits
-from gateway.engine.objects.reads import Ask, Found, Reads, Relay
+from gateway.engine.objects.reads import Reads
 from gateway.engine.objects.writes import Writes
 from gateway.engine.operations.explain import Explainer
 from gateway.engine.services import Services
@@ -67,42 +67,10 @@ class Engine:
         self.owes = services.store.generations.owes
         self.hot = Hits(services, self._entries, self._grants).find
         self.find = self._reads.find
+        self.open = self.blocks.open
         self.resident = self._reads.resident
         self.write = self._writes.around
         self.change_rights = self._writes.change_rights
-
-    async def open(self, ask: Ask, found: Found, start: int, stop: int) -> Body:
-        """A body whose first byte is guaranteed to be available.
-
-        Args:
-            ask: the reader's request.
-            found: the object, for this reader.
-            start: first byte.
-            stop: end, exclusive.
-
-        Raises:
-            ObjectChanged: the object has changed, or this reader may no longer read it; the entry was forgotten: ask again.
-            DiskUnavailable: it cannot be stored; forward the request instead.
-            OriginUnavailable: the origin cannot be reached.
-        """
-        entry, part, fill, following = found.entry, found.part, found.fill, None
-        if fill is not None:
-            following = self.blocks.follow(fill, start // entry.record.block_size, ask.identity)
-        body = Body(self.blocks, entry, ask.identity, start, stop, following)
-        if following is not None:
-            return body
-        try:
-            body.data = None if part is None else part.piece(start, stop)
-            if body.data is not None:
-                return body
-            await self.blocks.load(entry, body.numbers[0], body.numbers[-1])
-            body.missed = self.blocks.lacks(entry, body.numbers)
-            body.partial = body.missed and entry.has_bytes and entry.record.block_count > 1
-            await (self._reads.hastily(ask, body.prepare()) if body.missed and ask.hasty else body.prepare())
-        except BaseException:
-            body.close()
-            raise
-        return body
 
     async def forget_from_fleet(self, keys: Sequence[ObjectKey]) -> None:
         """Forget keys that another gateway wrote."""

@@ -16,7 +16,7 @@ from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.relayed import RelayedReads
 from gateway.engine.objects.body import Body
-from gateway.engine.objects.reads import Forward
+from gateway.engine.objects.found import Forward
 from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node, NodeState

@@ -14,7 +14,7 @@ import pytest
 from gateway.config import CacheSettings, Credential, Origin
 from gateway.engine.engine import Engine
 from gateway.engine.objects.body import Body
-from gateway.engine.objects.reads import Ask, Found
+from gateway.engine.objects.found import Ask, Found
 from gateway.engine.services import Services
 from gateway.fleet.nodes.invalidations import NullInvalidations
 from gateway.fleet.nodes.membership import Membership

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.engine.objects.found import Forward, Found, Relay
 from gateway.engine.objects.handover import Moved
 from gateway.engine.objects.ranged import ReaderRefused
-from gateway.engine.objects.reads import Forward, Found, Relay
 from gateway.engine.operations.purge import Forgetting, Purge
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Reason

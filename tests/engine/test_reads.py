@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.engine.fetching import RESUMES
-from gateway.engine.objects.reads import Forward, Found
+from gateway.engine.objects.found import Forward, Found
 from gateway.model.access import Access
 from gateway.model.errors import OriginUnavailable
 from gateway.model.keys import OriginIdentity

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.engine.objects.reads import Found
+from gateway.engine.objects.found import Found
 from gateway.model.errors import OriginUnavailable
 from gateway.model.outcomes import Outcome, Reason
 from gateway.testing.origin_faults import Hang

@@ -15,8 +15,8 @@ from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.call import S3Call, resource_of
 from gateway.api.s3.objects import ObjectReads
 from gateway.engine.objects.body import Body
+from gateway.engine.objects.found import Forward, Found
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused
-from gateway.engine.objects.reads import Forward, Found
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.s3.aws_chunked import PayloadForm
 from gateway.model.s3.ranges import parse_range

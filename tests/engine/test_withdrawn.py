@@ -7,8 +7,8 @@ import os
 
 import pytest
 
+from gateway.engine.objects.found import Forward, Found
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused
-from gateway.engine.objects.reads import Forward, Found
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.outcomes import Outcome, Reason
 from gateway.policies.reads.rules import ALWAYS, IMMUTABLE, Caching, Rules

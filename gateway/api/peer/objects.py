@@ -22,7 +22,7 @@ from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.forward import relay
 from gateway.api.s3.hot import Hit, HotReads
 from gateway.api.s3.objects import ObjectReads
-from gateway.engine.objects.reads import Forward, Relay
+from gateway.engine.objects.found import Forward, Relay
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal

@@ -28,7 +28,7 @@ from gateway.config import ServerSettings
 from gateway.edge.asgi import Edge
 from gateway.edge.problems import encoded, note_refusal
 from gateway.engine.objects.body import Body
-from gateway.engine.objects.reads import Forward, Relay
+from gateway.engine.objects.found import Forward, Relay
 from gateway.model.errors import BrokenBody, LarderError, S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome

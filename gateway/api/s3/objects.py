@@ -9,8 +9,8 @@ from gateway.api.s3.call import S3Call
 from gateway.api.s3.errors import AboutCached
 from gateway.engine.engine import Engine
 from gateway.engine.objects.body import Body
+from gateway.engine.objects.found import Ask, Forward, Found, Relay
 from gateway.engine.objects.ranged import ObjectChanged
-from gateway.engine.objects.reads import Ask, Forward, Found, Relay
 from gateway.model.errors import DiskUnavailable, S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import Header, ObjectMeta

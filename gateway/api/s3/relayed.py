@@ -25,8 +25,8 @@ from gateway.api.s3.errors import AboutCached
 from gateway.api.s3.objects import ObjectReads, is_forced
 from gateway.engine.engine import Engine
 from gateway.engine.fetching import ByteStream, Reopen
+from gateway.engine.objects.found import Forward, Relay
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, Version, read_range
-from gateway.engine.objects.reads import Forward, Relay
 from gateway.fleet.nodes.membership import Membership
 from gateway.fleet.nodes.peers import Peers, PeerUnavailable
 from gateway.metrics import RELAYED, LoopSum

@@ -8,6 +8,7 @@ from dataclasses import replace
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.entries import Grants, ObjectEntry
 from gateway.engine.objects.fill import Fill
+from gateway.engine.objects.found import Ask, Found
 from gateway.engine.objects.ranged import ObjectChanged, ReaderRefused, read_range
 from gateway.engine.objects.small_ranges import SmallRanges
 from gateway.engine.services import Services
@@ -116,19 +117,44 @@ class Blocks:
         if self._growing.get(slot, (None,))[0] is fill:
             del self._growing[slot]
 
-    def follow(self, fill: Fill, number: int, identity: OriginIdentity) -> tuple[Fill, GrowingBlob] | None:
-        """The fill that came of a reader's question, and one of its blocks, joined; ``None`` if that is over.
+    async def open(self, ask: Ask, found: Found, start: int, stop: int) -> Body:
+        """A body whose first byte is guaranteed to be available.
+
+        Args:
+            ask: the reader's request.
+            found: the object, for this reader.
+            start: first byte.
+            stop: end, exclusive.
 
         Raises:
-            LarderError: the fill failed before its first byte.
+            ObjectChanged: the object has changed, or this reader may no longer read it; the entry was forgotten: ask again.
+            DiskUnavailable: it cannot be stored; forward the request instead.
+            OriginUnavailable: the origin cannot be reached.
         """
-        block = fill.blocks[number]
-        if block.failure is not None:
-            raise block.failure
-        if not block.join():
-            return None
-        self._accesses.record(Access(fill.entry.key, number, b"", False, self._services.now(), identity))
-        return fill, block
+        entry, identity, fill = found.entry, ask.identity, found.fill
+        if fill is not None:
+            number = start // entry.record.block_size
+            block = fill.blocks[number]
+            if block.failure is not None:
+                raise block.failure
+            if block.join():
+                self._accesses.record(Access(entry.key, number, b"", False, self._services.now(), identity))
+                return Body(self, entry, identity, start, stop, (fill, block))
+        body = Body(self, entry, identity, start, stop)
+        try:
+            body.data = None if found.part is None else found.part.piece(start, stop)
+            if body.data is not None:
+                return body
+            await self.load(entry, body.numbers[0], body.numbers[-1])
+            body.missed = self.lacks(entry, body.numbers)
+            body.partial = body.missed and entry.has_bytes and entry.record.block_count > 1
+            hasty = body.missed and ask.hasty
+            ready = body.prepare()
+            await (self._services.origin.reach(identity).unless_lost(ready) if hasty else ready)
+        except BaseException:
+            body.close()
+            raise
+        return body
 
     async def block(self, body: Body, number: int) -> OpenBlob | tuple[Fill, GrowingBlob]:
         """See ``BlockSource.block``."""

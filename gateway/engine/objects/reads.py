@@ -1,10 +1,6 @@
 """Finding an object for a reader: in memory, in the index, or at the origin, with the right to read it.
 
-``Reads.find`` answers with one of three values, before any byte is sent:
-
-* ``Found``: the object's metadata is known, fresh and granted; its bytes are in the cache or will be.
-* ``Relay``: the origin has already answered this read, and its answer goes to the client as it is.
-* ``Forward``: the read is not for the cache; the edge forwards the client's request unchanged.
+``Reads.find`` answers before any byte is sent (found.py).
 
 The interleaving to keep in mind: a write may be accepted between any two awaits. Whoever talks to the origin reads the key's
 generation first, and what was learned is believed only if the generation is still the same afterwards (``_current``).
@@ -15,24 +11,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from gateway.engine.objects.blocks import Blocks
 from gateway.engine.objects.entries import EntryCache, Grants, ObjectEntry
-from gateway.engine.objects.fill import Fill
+from gateway.engine.objects.found import Ask, Forward, Found, Relay
 from gateway.engine.objects.handover import Moved
 from gateway.engine.objects.ranged import is_exact
-from gateway.engine.objects.small_ranges import Part
 from gateway.engine.services import Services
 from gateway.metrics import CHECKS
 from gateway.model.errors import DiskUnavailable, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import ObjectMeta, ObjectRecord
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.s3.ranges import ByteRange
-from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import entity_headers
 from gateway.origin.reach import Reach
 from gateway.policies.reads.admission import refusal
@@ -48,54 +41,6 @@ T = TypeVar("T")
 Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
 _Slot = tuple[ObjectKey, int]
 """A key with its generation: a read does not wait for one that began before the last write."""
-
-
-class Ask(NamedTuple):
-    """A plain read of one object.
-
-    ``metadata_first`` says that the reader wants a range, a condition evaluated, or only the header, so that the size and ETag
-    must be known before it is decided which bytes are needed. ``span`` is the range of a GET, unless ``If-Range`` decides on it.
-    ``forced`` is a client's ``Cache-Control: no-cache``. ``hasty`` says that the reader has another way to the object, and waits
-    for no origin that is lost (gateway/origin/reach.py).
-    """
-
-    key: ObjectKey
-    identity: OriginIdentity
-    head: bool = False
-    metadata_first: bool = False
-    span: ByteRange | None = None
-    forced: bool = False
-    hasty: bool = False
-
-
-class Found(NamedTuple):
-    """The object is known and may be read by this reader.
-
-    ``part`` is the small range that told what the object is. ``fill`` came of the question to the origin: it is of the whole
-    object, and has its first bytes, or failed before.
-    """
-
-    entry: ObjectEntry
-    outcome: Outcome
-    reason: Reason | None = None
-    part: Part | None = None
-    fill: Fill | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Relay:
-    """The origin's own answer to this very read."""
-
-    response: StreamedResponse
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
-class Forward:
-    """The edge must forward the client's request; ``miss`` tells a miss from a bypass."""
-
-    reason: Reason
-    miss: bool = False
 
 
 _Answer = Found | Relay | Forward | None
@@ -268,14 +213,6 @@ class Reads:
             within = max(0.0, self._checks.began(slot) + reach.patience - asyncio.get_running_loop().time())
         return await reach.result(running, within)
 
-    async def hastily(self, ask: Ask, work: Coroutine[Any, Any, T]) -> T:
-        """Do something that needs the origin; a hasty reader does not wait for one that is lost.
-
-        Raises:
-            OriginUnavailable: the origin is lost; or what ``work`` raises.
-        """
-        return await (self._services.origin.reach(ask.identity).unless_lost(work) if ask.hasty else work)
-
     async def _ask_origin(
         self, entry: ObjectEntry, identity: OriginIdentity, rule: Caching
     ) -> ObjectMeta | Forward | None:
@@ -373,7 +310,8 @@ class Reads:
         """Learn an object's metadata without its bytes."""
         services = self._services
         generation, asked_at = services.store.generations.of(ask.key), services.now()
-        response = await self.hastily(ask, services.origin.send(ask.identity, "HEAD", ask.key.raw_path, "", CHECKSUMS))
+        asking = services.origin.send(ask.identity, "HEAD", ask.key.raw_path, "", CHECKSUMS)
+        response = await (services.origin.reach(ask.identity).unless_lost(asking) if ask.hasty else asking)
         response.release()
         if response.status != 200:
             return Forward(_reason_of(response.status), miss=True)

@@ -15,8 +15,8 @@ from typing import Any
 
 from gateway.engine.engine import Engine
 from gateway.engine.items.homes import PREFIX, Node, PeerNodes
+from gateway.engine.objects.found import Ask, Found, Relay
 from gateway.engine.objects.ranged import ObjectChanged
-from gateway.engine.objects.reads import Ask, Found, Relay
 from gateway.engine.operations.warming import WarmupProgress
 from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.errors import DiskUnavailable, IdentityGone, LarderError, OriginUnavailable
