@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from gateway.edge.documents import ResponseModel, moment
 from gateway.fleet.jobs.caching import KnownPipeline
 from gateway.fleet.jobs.jobs import JobRecord
 from gateway.fleet.jobs.scaling import WorkersChange
@@ -19,7 +19,7 @@ _AT = "2026-03-01T09:30:00Z"
 Workers = Mapping[int, Sequence[WorkersChange]]
 
 
-class PipelineStage(BaseModel):
+class PipelineStage(ResponseModel):
     """A point of a pipeline, as one of the job's ranks measured it last."""
 
     stage: int = Field(description="its place in the pipeline", examples=[2])
@@ -29,7 +29,7 @@ class PipelineStage(BaseModel):
     elements: int = Field(description="of an epoch, of all ranks", examples=[1_281_167])
 
 
-class ProjectedMode(BaseModel):
+class ProjectedMode(ResponseModel):
     """The projected time of an epoch in one mode."""
 
     cache: int | None = Field(description="the mark; null: everything is computed", examples=[2])
@@ -37,7 +37,7 @@ class ProjectedMode(BaseModel):
     share: float = Field(description="of the mark's results that fit", examples=[1.0])
 
 
-class DecisionDocument(BaseModel):
+class DecisionDocument(ResponseModel):
     """A decision where a pipeline caches, with what it was made from."""
 
     at: str = Field(description="ISO 8601, by Redis's clock", examples=[_AT])
@@ -48,7 +48,7 @@ class DecisionDocument(BaseModel):
     projections: list[ProjectedMode] = Field(description="of all modes; empty if none was needed")
 
 
-class WorkersDocument(BaseModel):
+class WorkersDocument(ResponseModel):
     """A change of the input workers of a rank."""
 
     at: str = Field(description="ISO 8601, by Redis's clock", examples=[_AT])
@@ -57,7 +57,7 @@ class WorkersDocument(BaseModel):
     mode: str = Field(description="compute, put or get", examples=["get"])
 
 
-class PipelineDocument(BaseModel):
+class PipelineDocument(ResponseModel):
     """The pipeline of a job."""
 
     tenant: str = Field(examples=["vision"])
@@ -120,7 +120,7 @@ def _document(record: JobRecord, known: KnownPipeline, workers: Workers, plan: P
         stages=_stages(known),
         decisions=[
             DecisionDocument(
-                at=_moment(one.at),
+                at=moment(one.at, "seconds"),
                 epoch=one.epoch,
                 cache=one.stage or None,
                 reason=one.reason,
@@ -149,23 +149,16 @@ def _stages(known: KnownPipeline) -> list[PipelineStage]:
     points = [(mark, True) for mark in marks]
     if all(mark.stage != end.stage for mark in marks):
         points.append((end, False))
-    return [
-        PipelineStage(stage=one.stage, mark=mark, seconds=one.seconds, bytes=one.bytes, elements=one.elements)
-        for one, mark in points
-    ]
+    return [PipelineStage.of(one, mark=mark) for one, mark in points]
 
 
 def _projected(one: Projection) -> ProjectedMode:
-    return ProjectedMode(cache=one.stage or None, seconds=one.seconds, share=one.share)
+    return ProjectedMode.of(one, cache=one.stage or None)
 
 
 def _scaling(workers: Workers) -> list[WorkersDocument]:
     found = [(change, rank) for rank, changes in workers.items() for change in changes]
     return [
-        WorkersDocument(at=_moment(change.at), rank=rank, workers=change.workers, mode=change.mode)
+        WorkersDocument.of(change, at=moment(change.at, "seconds"), rank=rank)
         for change, rank in sorted(found, key=lambda each: (-each[0].at, each[1]))
     ]
-
-
-def _moment(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

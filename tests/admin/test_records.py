@@ -10,7 +10,8 @@ from sqlalchemy import Column, Double, MetaData
 
 from gateway.admin.catalog.records import KEPT, KEY, SECRET, Record
 from gateway.admin.catalog.vault import Vault
-from gateway.admin.http.documents import Name, ResponseModel
+from gateway.admin.http.documents import Name
+from gateway.edge.documents import ResponseModel
 from tests.admin.admin_world import KEY as VAULT_KEY
 
 

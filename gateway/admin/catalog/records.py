@@ -34,8 +34,9 @@ from sqlalchemy import Text as TextColumn
 
 from gateway import config
 from gateway.admin.catalog.vault import Vault
-from gateway.admin.http.documents import Name, RequestModel, ResponseModel, Text, moment
+from gateway.admin.http.documents import Name, RequestModel, Text
 from gateway.config_base import TenantLimit
+from gateway.edge.documents import ResponseModel, moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,11 @@ from gateway.admin.catalog.records import CredentialRecord, OwnSecret, new_secre
 from gateway.admin.catalog.schema import revocations
 from gateway.admin.catalog.snapshot import RevocationRow
 from gateway.admin.catalog.withdrawals import KEY, Withdrawal
-from gateway.admin.http.documents import RequestModel, ResponseModel, Source, moment
+from gateway.admin.http.documents import RequestModel, Source
 from gateway.admin.http.parts import AdminParts, etag_of
 from gateway.admin.http.requests import Changer, Idempotent, IfMatch, Parts, change_once
 from gateway.admin.http.resources import Resource, view_in
+from gateway.edge.documents import ResponseModel, moment
 from gateway.model.datasets import ApiError
 
 

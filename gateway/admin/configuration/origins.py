@@ -8,9 +8,10 @@ from pydantic import Field
 
 from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import OriginRecord
-from gateway.admin.http.documents import ResponseModel, Source
+from gateway.admin.http.documents import Source
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.resources import Resource
+from gateway.edge.documents import ResponseModel
 from gateway.model.datasets import ApiError
 
 

@@ -10,10 +10,11 @@ from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import TenantRecord
 from gateway.admin.catalog.withdrawals import TENANT, Withdrawal
-from gateway.admin.http.documents import ResponseModel, Source
+from gateway.admin.http.documents import Source
 from gateway.admin.http.parts import AdminParts, etag_of
 from gateway.admin.http.resources import Resource
 from gateway.config_base import TenantLimit
+from gateway.edge.documents import ResponseModel
 from gateway.model.datasets import ApiError
 
 

@@ -15,10 +15,10 @@ from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import TokenRecord
 from gateway.admin.catalog.roles import TokenRole
 from gateway.admin.catalog.withdrawals import TOKEN, Withdrawal
-from gateway.admin.http.documents import ResponseModel
 from gateway.admin.http.parts import AdminParts, etag_of
 from gateway.admin.http.resources import Resource
 from gateway.admin.http.tokens import CONFIGURED
+from gateway.edge.documents import ResponseModel
 from gateway.model.datasets import ApiError
 
 

@@ -23,9 +23,10 @@ from gateway.admin.fleet.view import (
     held_documents,
     job_document,
 )
-from gateway.admin.http.documents import RequestModel, ResponseModel
+from gateway.admin.http.documents import RequestModel
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Ops, Page, Parts, Reader, paged
+from gateway.edge.documents import ResponseModel
 from gateway.edge.problems import refusals
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from gateway.admin.http.documents import ResponseModel
+from gateway.edge.documents import ResponseModel
 from gateway.edge.pipelines import PipelineDocument
 
 _ID = "331088130435"

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from gateway.admin.fleet.documents import JobDocument
 from gateway.admin.fleet.view import jobs_of
-from gateway.admin.http.documents import ResponseModel
 from gateway.admin.http.requests import Changer, Cursor, Limit, Ops, Page, Parts, Reader, paged
 from gateway.admin.operations.parts import through_redis
+from gateway.edge.documents import ResponseModel
 from gateway.fleet.jobs.plans import plan_document
 from gateway.model.datasets import ApiError
 from gateway.policies.pools import dataset_pool

@@ -12,9 +12,9 @@ from gateway.admin.catalog.catalog import Catalog
 from gateway.admin.catalog.changes import Actor
 from gateway.admin.catalog.schema import overrides
 from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.http.documents import moment
 from gateway.admin.http.parts import AdminParts, check_if_match, etag_of
 from gateway.admin.operations.parts import Operations, through_redis
+from gateway.edge.documents import moment
 from gateway.engine.space.manager import Coordination
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.errors import CatalogUnavailable

@@ -28,9 +28,9 @@ from gateway.admin.fleet.view import (
     point_document,
     total_of,
 )
-from gateway.admin.http.documents import moment
 from gateway.admin.http.requests import Cursor, Limit, Ops, Page, Reader, sliced
 from gateway.admin.operations.parts import Operations, through_redis
+from gateway.edge.documents import moment
 from gateway.policies.health.rates import history
 
 MOST_POINTS = 720

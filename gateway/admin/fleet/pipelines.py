@@ -9,9 +9,10 @@ from pydantic import Field
 
 from gateway.admin.fleet.overrides import Decision, decision_of, replace_override
 from gateway.admin.fleet.reading import FleetReader, FleetReading
-from gateway.admin.http.documents import RequestModel, ResponseModel
+from gateway.admin.http.documents import RequestModel
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.requests import Changer, Cursor, IfMatch, Limit, Ops, Page, Parts, Reader, paged
+from gateway.edge.documents import ResponseModel
 from gateway.edge.pipelines import PipelineDocument, pipeline_documents
 from gateway.fleet.jobs.caching import override_name
 from gateway.model.datasets import ApiError

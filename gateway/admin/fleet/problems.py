@@ -8,7 +8,7 @@ from typing import Any
 from gateway.admin.fleet.documents import ProblemSeen
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import SHORT, names_of, shortfalls
-from gateway.admin.http.documents import moment
+from gateway.edge.documents import moment
 from gateway.model.units import format_size
 from gateway.policies.health.troubles import KINDS, Trouble
 from gateway.policies.items.datasets import USABLE, CachingMode

@@ -21,7 +21,7 @@ from gateway.admin.fleet.documents import (
     Total,
 )
 from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.http.documents import moment
+from gateway.edge.documents import moment
 from gateway.fleet.jobs.jobs import KnownJob
 from gateway.fleet.nodes.samples import HeldChunk
 from gateway.model.units import format_size
@@ -29,7 +29,7 @@ from gateway.policies.health.answers import Answers, Buckets, percentile, togeth
 from gateway.policies.health.rates import Point, rates, ratio
 from gateway.policies.items.datasets import USABLE, CachingMode, decide
 from gateway.policies.pools import OF_KEYS
-from gateway.policies.space.orders import ChunkRotation, JobOrder, Phase, PoolOrder
+from gateway.policies.space.orders import ChunkRotation, PoolOrder
 from gateway.policies.space.probing import times
 
 SHORT = 12
@@ -135,7 +135,7 @@ def jobs_of(reading: FleetReading) -> list[JobDocument]:
 def job_document(reading: FleetReading, known: KnownJob) -> JobDocument:
     """One job."""
     record = known.record
-    order = reading.plan.jobs.get(record.key) or JobOrder(record.caching != "off", Phase.STEADY)
+    order = record.order(reading.plan)
     miss, hit = times(reading.plan.memory.probe(record.key), known.totals)
     return JobDocument.of(
         record,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -19,16 +18,6 @@ class RequestModel(BaseModel):
     """A request. Unknown fields are refused by name, and types are not coerced."""
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
-
-
-class ResponseModel(BaseModel):
-    """An answer."""
-
-    @classmethod
-    def of(cls, source: object, **others: Any) -> Self:
-        """The document of a value: its attributes of the same names as fields, and ``others``."""
-        same = {name: getattr(source, name) for name in cls.model_fields.keys() - others if hasattr(source, name)}
-        return cls(**same, **others)
 
 
 PROBLEMS = refusals(
@@ -72,8 +61,3 @@ Bucket = Annotated[str, AfterValidator(_a_bucket), Field(min_length=1, max_lengt
 """The name of a bucket."""
 Prefix = Annotated[str, Field(max_length=1024)]
 """A key prefix; any characters are allowed."""
-
-
-def moment(seconds: float) -> str:
-    """A time in ISO 8601, from seconds since the epoch."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

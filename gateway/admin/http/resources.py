@@ -18,7 +18,7 @@ from gateway.admin.catalog.changes import Actor, CatalogChange
 from gateway.admin.catalog.merging import View
 from gateway.admin.catalog.records import Record
 from gateway.admin.catalog.schema import metadata
-from gateway.admin.http.documents import RequestModel, ResponseModel
+from gateway.admin.http.documents import RequestModel
 from gateway.admin.http.parts import AdminParts, check_if_match
 from gateway.admin.http.requests import (
     Changer,
@@ -34,6 +34,7 @@ from gateway.admin.http.requests import (
     located,
     paged,
 )
+from gateway.edge.documents import ResponseModel
 from gateway.edge.problems import invalid_request
 from gateway.model.datasets import ApiError
 

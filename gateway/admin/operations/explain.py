@@ -9,9 +9,10 @@ from pydantic import Field
 
 from gateway.admin.fleet.documents import PatternName
 from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.http.documents import Bucket, ResponseModel, moment
+from gateway.admin.http.documents import Bucket
 from gateway.admin.http.requests import Ops, Reader
 from gateway.admin.operations.parts import Operations, principal_of
+from gateway.edge.documents import ResponseModel, moment
 from gateway.engine.operations.explain import Expected, Knowledge, expected
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason

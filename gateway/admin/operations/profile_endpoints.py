@@ -10,7 +10,6 @@ from pydantic import Field
 
 from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.catalog.profiles import ProfileRow
-from gateway.admin.http.documents import ResponseModel, moment
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.requests import (
     Changer,
@@ -29,6 +28,7 @@ from gateway.admin.http.requests import (
 )
 from gateway.admin.operations.parts import Operations, principal_of
 from gateway.admin.operations.profiles import ProfileRequest
+from gateway.edge.documents import ResponseModel, moment
 from gateway.model.datasets import ApiError
 
 router = APIRouter(tags=["profiles"])

@@ -8,9 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from gateway.admin.http.documents import ResponseModel, Text, moment
+from gateway.admin.http.documents import Text
 from gateway.admin.http.requests import Ops, Reader
 from gateway.admin.operations.parts import through_redis
+from gateway.edge.documents import ResponseModel, moment
 from gateway.edge.problems import refusals
 from gateway.engine.operations.live import FOLLOWERS
 from gateway.model.datasets import ApiError

@@ -9,7 +9,7 @@ from fastapi import Path as PathParameter
 from pydantic import Field
 
 from gateway.admin.catalog.changes import CatalogChange
-from gateway.admin.http.documents import RequestModel, ResponseModel, moment
+from gateway.admin.http.documents import RequestModel
 from gateway.admin.http.requests import (
     Changer,
     Cursor,
@@ -24,6 +24,7 @@ from gateway.admin.http.requests import (
     sliced,
 )
 from gateway.admin.operations.parts import Operations, through_redis
+from gateway.edge.documents import ResponseModel, moment
 from gateway.fleet.nodes.verifications import Verification
 from gateway.model.datasets import ApiError
 

@@ -12,7 +12,6 @@ from pydantic import Field
 from gateway.admin.catalog.changes import CatalogChange
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import dataset_ids
-from gateway.admin.http.documents import ResponseModel, moment
 from gateway.admin.http.parts import etag_of
 from gateway.admin.http.requests import (
     Changer,
@@ -32,6 +31,7 @@ from gateway.admin.http.requests import (
 )
 from gateway.admin.operations.parts import principal_of
 from gateway.admin.operations.warmups import Warmup, WarmupRequest
+from gateway.edge.documents import ResponseModel, moment
 
 router = APIRouter(tags=["warm-ups"])
 
@@ -151,14 +151,11 @@ def _full_id(reading: FleetReading, dataset: str) -> str:
 
 def _document(warmup: Warmup) -> WarmupDocument:
     request = warmup.request
-    return WarmupDocument(
+    return WarmupDocument.of(
+        request,
         **asdict(warmup.progress),
         id=warmup.id,
-        access_key_id=request.access_key_id,
-        bucket=request.bucket,
         prefix=request.prefix if request.bucket else None,
-        dataset=request.dataset,
-        profile=request.profile,
         state=warmup.state if warmup.state in get_args(State) else "failed",
         node=warmup.node or None,
         failure=warmup.message,

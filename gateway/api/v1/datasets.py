@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import quote
 
@@ -28,6 +27,7 @@ from gateway.api.v1.identity import Caller
 from gateway.api.v1.openapi import REGISTER_BODY
 from gateway.api.v1.requests import WITHOUT_BODY, Asking, parsed, v1_router
 from gateway.config import Settings
+from gateway.edge.documents import moment
 from gateway.edge.endpoints import of_state
 from gateway.edge.problems import refusals
 from gateway.engine.items.registrations import Registrations
@@ -129,7 +129,6 @@ class DatasetService:
         """The API document of a dataset."""
         content = registration.content
         plan = self._planned.of(registration)
-        moment = datetime.fromtimestamp(registration.registered_at, UTC)
         return Dataset(
             name=registration.name,
             id=content.id,
@@ -140,7 +139,7 @@ class DatasetService:
             chunks=Chunks(partitions=plan.partitions, units=plan.units),
             plan=plan.version,
             resident=content.states.resident,
-            registered_at=moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            registered_at=moment(registration.registered_at),
         )
 
     async def page(self, principal: Principal, registration: Registration, start: int, count: int) -> bytes:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from gateway.edge.documents import ResponseModel
 from gateway.edge.pipelines import PipelineDocument
 from gateway.policies.items.datasets import MOST_UNITS
 from gateway.policies.space.orders import Phase
@@ -214,7 +215,7 @@ class HeartbeatTaken(BaseModel):
     pipeline: PipelineDirective | None = Field(None, description="after a report or a profile")
 
 
-class Job(BaseModel):
+class Job(ResponseModel):
     """The state of a job."""
 
     job: str = Field(examples=["resnet50-17"])

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request, Response
@@ -34,6 +33,7 @@ from gateway.api.v1.job_documents import (
 from gateway.api.v1.pipeline_advice import PipelineAdvice
 from gateway.api.v1.plan_document import plan_document
 from gateway.api.v1.requests import WITHOUT_BODY, Asking, body_of, parsed, v1_router
+from gateway.edge.documents import moment
 from gateway.edge.endpoints import of_state
 from gateway.edge.problems import RETRY
 from gateway.engine.space.planned import Planned
@@ -45,7 +45,7 @@ from gateway.model.errors import LarderError
 from gateway.model.keys import Principal
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.chunk_order import Opening
-from gateway.policies.space.orders import JobOrder, Phase
+from gateway.policies.space.orders import Phase
 from gateway.policies.space.probing import PhaseTotals, times
 from gateway.store.datasets.opened import FindRegistration, Registration
 
@@ -179,9 +179,7 @@ class JobService:
 
     def _directives(self, record: JobRecord, registration: Registration | None) -> Directives:
         plans = self._plans
-        order, of_job = plans.dataset(record.dataset), plans.job(record.tenant, record.job)
-        if of_job is None:
-            of_job = JobOrder(record.caching != "off", Phase.STEADY)
+        order, of_job = plans.dataset(record.dataset), record.order(plans.plan)
         if registration is not None:
             caching = self._planned.of(registration, record.job).caching
         else:
@@ -201,21 +199,12 @@ class JobService:
 
     def _describe(self, known: KnownJob) -> Job:
         record = known.record
-        order = self._plans.job(record.tenant, record.job)
-        if order is None:
-            order = JobOrder(record.caching != "off", Phase.STEADY)
+        order = record.order(self._plans.plan)
         miss, hit = times(self._plans.plan.memory.probe(record.key), known.totals)
-        joined = datetime.fromtimestamp(known.joined_at, UTC).isoformat(timespec="milliseconds")
-        return Job(
-            job=record.job,
-            dataset=record.dataset,
-            name=record.name,
-            gpus=record.gpus,
-            batch_size=record.batch_size,
-            ranks=record.ranks,
+        return Job.of(
+            record,
             ranks_heard=known.ranks_heard,
-            caching=record.caching,
-            joined_at=joined.replace("+00:00", "Z"),
+            joined_at=moment(known.joined_at),
             silent=round(max(0.0, known.silent), 3),
             epoch=known.epoch,
             upcoming=list(known.upcoming),

@@ -35,7 +35,8 @@ from gateway.fleet.redis.connection import hashes, pairs, text_of
 from gateway.fleet.redis.documents import Document
 from gateway.policies.fleet.job_limits import JobLimits, Registering, registering
 from gateway.policies.space.chunk_order import Opening, OrderState, Place, late_under, open_epoch
-from gateway.policies.space.orders import Phase
+from gateway.policies.space.orders import JobOrder, Phase
+from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals
 
 LEADS = " leads"
@@ -161,6 +162,10 @@ class JobRecord:
     def key(self) -> str:
         """The job's key in the zone; job names contain no slash."""
         return f"{self.tenant}/{self.job}"
+
+    def order(self, plan: Plan) -> JobOrder:
+        """What a plan says of the job; until a plan names it, what the job asked for."""
+        return plan.jobs.get(self.key) or JobOrder(self.caching != "off", Phase.STEADY)
 
 
 @dataclass(frozen=True, slots=True)

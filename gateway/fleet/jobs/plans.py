@@ -28,7 +28,7 @@ from redis.asyncio import Redis
 
 from gateway.fleet.redis.connection import text_of
 from gateway.policies.pools import dataset_pool
-from gateway.policies.space.orders import JobOrder, PoolOrder
+from gateway.policies.space.orders import PoolOrder
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.remembered import ManagerMemory
 
@@ -133,10 +133,6 @@ class Plans:
     def dataset(self, dataset: str) -> PoolOrder | None:
         """The plan for a dataset; ``None`` if it is not in the plan."""
         return self.plan.of(dataset)
-
-    def job(self, tenant: str, job: str) -> JobOrder | None:
-        """The plan for a job; ``None`` if it is not in the plan."""
-        return self.plan.jobs.get(f"{tenant}/{job}")
 
     async def refresh(self) -> None:
         """Follow: take over a newer plan."""
