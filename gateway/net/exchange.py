@@ -160,20 +160,21 @@ class StreamedResponse(IncomingAnswer):
             yield chunk
 
     async def read(self, limit: int) -> bytes:
-        """Read the whole body and release the connection.
+        """Read the whole body, and release the connection however that ends.
 
         Raises:
             LarderError: as ``next_chunk``; or the body has more than ``limit`` bytes, and the connection is closed.
         """
         pieces: list[bytes] = []
         size = 0
-        while chunk := await self.next_chunk():
-            pieces.append(chunk)
-            size += len(chunk)
-            if size > limit:
-                self.abort()
-                raise self._remote.failed(f"gave an answer larger than {limit} bytes", None)
-        self.release()
+        try:
+            while chunk := await self.next_chunk():
+                pieces.append(chunk)
+                size += len(chunk)
+                if size > limit:
+                    raise self._remote.failed(f"gave an answer larger than {limit} bytes", None)
+        finally:
+            self.release()
         return b"".join(pieces)
 
     def release(self) -> None:

@@ -74,6 +74,28 @@ async def test_an_answer_that_is_given_up_frees_its_place() -> None:
         await each.connections.close()
 
 
+async def test_a_body_that_is_given_up_midway_frees_its_place() -> None:
+    """Rule: with one connection at most, the next request gets it after reading a body was cancelled."""
+
+    async def halting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            EMPTY
+            if b"/next" in await reader.readuntil(b"\r\n\r\n")
+            else b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"
+        )
+        await reader.read()
+
+    async with talking(halting) as url, asyncio.timeout(60):
+        each = Asking(url)
+        reading = asyncio.create_task((await each.ask()).read(9))
+        await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        (await each.ask(target="/next")).release()
+        await each.connections.close()
+
+
 async def test_a_reset_within_a_body_keeps_what_came_before() -> None:
     """Rule: the bytes that arrived are delivered, and then the failure; so the rest alone is asked for again."""
 

@@ -153,13 +153,10 @@ class Neighbours:
         try:
             async with asyncio.timeout(_WITHIN):
                 answer = await self._fleet.peers.request(node, "POST", f"{PREFIX}/blobs/lookup", body=body)
-                try:
-                    bitmap = await answer.read(len(distinct)) if answer.status == 200 else b""
-                finally:
-                    answer.release()
+                bitmap = await answer.read(len(distinct))
         except (LarderError, OSError, TimeoutError):
             return node, []
-        if len(bitmap) != -(-len(distinct) // 8):
+        if answer.status != 200 or len(bitmap) != -(-len(distinct) // 8):
             return node, []
         bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")[: len(distinct)]
         return node, [distinct[position] for position in np.flatnonzero(bits).tolist()]

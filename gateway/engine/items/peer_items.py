@@ -251,10 +251,7 @@ class PeerItems:
             headers=[principal_header(registration.tenant, wanted.identity)],
             body=indices.astype("<u4").tobytes(),
         )
-        try:
-            return response.status, await response.read(_LARGEST_JSON + len(indices))
-        finally:
-            response.release()
+        return response.status, await response.read(_LARGEST_JSON + len(indices))
 
 
 def named(registration: Registration) -> str:

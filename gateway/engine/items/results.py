@@ -330,12 +330,10 @@ class Results:
         try:
             async with asyncio.timeout(_WITHIN):
                 answer = await self._fleet.peers.request(node, method, path, headers, query=query, body=body)
-                try:
-                    return await answer.read(longest) if answer.status == 200 else None
-                finally:
-                    answer.release()
+                text = await answer.read(longest)
         except (LarderError, OSError, TimeoutError):
             return None
+        return text if answer.status == 200 else None
 
 
 def _refused(entry: ReceivedResult) -> PutResult:

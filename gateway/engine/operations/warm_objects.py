@@ -188,10 +188,7 @@ def _phrase(reason: Reason) -> str:
 
 async def _loaded_at(fleet: PeerNodes, home: Node, body: bytes, principal: tuple[str, str]) -> Warmed:
     answer = await fleet.peers.request(home, "POST", WARM, [principal], body=body)
-    try:
-        text = (await answer.read(_LONGEST)).strip()
-    finally:
-        answer.release()
+    text = (await answer.read(_LONGEST)).strip()
     if answer.status != 200:
         raise LarderError(f"node {home.id} answered {answer.status}")
     try:

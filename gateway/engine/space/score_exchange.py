@@ -125,10 +125,7 @@ class ScoreExchange:
                 answer = await self._fleet.peers.request(
                     node, "PUT", f"{PREFIX}/importance/{content.id}/{sender.job}", headers, body=body
                 )
-                try:
-                    text = await answer.read(_LONGEST_ANSWER)
-                finally:
-                    answer.release()
+                text = await answer.read(_LONGEST_ANSWER)
         except (LarderError, OSError, TimeoutError) as failure:
             log.info("node %(node)s did not take scores: %(error)s", {"node": node.id, "error": failure})
             return None
