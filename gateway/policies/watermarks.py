@@ -90,12 +90,12 @@ def spare(space: Space, marks: Watermarks = Watermarks()) -> int:
     return min(high - space.used, space.free - space.reserve) - space.filling
 
 
-def admits_for_good(space: Space, wanted: int, marks: Watermarks = Watermarks()) -> bool:
+def admits_for_good(space: Space, wanted: int) -> bool:
     """Whether ``wanted`` more bytes fit below the low watermark, so that no eviction follows from them.
 
     Not the high one: what the other workers of the node are filling is not known here, and has to fit between the two.
     """
-    return admits(space, wanted) and space.used + space.filling + wanted <= marks.low * space.capacity
+    return admits(space, wanted) and space.used + space.filling + wanted <= Watermarks().low * space.capacity
 
 
 def room_for_blobs(space: Space) -> int:
@@ -103,9 +103,9 @@ def room_for_blobs(space: Space) -> int:
     return max(0, min(space.capacity, space.used + space.filling + space.free - space.reserve))
 
 
-def falls_short(room: int, capacity: int, marks: Watermarks = Watermarks()) -> bool:
+def falls_short(room: int, capacity: int) -> bool:
     """Whether the file system, rather than the capacity, decides when to evict: below the low watermark it always does."""
-    return room < marks.low * capacity
+    return room < Watermarks().low * capacity
 
 
 def decide_eviction(space: Space, wanted: int = 0, marks: Watermarks = Watermarks()) -> Eviction:

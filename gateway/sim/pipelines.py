@@ -37,6 +37,7 @@ _READS = ReadModel(0.0002, 1e-9)
 """A fifth of a millisecond, and a gigabyte per second; nothing of it is waiting."""
 _POOLS = {SOURCE: "results:source", FULL: "results:full"}
 _SAMPLES = 200
+_MOST_WORKERS = 64
 """Elements that pipelines have read before."""
 
 
@@ -373,17 +374,15 @@ class _PipelineSimulation:
             self._found.decisions.append((self._clock.now, after))
 
 
-def knee(model: PipelineModel, threshold: float, most: int = 64, cache: int = COMPUTE) -> int:
+def knee(model: PipelineModel, threshold: float, cache: int = COMPUTE) -> int:
     """The fewest workers of which one more shortens a batch by no more than ``threshold``, without noise; ``cache`` is read."""
 
     def batch_time(workers: int) -> float:
         _, end = model.points(cache, False)
         return max(model.step, end * model.batch * (1 + model.contention * (workers - 1)) / workers)
 
-    return next(
-        (one for one in range(1, most) if batch_time(one + 1) > batch_time(one) * (1 - threshold)),
-        most,
-    )
+    numbers = range(1, _MOST_WORKERS)
+    return next((one for one in numbers if batch_time(one + 1) > batch_time(one) * (1 - threshold)), _MOST_WORKERS)
 
 
 def with_knee(model: PipelineModel, workers: int, cache: int = COMPUTE) -> PipelineModel:

@@ -33,6 +33,7 @@ from gateway.testing.origin_pace import PIECE, SendingPace
 from gateway.testing.origin_s3 import Buckets, OriginAnswer, Stored, error
 
 _LONGEST = 128 * 1024
+_MOST_BODY = 1 << 30
 ALICE = User("origin-key-a", "origin-secret-a")
 BOB = User("origin-key-b", "origin-secret-b")
 
@@ -61,10 +62,9 @@ class FakeOrigin:
 
     Args:
         users: who may sign; unsigned requests are refused outside ``public``.
-        max_body: largest upload in bytes.
     """
 
-    def __init__(self, users: Sequence[User] = (ALICE, BOB), *, max_body: int = 1 << 30) -> None:
+    def __init__(self, users: Sequence[User] = (ALICE, BOB)) -> None:
         self.users = list(users)
         self.buckets = Buckets()
         self.port = 0
@@ -74,7 +74,6 @@ class FakeOrigin:
         """Set the pace of bodies below a raw path prefix; faults inside a body are for those without a pace."""
         self._denied: list[tuple[str, str]] = []
         self._faults: list[Fault] = []
-        self._max_body = max_body
         self._runner: web.ServerRunner | None = None
 
     @property
@@ -150,8 +149,8 @@ class FakeOrigin:
         size = 0
         async for piece in request.content.iter_any():
             size += len(piece)
-            if size > self._max_body:
-                raise web.HTTPRequestEntityTooLarge(self._max_body, size)
+            if size > _MOST_BODY:
+                raise web.HTTPRequestEntityTooLarge(_MOST_BODY, size)
             pieces.append(piece)
         return b"".join(pieces)
 

@@ -18,9 +18,9 @@ class Gate:
         self.arrival: Future[None] = Future()
         self._opened: Future[None] = Future()
 
-    async def reached(self, timeout: float = 10.0) -> None:
-        """Wait until a request stands at the gate. Raises TimeoutError after ``timeout`` seconds."""
-        await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self.arrival)), timeout)
+    async def reached(self) -> None:
+        """Wait until a request stands at the gate. Raises TimeoutError after ten seconds."""
+        await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self.arrival)), 10)
 
     def open(self) -> None:
         """Let every request pass from now on."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -48,12 +47,10 @@ class Identities:
 
     Args:
         authenticator: knows the access keys.
-        now: seconds since the epoch.
     """
 
-    def __init__(self, authenticator: Authenticator, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self._now = now
 
     def admit(self, scope: Scope) -> Caller:
         """Verify the head of a request; the caller confirms the body later.
@@ -65,7 +62,7 @@ class Identities:
         request = WireRequest(
             scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], scope["scheme"]
         )
-        found = self._authenticator.authenticate(request, self._now())
+        found = self._authenticator.authenticate(request, time.time())
         if found.principal.anonymous:
             raise S3Error(
                 "AccessDenied", explain="Requests under /-/v1 must be signed with an access key of this gateway."

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -140,7 +140,6 @@ class Results:
         claims: of the zone.
         uses: record which results are in use.
         settings: limits of what is stored.
-        now: seconds since the epoch.
     """
 
     def __init__(
@@ -150,14 +149,12 @@ class Results:
         claims: ResultClaims,
         uses: ResultUses,
         settings: ResultSettings,
-        now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._fleet = fleet
         self._claims = claims
         self._uses = uses
         self._settings = settings
-        self._now = now
         self._contents: WeakKeyDictionary[Registration, str] = WeakKeyDictionary()
 
     async def collection(self, request: ResultRequest) -> Collection:
@@ -223,7 +220,7 @@ class Results:
                 room -= row.size
         files = await self._store.results.open(chosen)
         found.add(files, [index for index in indices if index not in found.statuses])
-        now = self._now()
+        now = time.time()
         for index in indices:
             if found.statuses.get(index) is not ItemStatus.LATER:
                 digest = rows[index].digest if index in files else b""

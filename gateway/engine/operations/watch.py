@@ -66,8 +66,6 @@ class NodeWatch:
         samples: of the zone.
         me: the node and worker.
         seen: the sources.
-        now: seconds since the epoch, by this node's clock.
-        look: reads the node's metrics; called in a thread.
 
     Attributes:
         speaks: whether this worker speaks for its node.
@@ -75,23 +73,14 @@ class NodeWatch:
         recent: samples taken by this worker, oldest first; by Redis's clock as far as that is known.
     """
 
-    def __init__(
-        self,
-        samples: Samples,
-        me: NodeIdentity,
-        seen: NodeView,
-        now: Callable[[], float] = time.time,
-        look: Callable[[], Counted] = counted,
-    ) -> None:
+    def __init__(self, samples: Samples, me: NodeIdentity, seen: NodeView) -> None:
         self.speaks = False
         self.document: Mapping[str, Any] = {}
         self.recent: deque[Sample] = deque(maxlen=FINE)
         self._samples = samples
         self._me = me
         self._seen = seen
-        self._now = now
-        self._look = look
-        self._began = now()
+        self._began = time.time()
         self._skew = 0.0
         self._since: dict[str, float] = {}
         self._counted: Sequence[Trouble] = ()
@@ -124,17 +113,17 @@ class NodeWatch:
                 return
             if not spoke:
                 await self._take_over()
-            found = await asyncio.to_thread(self._look)
-            asked = self._now()
+            found = await asyncio.to_thread(counted)
+            asked = time.time()
             at = await self._samples.tell(self._me.node, self._me.boot, found.counters)
-            self._skew = (asked + self._now()) / 2 - at
+            self._skew = (asked + time.time()) / 2 - at
             self._note(at, found)
             await self._samples.say(self._me.node, self.document)
             await self._tell_of_chunks()
         except DOWN:
             self.speaks = False
-            found = await asyncio.to_thread(self._look)
-            self._note(self._now() - self._skew, found)
+            found = await asyncio.to_thread(counted)
+            self._note(time.time() - self._skew, found)
 
     async def _may_speak(self) -> bool:
         """Whether this worker should speak: the one that keeps the cache, which has the node's datasets open."""
@@ -176,7 +165,7 @@ class NodeWatch:
             "address": self._me.address,
             "capacity": status.capacity,
             "version": __version__,
-            "uptime": round(max(0.0, self._now() - self._started()), 3),
+            "uptime": round(max(0.0, time.time() - self._started()), 3),
             "bytes": status.bytes,
             "blobs": status.blobs,
             "dataset_bytes": status.datasets,

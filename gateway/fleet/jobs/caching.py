@@ -73,19 +73,15 @@ class PipelineDecisions:
         prefix: of the zone's keys.
         silence: seconds after which what is known of a job that reports nothing is gone.
         reads: what readers spend on results.
-        settings: when decisions are made.
 
     Every method raises one of ``gateway.fleet.nodes.announcer.DOWN`` if Redis is down, slow or refuses.
     """
 
-    def __init__(
-        self, redis: Redis, prefix: str, silence: float, reads: ReadTimes, settings: MarkSettings | None = None
-    ) -> None:
+    def __init__(self, redis: Redis, prefix: str, silence: float, reads: ReadTimes) -> None:
         self._redis = redis
         self._prefix = prefix
         self._silence = max(1, round(1000 * silence))
         self._reads = reads
-        self._settings = settings or MarkSettings()
         self._swap = CompareAndSet(redis)
 
     async def decide(self, job: str, rank: int, profile: PipelineProfile, room: Room) -> CacheDecision:
@@ -128,7 +124,7 @@ class PipelineDecisions:
         past: Any
         text, past = await self._redis.hmget(name, ["decision", "past"])
         before = _DECISION.read(text)
-        after = decided(before, profile, facts, self._settings)
+        after = decided(before, profile, facts, MarkSettings())
         change = Change(after, [(name, "decision", text)])
         if after == before:
             return change

@@ -81,10 +81,10 @@ def _combined(headers: Iterable[RawHeader]) -> dict[bytes, bytes]:
     return fields
 
 
-def signing_key(secret_access_key: str, date: str, region: str, service: str = "s3") -> bytes:
-    """The key of one day (YYYYMMDD), region and service, derived from the secret; four HMACs, so callers cache it."""
+def signing_key(secret_access_key: str, date: str, region: str) -> bytes:
+    """The key of one day (YYYYMMDD) and region for S3, derived from the secret; four HMACs, so callers cache it."""
     key = hmac.digest(b"AWS4" + secret_access_key.encode(), date.encode(), "sha256")
-    for step in (region.encode(), service.encode(), b"aws4_request"):
+    for step in (region.encode(), b"s3", b"aws4_request"):
         key = hmac.digest(key, step, "sha256")
     return key
 

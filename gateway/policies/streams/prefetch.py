@@ -91,13 +91,13 @@ class BlockRuns:
         return length >= DEPTH and last < block <= last + DEPTH
 
 
-def paths_below(predecessors: Sequence[Iterable[Tail]], least: float = LEAST_PROBABILITY) -> tuple[Tail, ...]:
-    """The paths that were read below at least ``least`` of the predecessors, in order; the empty path is the sibling itself."""
+def paths_below(predecessors: Sequence[Iterable[Tail]]) -> tuple[Tail, ...]:
+    """The paths read below at least ``LEAST_PROBABILITY`` of the predecessors, in order; the empty path is the sibling itself."""
     counts: dict[Tail, int] = {}
     for paths in predecessors:
         for path in set(paths):
             counts[path] = counts.get(path, 0) + 1
-    needed = least * len(predecessors)
+    needed = LEAST_PROBABILITY * len(predecessors)
     return tuple(sorted((path for path, count in counts.items() if count >= needed), key=_order))
 
 

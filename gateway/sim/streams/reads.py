@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 Positions = NDArray[np.int64]
 ReadOrder = Callable[[Generator, int, int], Positions]
 """Of a generator of random numbers, the number of items, and the number of reads."""
+_BATCH = 50
+"""Reads that a worker hands over at once."""
 
 
 def epochs(rng: Generator, items: int, reads: int) -> Positions:
@@ -116,9 +118,7 @@ class FleetView(NamedTuple):
     workers: int = 1
 
 
-def seen_by_gateways(
-    order: ReadOrder, rng: Generator, items: int, reads: int, view: FleetView, batch: int = 50
-) -> list[list[SeenRead]]:
+def seen_by_gateways(order: ReadOrder, rng: Generator, items: int, reads: int, view: FleetView) -> list[list[SeenRead]]:
     """The reads that each gateway folds, in the order of folding.
 
     Each client reads on its own, one read in turn; each read goes to any gateway and worker. A worker hands its reads over in
@@ -134,7 +134,7 @@ def seen_by_gateways(
             ring = int(rng.integers(len(rings)))
             time = step + (client + float(rng.random())) / view.clients
             rings[ring].append(SeenRead(int(orders[client][step]), time, client))
-            if len(rings[ring]) >= batch:
+            if len(rings[ring]) >= _BATCH:
                 folded[ring // view.workers].extend(rings[ring])
                 rings[ring].clear()
     return folded

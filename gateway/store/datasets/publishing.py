@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,28 +57,19 @@ class Publisher:
         boot: identifies this start of the node.
         quota: of each tenant.
         keep_unused: seconds for which an unused content name is kept.
-        now: seconds since the epoch.
 
     Attributes:
         unswept: whether there may be contents that no registration names.
         expired: expired names, until the caller takes them.
     """
 
-    def __init__(
-        self,
-        folders: Folders,
-        boot: int,
-        quota: Quota,
-        keep_unused: float,
-        now: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, folders: Folders, boot: int, quota: Quota, keep_unused: float) -> None:
         self.folders = folders
         self.quota = quota
         self.unswept = False
         self.expired: set[Name] = set()
         self._boot = boot
         self._keep_unused = keep_unused
-        self._now = now
 
     def used(self, tenant: str, without: str) -> Usage:
         """The usage of a tenant without one registration. Near the quota, unused content names are expired first.
@@ -177,7 +168,7 @@ class Publisher:
             idle: seconds without use; ``None``: ``keep_unused``.
             tenant: the tenant; empty: all.
         """
-        oldest = self._now() - (self._keep_unused if idle is None else idle)
+        oldest = time.time() - (self._keep_unused if idle is None else idle)
         gone = set()
         with self.folders.locked():
             for path, document in self._content_named(tenant):
@@ -203,7 +194,7 @@ class Publisher:
         if AnnouncedRegistration(str(before.get("content")), "").id == AnnouncedRegistration(after["content"], "").id:
             return False
         kept = folder.with_name(content_name(folder.name, str(before.get("content"))))
-        return not kept.exists() and _last_use(folder, before) >= self._now() - IN_USE
+        return not kept.exists() and _last_use(folder, before) >= time.time() - IN_USE
 
     def _keep(self, folder: Path, before: dict[str, Any]) -> None:
         kept = folder.with_name(content_name(folder.name, str(before["content"])))

@@ -62,12 +62,11 @@ class Neighbours:
 
     Args:
         api: of the gateway.
-        clock: monotonic seconds.
     """
 
-    def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
-        self.clock = clock
+        self.clock: Callable[[], float] = time.monotonic
         self.reached: dict[Node, Api] = {}
         """Nodes that have answered at their address."""
         self._unreachable: dict[Node, float] = {}
@@ -75,10 +74,10 @@ class Neighbours:
         """Ids of the nodes on this machine that had a socket."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_api": self._api, "clock": self.clock}
+        return {"_api": self._api}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["_api"], state["clock"])  # type: ignore[misc]
+        self.__init__(state["_api"])  # type: ignore[misc]
 
     def ready(self) -> list[Node]:
         """The nodes in state READY, from the gateway or from another node that answers.
@@ -150,13 +149,12 @@ class Fleet:
     Args:
         api: of the reader's gateway.
         dataset: dataset of the reader.
-        clock: monotonic seconds.
     """
 
-    def __init__(self, api: Api, dataset: DatasetInfo, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: Api, dataset: DatasetInfo) -> None:
         self._api = api
         self._dataset = dataset
-        self._neighbours = Neighbours(api, clock)
+        self._neighbours = Neighbours(api)
         self._reset()
 
     def _reset(self) -> None:

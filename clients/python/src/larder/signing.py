@@ -21,10 +21,10 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 
 
 @lru_cache(maxsize=16)
-def signing_key(secret_access_key: str, date: str, region: str, service: str = "s3") -> bytes:
-    """The key of one day (YYYYMMDD), region and service, derived from the secret."""
+def signing_key(secret_access_key: str, date: str, region: str) -> bytes:
+    """The key of one day (YYYYMMDD) and region for S3, derived from the secret."""
     key = ("AWS4" + secret_access_key).encode()
-    for part in (date, region, service, "aws4_request"):
+    for part in (date, region, "s3", "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
     return key
 
