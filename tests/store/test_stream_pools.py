@@ -131,11 +131,13 @@ async def test_a_page_costs_the_same_in_a_large_cache(open_store) -> None:
 async def test_what_is_held_of_a_stream_without_a_pool_is_added_up(
     open_store, pool: str, limit: int, held: int
 ) -> None:
-    """Rule: bytes in ``default`` of objects below a prefix, or of one object, of so many objects at most; not those beside it."""
+    """Rule: bytes in ``default`` of objects below a prefix, or of one object, of so many objects at most; not those beside it.
+    Those of equal objects take space once, and count once."""
     store = await open_store(capacity=CAPACITY)
     await have(store)
     for name in ("a/1", "a/big", "a/bigger", "a0", "b/1"):
         await put(store, name, name.encode().ljust(600 if name == "a/big" else 300))
+    await put(store, "a/copy", b"a/1".ljust(300))
     await have(store, "dataset:d")
     record = await store.lookup(key_of("b/1"))
     assert record is not None

@@ -265,8 +265,9 @@ def held_below(connection: Connection, place: ObjectKey, limit: int) -> int:
     else:
         within, bounds = _below(place.key)
     (size,) = connection.execute(
-        f"SELECT coalesce(sum(size), 0) FROM (SELECT id FROM objects WHERE origin = ? AND bucket = ? AND {within} "  # noqa: S608
-        "ORDER BY key LIMIT ?) JOIN object_blocks ON object_id = id JOIN blobs USING (digest) WHERE pool = ?",
+        "SELECT coalesce(sum(size), 0) FROM (SELECT DISTINCT digest, size FROM "  # noqa: S608
+        f"(SELECT id FROM objects WHERE origin = ? AND bucket = ? AND {within} ORDER BY key LIMIT ?) "
+        "JOIN object_blocks ON object_id = id JOIN blobs USING (digest) WHERE pool = ?)",
         (place.origin, place.bucket, *bounds, limit, DEFAULT_POOL),
     ).fetchone()
     return int(size)
