@@ -54,6 +54,14 @@ def test_numbers_are_written_for_people(page: Page, function: str, given: list[A
     assert [text.replace(GAP, " ") for text in called(page, "format", function, *given)] == written
 
 
+def test_a_size_is_written_as_its_field_takes_it(page: Page) -> None:
+    """Rule: any size of the API can be read back, without rounding."""
+    sizes = [0, 1536, 40_000_000_000, 10**18]
+    written = called(page, "format", "exactSize", *sizes)
+    assert written[:3] == ["0", "1536", "40GB"]
+    assert called(page, "fields", "parseSize", *written) == sizes
+
+
 def test_axes_end_at_round_numbers(page: Page) -> None:
     """Rule: the top of an axis is 1, 2 or 5 times a power of ten, and no value exceeds it."""
     assert called(page, "scales", "roundTop", 0, 0.3, 1, 3.2e9, 5e9, 5.1e9) == [1, 0.5, 1, 5e9, 5e9, 1e10]

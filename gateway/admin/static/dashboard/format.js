@@ -32,7 +32,7 @@ export function bytes(value) {
 // Without rounding, as a field for sizes takes it: "40GB", "1536".
 export function exactSize(value) {
   if (!isNumber(value)) return "";
-  const step = value === 0 ? 0 : STEPS.findLastIndex((_, place) => value % 1000 ** place === 0);
+  const step = value === 0 ? 0 : STEPS.slice(0, -1).findLastIndex((_, place) => value % 1000 ** place === 0); // no field takes EB
   return step > 0 ? `${value / 1000 ** step}${STEPS[step].toUpperCase()}B` : String(value);
 }
 
