@@ -364,6 +364,18 @@ def test_a_function_says_where_items_are(store):
     assert list(store.items().items()) == [(("k.rec", 2, 3), sha256(b"aaa")), (("k.rec", 5, 5), sha256(b"bbbbb"))]
 
 
+def test_places_that_repeat_and_begin_together_stay(store):
+    """A second build of an unchanged object has the same items in the same order, also those that it has twice."""
+
+    def places(bucket: str, key: str, size: int, read):
+        return [(0, length) for length in range(20)] + [(4, 3), (4, 3)]
+
+    store.put("k", bytes(range(30)))
+    first = store.build(items=places)
+    report = store.build(items=places)
+    assert (report.unchanged, report.items, report.id) == (1, 22, first.id)
+
+
 @pytest.mark.parametrize("given", [[(0, 5)], [(-1, 2)], [(0, -1)], [(3, 2)], [("0", 1)], [(0.5, 1)], [1], None])
 def test_places_outside_the_object_are_refused(store, given):
     """A function that returns an invalid place fails the build with the object's name."""

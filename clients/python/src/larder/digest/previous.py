@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from larder.digest.file import COLUMNS, damaged, opened
+from larder.digest.items import ROW_GROUPS
 from larder.digest.journal import ItemDigest, Object
 from larder.digest.writer import ITEMS_KEY
 from larder.errors import DigestFileError
@@ -31,17 +32,18 @@ def previous_objects(path: Path, bucket: str, items: str) -> Iterator[Object]:
             own = set(_OWN) <= set(parquet.schema_arrow.names)
     except DigestFileError as error:
         raise DigestFileError(f"{error}; remove it, or choose another name for the new digest file") from error
-    return _objects(path, bucket) if own and kind == items else iter(())
+    return _objects(path, bucket, shared=kind == ROW_GROUPS) if own and kind == items else iter(())
 
 
-def _objects(path: Path, bucket: str) -> Iterator[Object]:
+def _objects(path: Path, bucket: str, *, shared: bool) -> Iterator[Object]:
     for key, rows in groupby(_rows(path, bucket), lambda row: row["key"]):
         items = list(rows)
         etag, size = items[0]["etag"], items[0]["size"]
         if etag and size is not None:
-            found = {ItemDigest(row["offset"], row["length"], row["digest"], row["member"]) for row in items}
-            # The footer of a Parquet file is beside each of its row groups.
-            yield Object(key, etag, size, tuple(sorted(found, key=lambda item: item.offset or 0)))
+            found = [ItemDigest(row["offset"], row["length"], row["digest"], row["member"]) for row in items]
+            if shared:  # the footer of a Parquet file is beside each of its row groups
+                found = list(dict.fromkeys(found))
+            yield Object(key, etag, size, tuple(sorted(found, key=lambda item: (item.offset or 0, item.length))))
 
 
 def _rows(path: Path, bucket: str) -> Iterator[dict[str, Any]]:
