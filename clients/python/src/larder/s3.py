@@ -172,18 +172,21 @@ class S3:
         """All objects whose key begins with ``prefix``, in the order of their keys' UTF-8 bytes; pages are fetched as needed.
 
         Raises:
-            S3Error: as ``get`` does.
+            S3Error: as ``get`` does, or the listing cannot be continued.
         """
-        parameters = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
+        asked = {"list-type": "2", "encoding-type": "url", "prefix": prefix}
         if start_after:
-            parameters["start-after"] = start_after
+            asked["start-after"] = start_after
+        parameters, last = asked, start_after
         while True:
             page = self._patiently(partial(self._page, bucket, parameters), bucket, "")
-            yield from _objects(page)
-            token = page.findtext("{*}NextContinuationToken")
-            if page.findtext("{*}IsTruncated") != "true" or not token:
+            before = last
+            for one in _objects(page):
+                yield one
+                last = one.key
+            if page.findtext("{*}IsTruncated") != "true":
                 return
-            parameters = {**parameters, "continuation-token": token}
+            parameters = {**asked, **_following(page, before, last, bucket)}
 
     def _page(self, bucket: str, parameters: Mapping[str, str]) -> ElementTree.Element:
         query = encode_query(parameters.items())
@@ -253,6 +256,17 @@ def _objects(page: ElementTree.Element) -> Iterator[ListedObject]:
         key = entry.findtext("{*}Key", "")
         size = int(entry.findtext("{*}Size", "0"))
         yield ListedObject(unquote_plus(key) if encoded else key, size, entry.findtext("{*}ETag", ""))
+
+
+def _following(page: ElementTree.Element, before: str, last: str, bucket: str) -> dict[str, str]:
+    """The parameter that continues a listing after a page, whose last key is ``last`` and that of the one before ``before``."""
+    if token := page.findtext("{*}NextContinuationToken"):
+        return {"continuation-token": token}
+    if last == before:
+        raise S3Error(
+            200, "IncompleteListing", bucket, "", "it says that more follows, but repeats a page or has no token"
+        )
+    return {"start-after": last}
 
 
 def _parsed(body: bytes, status: int, bucket: str) -> ElementTree.Element:
