@@ -111,11 +111,16 @@ class Reach:
     async def wait(self, work: asyncio.Future[Any], within: float | None = None) -> None:
         """Wait for ``work``, which continues if this gives up.
 
+        A caller that gives ``within`` waits for the answer of an origin that is known to refuse connections, too: a request that
+        is refused ends at once, and one that is not finds the origin's return.
+
         Raises:
             OriginUnavailable: the origin is lost, or ``within`` seconds have passed.
         """
         if not work.done():
-            await asyncio.wait({work, self._loss}, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+            asked_anyway = within is not None and self._state.contact is Contact.REFUSES
+            ends = {work} if asked_anyway else {work, self._loss}
+            await asyncio.wait(ends, timeout=within, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             raise OriginUnavailable(self.problem or f"the origin {self._name!r} is slow to answer")
 

@@ -104,6 +104,24 @@ async def test_a_reader_without_a_choice_waits(old: Bench) -> None:
     assert (found.outcome, found.reason) == SERVED
 
 
+async def test_an_origin_that_refuses_connections_is_asked_each_time(tmp_path: Path) -> None:
+    """Rule: a stale object is checked although the origin is known to refuse connections, so the first read after its return is
+    right."""
+    async with benched(tmp_path / "cache") as bench:
+        bench.origin.put("b", "one", b"one")
+        await bench.read("one")
+        await bench.settle()
+        bench.now[0] += 700
+        await bench.origin.stop()
+        reach = bench.engine.services.origin.reach(bench.identity)
+        assert await how(bench, "one") == STALE
+        await until(lambda: reach.lost)
+        assert not reach.silent
+        assert await how(bench, "one") == STALE  # its check has ended: the next read begins another
+        await bench.origin.start()
+        assert await how(bench, "one") == SERVED
+
+
 async def test_a_hasty_reader_waits_for_no_lost_origin(old: Bench) -> None:
     """Rule: a reader with another way to a cold object fails at once while the origin is known to be lost."""
     old.origin.put("b", "cold", b"cold")
