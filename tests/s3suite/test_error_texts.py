@@ -62,10 +62,10 @@ def test_a_refused_request_is_logged_with_what_it_claims(target: Target) -> None
     ):
         with pytest.raises(ClientError):
             target.gateway.client(access_key, "another secret").get_object(Bucket=BUCKET, Key=key)
-        line = target.line_of(f" {code} ")
+        line = target.line_of(f" REST.GET.OBJECT {key.replace(' ', '%20').replace('é', '%C3%A9')} ")
         assert f"- {BUCKET} [" in line
         assert f" {access_key} " in line
-        assert f" REST.GET.OBJECT {key.replace(' ', '%20').replace('é', '%C3%A9')} " in line
+        assert f" {code} " in line
         assert " SigV4 - AuthHeader " in line
 
 
