@@ -1,4 +1,4 @@
-"""An origin that hangs: what may be stale is served soon, then at once, and the origin's return is noticed."""
+"""An origin that hangs, or refuses connections: what may be stale is served soon, then at once, and its return is noticed."""
 
 from __future__ import annotations
 
