@@ -116,6 +116,7 @@ drill: $(VENV)/.dev-installed system-packages ## Inject faults under verified lo
 
 .PHONY: evaluate
 evaluate: $(VENV)/.dev-installed ## Run the evaluation of the fleet again, with its plots (ONLY="names" runs a part)
+	scripts/install-system-packages bench
 	$(PIP_INSTALL) -e '.[bench]'
 	@mkdir -p build/evaluation
 	TMPDIR=$(CURDIR)/build/evaluation $(BIN)/python -m evaluation $(ONLY)

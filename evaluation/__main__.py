@@ -17,6 +17,8 @@ NAMES = (
     "pipelines",
     "pipelines_real",
     "pipelines_marks",
+    "gpu",
+    "cores",
 )
 
 for name in sys.argv[1:] or NAMES:

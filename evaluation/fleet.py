@@ -44,9 +44,15 @@ class Fleet:
 
 @contextmanager
 def fleet(
-    store: Origin, directory: Path, capacity: float, *, nodes: int = 3, manager: Mapping[str, object] | None = None
+    store: Origin,
+    directory: Path,
+    capacity: float,
+    *,
+    nodes: int = 3,
+    workers: int = 1,
+    manager: Mapping[str, object] | None = None,
 ) -> Iterator[Fleet]:
-    """Some gateways whose caches together keep ``capacity`` bytes."""
+    """Some gateways, each of so many worker processes, whose caches together keep ``capacity`` bytes."""
     directory.mkdir(parents=True)
     redis, ports = free_port(), [free_port() for _ in range(nodes)]
     with ExitStack() as stack:
@@ -54,7 +60,8 @@ def fleet(
         stack.enter_context(_process([find_server(), "--port", str(redis), *quiet], directory / "redis.log"))
         for number, port in enumerate(ports):
             config = directory / f"node-{number}.toml"
-            config.write_text(_toml(store, directory, number, port, redis, capacity / nodes / LOW, manager or {}))
+            server = {"host": "127.0.0.1", "port": port, "workers": workers}
+            config.write_text(_toml(store, directory, number, server, redis, capacity / nodes / LOW, manager or {}))
             command = [str(Path(sys.executable).with_name("larder-gateway")), "serve", "--config", str(config)]
             stack.enter_context(_process(command, directory / f"node-{number}.log"))
         running = Fleet(tuple(f"http://127.0.0.1:{port}" for port in ports), directory)
@@ -63,10 +70,16 @@ def fleet(
 
 
 def _toml(
-    store: Origin, directory: Path, number: int, port: int, redis: int, capacity: float, manager: Mapping[str, object]
+    store: Origin,
+    directory: Path,
+    number: int,
+    server: Mapping[str, object],
+    redis: int,
+    capacity: float,
+    manager: Mapping[str, object],
 ) -> str:
     tables: list[tuple[str, Mapping[str, object]]] = [
-        ("[server]", {"host": "127.0.0.1", "port": port}),
+        ("[server]", server),
         (
             "[cache]",
             {"dir": str(directory / f"cache-{number}"), "capacity": str(math.ceil(capacity)), "reserve": "100MB"},
