@@ -26,7 +26,7 @@ from benchmarks.index_million import HEADERS, LOOKUPS, SIZE, create, resident_me
 from benchmarks.report import machine, table, write
 from gateway.config import CacheSettings
 from gateway.model.keys import ObjectKey
-from gateway.store.shared.generations import slot_of
+from gateway.store.shared.generations import slots_of
 from gateway.store.store import Store
 
 OBJECTS = 25_000_000
@@ -67,7 +67,7 @@ def build(root: str, objects: int) -> None:
             "INSERT INTO objects (id, origin, bucket, key, slot, etag, size, last_modified, headers, checksums, block_size,"
             " confirmed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, '[]', 4194304, 0)",
             (
-                (first + 1 + number, *key, slot_of(key), f'"{digest[:16].hex()}"', SIZE, "", HEADERS)
+                (first + 1 + number, *key, slots_of(key)[0], f'"{digest[:16].hex()}"', SIZE, "", HEADERS)
                 for number, digest, _ in chunk
                 for key in (_key(number),)
             ),

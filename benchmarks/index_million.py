@@ -28,7 +28,7 @@ from benchmarks.report import Ratio, machine, table, write
 from benchmarks.servers import Running, gateway, origin
 from gateway.config import CacheSettings
 from gateway.model.keys import ObjectKey
-from gateway.store.shared.generations import slot_of
+from gateway.store.shared.generations import slots_of
 from gateway.store.store import Store
 
 SMALL = 1000
@@ -73,7 +73,7 @@ def build(root: str, objects: int) -> None:
         connection.execute(
             "INSERT INTO objects (origin, bucket, key, slot, etag, size, last_modified, headers, checksums, block_size,"
             " confirmed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, '[]', 4194304, 0)",
-            (key.origin, key.bucket, key.key, slot_of(key), f'"{digest[:16].hex()}"', SIZE, "", HEADERS),
+            (key.origin, key.bucket, key.key, slots_of(key)[0], f'"{digest[:16].hex()}"', SIZE, "", HEADERS),
         )
         connection.execute("INSERT INTO object_blocks VALUES (last_insert_rowid(), 0, ?)", (digest,))
         name = digest.hex()

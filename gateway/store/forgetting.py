@@ -18,6 +18,7 @@ from gateway.store.index import blob_rows, objects
 from gateway.store.index.blob_rows import Counts
 from gateway.store.index.database import Operation
 from gateway.store.index.objects import PrefixTotals, Recorded
+from gateway.store.shared.generations import Mark
 
 Settle = Callable[[Recorded, Counts | None], object]
 """Called after a transaction with the blobs left without a row, and the counts if they were read."""
@@ -31,23 +32,25 @@ class Forgetter:
         self._generations = disk.generations
         self._settle = settle
 
-    def forget(self, keys: Sequence[ObjectKey]) -> asyncio.Future[None]:
+    def forget(self, keys: Sequence[ObjectKey]) -> asyncio.Future[Sequence[Mark] | None]:
         """Make every worker of the node forget these objects; effective whatever the disk's state.
 
         Returns:
-            Done when they are forgotten, which does not depend on its waiter: he may be cancelled.
+            Done when they are forgotten, which does not depend on its waiter: he may be cancelled. As long as
+            ``Generations.unread`` is true of the result, they need not be forgotten again; ``None``: they must be.
         """
+        marks = []
         for key in keys:
-            self._generations.bump(key)
+            marks.append(self._generations.bump(key))
             self._generations.evicted.discard(key)
-        forgotten: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        forgotten: asyncio.Future[Sequence[Mark] | None] = asyncio.get_running_loop().create_future()
         try:
             deleted = self._disk.write(partial(_forgotten, keys=tuple(keys)))
         except DiskFault:
             self._fence(keys, trusted=False)
             forgotten.set_result(None)
         else:
-            deleted.add_done_callback(partial(self._deleted, tuple(keys), forgotten))
+            deleted.add_done_callback(partial(self._deleted, tuple(keys), marks, forgotten))
         return forgotten
 
     async def forget_prefix(self, origin: str, bucket: str, prefix: str) -> int:
@@ -113,18 +116,21 @@ class Forgetter:
     def _deleted(
         self,
         keys: Sequence[ObjectKey],
-        forgotten: asyncio.Future[None],
+        marks: Sequence[Mark],
+        forgotten: asyncio.Future[Sequence[Mark] | None],
         done: asyncio.Future[tuple[list[bytes], Counts | None]],
     ) -> None:
         """The rows are deleted, or the disk failed."""
         error = done.exception()
-        self._fence(keys, trusted=not isinstance(error, DiskFault))
+        unread = error is None and self._generations.unread(marks)
+        if not unread:
+            self._fence(keys, trusted=not isinstance(error, DiskFault))
         if error is None:
             loose, counts = done.result()
             self._settle(Recorded(None, tuple(loose)), counts)
         if not forgotten.done():
             if error is None or isinstance(error, DiskFault):
-                forgotten.set_result(None)
+                forgotten.set_result(marks if unread else None)
             else:
                 forgotten.set_exception(error)
 

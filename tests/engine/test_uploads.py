@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -21,7 +21,10 @@ from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.sigv4 import WireRequest
-from tests.engine.conftest import Bench
+from gateway.net.exchange import StreamedResponse
+from gateway.policies.health.breaker import FailureKind
+from gateway.store.disk.failures import DiskFault
+from tests.engine.conftest import Bench, benched
 
 KEY = ObjectKey("default", "b", "k")
 
@@ -94,3 +97,89 @@ async def test_a_write_whose_caller_is_cancelled_is_forgotten_all_the_same() -> 
     second.set()
     async with asyncio.timeout(60):
         await forgotten.wait()
+
+
+class Written:
+    """An origin that accepts a write of ``b/k``, after what the test does meanwhile."""
+
+    def __init__(self, bench: Bench, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        self._bench = bench
+        self._meanwhile = meanwhile
+
+    async def send(self) -> StreamedResponse:
+        """Take the new object."""
+        await self._meanwhile()
+        self._bench.origin.put("b", "k", b"new")
+        return await self._bench.engine.services.origin.send(self._bench.identity, "HEAD", "/b/k", "", [])
+
+
+async def nothing() -> None:
+    """Nobody reads."""
+
+
+def counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[ObjectKey]]:
+    """The keys that the index is asked to forget from now on, by transaction."""
+    asked: list[Sequence[ObjectKey]] = []
+    forget = bench.store.forget
+    monkeypatch.setattr(bench.store, "forget", lambda keys: asked.append(keys) or forget(keys))
+    return asked
+
+
+async def test_a_write_that_nobody_reads_asks_the_index_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: what was forgotten before a write is not forgotten again unless somebody may have read it meanwhile."""
+    bench.origin.put("b", "k", b"old")
+    await bench.read("k")
+    asked = counted(bench, monkeypatch)
+    written = await bench.engine.write([KEY], Written(bench, nothing).send)
+    await written.settle()
+    assert asked == [[KEY]]
+    assert await bench.read("k") == b"new"
+
+
+async def test_what_is_read_during_a_write_is_forgotten_after_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: an object that was read and recorded while its write was under way is deleted before the write ends."""
+    bench.origin.put("b", "k", b"old")
+
+    async def read() -> None:
+        assert await bench.read("k") == b"old"
+        await bench.settle()
+
+    asked = counted(bench, monkeypatch)
+    written = await bench.engine.write([KEY], Written(bench, read).send)
+    assert await bench.store.lookup(KEY) is not None
+    await written.settle()
+    assert asked == [[KEY], [KEY]]
+    assert await bench.store.lookup(KEY) is None
+    assert await bench.read("k") == b"new"
+
+
+async def test_what_another_worker_reads_during_a_write_is_forgotten_after_it(bench: Bench, tmp_path: Path) -> None:
+    """Rule: that holds for whichever worker of the node reads it."""
+    bench.origin.put("b", "k", b"old")
+    async with benched(tmp_path / "cache") as other:
+        other.origin.put("b", "k", b"old")
+
+        async def read() -> None:
+            assert await other.read("k") == b"old"
+            await other.settle()
+
+        written = await bench.engine.write([KEY], Written(bench, read).send)
+        await written.settle()
+        other.origin.put("b", "k", b"new")
+        assert [await each.read("k") for each in (other, bench)] == [b"new", b"new"]
+
+
+async def test_a_write_that_could_not_be_forgotten_before_is_forgotten_after(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: while the index cannot be written, nothing is known to be unread, and the second forgetting is as the first."""
+
+    def failing(*_: object) -> None:
+        raise DiskFault(FailureKind.IO, "the disk fails")
+
+    asked = counted(bench, monkeypatch)
+    with monkeypatch.context() as failed:
+        failed.setattr(bench.store._disk, "write", failing)
+        written = await bench.engine.write([KEY], Written(bench, nothing).send)
+    await written.settle()
+    assert asked == [[KEY], [KEY]]

@@ -123,6 +123,70 @@ def test_a_bucket_bumped_is_all_its_keys_bumped(table):
     assert [table.of(key) for key in others] == before[1]
 
 
+def test_a_bumped_key_is_unread_until_a_worker_asks_for_its_generation(table, tmp_path):
+    """Rule: asking for the generation of a key, in whatever worker, ends what a bump of it found unread."""
+    second = Generations()
+    second.attach(tmp_path / "generations")
+    second.of(KEY)
+    mark = table.bump(KEY)
+    second.of(OTHER)
+    assert table.unread([mark])
+    second.of(KEY)
+    assert not table.unread([mark])
+
+
+@pytest.mark.parametrize("before", ["unread", "read"])
+def test_a_bump_while_a_worker_asks_is_not_missed(table, monkeypatch, before):
+    """Rule: a key that is bumped in the middle of a question counts as read, or what is read under the answer is not valid."""
+    slots, marks = slots_of(KEY), []
+    table.bump(KEY)
+    if before == "read":
+        table.of(KEY)
+
+    class Bumped:
+        """The numbers, bumped by another worker after the first look."""
+
+        def __getitem__(self, slot: int) -> int:
+            number = numbers[slot]
+            if not marks:
+                marks.append((slots[0], 12345))
+                numbers[slots[0]] = 12345
+            return number
+
+        def __setitem__(self, slot: int, number: int) -> None:
+            numbers[slot] = number
+
+    numbers = table.numbers
+    with monkeypatch.context() as patched:
+        patched.setattr(table, "numbers", Bumped())
+        generation = table.of(KEY)
+    assert not (table.unread(marks) and table.at(*slots) == generation)
+
+
+def test_a_second_bump_ends_the_first_ones_mark(table):
+    """Rule: of two writes of one key at the same time, the one that began first cannot tell whether it was read."""
+    first, second = table.bump(KEY), table.bump(KEY)
+    assert (table.unread([first]), table.unread([first, second]), table.unread([second])) == (False, False, True)
+
+
+def test_comparing_generations_does_not_read_a_key(table):
+    """Rule: a fill that ends after a write of its key has begun leaves the key unread."""
+    generation = table.of(KEY)
+    mark = table.bump(KEY)
+    assert not table.holds(KEY, generation)
+    assert table.at(*slots_of(KEY)) != generation
+    assert table.unread([mark])
+
+
+def test_generations_are_stable_from_the_first_question_on(table):
+    """Rule: what was read under the first generation after a bump, of the key or its bucket's rights, stays valid."""
+    table.bump(KEY)
+    table.bump(rights_in(KEY))
+    generation = table.of(KEY)
+    assert table.of(KEY) == generation
+    assert table.holds(KEY, generation)
+
+
 def test_a_debt_is_shared_until_it_is_paid(table, tmp_path):
     """All workers of a node see a pending announcement; one of a bucket's rights covers all of its keys."""
     second = Generations()

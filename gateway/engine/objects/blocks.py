@@ -23,7 +23,7 @@ from gateway.store.disk.growing import GrowingBlob
 from gateway.tasks import Tasks
 
 Slot = tuple[ObjectKey, str, int]
-Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
+Forget = Callable[[Sequence[ObjectKey]], Awaitable[object]]
 _COUNTED = ("started", "raced", "completed", "failed")
 LEASE_PATIENCE = 10.0
 """Seconds that a block may wait for another worker of the node."""

@@ -116,7 +116,7 @@ class Grants:
         """The origin said yes; it was asked at ``asked_at``, when the key's generation was ``generation``, under ``rule``."""
         entry.grants[identity.name] = asked_at
         entry.valid.clear()
-        if rule.by_prefix and self._services.store.generations.of(entry.key) == generation:
+        if rule.by_prefix and self._services.store.generations.at(*entry.slots) == generation:
             place = (identity.name, rule.match, entry.key.bucket)
             self._shared[place] = _Shared(asked_at, self._rights_in(entry.key))
 

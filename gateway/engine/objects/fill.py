@@ -237,7 +237,7 @@ class Fill:
         )
         if record is None:
             entry.blobs.pop(block.number, None)
-            self.race = self._store.generations.of(entry.key) != entry.generation
+            self.race = self._store.generations.at(*entry.slots) != entry.generation
             if not self.race:
                 raise DiskUnavailable(Reason.DISK, "the index did not take the block")
         else:

@@ -38,7 +38,7 @@ CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
 _ATTEMPTS = 3
 _LOAD_AT_ONCE = 64
 T = TypeVar("T")
-Forget = Callable[[Sequence[ObjectKey]], Awaitable[None]]
+Forget = Callable[[Sequence[ObjectKey]], Awaitable[object]]
 _Slot = tuple[ObjectKey, int]
 """A key with its generation: a read does not wait for one that began before the last write."""
 
@@ -233,7 +233,7 @@ class Reads:
         if response.status != 200:
             return Forward(Reason.ORIGIN_ERROR, miss=True)
         meta = entity_headers(response.headers)
-        if services.store.generations.of(key) != generation:
+        if services.store.generations.at(*entry.slots) != generation:
             return None
         if not entry.is_of(meta):
             CHECKS.labels("changed").inc()
@@ -248,7 +248,10 @@ class Reads:
         if entry.record.row_id:
             await services.store.confirm(key, meta, asked_at)
             await services.store.grant(
-                entry.record.row_id, identity.name, asked_at, lambda: services.store.generations.of(key) == generation
+                entry.record.row_id,
+                identity.name,
+                asked_at,
+                lambda: services.store.generations.at(*entry.slots) == generation,
             )
         return meta
 

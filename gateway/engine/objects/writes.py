@@ -7,6 +7,8 @@ forgotten: then no later read, through whichever gateway, can give the old objec
 Sequence, with R a read that fills:
 1. forget; 2. R starts, notes the generation, reads the old bytes; 3. the origin accepts the write; 4. forget: R is fenced,
 or, had it been recorded already, deleted; 5. the answer to the write is completed.
+
+If nothing has read the key between 1 and 4, there is no R, and the index is not asked again (``Generations.unread``).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from gateway.fleet.nodes.invalidations import InvalidationChannel
 from gateway.metrics import FORGOTTEN, LoopSum
 from gateway.model.keys import ObjectKey
 from gateway.net.exchange import StreamedResponse
+from gateway.store.shared.generations import Mark
 
 
 class Writes:
@@ -31,13 +34,13 @@ class Writes:
         self._entries = entries
         self._channel = channel
 
-    def forget_here(self, keys: Sequence[ObjectKey], source: str = "origin") -> Awaitable[None]:
+    def forget_here(self, keys: Sequence[ObjectKey], source: str = "origin") -> Awaitable[Sequence[Mark] | None]:
         """Drop keys from this node: an object changed at the origin, or another gateway wrote it.
 
         Of a key that stands for the rights in a bucket (``rights_in``), the bucket's grants are dropped.
 
         Returns:
-            What is left to await: the index.
+            What is left to await: the index, and what ``Store.forget`` returns.
         """
         self._services.store.generations.forgotten.note(keys)
         rights = []
@@ -48,18 +51,32 @@ class Writes:
         _forgotten(source).inc(len(keys))
         return self._withdraw(keys, rights) if rights else self._services.store.forget(keys)
 
-    async def _withdraw(self, keys: Sequence[ObjectKey], rights: Sequence[ObjectKey]) -> None:
+    async def _withdraw(self, keys: Sequence[ObjectKey], rights: Sequence[ObjectKey]) -> Sequence[Mark] | None:
         store = self._services.store
         await store.forget([key for key in keys if key.key])
         for bucket in rights:
             await store.withdraw(bucket)
+        return None
 
-    async def forget(self, keys: Sequence[ObjectKey], source: str = "write") -> None:
-        """Drop keys everywhere; returns when every gateway has forgotten, or is known to re-check with the origin."""
+    async def forget(
+        self, keys: Sequence[ObjectKey], marks: Sequence[Mark] | None = None, *, source: str = "write"
+    ) -> Sequence[Mark] | None:
+        """Drop keys everywhere; returns when every gateway has forgotten, or is known to re-check with the origin.
+
+        Args:
+            keys: what is written.
+            source: for the metric.
+            marks: what ``forget`` returned for the same keys: while they are unread, this node has nothing more to drop.
+        """
         if not keys:
-            return
-        await self.forget_here(keys, source)
+            return None
+        generations = self._services.store.generations
+        if marks is not None and generations.unread(marks):
+            generations.forgotten.note(keys)
+        else:
+            marks = await self.forget_here(keys, source)
         await self._channel.announce(keys)
+        return marks
 
     async def around(self, keys: Sequence[ObjectKey], send: Callable[[], Awaitable[StreamedResponse]]) -> WriteAnswer:
         """Send a write to the origin between two forgettings.
@@ -69,13 +86,13 @@ class Writes:
         Raises:
             OriginUnavailable: the origin could not be reached or broke off.
         """
-        await self.forget(keys)
+        marks = await self.forget(keys)
         try:
             response = await send()
         except BaseException:
-            await asyncio.shield(self.forget(keys))
+            await asyncio.shield(self.forget(keys, marks))
             raise
-        return WriteAnswer(response, partial(self.forget, keys))
+        return WriteAnswer(response, partial(self.forget, keys, marks))
 
     async def change_rights(self, bucket: ObjectKey, send: Callable[[], Awaitable[StreamedResponse]]) -> WriteAnswer:
         """Send a write to the origin that may change who may read the objects of a bucket; its grants are forgotten afterwards.
@@ -104,7 +121,7 @@ def _forgotten(source: str) -> LoopSum:
     return LoopSum(FORGOTTEN.labels(source))
 
 
-_completing: set[asyncio.Future[None]] = set()
+_completing: set[asyncio.Future[object]] = set()
 """Tasks that forget for cancelled writes; the event loop alone would not keep them alive."""
 
 
@@ -114,7 +131,7 @@ class WriteAnswer:
     Multipart completion and copy answer 200 at once and the outcome later in the body, so its header proves nothing.
     """
 
-    def __init__(self, response: StreamedResponse, forget: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, response: StreamedResponse, forget: Callable[[], Awaitable[object]]) -> None:
         self.response = response
         self.then: Callable[[], None] = lambda: None
         """Called when the keys are forgotten again: what is read from then on may be kept."""

@@ -7,6 +7,10 @@ new one. Two keys that share a slot cost each other a look-up in the index, noth
 A bucket has a slot too, that of ``rights_in(key)``, and the generation of a key is the sum of both numbers. So one store
 invalidates everything that the workers hold of a bucket's objects, grants included, when the bucket's rights change.
 
+A bump stores an odd number. Whoever asks for the generation of a key replaces an odd number by an even one, so nobody works under
+an odd one. A write that finds its own odd number when it ends therefore knows that no worker has read its key since: there is
+nothing to forget again (``unread``).
+
 After the slots follow 65,536 bytes of distrust marks. Forgetting must take effect even while the index cannot be written: then
 the slot is marked, every worker treats the rows of that slot as absent, and the first keeper that can write again
 deletes those rows and clears the marks.
@@ -65,6 +69,10 @@ _DIGITS = 24
 TWINS = "-states-"
 """The infix of the names of dataset states that are kept beside the table (datasets/content.py)."""
 _SHARED = Path("/dev/shm")  # noqa: S108 - files there are opened without following links, and their owner is checked
+
+
+Mark = tuple[int, int]
+"""A slot, and the number that a bump stored there."""
 
 
 @lru_cache(maxsize=1024)
@@ -177,24 +185,44 @@ class Generations:
         self._boot[0] = boot
 
     def of(self, key: ObjectKey) -> int:
-        """The key's generation: it changes when the key, or the rights in its bucket, are bumped."""
-        slot, bucket = slots_of(key)
-        return self.numbers[slot] + self.numbers[bucket]
+        """The key's generation: it changes when the key, or the rights in its bucket, are bumped.
+
+        Ask before reading what is to be valid under it: that makes the key count as read since its last bump.
+        """
+        numbers, (slot, bucket) = self.numbers, slots_of(key)
+        number = numbers[slot]
+        if number & 1:
+            # Not read again: the number of a bump that comes in between would count as unread.
+            number = numbers[slot] = int.from_bytes(os.urandom(8), "little") & ~1
+        return number + numbers[bucket]
 
     def holds(self, key: ObjectKey, generation: int) -> bool:
         """Whether the key's generation is unchanged, and the index can be trusted for the key."""
-        return self.of(key) == generation and self.trusts(key)
+        slot, bucket = slots_of(key)
+        return self.numbers[slot] + self.numbers[bucket] == generation and not self._marks[slot]
 
     def at(self, slot: int, bucket: int) -> int:
-        """``of`` for callers that have kept ``slots_of(key)``."""
+        """What to compare with the result of ``of`` for a key with these slots (``slots_of``)."""
         return self.numbers[slot] + self.numbers[bucket]
 
-    def bump(self, key: ObjectKey) -> None:
+    def bump(self, key: ObjectKey) -> Mark:
         """Invalidate the key in every worker's memory, and fence fills of it that are in progress.
 
         With ``rights_in(key)``, do so for all keys of the bucket.
+
+        Returns:
+            For ``unread``.
         """
-        self.numbers[slots_of(key)[0]] = int.from_bytes(os.urandom(8), "little")
+        slot = slots_of(key)[0]
+        self.numbers[slot] = number = int.from_bytes(os.urandom(8), "little") | 1
+        return slot, number
+
+    def unread(self, marks: Iterable[Mark]) -> bool:
+        """Whether nobody has asked for the generations of keys since they were bumped, nor bumped them again.
+
+        Then no worker can hold, or record, anything of them that it read since.
+        """
+        return all(self.numbers[slot] == number for slot, number in marks)
 
     def bump_all(self) -> None:
         """``bump`` for every key."""
