@@ -22,6 +22,7 @@ from gateway.fleet.nodes.announcer import Announcer, Timing
 from gateway.fleet.nodes.invalidations import Invalidations, NullInvalidations
 from gateway.fleet.redis.embedded import EmbeddedRedis
 from gateway.model.keys import ObjectKey
+from gateway.store.shared.generations import Generations
 from tests.fleet.conftest import counted, until
 
 KEY = ObjectKey("default", "b", "schön/\n😀")
@@ -36,7 +37,7 @@ SHORT_ANSWER = Timing(publish=60, connect=60)
 class Worker:
     """One worker's channel and its received announcements; ``may_forget`` delays ``on_forget``."""
 
-    def __init__(self, url: str, timing: Timing = PATIENT) -> None:
+    def __init__(self, url: str, timing: Timing = PATIENT, debts: Generations | None = None) -> None:
         self.forgotten: list[ObjectKey] = []
         self.batches: list[int] = []
         self.gaps = 0
@@ -45,7 +46,7 @@ class Worker:
         self.asked = asyncio.Event()
         self.may_forget = asyncio.Event()
         self.may_forget.set()
-        self.channel = Invalidations(url, on_forget=self.forget, on_gap=self.gap, timing=timing)
+        self.channel = Invalidations(url, on_forget=self.forget, on_gap=self.gap, timing=timing, debts=debts)
 
     async def forget(self, keys: Sequence[ObjectKey]) -> None:
         """Record the announced keys once the test allows it."""
@@ -65,7 +66,13 @@ class Worker:
 @asynccontextmanager
 async def workers(url: str, count: int = 2, timing: Timing = PATIENT) -> AsyncIterator[list[Worker]]:
     """Workers, subscribed if Redis runs."""
-    made = [Worker(url, timing) for _ in range(count)]
+    async with started([Worker(url, timing) for _ in range(count)]) as made:
+        yield made
+
+
+@asynccontextmanager
+async def started(made: list[Worker]) -> AsyncIterator[list[Worker]]:
+    """The workers, subscribed if Redis runs."""
     for worker in made:
         await worker.channel.start()
     try:
@@ -87,6 +94,19 @@ async def test_others_have_forgotten_when_announce_returns(redis_server: Embedde
         await announcing
         assert [worker.forgotten for worker in others] == [[KEY], [KEY]]
         assert (writer.channel.unanswered, writer.channel.unannounced) == (0, 0)
+
+
+async def test_workers_of_one_node_forget_once(redis_server: EmbeddedRedis, tmp_path: Path) -> None:
+    """Rule: a worker that shares the announcer's table only answers; one that could not attach it forgets, too."""
+    tables = [Generations() for _ in range(3)]
+    for table in tables[:2]:
+        table.attach(tmp_path / "generations")
+    made = [Worker(redis_server.url, PATIENT, table) for table in tables]
+    async with started(made) as (writer, sibling, apart):
+        await writer.channel.announce([KEY])
+        assert (sibling.forgotten, apart.forgotten, writer.channel.unanswered) == ([], [KEY], 0)
+        await apart.channel.announce([KEY])
+        assert (writer.forgotten, sibling.forgotten, apart.channel.unanswered) == ([KEY], [KEY], 0)
 
 
 async def test_a_worker_is_not_told_what_it_said_itself(redis_server: EmbeddedRedis) -> None:

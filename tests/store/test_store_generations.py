@@ -109,7 +109,7 @@ def test_a_file_of_the_wrong_size_is_replaced(tmp_path, size):
     table.attach(tmp_path / "generations")
     table.bump(KEY)
     records = 4 * (granularity.SLOTS + evicted.SLOTS + forgotten.WORDS)
-    assert (tmp_path / "generations").stat().st_size == 10 * SLOTS + 16 + records + 4096
+    assert (tmp_path / "generations").stat().st_size == 10 * SLOTS + 16 + records + 16 + 4096
     assert [path.name for path in tmp_path.iterdir()] == ["generations"]
 
 
@@ -185,6 +185,27 @@ def test_generations_are_stable_from_the_first_question_on(table):
     generation = table.of(KEY)
     assert table.of(KEY) == generation
     assert table.holds(KEY, generation)
+
+
+def test_workers_know_whether_they_share_a_table(table, tmp_path):
+    """Rule: a table's name is equal for all that have it attached, and for nobody else."""
+    second, private, other = Generations(), Generations(), Generations()
+    second.attach(tmp_path / "generations")
+    other.attach(tmp_path / "others")
+    assert second.name == table.name
+    assert len({table.name, private.name, other.name}) == 3
+
+
+@pytest.mark.parametrize("forgotten_before", [False, True])
+def test_what_was_forgotten_under_a_private_table_is_forgotten_by_all(table, tmp_path, forgotten_before):
+    """Rule: attaching the shared table ends what other workers hold, if any key was forgotten before; else nothing."""
+    generation = table.of(KEY)
+    late = Generations()
+    if forgotten_before:
+        late.bump(KEY)
+        late.forgotten.note([KEY])
+    late.attach(tmp_path / "generations")
+    assert table.holds(KEY, generation) is not forgotten_before
 
 
 def test_a_debt_is_shared_until_it_is_paid(table, tmp_path):

@@ -88,7 +88,12 @@ class _Waiting:
 
 
 class Debts(Protocol):
-    """The announcements that this node owes the fleet, shared by its workers; see ``store.shared.generations.Generations``."""
+    """What the workers of this node share: the announcements that it owes the fleet, and what they forget.
+
+    ``store.shared.generations.Generations`` is one. Of two workers with the same ``name``, each forgets for both.
+    """
+
+    name: str
 
     @property
     def in_debt(self) -> bool:
@@ -105,6 +110,7 @@ class NoDebts:
     """For a node outside a fleet."""
 
     in_debt = False
+    name = ""
 
     def owe(self, keys: Iterable[ObjectKey] | None) -> None:
         """Ignored: no other node reads."""
@@ -174,6 +180,10 @@ class Announcer:
         pieces = [keys[at : at + _BATCH] for at in range(0, len(keys), _BATCH)]
         with metrics.INVALIDATION_LATENCY.time():
             await asyncio.gather(*map(self._announce, pieces))
+
+    def shares(self, table: str) -> bool:
+        """Whether the worker that announces under this name forgets for this one too."""
+        return bool(table) and table == self._debts.name
 
     def answered(self, number: int) -> None:
         """Count an answer: one worker has forgotten the objects of announcement ``number``."""
@@ -338,7 +348,7 @@ class Announcer:
 
     async def _publish(self, number: int, keys: Sequence[ObjectKey] | None) -> int:
         names = None if keys is None else [(key.origin, key.bucket, key.key) for key in keys]
-        message = {"from": self._me, "number": number, "keys": names}
+        message = {"from": self._me, "number": number, "keys": names, "table": self._debts.name}
         return await self.say(FORGET, message)
 
 

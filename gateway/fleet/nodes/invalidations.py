@@ -1,8 +1,9 @@
 """Invalidations: every worker of the fleet learns of writes, and detects when it may have missed some.
 
 Rules. A write is announced before and after it is forwarded. Every worker that receives an announcement forgets the objects and
-then answers, and the announcer waits for these answers. A worker that may have missed announcements is not ``healthy``; it then
-checks every path it reads with the origin.
+then answers, and the announcer waits for these answers. Workers of the announcer's node only answer: it has forgotten the objects
+for them before, in the index and the table of generations that they share. A worker that may have missed announcements is not
+``healthy``; it then checks every path it reads with the origin.
 
 Why this is enough. Each worker publishes heartbeats to itself on the connection that carries the announcements. Redis
 delivers in order, and messages are handled one after the other, so a heartbeat received means that everything published
@@ -234,7 +235,7 @@ class Invalidations:
             return
         if message["keys"] is None:
             await self._on_gap()
-        else:
+        elif not self._announcer.shares(message.get("table", "")):
             await self._on_forget([ObjectKey(*name) for name in message["keys"]])
         self._answers.put_nowait((message["from"], message["number"]))
 

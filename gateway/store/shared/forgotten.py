@@ -62,13 +62,14 @@ class ForgottenKeys:
         """Everything is forgotten now."""
         self._words[WORDS - 1] = max(1, int(self._clock()))
 
-    def take_over(self, other: ForgottenKeys) -> None:
-        """Count what another record has as forgotten here too."""
+    def take_over(self, other: ForgottenKeys) -> bool:
+        """Count what another record has as forgotten here too; returns whether it has anything."""
         if any(map(self._lately, other._words[_KEYS::_WORDS])):
             self.note_all()
         for slot, when in enumerate(other._words[:_KEYS]):
             if when > self._words[slot]:
                 self._words[slot] = when
+        return any(other._words)
 
     def __contains__(self, key: ObjectKey) -> bool:
         words, lately = self._words, self._lately

@@ -29,7 +29,7 @@ directory that it belongs to (``boot``). If a directory was not closed cleanly a
 not vouched for: every row confirmed before ``since`` is checked with the origin before it is served.
 
 At the end are the workers' shared records of small ranges (policies/reads/granularity.py), of evicted objects (evicted.py) and of
-forgotten ones (forgotten.py).
+forgotten ones (forgotten.py), and the name of the table, by which a worker knows that another one forgets for it.
 
 A new table is filled with random numbers. So a number of an old table (lost at a reboot, or private to a worker that could not
 attach one) is never mistaken for a number of the new one; and all pages exist, for touching a hole of a mapped file on a full
@@ -62,7 +62,8 @@ _DEBTS_END = _MARKS_END + SLOTS
 _BOOT_END = _DEBTS_END + 16
 _RANGES_END = _BOOT_END + 4 * granularity.SLOTS
 _EVICTED_END = _RANGES_END + 4 * evicted.SLOTS
-_TABLE_BYTES = _EVICTED_END + 4 * forgotten.WORDS
+_FORGOTTEN_END = _EVICTED_END + 4 * forgotten.WORDS
+_TABLE_BYTES = _FORGOTTEN_END + 16
 _PATH_BYTES = 4096
 _FILE_BYTES = _TABLE_BYTES + _PATH_BYTES
 _DIGITS = 24
@@ -156,7 +157,9 @@ class Generations:
         self.ranges = memoryview(table)[_BOOT_END:_RANGES_END].cast("I")
         """See ``granularity.TouchTable``."""
         self.evicted = EvictedKeys(memoryview(table)[_RANGES_END:_EVICTED_END].cast("I"))
-        self.forgotten = ForgottenKeys(memoryview(table)[_EVICTED_END:_TABLE_BYTES].cast("I"))
+        self.forgotten = ForgottenKeys(memoryview(table)[_EVICTED_END:_FORGOTTEN_END].cast("I"))
+        self.name = table[_FORGOTTEN_END:].hex()
+        """No other table has it: of two workers with the same name, each forgets for both."""
         self._learn_since()
 
     def _learn_since(self) -> None:
@@ -281,6 +284,7 @@ class Generations:
         """Replace the shared table by a private one."""
         table = mmap.mmap(-1, _TABLE_BYTES)
         table[:_SLOT_BYTES] = os.urandom(_SLOT_BYTES)
+        table[_FORGOTTEN_END:] = os.urandom(_TABLE_BYTES - _FORGOTTEN_END)
         self._identity: tuple[int, int] | None = None
         self._use(table)
 
@@ -297,7 +301,8 @@ class Generations:
     def attach(self, path: Path, root: Path | None = None) -> bool:
         """Map the table at ``path``, creating it if missing; ``False`` if it is mapped already.
 
-        Marks of the previously mapped table, and what was forgotten under it, are carried over.
+        Marks of the previously mapped table, and what was forgotten under it, are carried over; other workers then look up again
+        whatever they hold.
 
         Args:
             path: of the table.
@@ -317,7 +322,8 @@ class Generations:
         marked, owed = self.distrusted(), [slot for slot, mark in enumerate(self._debts) if mark]
         before = self.forgotten
         self._use(table)
-        self.forgotten.take_over(before)
+        if self.forgotten.take_over(before):
+            self.bump_all()
         self._identity = identity
         for slot in marked:
             self._marks[slot] = 1
@@ -349,7 +355,8 @@ def _create_table(path: Path, root: Path) -> None:
     try:
         with draft.open("xb") as file:
             os.fchmod(file.fileno(), 0o600)
-            file.write(os.urandom(_SLOT_BYTES) + bytes(_TABLE_BYTES - _SLOT_BYTES))
+            file.write(os.urandom(_SLOT_BYTES) + bytes(_FORGOTTEN_END - _SLOT_BYTES))
+            file.write(os.urandom(_TABLE_BYTES - _FORGOTTEN_END))
             file.write(os.fsencode(root)[:_PATH_BYTES].ljust(_PATH_BYTES, b"\0"))
         if path.exists() and path.stat().st_size != _FILE_BYTES:
             draft.replace(path)
