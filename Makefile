@@ -59,7 +59,6 @@ check: $(VENV)/.dev-installed ## Lint, format, types, floors of the architecture
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	cd clients/python && $(abspath $(BIN))/mypy
 	$(BIN)/lint-imports
 
 .PHONY: system-packages
