@@ -23,7 +23,7 @@ from larder.frames import CHANGED, MISSING, ORIGIN_ERROR, REFUSED
 from larder.job import JobOptions
 from larder.loader import Loader, LoaderOptions, Shard
 from larder.pipelines.building import PipelineOptions
-from larder.source import GatewaySource, Keys
+from larder.source import GatewaySource
 from larder.testing import MemorySource
 
 ENDPOINT = "http://127.0.0.1:9"
@@ -400,32 +400,6 @@ def test_a_name_that_is_also_a_file_is_pointed_out(tmp_path, monkeypatch):
         monkeypatch.setattr(source._client, "dataset", unknown)
         with pytest.raises(larder.UnknownDataset, match=hint):
             source.describe()
-
-
-def test_keys_are_kept_packed():
-    """Buckets and keys with any characters survive packing."""
-    names = [("b", "a/1.jpg"), ("c", ""), ("b", "ünï/\n%2F")]
-    keys = Keys(larder.ItemLocation(at, bucket, key, None, None) for at, (bucket, key) in enumerate(names))
-    assert [keys[at] for at in range(len(keys))] == names
-
-
-def test_keys_are_packed_as_they_come():
-    """Locations are not in memory together: a dataset of ten million items would need gigabytes in every worker."""
-    client, asked = larder.Client(ENDPOINT), []
-
-    def page(name, start, count):
-        asked.append(start)
-        return [larder.ItemLocation(at, "b", f"k{at}", None, None) for at in range(start, min(start + count, 25_000))]
-
-    client._page = page
-    source = MemorySource(25_000)
-    loader = loader_of(source=source)
-    client.dataset = lambda name: loader.info
-    source.locations = GatewaySource(ENDPOINT, "train").locations
-    source.locations.__self__._patient_client = client
-    first = next(iter(source.locations(loader.info)))
-    assert (first.key, asked) == ("k0", [0])
-    assert loader.keys[24_999] == ("b", "k24999")
 
 
 def test_background_work_is_done_in_order_and_errors_come_back():

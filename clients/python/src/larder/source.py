@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -18,10 +19,10 @@ from larder.batch import BatchReader
 from larder.client import Client
 from larder.credentials import Credentials, CredentialSource
 from larder.dataset import DatasetInfo, ItemLocation
-from larder.errors import LarderError, UnknownDataset
+from larder.errors import GatewayUnavailable, LarderError, UnknownDataset
 from larder.merging import Fetched
 from larder.results import GatewayResults, ResultStore
-from larder.retry import Retry
+from larder.retry import Patience, Retry
 from larder.s3 import S3
 from larder.samples import SampleReader
 from larder.stats import Stats
@@ -185,12 +186,30 @@ class GatewaySource:
         # The parts of one object have one key: they are numbered.
         return tuple(members) if len(set(members)) == len(members) else tuple(map(str, range(len(members))))
 
-    def _locations(self, info: DatasetInfo, start: int, count: int | None) -> Iterable[ItemLocation]:
+    def _locations(self, info: DatasetInfo, start: int, count: int | None) -> Iterator[ItemLocation]:
+        patience, found = Patience(self._in_training or Retry()), 0
+        while True:
+            try:
+                rest = None if count is None else count - found
+                for location in self._patient_client.each_item(self._listed_as(info), start + found, rest):
+                    found += 1
+                    yield location
+                return
+            except UnknownDataset:
+                # Behind a balancer, the next node may not have learned of the registration yet.
+                pause = patience.pause("registration")
+                if pause is None or isinstance(self._dataset, DatasetInfo) or not is_file(self._dataset):
+                    raise
+                with suppress(GatewayUnavailable):
+                    self.describe()
+                time.sleep(pause)
+
+    def _listed_as(self, info: DatasetInfo) -> str:
         # Equal items may be registered under several names, in several places.
-        same = False
         with suppress(UnknownDataset):
-            same = self._patient_client.dataset(info.name).id == info.id
-        return self._patient_client.each_item(info.name if same else info.id, start, count)
+            if self._patient_client.dataset(info.name).id == info.id:
+                return info.name
+        return info.id
 
     def _digest_file(self) -> str | os.PathLike[str] | None:
         dataset = self._dataset
