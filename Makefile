@@ -18,28 +18,34 @@ $(BIN)/python:
 
 # What was installed last is remembered in stamps; a change of pyproject.toml or of the constraints installs again.
 INSTALLERS := pyproject.toml clients/python/pyproject.toml constraints.txt scripts/install-redis-binary scripts/install-torch
-PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
+# pip would compile on one core. Templates of some packages are not Python and fail.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 
 $(VENV)/.demo-reads-installed: $(INSTALLERS) | $(BIN)/python
 	scripts/install-redis-binary $(BIN)/python
 	$(PIP_INSTALL) -e '.[demo-reads]'
+	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.fleet-installed: $(INSTALLERS) | $(BIN)/python
 	scripts/install-redis-binary $(BIN)/python
 	$(PIP_INSTALL) -e '.[demo-reads]' -e 'clients/python[digest]'
+	@$(COMPILE)
 	@touch $@ $(VENV)/.demo-reads-installed
 
 $(VENV)/.demo-installed: $(INSTALLERS) | $(BIN)/python
 	scripts/install-redis-binary $(BIN)/python
 	scripts/install-torch $(BIN)/python
 	$(PIP_INSTALL) -e '.[demo]' -e 'clients/python[digest,torch]'
+	@$(COMPILE)
 	@touch $@ $(VENV)/.fleet-installed $(VENV)/.demo-reads-installed
 
 $(VENV)/.dev-installed: $(INSTALLERS) | $(BIN)/python
 	scripts/install-redis-binary $(BIN)/python
 	scripts/install-torch $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev]' -e 'clients/python[digest,torch]'
+	@$(COMPILE)
 	@touch $@ $(VENV)/.demo-installed $(VENV)/.fleet-installed $(VENV)/.demo-reads-installed
 
 .PHONY: setup
@@ -105,6 +111,7 @@ docs: $(VENV)/.dev-installed ## Write the generated tables of docs/ again
 bench: $(VENV)/.dev-installed ## Measure the budgets side by side, in at most 20 minutes (ONLY="names" runs a part; accuracy, importance run by name only)
 	scripts/install-system-packages bench
 	$(PIP_INSTALL) -e '.[bench]'
+	@$(COMPILE)
 	@mkdir -p build/bench
 	TMPDIR=$(CURDIR)/build/bench $(BIN)/python -m benchmarks $(ONLY)
 
@@ -117,6 +124,7 @@ drill: $(VENV)/.dev-installed system-packages ## Inject faults under verified lo
 evaluate: $(VENV)/.dev-installed ## Run the evaluation of the fleet again, with its plots (ONLY="names" runs a part)
 	scripts/install-system-packages bench
 	$(PIP_INSTALL) -e '.[bench]'
+	@$(COMPILE)
 	@mkdir -p build/evaluation
 	TMPDIR=$(CURDIR)/build/evaluation $(BIN)/python -m evaluation $(ONLY)
 
