@@ -4,8 +4,8 @@ SHELL := /bin/bash
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Test processes at once: two for each core, because a test waits for its gateways, clients and clocks most of the time.
-JOBS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+# Test processes at once: five for two cores, because a test waits for its gateways, clients and clocks most of the time.
+JOBS ?= $(shell expr 5 \* $$(getconf _NPROCESSORS_ONLN) / 2)
 # With it, each of the hundreds of processes that tests start would compile what it imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
