@@ -77,8 +77,13 @@ def test_an_override_is_in_force_and_survives_redis(world: Zone, used: Stock) ->
     )
     world.redis.flush()
     join(world, used, "trainer")
-    eventually(lambda: shown(world, used)["why"], lambda why: why == "override", "the decision to be back")
-    assert get(world.nodes[0], "/plan")["overrides"] == {used.id: "never"}
+    # Until then the dataset may be shown by the plan from before.
+    eventually(
+        lambda: get(world.nodes[0], "/plan")["overrides"],
+        lambda seen: seen == {used.id: "never"},
+        "the decision to be back",
+    )
+    eventually(lambda: shown(world, used)["why"], lambda why: why == "override", "it to be in force")
     assert admin(world.nodes[0], "PUT", address, {"mode": None}).json["mode"] is None
     eventually(lambda: shown(world, used)["why"], lambda why: why == "benefit", "the manager's decision")
     assert get(world.nodes[0], "/audit?action=datasets.override&limit=1")["items"][0]["after"] == {
