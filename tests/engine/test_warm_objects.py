@@ -157,15 +157,14 @@ class Homes:
         self.open += 1
         return self
 
-    def release(self) -> None:
-        """The answer is not needed any more."""
-        self.open -= 1
-
     async def read(self, _most: int) -> bytes:
-        """The result of a load; with a gate, once it is open."""
+        """The result of a load; with a gate, once it is open. Releases the answer, as ``StreamedResponse.read`` does."""
         self.reading.set()
-        if self.gate is not None:
-            await self.gate.wait()
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+        finally:
+            self.open -= 1
         return b'{"size": 7, "there": false, "failure": ""}'
 
 
