@@ -38,7 +38,7 @@ def used(world: Zone, tmp_path_factory: pytest.TempPathFactory) -> Stock:
 
 
 def test_a_tenant_that_reached_its_limit_is_told_to_slow_down(world: Zone) -> None:
-    """Rule: SlowDown with Retry-After and the reason, counted by tenant; other tenants read on."""
+    """Rule: SlowDown with Retry-After and the reason, counted by tenant and bucket; other tenants read on."""
     node = world.nodes[0]
     assert read(node, "/bucket/one").status == 200
     refused = read(node, "/bucket/one")
@@ -47,6 +47,8 @@ def test_a_tenant_that_reached_its_limit_is_told_to_slow_down(world: Zone) -> No
     assert b"<Code>SlowDown</Code>" in refused.body
     assert node.metric("larder_rate_limited_requests_total", TOKEN, tenant="a") == 1
     assert [read(node, "/bucket/one", *GWB).status for _ in range(3)] == [200] * 3
+    refusals = {"tenant": "a", "bucket": "bucket", "outcome": "BYPASS"}
+    eventually(lambda: node.metric("larder_bucket_requests_total", TOKEN, **refusals), lambda count: count == 1, "its bucket")
     filed = get(node, "/tenants/a")
     assert (filed["requests_per_second"], filed["bytes_per_second"], filed["source"]) == (SLOW, 0, "file")
 

@@ -253,14 +253,14 @@ class S3App(Edge):
         return call
 
     def _note_address(self, trace: Trace) -> None:
-        """Note the address of a request that was refused before verification, for the log."""
+        """Note the address of a request that was refused before it was resolved, for the log and the counts of its tenant."""
         trace.bucket, raw_key = split_address(trace.request, self._domain)
         if trace.bucket and raw_key:
             with suppress(S3Error):
                 trace.key = ObjectKey("", trace.bucket, decode_key(raw_key))
 
     def _refusal(self, trace: Trace, error: S3Error) -> Answer:
-        if trace.auth is None:
+        if not trace.bucket:
             self._note_address(trace)
         resource = redact_path(trace.request.raw_path.decode("ascii", "replace"))
         content = b"" if trace.request.method == "HEAD" else render(error, resource, trace.request_id)
