@@ -138,15 +138,24 @@ class RateLimited(S3Error):
 
 
 class OriginUnavailable(LarderError):
-    """The origin could not be reached, or broke off before its answer was complete."""
+    """The origin could not be reached, or broke off before its answer was complete.
+
+    ``told`` is for readers and operators: without the origin's address, which the message may have.
+    """
+
+    told = "the origin cannot be reached, or broke off"
 
 
 class OriginBusy(OriginUnavailable):
     """No connection to the origin became free in time."""
 
+    told = "all connections to the origin are in use; try again later, or raise origins.max_connections if it bears more"
+
 
 class IdentityGone(OriginUnavailable):
     """The origin, or the keys to sign with, are no longer in the configuration."""
+
+    told = "the origin of the access key is no longer configured"
 
 
 class CatalogUnavailable(LarderError):

@@ -86,6 +86,7 @@ async def benched(
     max_fills: int = 4,
     *,
     block_size: int = BLOCK,
+    max_connections: int = 256,
 ) -> AsyncIterator[Bench]:
     """An engine over a cache directory; what an earlier one left there is found."""
     async with FakeOrigin() as origin:
@@ -95,6 +96,7 @@ async def benched(
             access_key_id=ALICE.access_key_id,
             secret_access_key=ALICE.secret_access_key,
             check_timeout=check_timeout,
+            max_connections=max_connections,
         )
         other = Credential(
             access_key_id="GWB",

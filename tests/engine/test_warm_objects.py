@@ -19,6 +19,7 @@ from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.fleet import Node, NodeState
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
+from gateway.net import exchange
 from gateway.origin.listing import ListedObject, ListingPage, Listings
 from gateway.policies.lane import LoadClass
 from gateway.policies.reads.rules import Caching, Rules
@@ -65,6 +66,23 @@ async def test_what_cannot_be_loaded_is_said_with_its_reason(bench: Bench) -> No
     await bench.origin.stop()
     assert "cannot be reached" in (await load(bench, objects, "else")).failure
     await bench.origin.start()
+
+
+async def test_an_origin_that_is_busy_is_not_called_unreachable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule: a load that gets no connection says that all are in use, and which setting allows more."""
+    monkeypatch.setattr(exchange, "PLACE_WITHIN", 0.01)
+    async with benched(tmp_path / "cache", max_connections=1) as bench:
+        for key in ("wanted", "else"):
+            bench.origin.put("b", key, b"r" * BLOCK)
+        reader = bench.origin.inject(Hang(path="/b/wanted", after=10))
+        reading = asyncio.create_task(bench.read("wanted"))
+        await reader.gate.reached()
+        failure = (await load(bench, WarmObjects(bench.engine, None), "else")).failure
+        assert failure.startswith("all connections to the origin are in use") and "max_connections" in failure
+        reader.gate.open()
+        await reading
 
 
 async def test_readers_come_first(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ async def probe_rule(listings: Listings, glob: str, origin: Origin) -> RuleMatch
         page = await listings.list_page(identity, bucket, prefix)
     except IdentityGone:
         return RuleMatch("unknown", f"the origin {origin.name!r} was changed during the check; check again")
-    except OriginUnavailable:
-        return RuleMatch("unknown", f"the origin {origin.name!r} cannot be reached")
+    except OriginUnavailable as failure:
+        return RuleMatch("unknown", f"origin {origin.name!r}: {failure.told}")
     except ListingUnreadable:
         return RuleMatch("unknown", f"the listing of the origin {origin.name!r} cannot be read")
     except ListingRefused as refusal:

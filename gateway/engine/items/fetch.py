@@ -72,7 +72,7 @@ LEASE_PATIENCE = 30.0
 _HOMES = 3
 """Homes that are asked in turn before an item is read here."""
 
-_UNREACHED = FailedItem(ItemStatus.ORIGIN_ERROR, "the origin cannot be reached, or broke off")
+_UNREACHED = FailedItem(ItemStatus.ORIGIN_ERROR, OriginUnavailable.told)
 log = logging.getLogger("larder.items")
 
 
@@ -83,7 +83,11 @@ class _Failed(LarderError):
 
 
 class _Unusable(OriginUnavailable):
-    """The origin's answer is unusable; the message is fit for readers."""
+    """The origin's answer is unusable."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__(told)
+        self.told = told
 
 
 class ItemFetches:
@@ -438,8 +442,7 @@ def _may_be_had_elsewhere(outcome: Outcome) -> bool:
 
 def _unreached(wanted: Wanted, failure: OriginUnavailable) -> FailedItem:
     log.info("%(path)s could not be read: %(error)s", {"path": wanted.location.path, "error": failure})
-    told = str(failure) if isinstance(failure, _Unusable) else _UNREACHED.detail
-    return FailedItem(ItemStatus.ORIGIN_ERROR, told)
+    return FailedItem(ItemStatus.ORIGIN_ERROR, failure.told)
 
 
 def _not_taken() -> FailedItem:

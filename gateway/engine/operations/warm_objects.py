@@ -19,7 +19,7 @@ from gateway.engine.objects.found import Ask, Found, Relay
 from gateway.engine.objects.ranged import ObjectChanged
 from gateway.engine.operations.warming import WarmupProgress
 from gateway.fleet.nodes.peers import PeerUnavailable
-from gateway.model.errors import DiskUnavailable, IdentityGone, LarderError, OriginUnavailable
+from gateway.model.errors import DiskUnavailable, LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer.principal import principal_header
@@ -101,10 +101,8 @@ class WarmObjects:
         async def load(key: ObjectKey) -> Warmed:
             try:
                 return await self._load(Ask(key, identity, metadata_first=span is not None), span)
-            except IdentityGone:
-                return Warmed(failure="the origin of the access key is no longer configured")
-            except OriginUnavailable:
-                return Warmed(failure="the origin cannot be reached")
+            except OriginUnavailable as failure:
+                return Warmed(failure=failure.told)
             except DiskUnavailable as failure:
                 return Warmed(failure=_phrase(Reason(failure.reason)))
             except LarderError as failure:

@@ -18,7 +18,7 @@ from gateway.engine.operations.warming import (
     WarmupRefused,
     require_valid,
 )
-from gateway.model.errors import IdentityGone, OriginUnavailable
+from gateway.model.errors import OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.units import format_size
 from gateway.origin.listing import ListedObject, ListingPage, ListingRefused, Listings, ListingUnreadable
@@ -104,10 +104,8 @@ class WarmPrefix:
     async def _page(self, identity: OriginIdentity, after: str) -> ListingPage:
         try:
             return await self._listings.list_page(identity, self._bucket, self._prefix, start_after=after)
-        except IdentityGone:
-            raise WarmupFailed("the origin of the access key is no longer configured") from None
-        except OriginUnavailable:
-            raise WarmupFailed("the origin cannot be reached; resume the warm-up later") from None
+        except OriginUnavailable as failure:
+            raise WarmupFailed(failure.told) from None
         except ListingUnreadable:
             raise WarmupFailed("the origin's listing cannot be read") from None
         except ListingRefused as refusal:
