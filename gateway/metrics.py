@@ -191,7 +191,7 @@ CACHE_ROOM = Gauge(
 )
 EVICTED_BLOBS = Counter(
     "larder_evicted_blobs_total",
-    "Blobs evicted to make room; rotated chunks count in larder_chunk_items_total",
+    "Blobs evicted to make room; rotated chunks count in larder_chunk_items_total, ended streams in the released bytes",
 )
 EVICTED_BYTES = Counter("larder_evicted_bytes_total", "Bytes of evicted blobs")
 CORRUPT_BLOBS = Counter("larder_corrupt_blobs_total", "Blobs dropped because their bytes did not match their digest")
@@ -330,7 +330,7 @@ STREAMS = Gauge(
 )
 RELEASED_BYTES = Counter(
     "larder_stream_released_bytes_total",
-    "Bytes of ended access streams that were evicted at once to free space",
+    "Bytes of ended access streams, and of prefixes without space, that left to free space; not counted as evicted",
 )
 BUILD = Gauge("larder_build_info", "Always 1; the version is the label", ["version"], multiprocess_mode="livemax")
 READY = Gauge("larder_ready", "1 while /-/readyz reports ready", multiprocess_mode="livemin")

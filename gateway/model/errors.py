@@ -149,7 +149,9 @@ class OriginUnavailable(LarderError):
 class OriginBusy(OriginUnavailable):
     """No connection to the origin became free in time."""
 
-    told = "all connections to the origin are in use; try again later, or raise origins.max_connections if it bears more"
+    told = (
+        "all connections to the origin are in use; try again later, or raise origins.max_connections if it bears more"
+    )
 
 
 class IdentityGone(OriginUnavailable):

@@ -75,6 +75,11 @@ class Pool:
     order: str = LeastRecentlyUsed.name
     minimum: int = 0
 
+    @property
+    def ended(self) -> bool:
+        """Whether it is of a stream that has ended, or that an operator gives no space: what leaves it is missed by nobody."""
+        return self.target == 0 and self.name.startswith(STREAM)
+
 
 def dataset_pool(dataset: str) -> str:
     """The name of the pool that holds a dataset, by its id."""

@@ -90,6 +90,7 @@ class Evictor:
     ) -> None:
         self.evicted_blobs = 0
         self.evicted_bytes = 0
+        self.released_bytes = 0
         self._disk = disk
         self._space = space
         self._uses = uses
@@ -151,53 +152,56 @@ class Evictor:
         async with self._evicting:
             gone = 0
             for batch in _batches(list(digests)):
-                blobs, _ = await self._drop(lambda connection: blob_rows.evict_items(connection, batch))  # noqa: B023
-                gone += blobs
+                found = await self._drop(lambda connection: blob_rows.evict_items(connection, batch))  # noqa: B023
+                gone += len(found.blobs)
             await self._space.refresh()
             return gone
 
-    async def release(self, pool: str, most: int) -> tuple[int, int]:
-        """Drop at most ``most`` blobs of an ended pool, not counted as evicted; returns the number of blobs and bytes.
+    async def release(self, pool: str, most: int) -> None:
+        """Drop at most ``most`` blobs of an ended pool, counted as released and not as evicted.
 
         Raises:
             DiskFault: the disk failed.
         """
         async with self._evicting:
-            blobs = size = 0
+            blobs = 0
             while blobs < most:
                 gone = await self._drop(lambda connection: blob_rows.evict_pool(connection, pool, _BATCH))
-                blobs, size = blobs + gone[0], size + gone[1]
-                if gone[0] < _BATCH:
+                blobs += len(gone.blobs)
+                self.released_bytes += gone.size
+                if len(gone.blobs) < _BATCH:
                     break
             await self._space.refresh()
-            return blobs, size
 
     async def _evict(self, wanted: int, files: int) -> tuple[int, int]:
-        """Evict some blobs towards ``wanted`` bytes and ``files`` files; returns the number of blobs and bytes."""
-        blobs, freed = await self._drop(lambda connection: blob_rows.evict(connection, wanted, files, _BATCH))
-        self.evicted_blobs += blobs
-        self.evicted_bytes += freed
+        """Evict some blobs towards ``wanted`` bytes and ``files`` files; returns the number of blobs and bytes.
+
+        Those of ended pools count as released.
+        """
+        gone = await self._drop(lambda connection: blob_rows.evict(connection, wanted, files, _BATCH))
+        blobs, freed, released = len(gone.blobs), gone.size, sum(gone.ended)
+        self.evicted_blobs += blobs - len(gone.ended)
+        self.evicted_bytes += freed - released
+        self.released_bytes += released
         return blobs, freed
 
-    async def _drop(self, choose: Callable[[Connection], Evicted]) -> tuple[int, int]:
-        """Delete the rows of the chosen blobs, then their files; returns the number of blobs and bytes."""
+    async def _drop(self, choose: Callable[[Connection], Evicted]) -> Evicted:
+        """Delete the rows of the chosen blobs, then their files."""
         with self._space.evicting():
-            (victims, lost), counts = await self._disk.write(
-                lambda connection: (choose(connection), blob_rows.counts(connection))
-            )
-            for key in lost:
+            gone, counts = await self._disk.write(lambda connection: (choose(connection), blob_rows.counts(connection)))
+            for key in gone.objects:
                 self._disk.generations.evicted.add(key)
-            freed = sum(size for _, size in victims)
+            freed = gone.size
             # Release the space only after the files are gone, else blobs and fills together could exceed the capacity.
             self._space.learn(counts)
             self._space.leaving += freed
-        digests = [digest for digest, _ in victims]
+        digests = [digest for digest, _ in gone.blobs]
         self._on_gone(digests)
         try:
             await self._remove(digests)
         finally:
             self._space.leaving -= freed
-        return len(victims), freed
+        return gone
 
     async def recover(self) -> RecoveryReport:
         """Make index and disk consistent, whatever happened before this start.

@@ -68,9 +68,9 @@ class Pools:
         """See ``objects.held_below``; 0 while the index cannot be read."""
         return await attempt(self._disk.read, partial(objects.held_below, place=place, limit=limit), 0)
 
-    async def release(self, pool: str, most: int) -> int:
-        """Drop at most ``most`` blobs of a pool now; returns the number of bytes."""
-        return (await attempt(partial(self._keeper.release, pool), most, (0, 0)))[1]
+    async def release(self, pool: str, most: int) -> None:
+        """Drop at most ``most`` blobs of an ended pool now."""
+        await attempt(partial(self._keeper.release, pool), most, None)
 
     async def evict(self, digests: Sequence[bytes]) -> int:
         """Drop these items now, except those that an object needs; returns the number of blobs."""

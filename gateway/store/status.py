@@ -32,6 +32,7 @@ class StoreStatus:
     missing_dropped: int
     evicted_blobs: int
     evicted_bytes: int
+    released_bytes: int
     keeper: bool
     skipped_files: int
 

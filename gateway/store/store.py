@@ -363,6 +363,7 @@ class Store:
             missing_dropped=opener.missing_dropped,
             evicted_blobs=keeper.evicted_blobs,
             evicted_bytes=keeper.evicted_bytes,
+            released_bytes=keeper.released_bytes,
             keeper=self.directory.locked,
             skipped_files=len(self.directory.skipped),
         )

@@ -48,7 +48,9 @@ def test_a_tenant_that_reached_its_limit_is_told_to_slow_down(world: Zone) -> No
     assert node.metric("larder_rate_limited_requests_total", TOKEN, tenant="a") == 1
     assert [read(node, "/bucket/one", *GWB).status for _ in range(3)] == [200] * 3
     refusals = {"tenant": "a", "bucket": "bucket", "outcome": "BYPASS"}
-    eventually(lambda: node.metric("larder_bucket_requests_total", TOKEN, **refusals), lambda count: count == 1, "its bucket")
+    eventually(
+        lambda: node.metric("larder_bucket_requests_total", TOKEN, **refusals), lambda count: count == 1, "its bucket"
+    )
     filed = get(node, "/tenants/a")
     assert (filed["requests_per_second"], filed["bytes_per_second"], filed["source"]) == (SLOW, 0, "file")
 

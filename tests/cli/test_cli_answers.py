@@ -227,11 +227,14 @@ def test_streams_say_what_was_recognised_and_what_is_held(admin, operator):
     first, second = operator("streams").out.splitlines()[-2:]
     assert " ".join(first.split()).startswith("lake/train/ random 400 75.0% 4.0 MB uniform 3.0 MB 4.0 MB 2")
     assert second.split()[:3] == ["lake/new/", "-", "0"]
+    assert second.split()[-2:] == ["-", "-"], "never read, so not idle since"
     shown = operator("streams", "show", "lake/train/").out
     assert "0.05 (sequential above 0.90)" in shown
     assert "stream:lake/train/, uniform: 3.0 MB of 4.0 MB" in shown
     assert "50, 75.0% of them read" in shown
-    assert "not recognised yet" in operator("streams", "show", "lake/new/").out
+    fresh = operator("streams", "show", "lake/new/").out
+    assert "not recognised yet" in fresh
+    assert "idle" not in fresh
     scan = {**STREAM["evidence"], "rho": 1.0, "statistic": 0.0, "threshold": 0.0}
     admin.answers["GET streams/lake%2Fnew%2F"] = {**STREAM, "name": "lake/new/", "evidence": scan}
     assert "skewed above" not in operator("streams", "show", "lake/new/").out

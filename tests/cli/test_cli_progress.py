@@ -139,6 +139,17 @@ def test_what_was_not_completed(admin, operator):
     assert operator("warm", "b/p/", "--as", "GWA").status == 1
 
 
+def test_a_warm_up_without_a_total_says_its_state_once(admin, variables):
+    """Rule: while queued it says what it waits for; the result has state and amounts, and does not count any more."""
+    uncounted = {**WARMUP, "total": None, "total_bytes": None, "done": 0, "done_bytes": 0}
+    asked = answers({**uncounted, "state": "queued"}, {**uncounted, "state": "failed"})
+    admin.answers["POST warmups"] = lambda _: (202, uncounted)
+    admin.answers[f"GET warmups/{WARMUP['id']}"] = lambda _: (200, asked())
+    ran = at_terminal("warm", "b/p/", "--as", "GWA", variables=variables)
+    assert "queued behind others, or until Redis can be reached" in ran.out
+    assert "b/p/: failed, 0 objects, 0 B" in ran.out
+
+
 def test_one_request_is_one_warm_up(admin, operator):
     """Rule: a creating request has an idempotency key, so repeating it creates nothing twice."""
     admin.answers["POST warmups"] = lambda _: (202, DONE)

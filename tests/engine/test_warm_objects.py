@@ -80,7 +80,8 @@ async def test_an_origin_that_is_busy_is_not_called_unreachable(
         reading = asyncio.create_task(bench.read("wanted"))
         await reader.gate.reached()
         failure = (await load(bench, WarmObjects(bench.engine, None), "else")).failure
-        assert failure.startswith("all connections to the origin are in use") and "max_connections" in failure
+        assert failure.startswith("all connections to the origin are in use")
+        assert "max_connections" in failure
         reader.gate.open()
         await reading
 

@@ -68,7 +68,7 @@ def _show(options: Namespace, plan: Mapping[str, Any]) -> None:
             {**order, "id": name, "override": overrides.get(name), "inputs": inputs.get(name) or {}}
             for name, order in (plan.get("datasets") or {}).items()
         ),
-        "the plan is empty: no job is registered",
+        "no dataset is in the plan: no job is registered",
     )
     if history := (plan.get("history") or [])[: options.history]:
         line()

@@ -18,6 +18,10 @@ def _hits(stream: Mapping[str, Any]) -> float | None:
     return stream.get("hits", 0) / accesses if accesses else None
 
 
+def _idle(stream: Mapping[str, Any]) -> str | None:
+    return age(stream.get("idle_seconds")) if stream.get("accesses") else None
+
+
 _NO_SPACE = "no space"
 _STATES: Mapping[object, str] = {0: "ended", 1: "paused"}
 """Targets that mean that a stream keeps no space against others, as the admin API documents them."""
@@ -48,7 +52,7 @@ _COLUMNS = (
     Column("order", _of_pool("order")),
     Column("held", _of_pool("bytes"), size),
     Column("target", target, number=True),
-    Column("idle", "idle_seconds", age),
+    Column("idle", _idle, number=True),
     Column("override", _override),
 )
 
@@ -126,8 +130,8 @@ def _show(_options: Namespace, found: Mapping[str, Any]) -> None:
             *_why(evidence),
             ("reads", f"{number(found.get('accesses'))}, {number(found.get('hits'))} of them hits"),
             ("read", size(found.get("bytes"))),
-            ("idle", age(found.get("idle_seconds"))),
-            ("by", ", ".join(found.get("nodes") or ())),
+            ("idle", _idle(found)),
+            ("by", ", ".join(found.get("nodes") or ()) or None),
             ("loaded ahead", _ahead(found.get("ahead") or {})),
             ("override", _override(found)),
             ("pool", _pool(found)),

@@ -125,20 +125,26 @@ def _ways_back(name: str) -> str:
     return f"to watch it: {hint('warm', '--watch', name)}; to cancel it: {hint('warm', '--cancel', name)}"
 
 
+def _amounts(state: Mapping[str, Any]) -> str:
+    failed, unit = state.get("failed"), "items" if state.get("dataset") else "objects"
+    text = amounts(state.get("done"), state.get("total"), state.get("done_bytes"), state.get("total_bytes"), unit)
+    return f"{text}, {number(failed)} failed" if failed else text
+
+
 def _step(state: Mapping[str, Any]) -> ProgressStep:
-    done, total, failed = state.get("done") or 0, state.get("total"), state.get("failed")
-    unit = "items" if state.get("dataset") else "objects"
-    text = amounts(done, total, state.get("done_bytes"), state.get("total_bytes"), unit)
-    if total is None:
-        text = f"{state.get('state')}: counting, {text}"
-    return ProgressStep(done, total, f"{text}, {number(failed)} failed" if failed else text)
+    total, text = state.get("total"), _amounts(state)
+    if state.get("state") == "queued":
+        text = f"queued behind others, or until Redis can be reached: {text}"
+    elif total is None:
+        text = f"counting: {text}"
+    return ProgressStep(state.get("done") or 0, total, text)
 
 
 def _tell(options: Namespace, state: Mapping[str, Any]) -> None:
     if options.json:
         document(state)
         return
-    line(f"{_what(state)}: {printable(str(state.get('state')))}, {_step(state).text}")
+    line(f"{_what(state)}: {printable(str(state.get('state')))}, {_amounts(state)}")
     if state.get("node"):
         line(f"run by node {printable(str(state['node']))}")
     if state.get("there"):

@@ -74,5 +74,6 @@ class SweepLoop:
         before, self._published = self._published, status
         metrics.EVICTED_BLOBS.inc(status.evicted_blobs - (before.evicted_blobs if before else 0))
         metrics.EVICTED_BYTES.inc(status.evicted_bytes - (before.evicted_bytes if before else 0))
+        metrics.RELEASED_BYTES.inc(status.released_bytes - (before.released_bytes if before else 0))
         dropped = status.corrupt_dropped + status.missing_dropped
         metrics.CORRUPT_BLOBS.inc(dropped - (before.corrupt_dropped + before.missing_dropped if before else 0))

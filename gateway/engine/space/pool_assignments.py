@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway import metrics
 from gateway.engine.space.chunk_eviction import Keeps
 from gateway.engine.space.item_scores import ItemScores
 from gateway.policies.pools import OF_KEYS, STREAM, Pool, dataset_pool, place_of, with_default
@@ -134,7 +133,7 @@ class PoolAssignments:
 
     async def _release(self) -> None:
         """Evict ended streams if others could use the space."""
-        ended = [pool.name for pool in self._defined if pool.name.startswith(STREAM) and not pool.target]
+        ended = [pool.name for pool in self._defined if pool.ended]
         if not ended:
             return
         status = self._store.status()
@@ -144,7 +143,7 @@ class PoolAssignments:
         if status.bytes < _FULL * room and growing <= room - status.bytes:
             return
         for name in ended:
-            metrics.RELEASED_BYTES.inc(await self._store.pools.release(name, _RELEASED))
+            await self._store.pools.release(name, _RELEASED)
 
     async def _charge(self, content: Content, contents: Sequence[Content]) -> None:
         states = content.states

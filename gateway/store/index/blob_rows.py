@@ -45,10 +45,17 @@ class Counts:
 
 
 class Evicted(NamedTuple):
-    """Deleted rows: digests and sizes of blobs, and the objects that lost their last block with them."""
+    """Deleted rows: digests and sizes of blobs, the objects that lost their last block with them, and the sizes of those blobs
+    that were of an ended pool."""
 
     blobs: list[tuple[bytes, int]]
     objects: list[ObjectKey]
+    ended: Sequence[int] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the blobs."""
+        return sum(size for _, size in self.blobs)
 
 
 class Kept(NamedTuple):
@@ -154,7 +161,8 @@ def note_verified(connection: Connection, digest: bytes, mtime_ns: int, boot: in
 
 def evict(connection: Connection, wanted: int, files: int, limit: int) -> Evicted:
     """Delete the rows of the next blobs in the eviction order, until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs."""
-    return _evict(connection, pool_rows.victims(connection, wanted, files, limit))
+    others, ended = pool_rows.victims(connection, wanted, files, limit)
+    return _evict(connection, ended + others)._replace(ended=[size for _, size in ended])
 
 
 def evict_pool(connection: Connection, name: str, limit: int) -> Evicted:

@@ -323,8 +323,10 @@ def _missed(rows: Mapping[int, PoolRow], misses: Mapping[ObjectKey | str, int]) 
     return found
 
 
-def victims(connection: Connection, wanted: int, files: int, limit: int) -> list[tuple[bytes, int]]:
-    """The next blobs to evict: until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs; digests and sizes.
+def victims(
+    connection: Connection, wanted: int, files: int, limit: int
+) -> tuple[list[tuple[bytes, int]], list[tuple[bytes, int]]]:
+    """The next blobs to evict, those of ended pools apart: until ``wanted`` bytes and ``files`` blobs, or ``limit`` blobs.
 
     They become ghosts where the pools' orders remember evicted blobs.
     """
@@ -334,8 +336,9 @@ def victims(connection: Connection, wanted: int, files: int, limit: int) -> list
     )
     queues = {number: _Queue(connection, row, limit) for number, row in rows.items()}
     chosen: list[tuple[bytes, int]] = []
-    freed = 0
-    while (freed < wanted or len(chosen) < files) and len(chosen) < limit:
+    ended: list[tuple[bytes, int]] = []
+    freed = count = 0
+    while (freed < wanted or count < files) and count < limit:
         number = book.furthest()
         if number is None:
             break
@@ -344,11 +347,11 @@ def victims(connection: Connection, wanted: int, files: int, limit: int) -> list
             book.exhausted()
             continue
         queues[number].leave()
-        chosen.append(victim[:2])
-        freed += victim[1]
+        (ended if rows[number].pool.ended else chosen).append(victim[:2])
+        freed, count = freed + victim[1], count + 1
     for queue in queues.values():
         queue.write()
-    return chosen
+    return chosen, ended
 
 
 class _Queue:
