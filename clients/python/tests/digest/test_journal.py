@@ -103,9 +103,17 @@ def test_two_builds_of_one_file_are_refused(tmp_path):
 
 def test_a_journal_of_another_purpose_is_refused(tmp_path):
     """Digests of another bucket, or of TAR members, are never taken for these."""
-    Journal(tmp_path / "j", "members of s3://other").close()
+    with Journal(tmp_path / "j", "members of s3://other") as journal:
+        journal.record(whole("k"))
     with pytest.raises(errors.DigestFileError, match="members of s3://other, not of objects of s3://bucket"):
         Journal(tmp_path / "j", PURPOSE)
+
+
+def test_a_build_that_read_nothing_stands_in_nobodys_way(tmp_path):
+    """A mistyped bucket leaves no journal, so the corrected command is not refused."""
+    Journal(tmp_path / "j", "objects of s3://buket").close()
+    assert list(tmp_path.iterdir()) == []
+    Journal(tmp_path / "j", PURPOSE).close()
 
 
 @pytest.mark.parametrize("damage", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4096])

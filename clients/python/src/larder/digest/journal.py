@@ -146,11 +146,14 @@ class Journal:
             yield Object(_text(key), etag, size, unpacked(items, members))
 
     def close(self) -> None:
-        """Close the database and keep it for the next build; harmless when closed."""
+        """Close the database and keep it for the next build, unless it has no object; harmless when closed."""
         if self._open:
             self._open = False
+            empty = self._database.execute("SELECT 1 FROM objects").fetchone() is None
             self._database.commit()
             self._database.close()
+            if empty:
+                remove(self.path)
 
     def discard(self) -> None:
         """Close and remove the database, once the digest file is written."""
