@@ -62,15 +62,15 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
     print(f"{len(keys)} images in {len(classes)} classes: {', '.join(classes)}")
     for epoch in range(options.epochs):
-        right = 0
+        right = seen = 0
         for images, labels in loader:
             scores = model(images)
             loss = nn.functional.cross_entropy(scores, labels)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
-            right += int((scores.argmax(1) == labels).sum())
-        print(f"epoch {epoch}: accuracy {right / len(keys):.0%}; {loader.stats()}")
+            right, seen = right + int((scores.argmax(1) == labels).sum()), seen + len(labels)
+        print(f"epoch {epoch}: accuracy {right / max(1, seen):.0%}; {loader.stats()}")
 
 
 if __name__ == "__main__":

@@ -103,6 +103,16 @@ def test_pipelines(server, capsys):
     assert json.loads(capsys.readouterr().out) == {"pipelines": [PIPELINE]}
 
 
+@pytest.mark.parametrize("group", ["datasets", "jobs", "pipelines"])
+def test_a_group_alone_is_its_list(server, capsys, group):
+    """``larder jobs`` is ``larder jobs list``, with and without options, as with ``larder-gateway``."""
+    for options in ([], ["--json"]):
+        cli.main([group, "list", *options])
+        listed = capsys.readouterr()
+        cli.main([group, *options])
+        assert capsys.readouterr() == listed
+
+
 def test_jobs_as_json(server, capsys):
     """Rule: --json is the gateway's document."""
     assert cli.main(["jobs", "list", "--json"]) == 0

@@ -16,6 +16,8 @@ from larder.errors import CredentialsMissing, LarderError
 from larder.grammar import parser
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
+_LISTED = frozenset({"datasets", "dataset", "jobs", "pipelines"})
+"""Groups of commands of which one is ``list``."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
+    bare = len(words) < 2 or (words[1].startswith("-") and words[1] not in ("-h", "--help"))
+    if bare and (*words, "")[0] in _LISTED:
+        words = [words[0], "list", *words[1:]]
     arguments = parser().parse_args(words)
     module, _, function = arguments.run.partition(":")
     # Loaded when it is used: only some commands need what the extras install.
