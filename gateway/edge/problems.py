@@ -124,7 +124,10 @@ def _described(error: Mapping[str, Any]) -> str:
     if error["type"] == "json_invalid" and len(error["loc"]) == 2:
         return f"body: is not JSON, from character {error['loc'][1]} on"
     place = [str(part) for part in error["loc"] if part not in ("query", "path", "body")]
-    return f"{'.'.join(place) or 'body'}: {_requirement(error).removeprefix('Value error, ')}"
+    told = _requirement(error).removeprefix("Value error, ")
+    if not place and error["type"] == "value_error":
+        return told  # about several fields, which it names
+    return f"{'.'.join(place) or 'body'}: {told}"
 
 
 def _requirement(error: Mapping[str, Any]) -> str:

@@ -163,6 +163,7 @@ def test_what_is_wrong_is_named(world: Zone, body: dict[str, object], field: str
     reply = admin(world.nodes[0], "POST", "/warmups", body)
     assert (reply.status, reply.code) == (400, "InvalidRequest")
     assert field in reply.json["detail"]
+    assert "body" not in reply.json["detail"], "no word of the page or the command line"
     assert [one["id"] for one in get(world.nodes[0], "/warmups")["items"]] == before
 
 
