@@ -64,9 +64,7 @@ def _signing() -> float:
     def sign(number: int) -> None:
         headers = [("x-amz-checksum-mode", "ENABLED")]
         path = f"/{BUCKET}/{number}"
-        signer.signed(
-            "GET", path, "", headers, host="o", payload_hash="UNSIGNED-PAYLOAD", keys=keys, region="us-east-1"
-        )
+        signer.signed("GET", path, "", headers, keys, "o", "us-east-1", "UNSIGNED-PAYLOAD")
 
     return _each(500, sign)
 

@@ -79,38 +79,39 @@ class Signer:
         raw_path: str,
         query: str,
         headers: Sequence[Header],
-        *,
+        keys: Keys | None,
         host: str,
-        payload_hash: str,
-        keys: Keys,
         region: str,
+        payload: str,
     ) -> list[Header]:
-        """The headers of a request with those of this client, and those that authenticate it as ``keys``.
+        """The headers of a request with those of this client, and those that authenticate it.
 
         Args:
             method: upper-case HTTP method.
             raw_path: percent-encoded path, as it goes to the wire.
             query: percent-encoded query, as it goes to the wire, without "?".
             headers: of the request itself.
+            keys: sign the request; ``None``: it is sent unsigned.
             host: as for ``own_headers``.
-            payload_hash: hex SHA-256 of the body, or one of S3's markers such as ``UNSIGNED-PAYLOAD``.
-            keys: sign the request.
             region: of the origin.
+            payload: hex SHA-256 of the body, or one of S3's markers such as ``UNSIGNED-PAYLOAD``.
         """
+        if keys is None:
+            return own_headers(headers, host)
         second = int(self._now())
         if second != self._second:
             self._second, self._stamp = second, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
             self._forms.clear()
-        given = (keys, region, host, payload_hash, *headers)
+        given = (keys, region, host, payload, *headers)
         form = self._forms.get(given)
         if form is None:
             pairs = own_headers(headers, host)
-            pairs += ("x-amz-date", self._stamp), ("x-amz-content-sha256", payload_hash)
+            pairs += ("x-amz-date", self._stamp), ("x-amz-content-sha256", payload)
             if keys.session_token:
                 pairs.append(("x-amz-security-token", keys.session_token))
             signed = [pair for pair in pairs if pair[0][:6].lower() == "x-amz-" or pair[0].lower() in _SIGNED]
             key = self._signing_key(keys, self._stamp[:8], region)
-            form = pairs, sigv4.prepare(signed, payload_hash, keys.access_key_id, key, self._stamp, region)
+            form = pairs, sigv4.prepare(signed, payload, keys.access_key_id, key, self._stamp, region)
             if len(self._forms) >= _KEPT_FORMS:
                 self._forms.clear()
             self._forms[given] = form
@@ -315,20 +316,12 @@ class OriginClient:
             raise IdentityGone("the origin, or the keys for it, are no longer configured") from None
         target = _target(raw_path, query)
         host, region = link.address.name, link.origin.region
-        pairs = (
-            own_headers(headers, host)
-            if keys is None
-            else self._signer.signed(
-                method, raw_path, query, headers, host=host, payload_hash=payload_hash, keys=keys, region=region
-            )
-        )
+        pairs = self._signer.signed(method, raw_path, query, headers, keys, host, region, payload_hash)
         began = time.perf_counter()
         link.active += 1
         try:
             if body is None or isinstance(body, bytes):
-                link.reach.waiting += 1
-                if not link.reach.looks:
-                    link.reach.look_later()
+                link.reach.asked()
                 try:
                     response = await link.connections.ask(
                         link, method, link.address, target, pairs, body or b"", within=link.head_within

@@ -38,8 +38,7 @@ class Reach:
         self._loop = asyncio.get_running_loop()
         self._loss: asyncio.Future[None] = self._loop.create_future()
         self.waiting = 0
-        """Requests that wait for an answer; who asks adds one, calls ``look_later`` unless ``looks``, and takes it off again."""
-        self.looks = False
+        """Requests that wait for an answer; ``asked`` adds one, and who asked takes it off when it waits no more."""
         self._heard_at = self._probed_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -74,10 +73,11 @@ class Reach:
 
     # -- what requests report
 
-    def look_later(self) -> None:
-        """Look regularly whether requests without a body wait long for an answer, as long as there are any."""
-        self.looks = True
-        self._timer = self._loop.call_later(self.patience / 2, self._look)
+    def asked(self) -> None:
+        """A request without a body begins to wait for an answer."""
+        self.waiting += 1
+        if self._timer is None:
+            self._timer = self._loop.call_later(self.patience / 2, self._look)
 
     def heard(self) -> None:
         """An answer has begun."""
@@ -94,12 +94,12 @@ class Reach:
             self._probing = self._loop.create_task(self._find_out())
 
     def _look(self) -> None:
-        self.looks = False
+        self._timer = None
         if not self.waiting:
             return
         if self._loop.time() - self._heard_at >= self.patience / 2:
             self.doubt()
-        self.look_later()
+        self._timer = self._loop.call_later(self.patience / 2, self._look)
 
     # -- what callers wait for
 

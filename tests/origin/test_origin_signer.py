@@ -21,9 +21,7 @@ def sign(
     signer: Signer, path: str = "/b/k", query: str = "", extra: tuple[tuple[str, str], ...] = ()
 ) -> dict[str, str]:
     """The headers of a signed GET."""
-    headers = signer.signed(
-        "GET", path, query, extra, host="s3.example", payload_hash="UNSIGNED-PAYLOAD", keys=KEYS, region="eu-west-1"
-    )
+    headers = signer.signed("GET", path, query, extra, KEYS, "s3.example", "eu-west-1", "UNSIGNED-PAYLOAD")
     return {name.lower(): value for name, value in headers}
 
 
@@ -58,7 +56,7 @@ def test_requests_of_one_second_are_each_signed_for_what_they_ask() -> None:
     ) -> None:  # fmt: skip
         for each in (signer, Signer(lambda: AT)):
             headers = [("x-amz-meta-a", extra)]
-            made = each.signed("GET", path, query, headers, host=host, payload_hash=body, keys=keys, region=region)
+            made = each.signed("GET", path, query, headers, keys, host, region, body)
             kept.append(dict(made)["Authorization"])
 
     for differing in (
