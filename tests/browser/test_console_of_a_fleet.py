@@ -111,28 +111,30 @@ def test_a_hostile_prefix_is_warmed_pinned_and_purged(window: Any, world: Zone) 
     assert page.evaluate("() => window.executed") is None
 
 
-def test_a_gateway_is_killed_while_its_page_is_open(window: Any, world: Zone) -> None:
+def test_a_gateway_is_killed_while_its_page_is_open(window: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Rule: its page keeps the last figures and says what is unknown; the others show it as gone, with the runbook, until it is
     dismissed, and a purge says that it has not applied it."""
-    dead, page = opened(window, world, 2, "overview"), opened(window, world, 0, "overview")
-    press(dead, "Drain node-1")
-    world.nodes[2].kill()
-    confirm(dead, "Drain")
-    expect(dead.locator("#action-error")).to_contain_text(
-        "Nothing is known of the result; sending it again does no harm."
-    )
-    expect(dead.locator("#stale")).to_contain_text("The gateway does not answer.")
-    problem = page.locator("#problems li").filter(has_text="Node node-2 is gone")
-    expect(problem).to_contain_text("docs/operations.md#larderdown")
-    page.goto("/-/#/warmups")
-    press(page, "Purge")
-    field(page, "Bucket").fill("bucket")
-    confirm(page, "Show what goes")
-    confirm(page, "Purge")
-    expect(page.locator("#action-result")).to_contain_text("dropped from 2 nodes.")
-    expect(page.locator("#action-result")).to_contain_text(re.compile("node-2: it has been silent for"))
-    page.get_by_role("button", name="Close").click()
-    page.goto("/-/#/overview")
-    press(page, "Dismiss node-2")
-    confirm(page, "Dismiss")
-    expect(page.locator("#nodes tbody tr")).to_have_count(2)
+    with zone(tmp_path_factory.mktemp("console-killed"), 3) as world:
+        world.heard()
+        dead, page = opened(window, world, 2, "overview"), opened(window, world, 0, "overview")
+        press(dead, "Drain node-1")
+        world.nodes[2].kill()
+        confirm(dead, "Drain")
+        expect(dead.locator("#action-error")).to_contain_text(
+            "Nothing is known of the result; sending it again does no harm."
+        )
+        expect(dead.locator("#stale")).to_contain_text("The gateway does not answer.")
+        problem = page.locator("#problems li").filter(has_text="Node node-2 is gone")
+        expect(problem).to_contain_text("docs/operations.md#larderdown")
+        page.goto("/-/#/warmups")
+        press(page, "Purge")
+        field(page, "Bucket").fill("bucket")
+        confirm(page, "Show what goes")
+        confirm(page, "Purge")
+        expect(page.locator("#action-result")).to_contain_text("dropped from 2 nodes.")
+        expect(page.locator("#action-result")).to_contain_text(re.compile("node-2: it has been silent for"))
+        page.get_by_role("button", name="Close").click()
+        page.goto("/-/#/overview")
+        press(page, "Dismiss node-2")
+        confirm(page, "Dismiss")
+        expect(page.locator("#nodes tbody tr")).to_have_count(2)
