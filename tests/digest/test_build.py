@@ -5,16 +5,13 @@ import hashlib
 import io
 import os
 import random
-import re
 import tarfile
-from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gateway.testing import origin_s3
 from gateway.testing.origin_faults import ChangedEtag, DieAfter, Gate, Hang, Refuse, WrongContentRange
 from larder import digest, errors
 
