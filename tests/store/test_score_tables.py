@@ -50,6 +50,17 @@ def test_all_workers_see_the_same_scores(table: Path) -> None:
         assert found.mean == pytest.approx(8 / 3)
 
 
+def test_a_table_that_is_seen_while_it_is_made_has_its_job_later(table: Path) -> None:
+    """Rule: a worker that looks while another one makes the file, before the name is in it, sees the job's scores afterwards."""
+    one, other = ScoreTables(table), ScoreTables(table)
+    path = one._path(DATASET, JOB)
+    with path.open("wb") as file:
+        file.truncate(importance._HEAD + 3 * ITEMS)
+    assert other.of(DATASET, ITEMS) == []
+    send(one, Part(1, 0, {1: 1.0}))
+    assert scores(other) == {1: 1.0}
+
+
 def test_an_interval_is_from_epoch_to_epoch(table: Path) -> None:
     """Rule: only parts of different epochs give an interval; homes that change send parts within one."""
     tables = ScoreTables(table)

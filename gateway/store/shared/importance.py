@@ -70,7 +70,6 @@ class JobTable:
     """One job's scores, mapped.
 
     Attributes:
-        job: ``tenant/job``.
         scores: by item; NaN where the job never scored it.
         draws: how often each item is in the job's next list.
     """
@@ -82,7 +81,11 @@ class JobTable:
         self._head = np.frombuffer(self._table, _FIELDS, 1)
         self.scores: NDArray[np.float16] = np.frombuffer(self._table, np.float16, items, _HEAD)
         self.draws: NDArray[np.uint8] = np.frombuffer(self._table, np.uint8, items, _HEAD + 2 * items)
-        self.job = bytes(self._head["job"][0]).decode()
+
+    @property
+    def job(self) -> str:
+        """``tenant/job``; empty while the worker that makes the file has not written it."""
+        return bytes(self._head["job"][0]).decode()
 
     @property
     def nbytes(self) -> int:
