@@ -37,8 +37,8 @@ _READS = ReadModel(0.0002, 1e-9)
 """A fifth of a millisecond, and a gigabyte per second; nothing of it is waiting."""
 _POOLS = {SOURCE: "results:source", FULL: "results:full"}
 _SAMPLES = 200
-_MOST_WORKERS = 64
 """Elements that pipelines have read before."""
+_MOST_WORKERS = 64
 
 
 @dataclass(frozen=True, slots=True)

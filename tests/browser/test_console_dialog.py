@@ -8,7 +8,7 @@ from typing import Any
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.chromium import PATIENCE, READ_TOKEN
-from tests.browser.console import admin, closed, confirm, console, field, press
+from tests.browser.console import admin, closed, confirm, console, field, press, row
 from tests.browser.looks import broken_words
 from tests.gateways import Running
 
@@ -56,6 +56,35 @@ def test_a_double_click_confirms_no_preview(window: Any) -> None:
     send.click()
     expect(page.locator("#action-result")).to_contain_text("dropped")
     assert sent == [True, False]
+
+
+def test_an_action_right_after_another_is_for_what_the_record_has_become(window: Any, running: Running) -> None:
+    """Rule: a button that is pressed before the page shows the last change opens its dialog then, so nothing is refused."""
+    assert admin(running, "POST", "tenants", {"name": "twice"}).status == 201
+    page = console(window, "tenants").page
+    press(page, "Change twice")
+    field(page, "Description").fill("changed")
+    held: list[Route] = []
+    answered: list[str] = []
+
+    def hold(route: Route) -> None:
+        if released:
+            route.continue_()
+        else:
+            held.append(route)
+
+    released: list[Route] = []
+    page.route("**/-/admin/tenants?*", hold)
+    page.on("response", lambda answer: answered.append(answer.request.method))
+    with page.expect_request(lambda request: "PATCH" in answered and "/tenants?" in request.url):
+        confirm(page, "Change")
+    closed(page)
+    page.get_by_role("button", name="Remove twice", exact=True).click()
+    released += held
+    for route in held:
+        route.continue_()
+    confirm(page, "Remove")
+    expect(row(page, "twice")).to_have_count(0)
 
 
 def test_a_secret_is_not_closed_in_passing(window: Any, running: Running) -> None:

@@ -89,8 +89,8 @@ async def test_a_plan_is_followed(redis: Redis) -> None:
     assert follower.plan == writer.plan == plan
     assert follower.dataset("d") == ORDER
     assert follower.dataset("other") is None
-    assert follower.job("t", "j") == JobOrder(False, Phase.PROBE_MISS)
-    assert follower.job("u", "j") is None
+    assert follower.plan.jobs.get("t/j") == JobOrder(False, Phase.PROBE_MISS)
+    assert follower.plan.jobs.get("u/j") is None
 
 
 async def test_followers_seldom_read_what_only_a_leader_needs(redis: Redis) -> None:

@@ -71,7 +71,7 @@ def closed_form(run: ScoreRunSpec, share: float) -> float | None:
     return None if run.unseen is None else min(1.0, share + run.unseen)
 
 
-def simulate_scores(scenario: ScoreScenario) -> list[ScoreRunResult]:
+def simulate_scores(scenario: ScoreScenario, seed: int | None = None) -> list[ScoreRunResult]:
     """All runs with all sizes of the cache, each with the same random numbers.
 
     Raises:
@@ -80,7 +80,7 @@ def simulate_scores(scenario: ScoreScenario) -> list[ScoreRunResult]:
     losses, found = losses_of(scenario), []
     for run in scenario.runs:
         for share in scenario.shares:
-            rng = np.random.default_rng(scenario.seed)
+            rng = np.random.default_rng(scenario.seed if seed is None else seed)
             found.append(_simulate(scenario, run, share, losses, rng))
     return found
 

@@ -193,11 +193,13 @@ class Generations:
         Ask before reading what is to be valid under it: that makes the key count as read since its last bump.
         """
         numbers, (slot, bucket) = self.numbers, slots_of(key)
-        number = numbers[slot]
+        # Each is read once: a bump that comes in between is then not taken for what was asked for.
+        number, rights = numbers[slot], numbers[bucket]
         if number & 1:
-            # Not read again: the number of a bump that comes in between would count as unread.
             number = numbers[slot] = int.from_bytes(os.urandom(8), "little") & ~1
-        return number + numbers[bucket]
+        if rights & 1:
+            rights = numbers[bucket] = int.from_bytes(os.urandom(8), "little") & ~1
+        return number + rights
 
     def holds(self, key: ObjectKey, generation: int) -> bool:
         """Whether the key's generation is unchanged, and the index can be trusted for the key."""

@@ -13,14 +13,20 @@ import { byId, element, setText } from "./dom.js";
 import { Mistake, makeField } from "./fields.js";
 import { announce } from "./problems.js";
 
-const page = { changed: () => {}, failed: () => {} };
+const page = { changed: async () => {}, failed: () => {}, upToDate: Promise.resolve() };
 const SETTLED = 500; // milliseconds: the longest double click
 let current = null;
 
-// `changed` is called after each change, `failed` with a failure that the dialog cannot show.
+// `changed` is called after each change, and resolves when the page shows it; `failed` is called with a failure that the dialog cannot
+// show.
 export function connectDialog(changed, failed) {
   page.changed = changed;
   page.failed = failed;
+}
+
+// Resolves when the page shows the last change: an action on a record right after another would be for what it was before.
+export function upToDate() {
+  return page.upToDate;
 }
 
 export function openAction(action) {
@@ -158,7 +164,7 @@ function finish(answer, values) {
   const { action } = current;
   const result = action.done?.(answer, values) ?? null;
   announce(action.said(answer, values));
-  page.changed();
+  page.upToDate = page.changed();
   if (result === null) {
     byId("action").close();
     return;
@@ -179,7 +185,7 @@ function complain(failure) {
   if (failure instanceof Outdated) {
     setText(byId("action-error"), "Somebody changed it after this dialog was opened, so nothing was sent. Cancel, and open it again: it then shows what is there now.");
     byId("action-send").hidden = true;
-    page.changed();
+    page.upToDate = page.changed();
     return;
   }
   const general = [];

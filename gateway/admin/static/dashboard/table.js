@@ -5,7 +5,7 @@
 // is the command line's too, `run`, and the role that it needs if that is another than the table's.
 
 import { may } from "./api.js";
-import { perform } from "./dialog.js";
+import { perform, upToDate } from "./dialog.js";
 import { byId, element, keep, setAttribute, setText } from "./dom.js";
 import { count } from "./format.js";
 import { meter } from "./meter.js";
@@ -27,7 +27,10 @@ export function showActions(place, actions, name = "", role = "operator") {
 function createButton(action) {
   const button = element("button", { type: "button" });
   if (action.main) button.classList.add("main");
-  button.addEventListener("click", () => button.run());
+  button.addEventListener("click", async () => {
+    await upToDate();
+    if (button.isConnected) button.run();
+  });
   return button;
 }
 
