@@ -42,7 +42,7 @@ from larder.digest.writer import write as write_digests
 NAME = "photos"
 """The dataset, and the prefix of its objects."""
 _WHOLE = 1.3
-"""A cache of so many times the data has room for everything."""
+"""Bytes of a cache that holds everything, as a multiple of the data's."""
 _SAMPLE = 0.1
 """Seconds between two looks at the GPU."""
 _CELLS = 4

@@ -66,6 +66,7 @@ def page(found: dict[str, Any]) -> None:
         _plot(alone, shared),
         "## What this does not show",
         _limits(scale),
+        *((remark,) if (remark := found.get("remark")) else ()),
     )
 
 

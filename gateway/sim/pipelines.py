@@ -39,6 +39,7 @@ _POOLS = {SOURCE: "results:source", FULL: "results:full"}
 _SAMPLES = 200
 """Elements that pipelines have read before."""
 _MOST_WORKERS = 64
+"""Workers at which ``knee`` stops looking."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,21 +66,21 @@ def test_an_action_right_after_another_is_for_what_the_record_has_become(window:
     field(page, "Description").fill("changed")
     held: list[Route] = []
     answered: list[str] = []
+    holding = True
 
     def hold(route: Route) -> None:
-        if released:
-            route.continue_()
-        else:
+        if holding:
             held.append(route)
+        else:
+            route.continue_()
 
-    released: list[Route] = []
     page.route("**/-/admin/tenants?*", hold)
     page.on("response", lambda answer: answered.append(answer.request.method))
     with page.expect_request(lambda request: "PATCH" in answered and "/tenants?" in request.url):
         confirm(page, "Change")
     closed(page)
     page.get_by_role("button", name="Remove twice", exact=True).click()
-    released += held
+    holding = False
     for route in held:
         route.continue_()
     confirm(page, "Remove")

@@ -1,7 +1,7 @@
 """The baselines of the simulator: no cache, one that never evicts, LRU, and Belady's MIN.
 
 Each job reads item by item in a uniformly random order of its own, like a loader without Larder. An eviction frees a hundredth of
-the cache, because sorting for every single item would dominate the run time.
+the cache: sorting for each single item would take most of the time of a run.
 """
 
 from __future__ import annotations

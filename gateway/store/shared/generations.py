@@ -193,7 +193,7 @@ class Generations:
         Ask before reading what is to be valid under it: that makes the key count as read since its last bump.
         """
         numbers, (slot, bucket) = self.numbers, slots_of(key)
-        # Each is read once: a bump that comes in between is then not taken for what was asked for.
+        # Each number is read once. A second look could find a bump that came in between, which would still count as unread.
         number, rights = numbers[slot], numbers[bucket]
         if number & 1:
             number = numbers[slot] = int.from_bytes(os.urandom(8), "little") & ~1
