@@ -23,6 +23,7 @@ from urllib.parse import SplitResult, urlsplit
 from larder.credentials import Credentials, CredentialSource, source_of
 from larder.local import LocalConnection, LocalSocket
 from larder.signing import EMPTY_SHA256, sign
+from larder.tcp import TcpConnection
 
 Body = bytes | BinaryIO | None
 TRANSIENT = (OSError, HTTPException)
@@ -187,7 +188,7 @@ class Connection:
             else:
                 return near
         if self._parts.scheme == "http":
-            return HTTPConnection(host, port, timeout=self.timeout, blocksize=_UPLOAD_BLOCK)
+            return TcpConnection(host, port, timeout=self.timeout, blocksize=_UPLOAD_BLOCK)
         if self._tls is None:
             self._tls = _tls_context()
         return HTTPSConnection(host, port, timeout=self.timeout, blocksize=_UPLOAD_BLOCK, context=self._tls)
