@@ -82,6 +82,7 @@ class Live:
         """The current settings of the file."""
         self.effective = settings
         """The settings of the file with the catalog on top."""
+        self._hidden: list[str] = []
         self._settled = endpoints_of(settings)
         self._settling: SingleFlight[None, None] = SingleFlight()
         self.refused = ""
@@ -128,9 +129,19 @@ class Live:
         self._parts.services.rules = rules_of(settings.rules)
         self._parts.limit(settings.limits)
         self.effective = settings
+        self._warn_of_limits()
         # Last, because it waits for old connections to close after it has switched.
         await self._parts.origin.replace(settings.origins, settings.credentials)
         self._settling.join(None, self._settle)
+
+    def _warn_of_limits(self) -> None:
+        hidden = [limit.tenant for limit in self.file.limits if limit.tenant in self._catalog.tenants]
+        for tenant in hidden:
+            if tenant not in self._hidden:
+                log.warning(
+                    "the file's limits of %(target)s do not apply: the catalog has this tenant", {"target": tenant}
+                )
+        self._hidden = hidden
 
     async def _settle(self) -> None:
         """Forget objects of origins whose endpoint changed.

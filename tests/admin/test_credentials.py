@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Credential, load_settings
+from gateway.config_base import TenantLimit
 from gateway.model.errors import ConfigError
 from tests.admin.admin_world import AdminWorld, settings
 
@@ -276,6 +277,24 @@ async def test_a_wrong_field_is_named(world: AdminWorld) -> None:
         answer = await world.http.post("/admin/credentials", content=content, headers=headers)
         assert (answer.status_code, answer.json()["detail"].startswith(said)) == (400, True), answer.text
     assert (await world.ask("GET", "/credentials", 200))["items"] == []
+
+
+async def test_a_tenant_of_the_catalog_has_the_limits_that_are_listed(
+    begun: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule: the file's limits apply to tenants that the catalog does not have, and the log says once that others do not."""
+    filed = tuple(TenantLimit(tenant=name, requests_per_second=5, bytes_per_second=7) for name in ("filed", "vision"))
+    file = settings(OF_FILE).model_copy(update={"limits": filed})
+    async with AdminWorld.opened(begun, "", file) as world:
+        await world.ask("POST", "/tenants", 201, {"name": "vision", "bytes_per_second": 9})
+        await world.ask("PATCH", "/tenants/vision", 200, {"bytes_per_second": 0})
+        shown = await world.ask("GET", "/tenants/vision", 200)
+        limits = {one.tenant: (one.requests_per_second, one.bytes_per_second) for one in world.live.effective.limits}
+    assert limits == {"filed": (5, 7), "vision": (0, 0)}
+    assert (shown["requests_per_second"], shown["bytes_per_second"]) == limits["vision"]
+    assert [said for said in caplog.messages if "do not apply" in said] == [
+        "the file's limits of vision do not apply: the catalog has this tenant"
+    ]
 
 
 async def test_lists_come_in_pages(admin: AdminWorld) -> None:

@@ -1,8 +1,9 @@
 """The configuration in force: the file's, with the catalog on top.
 
 Revoked keys of the file are left out. Credentials and origins of the catalog are added, unless the file has one of the same
-name. Rules of the catalog come before the file's, and the first match applies. Limits of a tenant in the catalog replace those of
-the file. Records of the catalog that cannot be used, because their origin is gone or their tenant is disabled, are left out.
+name. Rules of the catalog come before the file's, and the first match applies. A tenant of the catalog has only the limits of its
+record, even if it has none: what is listed applies. Records of the catalog that cannot be used, because their origin is
+gone or their tenant is disabled, are left out.
 """
 
 from __future__ import annotations
@@ -95,4 +96,4 @@ def merged(file: Settings, catalog: Snapshot) -> Settings:
 def _limits(view: View) -> dict[str, TenantLimit]:
     """The limits in force, by tenant."""
     found = {limit.tenant: limit for limit in view.file.limits}
-    return found | {name: tenant.limit for name, tenant in view.catalog.tenants.items() if tenant.limited}
+    return found | {name: tenant.limit for name, tenant in view.catalog.tenants.items()}

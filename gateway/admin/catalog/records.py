@@ -247,11 +247,6 @@ class TenantRecord(Record):
     )
 
     @property
-    def limited(self) -> bool:
-        """Whether it has a limit."""
-        return bool(self.requests_per_second or self.bytes_per_second)
-
-    @property
     def limit(self) -> TenantLimit:
         """The limit as a configuration section."""
         return TenantLimit(

@@ -32,7 +32,7 @@ class Tenants(Resource[TenantRecord]):
     kind, state = TenantRecord, TenantState
     file_counts = False
     taken = "larder-gateway tenants lists them."
-    filed = "edit its credentials there, or revoke them here."
+    filed = "edit its credentials and limits there, or revoke its credentials here."
     about: Mapping[str, str] = {
         "list": "Tenants by name.",
         "create": "Create a tenant, for credentials to belong to.",
