@@ -341,6 +341,14 @@ async def test_the_audit_log_tells_who_did_what(admin: AdminWorld) -> None:
         await admin.ask("GET", f"/audit?{query}", 400)
 
 
+async def test_the_audit_log_does_not_grow_for_ever(admin: AdminWorld) -> None:
+    """Rule: the newest entries are kept, so many as say ``Changes.kept``, and no others."""
+    admin.catalog.changes.kept = 2
+    for name in ("a", "b", "c"):
+        await admin.create(access_key_id=name)
+    assert [entry["target"] for entry in (await admin.ask("GET", "/audit", 200))["items"]] == ["c", "b"]
+
+
 def test_a_previous_secret_needs_its_end(tmp_path: Path) -> None:
     """Rule: a previous secret needs an end in a file too; it would stay valid by oversight otherwise."""
     path = tmp_path / "larder.toml"

@@ -1,7 +1,7 @@
 """Changes of the catalog: serialized, atomic, audited, and announced.
 
 A change on a server locks ``meta``'s row ``version`` first, so what it reads cannot change before it writes; on SQLite its
-transaction has locked the file. Its audit entry is written in the same transaction.
+transaction has locked the file. Its audit entry is written in the same transaction, and the oldest ones beyond ``KEPT`` go.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
-from sqlalchemy import case, insert, select, update
+from sqlalchemy import case, delete, insert, select, update
 
 from gateway import metrics
 from gateway.admin.catalog.database import CatalogDatabase
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("larder.admin")
 
+KEPT = 100_000
+"""Number of audit entries that are kept."""
 Document = Mapping[str, Any]
 ChangeListener = Callable[[Sequence[Withdrawal]], Awaitable[None]]
 
@@ -72,9 +74,13 @@ class Changes:
         database: of the catalog.
         now: seconds since the epoch.
         listener: called after each committed change, with the rights that it withdrew.
+
+    Attributes:
+        kept: number of audit entries that are kept.
     """
 
     def __init__(self, database: CatalogDatabase, now: Callable[[], float], listener: ChangeListener) -> None:
+        self.kept = KEPT
         self._database = database
         self._now = now
         self._listener = listener
@@ -102,7 +108,9 @@ class Changes:
                 await connection.rollback()
                 return
             await _number(change)
-            await connection.execute(insert(audit).values(**_line(actor, action, change, self._now())))
+            entry = await connection.execute(insert(audit).values(**_line(actor, action, change, self._now())))
+            (number,) = entry.inserted_primary_key or (0,)
+            await connection.execute(delete(audit).where(audit.c.id <= number - self.kept))
         metrics.ADMIN_CHANGES.labels(action).inc()
         log.info(
             "%(action)s %(target)s by %(actor)s from %(address)s, request %(request_id)s",
