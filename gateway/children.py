@@ -1,15 +1,34 @@
-"""The environment of the processes that the gateway starts.
+"""The environment of the processes that the gateway starts, and their end.
 
-Each of them is given one. A process that inherits the gateway's would receive its secrets. It could also fail to start: Python
-starts processes with vfork, so execve(2) reads the environment in the gateway's memory. While another thread changes it with
-setenv(3), execve fails with EFAULT.
+Each of them is given an environment. A process that inherits the gateway's would receive its secrets. It could also fail to
+start: Python starts processes with vfork, so execve(2) reads the environment in the gateway's memory. While another thread
+changes it with setenv(3), execve fails with EFAULT.
+
+None outlives the gateway, even one that was killed with SIGKILL: Linux sends it SIGKILL when the thread that started it ends
+(PR_SET_PDEATHSIG, see prctl(2)). So it is started in a thread that runs as long as the process, the one with the event loop. A
+small launcher sets this up before exec, because Python code between fork and exec is unsafe in a process with threads.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 _KEPT = frozenset({"PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR"})
+
+_LAUNCHER = """
+import ctypes, os, signal, sys
+if ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0) != 0:
+    sys.exit("prctl failed")
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone already")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+def bound(*command: str) -> tuple[str, ...]:
+    """The command that runs ``command`` as a process that ends with this one."""
+    return (sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command)
 
 
 def environment() -> dict[str, str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
+from gateway import children
 from gateway.demo.clients import ORIGIN_KEYS, SPEECH, VISION, get
 from gateway.demo.data import BUCKET
 from gateway.demo.interrupts import Interrupts
@@ -84,7 +85,7 @@ class DemoProcesses:
         log = self.folder / f"{name}.log"
         with self.interrupts.uninterrupted(), log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - the commands are the demo's own
-                command,
+                children.bound(*map(str, command)),
                 cwd=self.folder,
                 # PyTorch creates this folder at import; by default it would stay behind in the temporary directory.
                 env={**inherited, "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "torchinductor")},

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.origins.processes import spawn
+from tests.origins.processes import spawn, wait_until
 
 COMMAND = (sys.executable, "-m", "gateway", "demo")
 DEADLINE = 300
@@ -69,9 +69,13 @@ def processes_below(folder: Path) -> list[str]:
 
 
 def run_until(
-    folder: Path, reached: Callable[[], bool], *flags: str, command: Sequence[str] = COMMAND
+    folder: Path,
+    reached: Callable[[], bool],
+    *flags: str,
+    command: Sequence[str] = COMMAND,
+    end: signal.Signals = signal.SIGINT,
 ) -> tuple[subprocess.Popen[str], str]:
-    """Start a demo whose files are in ``folder``, interrupt it once ``reached()``, and return it with its output."""
+    """Start a demo whose files are in ``folder``, end it by a signal once ``reached()``, and return it with its output."""
     output = folder.with_suffix(".txt")
     with output.open("w") as stream:
         demo = spawn([*command, *flags], stdout=stream, stderr=stream, env={**os.environ, "TMPDIR": str(folder)})
@@ -82,7 +86,7 @@ def run_until(
             time.sleep(0.01)
     finally:
         if demo.poll() is None:
-            demo.send_signal(signal.SIGINT)
+            demo.send_signal(end)
         demo.wait(DEADLINE)
     return demo, output.read_text()
 
@@ -141,6 +145,14 @@ def test_an_interrupted_demo_leaves_nothing(folder: Path, moment: str):
     demo, output = run_until(folder, lambda: any(folder.glob(f"larder-demo-{moment}")), command=command)
     assert demo.returncode == 130, output
     assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
+
+
+def test_a_killed_demo_leaves_no_process(folder: Path):
+    """Rule: kill -9 of the demo ends its origin, its gateway and the gateway's Redis too."""
+    blobs = "larder-demo-*/cache/blobs/*/*"
+    demo, _ = run_until(folder, lambda: any(folder.glob(blobs)), command=command_of(folder), end=signal.SIGKILL)
+    assert demo.returncode == -signal.SIGKILL
+    wait_until(lambda: not processes_below(folder), DEADLINE, "the end of the demo's processes")
 
 
 def test_a_kept_demo_runs_until_interrupted(folder: Path):

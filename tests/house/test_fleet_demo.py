@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.house.test_demo import DEADLINE, little_data, processes_below, run_until
+from tests.origins.processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 NGINX = str(ROOT / "deploy/nginx")
@@ -63,3 +65,11 @@ def test_an_interrupted_fleet_leaves_nothing(folder: Path, moment: str):
     fleet, output = run_until(folder, lambda: any(folder.glob(moments)), command=command)
     assert fleet.returncode == 130, output
     assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
+
+
+def test_a_killed_fleet_leaves_no_process(folder: Path):
+    """Rule: kill -9 of the demo ends its jobs, gateways, Redis and nginx too."""
+    command = (sys.executable, "-c", ENDLESS, "--nginx", NGINX)
+    fleet, _ = run_until(folder, lambda: any(folder.glob("larder-fleet-*/go-0")), command=command, end=signal.SIGKILL)
+    assert fleet.returncode == -signal.SIGKILL
+    wait_until(lambda: not processes_below(folder), DEADLINE, "the end of the fleet's processes")

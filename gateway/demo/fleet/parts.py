@@ -167,7 +167,8 @@ def _start_nginx(ground: DemoProcesses, program: str, source: Path, nodes: Seque
         text = text.replace(f"gateway-{number}:9000", node.endpoint.removeprefix("http://"))
     own = "".join(f"{kind}_temp_path temp-{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     (folder / "gateways.conf").write_text(own + text)
-    directives = "daemon off; pid nginx.pid; error_log stderr warn;" + (" user root;" if os.geteuid() == 0 else "")
+    # One process: workers would outlive a master that is killed.
+    directives = "daemon off; master_process off; pid nginx.pid; error_log stderr warn;"
     command = (program, "-e", "stderr", "-p", f"{folder}/", "-c", "nginx.conf", "-g", directives)
     endpoint = f"http://127.0.0.1:{port}"
     process = ground.start("nginx", command)

@@ -1,10 +1,7 @@
 """A private redis-server for ``redis.url = "embedded"``, so that coordination has one code path.
 
-It listens on a unix socket only, keeps nothing on disk, and is started by the supervisor process. It must not outlive
-the gateway, even one that was killed with SIGKILL: Linux sends it SIGKILL when the thread that started it ends (prctl
-PR_SET_PDEATHSIG, see prctl(2)). So ``start`` must be called in a thread that runs as long as the process, the one with
-the event loop. A small launcher sets this up in the child before exec, because Python code between fork and exec is
-unsafe in a process with threads.
+It listens on a unix socket only, keeps nothing on disk, and is started by the supervisor process, with which it ends: ``start``
+must be called in a thread that runs as long as the process (gateway/children.py).
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ import importlib.util
 import logging
 import os
 import shutil
-import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -31,14 +27,6 @@ _LONGEST_SOCKET_PATH = 107
 _START_WITHIN = 10.0
 _POLL = 0.005
 _RESTART_AFTER = 0.05
-_LAUNCHER = """
-import ctypes, os, signal, sys
-if ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0) != 0:
-    sys.exit("prctl failed")
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("the gateway is gone already")
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 def find_server() -> str:
@@ -125,11 +113,8 @@ class EmbeddedRedis:
             "daemonize": "no", "hz": "1", "dir": str(self._socket.parent), "loglevel": "warning",
         }  # fmt: skip
         options = [part for name, value in settings.items() for part in (f"--{name}", value)]
-        launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
         self._process = await asyncio.create_subprocess_exec(
-            *launcher,
-            server,
-            *options,
+            *children.bound(server, *options),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,

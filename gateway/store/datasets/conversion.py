@@ -100,7 +100,7 @@ async def convert(parquet: Path, draft: Path, limits: Limits, grant: Grant, turn
     async with asyncio.timeout(HUNG_AFTER), aiofiles.open(draft / "job.json", "w", executor=once) as file:
         await file.write(json.dumps(job))
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "gateway.store.datasets.convert", str(parquet), str(draft),
+        *children.bound(sys.executable, "-P", "-m", "gateway.store.datasets.convert", str(parquet), str(draft)),
         stdout=PIPE, stderr=PIPE, env=_environment(), limit=_LARGEST_ANSWER,
     )  # fmt: skip
     try:

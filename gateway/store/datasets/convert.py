@@ -11,13 +11,11 @@ sorting the digests: 40 bytes per item.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import json
 import os
 import resource
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,7 +33,6 @@ from gateway.store.datasets.writing import Budget, IndexWriter, LocationsWriter
 
 BATCH = 64 * 1024
 """Rows read at once."""
-_PARENT_DIED = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +111,6 @@ def _take_turn(turns: Sequence[str]) -> None:
         fcntl.flock(locks[1 + os.getpid() % (len(locks) - 1)], fcntl.LOCK_EX)
 
 
-def _die_with_parent() -> None:
-    parent = os.getppid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PARENT_DIED, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _attempt(source: Path, folder: Path, job: ConversionJob) -> dict[str, Any]:
     try:
         return convert(source, folder, job)
@@ -146,7 +135,6 @@ def _unreadable(error: Exception) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     """Run one conversion; returns 0 if the files are complete."""
-    _die_with_parent()
     source, folder = Path(arguments[0]), Path(arguments[1])
     given = folder / "job.json"
     document = json.loads(given.read_bytes()) if given.exists() else {}
