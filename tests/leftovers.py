@@ -1,8 +1,8 @@
 """Ends processes, mounts, and files in shared memory together with the tests that started them.
 
 The run starts with the default signal handlers, as from a terminal. Started by nohup, cron or a shell's ``&``, pytest ignores
-some signals, and every process that it starts would ignore them too. Processes carry the run's mark in their environment,
-which identifies leftovers regardless of their current parent.
+some signals, and every process that it starts would ignore them too. Processes carry the run's mark in their environment, which
+identifies leftovers regardless of their current parent, at the end of the run and when pytest is killed (ending.py).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -19,10 +20,10 @@ from typing import Any
 import pytest
 
 from gateway.store.shared.generations import root_of, tables
+from tests import ending
+from tests.ending import end_marked
 from tests.origins.processes import MARK, end_spawned
 
-_OF_PYTHON = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
-"""Python's own helper processes: children of pytest that end with it. Processes of the fork server share its command line."""
 _HANDLERS: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGQUIT: signal.SIG_DFL,
@@ -30,17 +31,20 @@ _HANDLERS: dict[signal.Signals, Any] = {
     signal.SIGHUP: lambda *_: None,
 }
 """Handlers in place of ignored signals; exec resets them to the default. Under nohup pytest outlives its terminal."""
-_ENDING = 5.0
-"""Seconds that a process which has been told to end may take."""
 
 
 def pytest_configure() -> None:
-    """Restore the default handlers, and mark what this process will start."""
+    """Restore the default handlers, mark what this process will start, and have it ended with this process."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number, handler in _HANDLERS.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+    unmarked = {name: value for name, value in os.environ.items() if name != MARK}
     os.environ[MARK] = f"{os.getpid()}-{time.monotonic_ns()}"
+    command = [sys.executable, "-I", "-S", ending.__file__, _mark(), str(os.getpid())]
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    watching = subprocess.Popen(command, env=unmarked, start_new_session=True, **quiet)
+    watching.returncode = 0  # it is not waited for; Popen must not warn about that at exit
 
 
 @pytest.hookimpl(wrapper=True)
@@ -56,35 +60,17 @@ def pytest_runtest_teardown() -> Generator[None, None, None]:
 def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The last check of a run: leftovers are removed and named."""
     yield
-    deadline = time.monotonic() + _ENDING
-    while (left := processes_of(os.environ[MARK])) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
+    left = end_marked(_mark())
     base = tmp_path_factory.getbasetemp()
     mounts = mounts_below(base)
     for mount in reversed(mounts):
         subprocess.run(["umount", "--lazy", mount], check=False)
     remove_tables(base)
-    assert [*left.values(), *mounts] == [], "tests left processes or mounts behind"
+    assert [*left, *mounts] == [], "tests left processes or mounts behind"
 
 
-def processes_of(mark: str) -> dict[int, str]:
-    """The processes of a run by id, each with the test that started it and its command; pytest's own are left out."""
-    found = {}
-    wanted = f"{MARK}={mark}".encode()
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = (process / "environ").read_bytes().split(b"\0")
-            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").strip()
-            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        of_python = parent == os.getpid() and any(name in command for name in _OF_PYTHON)
-        if wanted in variables and command and not of_python:
-            test = next((each for each in variables if each.startswith(b"PYTEST_CURRENT_TEST=")), b"=")
-            found[int(process.name)] = (test.partition(b"=")[2] + b": " + command).decode(errors="replace")
-    return found
+def _mark() -> str:
+    return f"{MARK}={os.environ[MARK]}"
 
 
 def mounts_below(folder: Path) -> list[str]:

@@ -46,6 +46,8 @@ class RedisServer:
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         # Otherwise it waits five seconds for more replicas to come before it copies itself to the first.
         options += ["--repl-diskless-sync-delay", "0", "--repl-diskless-load", "on-empty-db"]
+        # A title would overwrite its environment, by which it is found when pytest is killed.
+        options += ["--set-proc-title", "no"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen([find_server(), *options], **quiet)
         wait_until(self._answers, SOON, "the start of redis-server")
