@@ -1,4 +1,4 @@
-"""Processes that the gateway starts are given their environment."""
+"""Processes that the gateway starts are given their environment, and end with it."""
 
 import ast
 
@@ -23,4 +23,12 @@ def test_no_process_inherits_the_environment(shipped):
     assert len(launches) >= 3
     assert [
         f"{path}:{call.lineno}" for path, call in launches if all(each.arg != "env" for each in call.keywords)
+    ] == []
+
+
+def test_no_process_outlives_its_parent(shipped):
+    """Each launch is of ``children.bound``: a process that was killed leaves nothing running."""
+    launches = [(path, call) for path, tree in shipped.items() for call in _launches(tree)]
+    assert [
+        f"{path}:{call.lineno}" for path, call in launches if "children.bound(" not in ast.unparse(call.args[0])
     ] == []
