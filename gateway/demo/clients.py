@@ -50,7 +50,7 @@ def origin_requests(origin: str) -> int:
 
 def get(endpoint: str, path: str) -> tuple[int, bytes]:
     """Status and body of an unsigned GET."""
-    connection = HTTPConnection(endpoint.removeprefix("http://"), timeout=10)
+    connection = HTTPConnection(endpoint.removeprefix("http://"), timeout=60)
     try:
         connection.request("GET", path)
         response = connection.getresponse()

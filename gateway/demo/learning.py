@@ -27,7 +27,7 @@ MARGIN = 0.05
 the difference 0.013, between a uniform order and the loader's as between two uniform ones; at most 0.029."""
 LEAST = 0.75
 """Least accuracy that shows learning; guessing gives 0.1."""
-SECONDS = 300.0
+SECONDS = 1200.0
 
 
 class Learnt(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 STOP_SECONDS = 10.0
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 
 
 class DemoFailed(Exception):

@@ -16,7 +16,7 @@ from gateway.demo.table import Pass, console
 from gateway.demo.world import World
 from gateway.model.units import format_size
 
-SETTLE_SECONDS = 30.0
+SETTLE_SECONDS = 300.0
 COPY_KEY = "large/weights-copy.bin"
 SPEECH_KEY = "speech/hello.txt"
 

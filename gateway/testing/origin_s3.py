@@ -68,6 +68,8 @@ class Buckets:
     """The objects of the fake origin. A part of a multipart upload may have any size, so tests stay small."""
 
     def __init__(self) -> None:
+        self.page = 1000
+        """Most keys and common prefixes of a listing's page."""
         self.objects: dict[str, dict[str, Stored]] = {}
         self._uploads: dict[str, _Upload] = {}
 
@@ -113,7 +115,7 @@ class Buckets:
         if method == "GET" and "location" in parameters:
             return xml(f"<LocationConstraint {_NAMESPACE}/>")
         if method == "GET" and parameters.get("list-type") == "2":
-            return _list(asked.bucket, objects, parameters)
+            return _list(asked.bucket, objects, parameters, self.page)
         if method in ("PUT", "DELETE") and parameters.keys() <= _RIGHTS:
             return OriginAnswer(204, [])  # taken, and without effect: tests say who is refused by ``FakeOrigin.deny``
         raise OriginRefusal(501, "NotImplemented")
@@ -312,9 +314,9 @@ def _span(value: str, size: int) -> tuple[int, int] | None:
     return int(first), min(int(last) if last else size - 1, size - 1)
 
 
-def _list(bucket: str, objects: dict[str, Stored], parameters: dict[str, str]) -> OriginAnswer:
+def _list(bucket: str, objects: dict[str, Stored], parameters: dict[str, str], page: int) -> OriginAnswer:
     prefix, delimiter = parameters.get("prefix", ""), parameters.get("delimiter", "")
-    limit = min(int(parameters.get("max-keys", "1000")), 1000)
+    limit = min(int(parameters.get("max-keys", "1000")), page)
     after = parameters.get("continuation-token") or parameters.get("start-after", "")
     url = parameters.get("encoding-type") == "url"
     rows: list[str] = []

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.digest.conftest import CREDENTIALS, Store
+from tests.ray_settings import ENVIRONMENT
 
 # In a process of its own, which ends with everything that Ray started: Ray's own code warns, changes signal handlers and
 # the environment, and none of that is for the other tests.
@@ -46,10 +47,13 @@ def cluster(store: Store, log: Path) -> Iterator[Callable[[], dict[str, object]]
     settings = {
         "AWS_ACCESS_KEY_ID": CREDENTIALS.access_key_id,
         "AWS_SECRET_ACCESS_KEY": CREDENTIALS.secret_access_key,
-        "RAY_AUTH_MODE": "disabled",
-        "RAY_USAGE_STATS_ENABLED": "0",
     }
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": {**os.environ, **settings}}
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+        "env": {**os.environ, **ENVIRONMENT, **settings},
+    }
     # Not below pytest's own directory: the paths of Ray's sockets would be too long for unix(7).
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as directory, log.open("w") as errors:
         words = [sys.executable, "-c", _SCRIPT, "s3://b/k/", str(store.file), store.s3.endpoint, directory]

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from tests.docs.blocks import ROOT, blocks
+from tests.ray_settings import ENVIRONMENT
 
 PAGE = ROOT / "docs/frameworks.md"
-TIMEOUT = 240
+TIMEOUT = 400
 """Seconds: such a package is imported for many of them on a busy machine."""
-SETTINGS = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _ITEMS = """\
 from collections import Counter
 from functools import partial
@@ -46,7 +46,7 @@ def run_recipe(first: str, folder: Path, before: str, after: str) -> str:
     done = subprocess.run(
         [sys.executable, str(program)],
         cwd=folder,
-        env=os.environ | SETTINGS | {"HF_HUB_OFFLINE": "1", "HOME": str(folder), "PYTHONPATH": str(ROOT)},
+        env=os.environ | ENVIRONMENT | {"HF_HUB_OFFLINE": "1", "HOME": str(folder), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=TIMEOUT,

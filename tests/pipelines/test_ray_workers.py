@@ -21,15 +21,11 @@ from gateway.testing.origin import OriginThread
 from tests.batches import bytes_of, stock
 from tests.digest.test_ray import processes_of
 from tests.gateways import Settings, gateway
+from tests.ray_settings import ENVIRONMENT
 
 STORED = 200
 """Items of a dataset whose results are stored."""
 ROOT = Path(__file__).parents[2]
-SETTINGS = {
-    "RAY_AUTH_MODE": "disabled",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # all addresses are 127.0.0.1; Ray would take another one of this machine
-}
 
 # Ray starts Python processes for each actor: on a busy machine a scenario takes minutes.
 pytestmark = pytest.mark.timeout(400)
@@ -55,7 +51,7 @@ def program(*words: str, directory: str, log: Path) -> Iterator[subprocess.Popen
             stderr=errors,
             text=True,
             cwd=ROOT,
-            env={**os.environ, **SETTINGS, "RAY_TMPDIR": directory},
+            env={**os.environ, **ENVIRONMENT, "RAY_TMPDIR": directory},
             process_group=0,
         )
     try:

@@ -41,7 +41,7 @@ SHARE = 0.75
 """The share of the data that each node can cache: one alone not all of it, two of them easily."""
 SLACK = 0.02
 """The share of the data by which reads at the origin may exceed the minimum."""
-PATIENCE = 120.0
+PATIENCE = 600.0
 """Seconds that an epoch may take."""
 
 
