@@ -13,7 +13,8 @@ from gateway.config import Origin, Rule
 from gateway.model.errors import OriginUnavailable
 from gateway.origin.client import OriginClient
 from gateway.origin.listing import Listings
-from gateway.policies.reads.covering import covers, hidden_by
+from gateway.policies.reads import covering
+from gateway.policies.reads.covering import hidden_by
 from gateway.policies.reads.rules import IMMUTABLE
 from gateway.testing.origin import OriginThread
 from gateway.testing.origin_auth import User
@@ -111,12 +112,26 @@ async def test_which_rule_counts_for_an_object(world: AdminWorld) -> None:
 )
 def test_when_a_glob_covers_another(wide: str, narrow: str, covered: bool) -> None:
     """Rule: coverage is reported only if it is certain."""
-    assert covers(wide, narrow) is covered
+    assert hidden_by([wide, narrow]) == ({1: 0} if covered else {})
 
 
 def test_hidden_rules_are_those_behind_what_covers_them() -> None:
     """Rule: the earliest covering rule is named; a rule does not hide earlier ones."""
     assert hidden_by(["a/b", "a/**", "a/b", "**", "c/**"]) == {2: 0, 4: 3}
+
+
+def test_rules_of_other_folders_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a thousand rules are listed in the event loop, which must not match each with each; that took a second."""
+    matched: list[str] = []
+
+    def matches(_wide: str, narrow: str) -> bool:
+        matched.append(narrow)
+        return True
+
+    monkeypatch.setattr(covering, "glob_matches", matches)
+    folders = [f"bucket/team-{number}/{name}" for number in range(500) for name in ("*.jpg", "one.jpg")]
+    assert hidden_by(folders) == {place: place - 1 for place in range(1, 1000, 2)}
+    assert len(matched) == 500
 
 
 async def test_what_rules_match_at_the_origin() -> None:

@@ -14,22 +14,30 @@ _WILD = "*?["
 
 
 def hidden_by(globs: Sequence[str]) -> dict[int, int]:
-    """For each glob that can never be the first to match, by its place: the place of the earlier one that hides it."""
-    hidden = {}
+    """For each glob that can never be the first to match, by its place: the place of the first one that hides it.
+
+    Each glob is compared with few of those before it: a thousand rules are listed in the event loop.
+    """
+    hidden: dict[int, int] = {}
+    first: dict[str, int] = {}
+    whole: dict[str, int] = {}
+    """Of each ``fixed/**`` the fixed beginning."""
+    lengths: set[int] = set()
+    wild: list[tuple[int, str, str]] = []
     for place, glob in enumerate(globs):
-        earlier = next((before for before in range(place) if covers(globs[before], glob)), None)
-        if earlier is not None:
-            hidden[place] = earlier
+        fixed = fixed_part(glob)
+        earlier = [first.setdefault(glob, place), *(whole.get(fixed[:length], place) for length in lengths)]
+        if fixed == glob:
+            matching = (at for at, beginning, wide in wild if glob.startswith(beginning) and glob_matches(wide, glob))
+            earlier.append(next(matching, place))
+        elif glob == f"{fixed}**":
+            whole.setdefault(fixed, place)
+            lengths.add(len(fixed))
+        else:
+            wild.append((place, fixed, glob))
+        if min(earlier) < place:
+            hidden[place] = min(earlier)
     return hidden
-
-
-def covers(wide: str, narrow: str) -> bool:
-    """Whether it is plain that ``wide`` matches every path that ``narrow`` matches."""
-    fixed = fixed_part(narrow)
-    if wide == narrow or wide == "**" or (fixed == narrow and glob_matches(wide, narrow)):
-        return True
-    beginning = fixed_part(wide)
-    return wide == beginning + "**" and fixed.startswith(beginning)
 
 
 def fixed_part(glob: str) -> str:
