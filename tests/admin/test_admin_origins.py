@@ -60,6 +60,10 @@ async def test_an_origin_is_changed_by_who_has_read_it(world: AdminWorld) -> Non
         ({"read_timeout": "5"}, "read_timeout"),
         ({"max_connections": 0}, "max_connections"),
         ({"region": "two\nlines"}, "region: contains a control character"),
+        ({"region": "überall"}, "region: must be ASCII"),
+        ({"access_key_id": "ключ", "secret_access_key": "s"}, "access_key_id: must be ASCII"),
+        ({"access_key_id": "AK", "secret_access_key": "s", "session_token": "ü"}, "session_token: must be ASCII"),
+        ({"access_key_id": "AK", "secret_access_key": "a\nb"}, "secret_access_key: contains a control character"),
     ],
 )
 async def test_an_origin_that_cannot_work_is_refused(world: AdminWorld, body: dict[str, object], word: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from gateway.admin.catalog.schema import REVISION, audit, credentials, meta, met
 from gateway.admin.catalog.snapshot import Snapshot
 from gateway.admin.catalog.upgrading import SCRIPTS
 from gateway.admin.catalog.vault import file_vault
+from gateway.model.datasets import ApiError
 from gateway.model.errors import CatalogUnavailable, ConfigError
 from tests.admin.admin_world import KEY, AdminWorld, Clock
 from tests.admin.postgres_server import PostgresServer
@@ -66,6 +67,14 @@ async def test_the_migrations_make_what_the_code_expects(admin: AdminWorld) -> N
 
     async with admin.catalog.database.reading() as connection:
         assert await connection.run_sync(differences) == []
+
+
+async def test_text_that_the_database_cannot_have_is_not_an_outage(admin: AdminWorld) -> None:
+    """Rule: U+0000, which PostgreSQL refuses in text, is the caller's mistake; the catalog is not reported as unreachable."""
+    refused = pytest.raises(ApiError, match=r"U\+0000") if admin.catalog.database.shared else nullcontext()
+    with refused:
+        async with admin.catalog.database.reading() as connection:
+            await connection.execute(select(tenants).where(tenants.c.name == "\0"))
 
 
 def test_the_revision_of_the_tables_is_the_last_scripts() -> None:

@@ -297,6 +297,14 @@ async def test_a_tenant_of_the_catalog_has_the_limits_that_are_listed(
     ]
 
 
+@pytest.mark.parametrize("field", ["origin_secret_access_key", "origin_session_token", "secret_access_key"])
+async def test_a_secret_that_nothing_can_encode_is_refused(world: AdminWorld, field: str) -> None:
+    """Rule: a secret with a lone surrogate is refused by the field's name; it was an internal error."""
+    content = json.dumps({"access_key_id": "a", "origin_access_key_id": "b", field: "\ud800" * 16})
+    answer = await world.http.post("/admin/credentials", content=content, headers=JSON)
+    assert (answer.status_code, answer.json()["detail"].partition(":")[0]) == (400, field)
+
+
 async def test_lists_come_in_pages(admin: AdminWorld) -> None:
     """Rule: each item is on one page, in order; an item added behind a page is on a later one."""
     for name in ("d", "b", "a"):

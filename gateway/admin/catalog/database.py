@@ -27,6 +27,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingErr
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from gateway.imports import imported
+from gateway.model.datasets import ApiError
 from gateway.model.errors import CatalogUnavailable, CatalogUnusable
 from gateway.store.disk.threads import within
 
@@ -44,6 +45,8 @@ _OURS = (IntegrityError, ProgrammingError, DataError)
 _OTHER_TABLES = frozenset({"42P01", "42703", "42704", "42804", "42883", "42501", "3F000"})
 """PostgreSQL's codes (its manual, appendix A) for an undefined table, column, object or function, a column of another type, a
 lack of rights, and a schema that does not exist."""
+_NO_TEXT = "22021"
+"""PostgreSQL's code for characters that its texts cannot have."""
 _NOT_THERE = ("no such table", "no such column")
 """SQLite's messages for the same."""
 
@@ -146,6 +149,8 @@ def _unavailable(lost: tuple[type[Exception], ...]) -> Iterator[None]:
         yield
     except DBAPIError as error:
         cause = error.orig or error
+        if getattr(cause, "sqlstate", "") == _NO_TEXT:
+            raise ApiError("InvalidRequest", "contains U+0000, which the catalog's database cannot store.") from None
         if getattr(cause, "sqlstate", "") in _OTHER_TABLES or str(cause).startswith(_NOT_THERE):
             raise CatalogUnusable(_reason(cause)) from error
         if isinstance(error, _OURS):

@@ -34,7 +34,7 @@ from sqlalchemy import Text as TextColumn
 
 from gateway import config
 from gateway.admin.catalog.vault import Vault
-from gateway.admin.http.documents import Name, RequestModel, Text
+from gateway.admin.http.documents import HeaderSecret, HeaderText, Name, RequestModel, Secret, Text
 from gateway.config_base import TenantLimit
 from gateway.edge.documents import ResponseModel, moment
 
@@ -264,8 +264,10 @@ def new_secret() -> SecretStr:
     return SecretStr(secrets.token_urlsafe(30))
 
 
-OwnSecret = Annotated[SecretStr, Field(min_length=16, max_length=128)]
+OwnSecret = Annotated[Secret, Field(min_length=16, max_length=128)]
 """A secret access key of the gateway."""
+OriginSecret = Annotated[Secret, Field(max_length=1000)]
+"""A secret access key of an origin."""
 
 
 class CredentialRecord(Record):
@@ -288,13 +290,13 @@ class CredentialRecord(Record):
     origin: Text = Field(
         "default", description="name of the origin that the key reads and writes", examples=["default"]
     )
-    origin_access_key_id: Text = Field(
+    origin_access_key_id: HeaderText = Field(
         "", description="the key to use at the origin; empty: the origin's default key", examples=[""]
     )
-    origin_secret_access_key: Annotated[SecretStr, SECRET] = Field(
+    origin_secret_access_key: Annotated[OriginSecret, SECRET] = Field(
         SecretStr(""), description="of origin_access_key_id", examples=[""]
     )
-    origin_session_token: Annotated[SecretStr, SECRET] = Field(
+    origin_session_token: Annotated[HeaderSecret, SECRET] = Field(
         SecretStr(""), description="of origin_access_key_id", examples=[""]
     )
     allow: Annotated[tuple[Text, ...], Strict(False), Field(max_length=200)] = Field(
@@ -400,12 +402,16 @@ class OriginRecord(Record):
 
     name: Annotated[Name, KEY] = Field(examples=["archive"])
     endpoint: Text = Field(description="http:// or https:// address", examples=["https://s3.eu-west-1.amazonaws.com"])
-    region: Text = Field("us-east-1", examples=["eu-west-1"])
-    access_key_id: Text = Field("", description="empty: the AWS credential chain", examples=["AKIAIOSFODNN7EXAMPLE"])
-    secret_access_key: Annotated[SecretStr, SECRET] = Field(
+    region: HeaderText = Field("us-east-1", examples=["eu-west-1"])
+    access_key_id: HeaderText = Field(
+        "", description="empty: the AWS credential chain", examples=["AKIAIOSFODNN7EXAMPLE"]
+    )
+    secret_access_key: Annotated[OriginSecret, SECRET] = Field(
         SecretStr(""), description="of access_key_id", examples=["a long random string"]
     )
-    session_token: Annotated[SecretStr, SECRET] = Field(SecretStr(""), description="of temporary keys", examples=[""])
+    session_token: Annotated[HeaderSecret, SECRET] = Field(
+        SecretStr(""), description="of temporary keys", examples=[""]
+    )
     connect_timeout: Seconds = Field(5.0, description="seconds", examples=[5.0])
     read_timeout: Seconds = Field(60.0, description="seconds", examples=[60.0])
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = Field(256, description="per worker", examples=[256])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
 from gateway.edge.problems import NAME, refusals
 from gateway.model.keys import is_bucket_name
@@ -41,8 +41,31 @@ def _printable(text: str) -> str:
     return text
 
 
+def _printable_secret(secret: SecretStr) -> SecretStr:
+    _printable(secret.get_secret_value())
+    return secret
+
+
 Text = Annotated[str, AfterValidator(_printable), Field(max_length=1000)]
 """Free text of up to a thousand characters, without control characters."""
+
+Secret = Annotated[SecretStr, AfterValidator(_printable_secret)]
+"""A secret, without control characters."""
+
+
+def _ascii(text: str) -> str:
+    if not text.isascii():
+        raise ValueError("must be ASCII: it is in a header of every request to the origin")
+    return text
+
+
+def _ascii_secret(secret: SecretStr) -> SecretStr:
+    _ascii(secret.get_secret_value())
+    return secret
+
+
+HeaderText = Annotated[Text, AfterValidator(_ascii)]
+HeaderSecret = Annotated[Secret, AfterValidator(_ascii_secret), Field(max_length=8192)]
 
 Source = Literal["file", "catalog"]
 """The home of a record: the configuration file, or the catalog, which this API edits."""
