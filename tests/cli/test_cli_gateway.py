@@ -42,6 +42,18 @@ def test_refused_connection():
     assert ran.err == f"larder-gateway: {endpoint} refuses the connection; is the gateway running?\n"
 
 
+def test_words_of_another_encoding_are_sent(admin, operator):
+    """Rule: bytes that are no UTF-8 reach the gateway: in a body as lone surrogates, which it refuses by the field, in a query as
+    they are. They ended the command with a traceback."""
+    admin.answers["POST tenants"] = lambda _: problem(400, "InvalidRequest", "name: contains a lone surrogate")
+    admin.answers["GET audit"] = {"items": [], "next": None}
+    ran = operator("tenants", "create", "a\udcffb")
+    assert (ran.status, "name: contains" in ran.err) == (1, True)
+    assert admin.asked[-1].body == {"name": "a\udcffb"}
+    assert operator("audit", "--target", "a\udcffb c").status == 0
+    assert admin.asked[-1].query["target"] == "a\ufffdb c"
+
+
 def test_an_answer_that_was_lost(admin, operator):
     """Rule: an idempotent request is repeated once with the same key: a created secret is not lost with its answer."""
     admin.answers["POST credentials"] = lambda _: (201, {"access_key_id": "K", "secret_access_key": "s"})
