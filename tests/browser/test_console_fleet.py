@@ -340,6 +340,21 @@ def test_rows_of_a_long_list_are_found(window: Any, running: Running) -> None:
     expect(page.get_by_text("Nothing of this list has that text.")).to_be_visible()
 
 
+def test_how_much_of_a_list_was_looked_through_is_said(window: Any, running: Running) -> None:
+    """Rule: where a list goes on, the page says how many rows it looked through, not how many it found, and offers no more."""
+    made = admin(running, "POST", "tenants", {"name": "looked-through"}).json
+    shown = {"items": [{**made, "name": f"part-{number}"} for number in range(12)], "next": "more"}
+    watched = console(window, "overview")
+    watched.page.route("**/-/admin/tenants?*", lambda route: route.fulfill(json=shown))
+    page = watched.page
+    page.get_by_role("link", name="Tenants").click()
+    listed = page.get_by_role("region", name="Tenants")
+    listed.get_by_label("Find").fill("part-7")
+    expect(listed.locator("tbody tr")).to_have_count(1)
+    expect(page.get_by_text("Looked through the first 12; larder-gateway tenants lists all.")).to_be_visible()
+    expect(listed.get_by_role("button", name="Show more")).to_be_hidden()
+
+
 def test_a_viewer_sees_figures_and_no_buttons(window: Any, running: Running) -> None:
     """Rule: on the overview, too, a token that may only read is offered no change."""
     page = console(window, "overview", READ_TOKEN).page

@@ -89,8 +89,10 @@ export class ListView {
     parts.empty.hidden = items.length > 0;
     this.table.show(items, document);
     const further = Boolean(document.next);
-    parts.more.hidden = !further || this.limit >= MOST;
-    parts.rest.hidden = !further || this.limit < MOST;
-    setText(parts.rest, `These are the first ${count(items.length)}; larder-gateway ${declared.command ?? declared.name} lists all.`);
+    const whole = text !== "" || this.limit >= MOST;
+    parts.more.hidden = !further || whole;
+    parts.rest.hidden = !further || !whole;
+    const first = text === "" ? "These are the first" : "Looked through the first";
+    setText(parts.rest, `${first} ${count(document.items.length)}; larder-gateway ${declared.command ?? declared.name} lists all.`);
   }
 }
