@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -40,8 +42,9 @@ HIT = RemoteHit(
 class Coming:
     """The home's answer, as its connection has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, begun: Any) -> None:
         self.loop = asyncio.get_running_loop()
+        self.begun = begun
         self.complete = True
         self.head = HIT.known.data
         self.pieces: list[bytes] = [BODY]
@@ -64,7 +67,7 @@ class Home:
             return None
         self.asked.append((node.id, path))
         self.begun = begun
-        return SimpleNamespace(response=Coming(), peer=None, began=0.0)
+        return SimpleNamespace(response=Coming(begun), peer=None, began=0.0)
 
     def received(self, *_answer: Any) -> None:
         """Count it."""
@@ -143,6 +146,7 @@ async def test_a_whole_answer_is_sent_where_it_is_received(relaying: Relaying) -
     """Rule: the answer has the learned header lines and those of its request; it is noted and counted once, without a task."""
     assert relaying.begin()
     assert (relaying.client.deferred, relaying.in_flight) == (True, 1)
+    answer = relaying.answer
     relaying.home.begun.set_result(None)
     ((status, head, body),) = relaying.client.sent
     assert (status, body) == (200, BODY)
@@ -150,7 +154,21 @@ async def test_a_whole_answer_is_sent_where_it_is_received(relaying: Relaying) -
     assert [read[:5] for read in relaying.noted] == [(KEY, 0, 10, 10, True)]
     assert (relaying.counted, relaying.home.received_heads) == ([(Outcome.HIT, 10)], 1)
     assert (relaying.in_flight, relaying.client.tasks, relaying.home.begun.done()) == (0, 0, True)
-    assert relaying.answer.pieces == []
+    assert answer.pieces == []
+
+
+async def test_a_relayed_hit_leaves_no_cycles(relaying: Relaying) -> None:
+    """Rule: what an answered request held is freed at once; the garbage collector would visit twenty objects for each."""
+    gc.collect()
+    gc.disable()
+    try:
+        assert relaying.begin()
+        relaying.home.begun.set_result(None)
+        cycle = weakref.ref(relaying.client)
+        relaying.client, relaying.home.begun = Client(), None
+        assert cycle() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("what", ["head", "incomplete", "client"])

@@ -135,7 +135,7 @@ class S3App(Edge):
             await self._send_hit(scope, send, trace, hit)
             return
         call = self._open(trace, auth, plain=hit is not Unresolved.OTHER)
-        call.sent = trace.sent
+        call.sent, trace.sent = trace.sent, None
         try:
             if call.plain:
                 answering, trace.home, trace.ring = self._relayed.begin(call)

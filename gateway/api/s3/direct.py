@@ -104,7 +104,7 @@ class _Relay:
         if not whole or not self.cycle.send_now(hit.status, trace.head(hit.head), response.pieces):
             self.leave()
             return
-        response.pieces = []
+        response.pieces, trace.sent = [], None  # a cycle from here to here would be left to the garbage collector
         self._end()
         reads.peers.received(sent.peer, response, sent.began)
         reads.peers.bytes.inc(hit.length)
