@@ -132,8 +132,9 @@ class Larder:
         self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles
     ) -> Awaitable[None] | None:
         """See ``Edge.begin``: objects for other nodes are sent at once."""
-        if self._peer is not None and scope["raw_path"].startswith(_OF_NODES) and self._is_ops(scope):
-            return self._peer.begin(scope, receive, send, send_files)
+        peer, domain = self._peer, self._settings.server.domain
+        if peer is not None and scope["raw_path"].startswith(_OF_NODES) and (not domain or self._is_ops(scope)):
+            return peer.begin(scope, receive, send, send_files)
         return self._answer_elsewhere(scope, receive, send)
 
     def _answer_elsewhere(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

@@ -91,7 +91,7 @@ def gated(gate: PeerGate) -> Handler:
         body = await request.read()
         try:
             caller = gate.admit(arrived(request))
-            caller.confirm(body)
+            gate.confirm(caller, body)
         except ApiError as error:
             return web.Response(status=error.status, headers=error.headers, text=error.detail)
         about = [caller.node, request.method, request.raw_path, len(body), request.headers.get("x-larder-extra", "")]

@@ -90,6 +90,27 @@ def test_nothing_may_be_there_twice(name: str) -> None:
     assert refused(replace(request, headers=[*request.headers, *again])) == "unsigned"
 
 
+def test_no_header_of_nodes_may_be_there_twice() -> None:
+    """Rule: a repeated header that is signed makes a request unsigned."""
+    assert refused(replace(signed(), headers=[*signed().headers, (b"x-larder-mode", b"exact")])) == "unsigned"
+
+
+def test_another_repeated_header_is_no_matter() -> None:
+    """Rule: headers that are not signed may be repeated."""
+    assert (
+        verify(SECRET, replace(signed(), headers=[*signed().headers, (b"via", b"a"), (b"via", b"b")]), NOW).node == "a"
+    )
+
+
+def test_space_around_a_value_is_not_signed() -> None:
+    """Rule: a value is signed as it arrives, without the space around it."""
+    own = PeerSigner(SECRET, "a").headers(
+        WireRequest("GET", b"/-/peer/v1/x", b"", [(b"x-larder-mode", b" auto ")]), b"", NOW
+    )
+    headers = [(b"x-larder-mode", b"auto"), *((name.encode(), value.encode()) for name, value in own)]
+    assert verify(SECRET, WireRequest("GET", b"/-/peer/v1/x", b"", headers), NOW).node == "a"
+
+
 @pytest.mark.parametrize("off", [WINDOW, -WINDOW, 300.0, -300.0])
 def test_clocks_may_differ(off: float) -> None:
     """Rule: clocks may differ by up to a quarter of an hour."""
@@ -106,7 +127,7 @@ def test_what_was_overheard_is_no_use_later(off: float) -> None:
 def test_a_date_is_a_number_of_seconds(date: str) -> None:
     """Rule: an invalid date with a valid signature is refused like a wrong one."""
     told = changed(signed(), PEER_DATE, date)
-    assert refused(changed(told, PEER_SIGNATURE, peer_auth._signature(SECRET, told, told.headers))) == "date"
+    assert refused(changed(told, PEER_SIGNATURE, peer_auth._form(tuple(told.fields)).sign(SECRET, told))) == "date"
 
 
 @pytest.mark.parametrize("version", ["0", "2", "1.0", ""])

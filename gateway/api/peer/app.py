@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from gateway import metrics
 from gateway.api.s3.hot import Hit
@@ -21,8 +21,9 @@ from gateway.fleet.nodes.peer_gate import REFUSED
 from gateway.model.datasets import ApiError
 from gateway.model.errors import LarderError
 from gateway.model.keys import OriginIdentity, Principal
+from gateway.model.peer.auth import Verified
 from gateway.model.peer.principal import PRINCIPAL, read_principal
-from gateway.model.s3.sigv4 import WireRequest
+from gateway.model.s3.sigv4 import EMPTY_SHA256, WireRequest
 from gateway.server.asgi_types import Receive, Scope, Send, SendFiles
 from gateway.server.cycle import FILES
 from gateway.server.received import whole_body
@@ -40,18 +41,14 @@ _PRINCIPAL = PRINCIPAL.encode()
 _NOBODY = Principal("", "", OriginIdentity("", ""))
 
 
-class NodeCaller(Protocol):
-    """A node whose request has begun; see ``gateway.fleet.nodes.peer_gate.PeerCaller``."""
-
-    def confirm(self, body: bytes) -> None:
-        """Verify the body. Raises ApiError when it differs from what the node signed."""
-
-
 class NodeGate(Protocol):
     """Admits nodes of the fleet; see ``gateway.fleet.nodes.peer_gate.PeerGate``."""
 
-    def admit(self, request: WireRequest) -> NodeCaller:
+    def admit(self, request: WireRequest) -> Verified:
         """Verify a request's head. Raises ApiError, with the reason, when the sender is not a node of this fleet."""
+
+    def confirm(self, caller: Verified, body: bytes) -> None:
+        """Verify the body of an admitted request. Raises ApiError when it differs from what the node signed."""
 
 
 class OnBehalfOf(Enum):
@@ -98,15 +95,9 @@ class Address:
     at_once: Callable[[WireRequest, Principal], Hit | None] | None = None
 
 
-class _Admitted(NamedTuple):
-    """A request whose head is verified."""
-
-    kind: str
-    address: Address
-    caller: NodeCaller
-    request: WireRequest
-    principal: Principal
-    names: tuple[str, ...]
+_Admitted = tuple[str, Address, Verified, WireRequest, Principal, tuple[str, ...]]
+"""A request whose head is verified: its kind, its endpoint, the sender, the request itself, on whose behalf it is, and the groups
+of the endpoint's pattern."""
 
 
 @cache  # one for each endpoint
@@ -149,14 +140,14 @@ class PeerApp(Edge):
         except LarderError as refusal:
             scope[_ADMITTED] = refusal
             return self(scope, receive, send)
-        request, find = admitted.request, admitted.address.at_once
-        if find is None or not request.fields.keys().isdisjoint(_OF_BODIES):
+        kind, address, caller, request, principal, _ = admitted
+        find = address.at_once
+        if find is None or caller.body != EMPTY_SHA256 or not request.fields.keys().isdisjoint(_OF_BODIES):
             return self(scope, receive, send)
-        hit = find(request, admitted.principal)
+        hit = find(request, principal)
         if hit is None:
             return self(scope, receive, send)
-        admitted.caller.confirm(b"")
-        _served(admitted.kind).inc()
+        _served(kind).inc()
         rest = send_files(hit.status, hit.head, hit.files)
         return None if rest is None else self._finish(hit, rest)
 
@@ -174,10 +165,11 @@ class PeerApp(Edge):
         admitted = scope.get(_ADMITTED) or self._admit(scope)
         if isinstance(admitted, LarderError):
             raise admitted
-        body = await whole_body(receive, admitted.address.longest)
-        admitted.caller.confirm(body)
-        _served(admitted.kind).inc()
-        await admitted.address.handler(PeerRequest(scope, send, body, admitted.principal, admitted.names))
+        kind, address, caller, _, principal, names = admitted
+        body = await whole_body(receive, address.longest)
+        self._gate.confirm(caller, body)
+        _served(kind).inc()
+        await address.handler(PeerRequest(scope, send, body, principal, names))
 
     def _admit(self, scope: Scope) -> _Admitted:
         """Verify the head of a request.
@@ -197,7 +189,7 @@ class PeerApp(Edge):
         if AUTHENTICATED in scope:
             authenticated(scope)
         principal = self._principal(request, address.on_behalf_of)
-        return _Admitted(kind, address, caller, request, principal, names)
+        return kind, address, caller, request, principal, names
 
     def _find(self, path: str) -> tuple[str, Address, tuple[str, ...]]:
         for kind, address in self._addresses.items():

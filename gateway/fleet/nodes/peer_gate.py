@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from gateway import metrics
 from gateway.model.datasets import ApiError
@@ -23,28 +22,6 @@ _CODES = {
 }
 
 
-class PeerCaller(NamedTuple):
-    """A node of this fleet, verified by the head of its request; the body is confirmed later."""
-
-    verified: Verified
-
-    @property
-    def node(self) -> str:
-        """Its id."""
-        return self.verified.node
-
-    def confirm(self, body: bytes) -> None:
-        """Verify the whole body.
-
-        Raises:
-            ApiError: as ``PeerGate.admit``.
-        """
-        try:
-            self.verified.confirm(body)
-        except PeerRefused as refused:
-            raise _refusal(refused) from None
-
-
 class PeerGate:
     """Admits nodes that know the secret.
 
@@ -59,14 +36,21 @@ class PeerGate:
         self._secret = secret
         self._now = now
 
-    def admit(self, request: WireRequest) -> PeerCaller:
-        """Verify the head of a request, as it arrived, before its body is read.
+    def admit(self, request: WireRequest) -> Verified:
+        """Verify the head of a request, as it arrived, before its body is read; ``confirm`` verifies that.
 
         Raises:
             ApiError: not a request of another node; the header ``REFUSED`` has the reason in one word. Counted.
         """
         try:
-            return PeerCaller(verify(self._secret, request, self._now()))
+            return verify(self._secret, request, self._now())
+        except PeerRefused as refused:
+            raise _refusal(refused) from None
+
+    def confirm(self, caller: Verified, body: bytes) -> None:
+        """Verify the whole body of an admitted request. Raises as ``admit``."""
+        try:
+            caller.confirm(body)
         except PeerRefused as refused:
             raise _refusal(refused) from None
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -32,10 +33,16 @@ WINDOW = 15 * 60.0
 """Accepted difference, in seconds, between a request's date and the receiver's clock."""
 
 _OWN = (PEER, PEER_PROTOCOL, PEER_DATE, PEER_BODY, PEER_SIGNATURE)
-_OWN_RAW = {name.encode(): name for name in _OWN}
+_OWN_RAW = tuple(name.encode() for name in _OWN)
 _PREFIX = b"x-larder-"
 _SIGNATURE = PEER_SIGNATURE.encode()
 _PROTOCOL = str(PROTOCOL)
+_RAW_PROTOCOL = _PROTOCOL.encode()
+_FORMS_KEPT = 64
+"""Sets of headers whose signed form is kept. Anybody may send any, and a head has 64 KiB at most."""
+_NAMED_KEPT = 1024
+"""Principals of readers whose lines are kept for a second; nodes whose names are known to be valid."""
+_is_node_name = lru_cache(maxsize=_NAMED_KEPT)(is_node_name)
 
 
 class PeerRefused(LarderError):
@@ -63,21 +70,27 @@ class PeerSigner:
         """The headers to add to a request that has all its other headers; ``now`` in seconds since the epoch."""
         digest = sha256(body).hexdigest() if body else EMPTY_SHA256
         own = [(PEER, self.node), (PEER_PROTOCOL, _PROTOCOL), (PEER_DATE, str(int(now))), (PEER_BODY, digest)]
-        pairs = list(request.headers)
-        for name, value in own:
-            pairs.append((name.encode(), value.encode()))  # in Python 3.11 a comprehension is a call
-        own.append((PEER_SIGNATURE, _signature(self.secret, request, pairs)))
+        pairs = [(name, value.strip()) for name, value in request.headers]
+        pairs += [(name.encode(), value.encode()) for name, value in own]
+        arrives = replace(request, headers=pairs)
+        own.append((PEER_SIGNATURE, _form(tuple(arrives.fields)).sign(self.secret, arrives)))
         return own
 
     def get(self, target: str, host: str, principal: str, now: float) -> bytes:
         """A whole GET that names nothing but a principal, signed as by ``headers``."""
-        own = (
-            f"{PEER_BODY}:{EMPTY_SHA256}\n{PEER_DATE}:{int(now)}\n{PEER}:{self.node}\n{PRINCIPAL}:{principal}\n"
-            f"{PEER_PROTOCOL}:{_PROTOCOL}"
-        )
+        own, lines = _lines_of_get(self.node, principal, int(now))
         signature = keyed_hash(self.secret.encode(), f"larder-peer-1\nGET\n{target}\n\n{own}".encode())
-        lines = own.replace("\n", "\r\n")
-        return f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n{PEER_SIGNATURE}:{signature}\r\n\r\n".encode()
+        return f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{lines}{signature}\r\n\r\n".encode()
+
+
+@lru_cache(maxsize=_NAMED_KEPT)
+def _lines_of_get(node: str, principal: str, second: int) -> tuple[str, str]:
+    """What the GETs of a second sign besides their address, and their header lines from there to the signature."""
+    own = (
+        f"{PEER_BODY}:{EMPTY_SHA256}\n{PEER_DATE}:{second}\n{PEER}:{node}\n{PRINCIPAL}:{principal}\n"
+        f"{PEER_PROTOCOL}:{_PROTOCOL}"
+    )
+    return own, own.replace("\n", "\r\n") + f"\r\n{PEER_SIGNATURE}:"
 
 
 class Verified(NamedTuple):
@@ -114,42 +127,63 @@ def verify(secret: str, request: WireRequest, now: float) -> Verified:
     Raises:
         PeerRefused: no node of this fleet sent it.
     """
-    own = _own(request.headers)
-    if own[PEER_PROTOCOL] != _PROTOCOL:
+    fields = request.fields
+    if len(fields) != len(request.headers):
+        _require_single(request.headers)
+    form = _form(tuple(fields))
+    if form.missing:
+        raise PeerRefused("unsigned", f"Only nodes of the fleet may use this address: {form.missing[0]} is missing.")
+    node, protocol, told, body, claimed = map(fields.__getitem__, _OWN_RAW)
+    if protocol != _RAW_PROTOCOL:
         raise PeerRefused(
             "protocol",
             f"This node speaks version {PROTOCOL} of the protocol between nodes; run the same release of Larder on all nodes.",
         )
-    if not hmac.compare_digest(own[PEER_SIGNATURE].encode(), _signature(secret, request, request.headers).encode()):
+    if not hmac.compare_digest(claimed, form.sign(secret, request).encode()):
         raise PeerRefused("signature", "The signature does not match; give all nodes the same fleet.secret.")
     # Only senders with the secret learn about the clock.
-    date = own[PEER_DATE]
-    if not (date.isdecimal() and len(date) < 16 and abs(int(date) - now) <= WINDOW):
+    if not (told.isdigit() and len(told) < 16 and abs(int(told) - now) <= WINDOW):
         raise PeerRefused(
             "date", f"The request's date is off by more than {WINDOW / 60:.0f} minutes; set the clocks of the nodes."
         )
-    if not is_node_name(own[PEER]):
+    name = node.decode("latin-1")
+    if not _is_node_name(name):
         raise PeerRefused("unsigned", f"{PEER} must be a node's id.")
-    return Verified(own[PEER], own[PEER_BODY])
+    return Verified(name, body.decode("latin-1"))
 
 
-def _own(headers: Iterable[RawHeader]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for raw, value in headers:
-        if (name := _OWN_RAW.get(raw)) is not None:
-            if name in found:
-                raise PeerRefused("unsigned", f"{name} appears more than once.")
-            found[name] = value.decode("latin-1")
-    if len(found) < len(_OWN):
-        missing = next(name for name in _OWN if name not in found)
-        raise PeerRefused("unsigned", f"Only nodes of the fleet may use this address: {missing} is missing.")
-    return found
+def _require_single(headers: Iterable[RawHeader]) -> None:
+    """Refuse a request in which a header of nodes is repeated."""
+    found: set[bytes] = set()
+    for name, _ in headers:
+        if name in found and name.startswith(_PREFIX):
+            raise PeerRefused("unsigned", f"{name.decode('latin-1')} appears more than once.")
+        found.add(name)
 
 
-def _signature(secret: str, request: WireRequest, headers: Iterable[RawHeader]) -> str:
-    """Sign the lines. They are unambiguous: no part of a request's head can contain a line feed."""
-    lines = [b"larder-peer-1", request.method.encode(), request.raw_path, request.query]
-    for name, value in sorted(headers):
-        if name.startswith(_PREFIX) and name != _SIGNATURE:
-            lines.append(name + b":" + value.strip())
-    return keyed_hash(secret.encode(), b"\n".join(lines))
+class _Form(NamedTuple):
+    """What requests with headers of the same names sign.
+
+    ``signed`` are the names of the signed headers, in order; ``text`` is a template of what is signed, which takes method, path,
+    query and their values; ``missing`` are the headers of every node's request that are not among them.
+    """
+
+    signed: tuple[bytes, ...]
+    text: bytes
+    missing: tuple[str, ...]
+
+    def sign(self, secret: str, request: WireRequest) -> str:
+        """The signature of a request. The text is unambiguous: no part of a request's head can contain a line feed."""
+        values = map(request.fields.get, self.signed)
+        return keyed_hash(
+            secret.encode(), self.text % (request.method.encode(), request.raw_path, request.query, *values)
+        )
+
+
+@lru_cache(maxsize=_FORMS_KEPT)
+def _form(names: tuple[bytes, ...]) -> _Form:
+    """The form of requests that have headers of these names."""
+    signed = sorted(name for name in names if name.startswith(_PREFIX) and name != _SIGNATURE)
+    block = b"".join([b"\n%b:%%b" % name.replace(b"%", b"%%") for name in signed])
+    missing = [name for name, raw in zip(_OWN, _OWN_RAW, strict=True) if raw not in names]
+    return _Form(tuple(signed), b"larder-peer-1\n%b\n%b\n%b" + block, tuple(missing))
