@@ -64,7 +64,7 @@ class Engine:
         )
         self.batches = Batches(services, self.fetches, self.lane)
         self._reads = Reads(services, self.blocks, self._entries, self._grants, self._writes.forget_here)
-        self.owes = services.store.generations.owes
+        self.owes, self.owes_at = services.store.generations.owes, services.store.generations.owes_at
         self.hot = Hits(services, self._entries, self._grants).find
         self.find = self._reads.find
         self.open = self.blocks.open

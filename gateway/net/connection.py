@@ -60,6 +60,7 @@ class IncomingAnswer:
     """An answer, filled by its connection.
 
     Attributes:
+        asked: when the request was sent, on the loop's clock; not set for one whose body is streamed.
         begun: done when the head is complete, and a small body with it, unless the body takes longer than ``GATHER`` or exceeds
             the read-ahead; its exception is why there is no head.
         head: its bytes; ``expected`` is one that may come.
@@ -72,9 +73,10 @@ class IncomingAnswer:
     """
 
     __slots__ = (
-        "begun", "complete", "connection", "expected", "failure", "fields", "gathering", "head", "headers", "loop", "pieces",
-        "size", "status", "waiter",
+        "asked", "begun", "complete", "connection", "expected", "failure", "fields", "gathering", "head", "headers", "loop",
+        "pieces", "size", "status", "waiter",
     )  # fmt: skip
+    asked: float
 
     def __init__(self, loop: asyncio.AbstractEventLoop, begun: Begun | None = None) -> None:
         self.loop = loop
@@ -176,7 +178,7 @@ class ClientConnection(asyncio.BaseProtocol):
         self._until_close, self._bodiless, self._reusable = False, bodiless, not last
         self._sending, self.paused = streamed, False
         if not streamed:
-            now = self._loop.time()
+            now = incoming.asked = self._loop.time()
             self._head_by = now + within
             self.deadline = min(self._head_by, now + self._silence)
         if body:
@@ -471,6 +473,11 @@ class ReusingConnection(ClientConnection, asyncio.BufferedProtocol):
         assert incoming is not None
         incoming.expected = None
         incoming.head, incoming.status, incoming.headers, incoming.fields, length = known
-        self._begin_body(incoming, length, room[len(known.data) : count])
+        body = room[len(known.data) : count]
+        if len(body) == length and length:
+            incoming.pieces, incoming.size = [body], length
+            self._end(None)
+        else:
+            self._begin_body(incoming, length, body)
         if incoming.pieces:
             incoming.pieces = [bytes(piece) for piece in incoming.pieces]

@@ -63,16 +63,16 @@ class Remote(Protocol):
 class StreamedResponse(IncomingAnswer):
     """An answer whose head is complete; end it with ``release`` or ``abort``.
 
-    ``headers`` keeps order, spelling and repetitions; each character of a value is one byte.
+    ``headers`` keeps order, spelling and repetitions; each character of a value is one byte. ``remote`` is the other side.
     """
 
-    __slots__ = ("_open", "_remote", "sending")
+    __slots__ = ("_open", "remote", "sending")
 
     def __init__(self, remote: Remote, loop: asyncio.AbstractEventLoop, begun: Begun | None = None) -> None:
         super().__init__(loop, begun)
         self.sending: asyncio.Task[None] | None = None
         """Sends the request's body."""
-        self._remote = remote
+        self.remote = remote
         self._open = True
 
     def header(self, name: str) -> str | None:
@@ -97,7 +97,7 @@ class StreamedResponse(IncomingAnswer):
             self.connection.resume()
         first = pieces[0]
         chunk = first if len(pieces) == 1 and isinstance(first, bytes) else b"".join(pieces)
-        self._remote.bytes.inc(len(chunk))
+        self.remote.bytes.inc(len(chunk))
         return chunk
 
     def at_once(self, length: int) -> bytes | memoryview | None:
@@ -105,7 +105,7 @@ class StreamedResponse(IncomingAnswer):
         if not self.complete or not self.pieces or self.size != length:
             return None
         pieces, self.pieces, self.size = self.pieces, [], 0
-        self._remote.bytes.inc(length)
+        self.remote.bytes.inc(length)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def beginning(self) -> bytes:
@@ -118,7 +118,7 @@ class StreamedResponse(IncomingAnswer):
 
     def _broken(self, failure: ExchangeFailed) -> LarderError:
         self.abort()
-        error = self._remote.failed(f"broke off its answer: {failure}", failure)
+        error = self.remote.failed(f"broke off its answer: {failure}", failure)
         error.__cause__ = failure
         return error
 
@@ -152,7 +152,7 @@ class StreamedResponse(IncomingAnswer):
 
     def alive(self, waited: asyncio.Future[T]) -> Awaitable[T]:
         """The result of a future, as long as the other side confirms that it is alive."""
-        return waited if self._remote.silence is None else _while_alive(self._remote, waited)
+        return waited if self.remote.silence is None else _while_alive(self.remote, waited)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body, piece by piece as it arrives. Raises what ``next_chunk`` raises."""
@@ -172,7 +172,7 @@ class StreamedResponse(IncomingAnswer):
                 pieces.append(chunk)
                 size += len(chunk)
                 if size > limit:
-                    raise self._remote.failed(f"gave an answer larger than {limit} bytes", None)
+                    raise self.remote.failed(f"gave an answer larger than {limit} bytes", None)
         finally:
             self.release()
         return b"".join(pieces)
@@ -188,7 +188,7 @@ class StreamedResponse(IncomingAnswer):
             self.sending.cancel()
         if self._open:
             self._open = False
-            self._remote.ended()
+            self.remote.ended()
 
     abort = release
 

@@ -30,8 +30,9 @@ KEY = ObjectKey("default", "b", "k")
 RULES = Rules()
 HIT = RemoteHit(
     KEY,
+    (1, 2),
     RULES,
-    Node("home", "http://home", 1, "default", NodeState.READY),
+    cast(Any, SimpleNamespace(node=Node("home", "http://home", 1, "default", NodeState.READY))),
     "/-/peer/v1/objects/default/b/k",
     KnownHead(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n", 200, [], {}, len(BODY)),
     b"content-length: 10\r\n",
@@ -44,6 +45,7 @@ class Coming:
 
     def __init__(self, begun: Any) -> None:
         self.loop = asyncio.get_running_loop()
+        self.asked = self.loop.time()
         self.begun = begun
         self.complete = True
         self.head = HIT.known.data
@@ -58,26 +60,28 @@ class Home:
     kept: bool = True
     begun: Any = None
     asked: list[tuple[str, str]] = field(default_factory=list)
-    received_heads: int = 0
-    bytes: Any = field(default_factory=lambda: SimpleNamespace(inc=lambda _count: None))
+    passed: int = 0
 
-    def get_kept(self, node: Node, path: str, principal: tuple[str, str], _known: KnownHead, begun: Any) -> Any:
+    def get_kept(self, peer: Any, path: str, principal: tuple[str, str], _known: KnownHead, begun: Any) -> Any:
         """Note it."""
         if not self.kept:
             return None
-        self.asked.append((node.id, path))
+        self.asked.append((peer.node.id, path))
         self.begun = begun
-        return SimpleNamespace(response=Coming(begun), peer=None, began=0.0)
+        return Coming(begun)
 
-    def received(self, *_answer: Any) -> None:
+    def passed_on(self, _answer: Any, length: int) -> None:
         """Count it."""
-        self.received_heads += 1
+        self.passed += length
 
 
 @dataclass
 class Client:
     """The cycle of the client's request."""
 
+    scope: dict[str, Any] = field(default_factory=dict)
+    receive: Any = None
+    send: Any = None
     takes: bool = True
     deferred: bool = False
     sent: list[tuple[int, bytes, bytes]] = field(default_factory=list)
@@ -116,7 +120,7 @@ class Relaying:
         auth = Authenticated(Principal("AK", "t", OriginIdentity("default", "OK")), PayloadForm.UNSIGNED, "")
         self.trace = Trace(0.0, 1.0, "ID", request, auth)
 
-    def owes(self, _key: ObjectKey) -> bool:
+    def owes_at(self, _slots: tuple[int, int]) -> bool:
         """Whether the fleet may not know of a write."""
         return self.owed
 
@@ -125,15 +129,14 @@ class Relaying:
 
     def begin(self) -> bool:
         """Begin to answer."""
-        scope = {"extensions": {DIRECT: lambda: self.client}, "client": ("10.0.0.1", 5)}
-        nobody = cast(Any, None)
-        return self.reads.begin(cast(Any, self), scope, nobody, nobody, self.trace, HIT)
+        scope = self.client.scope = {"extensions": {DIRECT: lambda: self.client}, "client": ("10.0.0.1", 5)}
+        return self.reads.begin(cast(Any, self), scope, self.trace, HIT)
 
     @property
     def answer(self) -> Any:
         """What is on its way from the home."""
         assert self.trace.sent is not None
-        return self.trace.sent.response
+        return self.trace.sent
 
 
 @pytest.fixture
@@ -152,7 +155,7 @@ async def test_a_whole_answer_is_sent_where_it_is_received(relaying: Relaying) -
     assert (status, body) == (200, BODY)
     assert head.startswith(b"content-length: 10\r\nx-amz-request-id: ID\r\ndate: Thu, 01 Jan 1970 ")
     assert [read[:5] for read in relaying.noted] == [(KEY, 0, 10, 10, True)]
-    assert (relaying.counted, relaying.home.received_heads) == ([(Outcome.HIT, 10)], 1)
+    assert (relaying.counted, relaying.home.passed) == ([(Outcome.HIT, 10)], 10)
     assert (relaying.in_flight, relaying.client.tasks, relaying.home.begun.done()) == (0, 0, True)
     assert answer.pieces == []
 

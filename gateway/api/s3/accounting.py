@@ -22,7 +22,6 @@ from gateway.api.s3.signer import LoggedSigner, signer_of
 from gateway.engine.operations.live import LiveRequests
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.engine.operations.traffic import TrafficTally
-from gateway.fleet.nodes.peers import SentRead
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node
 from gateway.model.keys import ObjectKey
@@ -30,6 +29,7 @@ from gateway.model.live import LiveRequest
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.redaction import redact_path
 from gateway.model.s3.sigv4 import WireRequest
+from gateway.net.exchange import StreamedResponse
 from gateway.policies.fleet.ring import Ring
 from gateway.server.asgi_types import Scope
 
@@ -57,7 +57,7 @@ class Trace:
     home: Node | None = None
     ring: Ring | None = None
     """The ring by which ``home`` is the home of the object to read; this node is, if that is not set."""
-    sent: SentRead | None = None
+    sent: StreamedResponse | None = None
     """The request to the home, if it was sent before the long path began."""
 
     def head(self, lines: bytes) -> bytes:

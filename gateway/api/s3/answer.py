@@ -16,8 +16,8 @@ from functools import cache, lru_cache
 from typing import ClassVar
 
 from gateway.engine.objects.body import Body
+from gateway.fleet.nodes.peers import RemoteNode
 from gateway.model.errors import BrokenBody, LarderError
-from gateway.model.fleet import Node
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.net.connection import KnownHead
@@ -36,8 +36,9 @@ SERVER = (b"server", b"Larder")
 class RemoteHit:
     """An object whose home is another node, which has answered a plain read of the whole with a hit.
 
-    ``rules`` were in force then. ``path`` is its address there. ``known`` is the head of that answer, ``head`` has the header
-    lines for the client. The others are those of ``Answer``.
+    ``slots`` are those of the key (``store.shared.generations``). ``rules`` were in force then. ``peer`` is that node, ``path``
+    the object's address there. ``known`` is the head of that answer, ``head`` has the header lines for the client. The others are
+    those of ``Answer``.
     """
 
     outcome: ClassVar[Outcome] = Outcome.HIT
@@ -45,8 +46,9 @@ class RemoteHit:
     code: ClassVar[str] = ""
     status: ClassVar[int] = 200
     key: ObjectKey
+    slots: tuple[int, int]
     rules: Rules
-    node: Node
+    peer: RemoteNode
     path: str
     known: KnownHead
     head: bytes

@@ -107,7 +107,7 @@ class S3App(Edge):
         trace = self._look(scope)
         hit = trace.found
         if not isinstance(hit, Hit):
-            if isinstance(hit, RemoteHit) and self._direct.begin(self, scope, receive, send, trace, hit):
+            if isinstance(hit, RemoteHit) and self._direct.begin(self, scope, trace, hit):
                 return None
             return self(scope, receive, send)
         rest = send_files(hit.status, trace.head(hit.head), hit.files)
@@ -144,12 +144,12 @@ class S3App(Edge):
             found = await answering
         finally:
             if call.sent is not None:  # the home has changed since
-                call.sent.response.abort()
+                call.sent.abort()
         answer = found if isinstance(found, Answer) else await self._pass_on(call, receive, found)
         if trace.ring is not None and answer is found:
             remote = answer.remote
             # If its home has answered, the next read of this object takes the short path.
-            if trace.home is None or (remote is not None and remote.node is trace.home):
+            if trace.home is None or (remote is not None and remote.peer.node is trace.home):
                 self._hot.learn(call, trace.ring, None if trace.home is None else remote)
         if answer.span is not None and trace.key is not None:
             served = answer.outcome in (Outcome.HIT, Outcome.STALE)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from urllib.parse import unquote_to_bytes
 
 from gateway.api.s3.auth import Authenticated
-from gateway.fleet.nodes.peers import SentRead
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey, is_bucket_name
 from gateway.model.s3.query import require_valid_escapes
 from gateway.model.s3.sigv4 import WireRequest
+from gateway.net.exchange import StreamedResponse
 
 MAX_KEY_BYTES = 1024
 
@@ -32,7 +32,7 @@ class S3Call:
     query: str
     names: frozenset[str]
     plain: bool = False
-    sent: SentRead | None = None
+    sent: StreamedResponse | None = None
 
     @property
     def resource(self) -> str:

@@ -20,12 +20,12 @@ from gateway.engine.engine import Engine
 from gateway.fleet.nodes.peers import Peers
 from gateway.metrics import RELAYED, LoopSum
 from gateway.model.peer.principal import principal_header
-from gateway.server.asgi_types import Receive, Scope, Send
+from gateway.server.asgi_types import Scope
 from gateway.server.cycle import DIRECT, Cycle
 from gateway.store.shared.accesses import Note
 
 _PATIENCE = 0.05
-"""Seconds to the whole answer. A task waits for a longer one, and finds out whether the home is alive."""
+"""Seconds to the whole answer, or twice as many. A task waits for a longer one, and finds out whether the home is alive."""
 
 
 class DirectReads:
@@ -43,52 +43,59 @@ class DirectReads:
         self.note = note
         self.accounting = accounting
         self.answered = LoopSum(RELAYED.labels("answered"))
+        self.waiting: set[_Relay] = set()
         self._engine = engine
+        self._alarm: asyncio.TimerHandle | None = None
 
-    def begin(self, edge: Edge, scope: Scope, receive: Receive, send: Send, trace: Trace, hit: RemoteHit) -> bool:
+    def begin(self, edge: Edge, scope: Scope, trace: Trace, hit: RemoteHit) -> bool:
         """Ask the home; returns whether ``edge`` need not answer: the request is answered later."""
         engine, auth = self._engine, trace.auth
         assert auth is not None
         trace.found = Unresolved.PLAIN
-        if tracing.telemetry is not None or engine.services.rules is not hit.rules or engine.owes(hit.key):
+        if tracing.telemetry is not None or engine.services.rules is not hit.rules or engine.owes_at(hit.slots):
             return False
-        relay = _Relay(self, edge, (scope, receive, send), trace, hit, scope["extensions"][DIRECT]())
-        told = principal_header(auth.principal.tenant, auth.principal.identity)
-        trace.sent = self.peers.get_kept(hit.node, hit.path, told, hit.known, relay)
-        if trace.sent is None:
+        principal = auth.principal
+        told = principal_header(principal.tenant, principal.identity)
+        relay = _Relay(self, edge, scope["extensions"][DIRECT](), trace, hit)
+        sent = trace.sent = self.peers.get_kept(hit.peer, hit.path, told, hit.known, relay)
+        if sent is None:
             return False
         edge.in_flight += 1
         relay.cycle.deferred = True
-        relay.alarm = trace.sent.response.loop.call_later(_PATIENCE, relay.leave)
+        self.waiting.add(relay)
+        if self._alarm is None:
+            self._alarm = sent.loop.call_later(_PATIENCE, self._look, sent.loop)
         return True
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Leave what has waited for too long: one timer for all, because most answers come at once."""
+        late = loop.time() - _PATIENCE
+        for relay in [each for each in self.waiting if each.asked <= late]:
+            relay.leave()
+        self._alarm = loop.call_later(_PATIENCE, self._look, loop) if self.waiting else None
 
 
 class _Relay:
     """One read: what waits for the beginning of its answer (``net.connection.Begun``)."""
 
-    __slots__ = ("_call", "_edge", "_hit", "_over", "_reads", "_trace", "alarm", "cycle")
-    alarm: asyncio.TimerHandle
+    __slots__ = ("_edge", "_hit", "_reads", "_trace", "cycle")
 
-    def __init__(
-        self,
-        reads: DirectReads,
-        edge: Edge,
-        call: tuple[Scope, Receive, Send],
-        trace: Trace,
-        hit: RemoteHit,
-        cycle: Cycle,
-    ) -> None:
+    def __init__(self, reads: DirectReads, edge: Edge, cycle: Cycle, trace: Trace, hit: RemoteHit) -> None:
         self._reads = reads
         self._edge = edge
-        self._call = call
         self._trace = trace
         self._hit = hit
         self.cycle = cycle
-        self._over = False
+
+    @property
+    def asked(self) -> float:
+        """When the home was asked, on the loop's clock."""
+        assert self._trace.sent is not None
+        return self._trace.sent.asked
 
     def done(self) -> bool:
         """See ``Begun``."""
-        return self._over
+        return self not in self._reads.waiting
 
     def set_exception(self, _failure: Exception, /) -> None:
         """There is no answer: the long path asks again."""
@@ -96,32 +103,28 @@ class _Relay:
 
     def set_result(self, _result: None, /) -> None:
         """The answer has begun. If it is whole, send it."""
-        hit, trace, reads = self._hit, self._trace, self._reads
-        sent = trace.sent
-        assert sent is not None
-        response, turned_around = sent.response, time.perf_counter()
+        hit, trace, reads, cycle = self._hit, self._trace, self._reads, self.cycle
+        response, turned_around = trace.sent, time.perf_counter()
+        assert response is not None
+        assert trace.auth is not None
         whole = response.complete and response.head is hit.known.data and response.size == hit.length
-        if not whole or not self.cycle.send_now(hit.status, trace.head(hit.head), response.pieces):
+        if not whole or not cycle.send_now(hit.status, trace.head(hit.head), response.pieces):
             self.leave()
             return
         response.pieces, trace.sent = [], None  # a cycle from here to here would be left to the garbage collector
-        self._end()
-        reads.peers.received(sent.peer, response, sent.began)
-        reads.peers.bytes.inc(hit.length)
+        reads.waiting.discard(self)
+        self._edge.in_flight -= 1
+        reads.peers.passed_on(response, hit.length)
         reads.answered.inc()
         trace.key, trace.bucket = hit.key, hit.key.bucket
-        assert trace.auth is not None
-        scope, who = self._call[0], trace.auth.principal.access_key_id
+        scope, who = cycle.scope, trace.auth.principal.access_key_id
         waited = turned_around - trace.started
         reads.note(hit.key, 0, hit.length, hit.length, True, trace.time, who, scope.get("client"), waited)
         reads.accounting.note(scope, trace, hit, turned_around)
 
-    def _end(self) -> None:
-        self._over = True
-        self.alarm.cancel()
-        self._edge.in_flight -= 1
-
     def leave(self) -> None:
         """Have the long path go on, in a task."""
-        self._end()
-        self.cycle.go_on(self._edge(*self._call))
+        self._reads.waiting.discard(self)
+        self._edge.in_flight -= 1
+        cycle = self.cycle
+        cycle.go_on(self._edge(cycle.scope, cycle.receive, cycle.send))

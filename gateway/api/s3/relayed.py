@@ -44,6 +44,7 @@ from gateway.origin.headers import content_range, relayable
 from gateway.policies.fleet.ring import Ring, path_key
 from gateway.server.asgi_types import RawHeaders
 from gateway.server.head import encode_lines
+from gateway.store.shared.generations import slots_of
 
 _ASKED = 2
 """Nodes that are asked for one object: its home and one successor."""
@@ -174,7 +175,7 @@ class RelayedReads:
         headers = [*asked, principal_header(principal.tenant, principal.identity)]
         sent, call.sent = call.sent, None
         try:
-            response = None if sent is None else await sent.answer()
+            response = None if sent is None else await self._peers.answer(sent)
             if response is None:
                 response = await self._peers.request(home, call.request.method, wire.object_path(key), headers)
         except PeerUnavailable as failure:
@@ -256,7 +257,8 @@ class RelayedReads:
             return None
         known = KnownHead(response.head, response.status, response.headers, response.fields, size)
         lines = encode_lines([*headers, cache_status(Outcome.HIT, None), *([] if b"server" in names else [SERVER])])
-        return RemoteHit(key, self._services.rules, home, wire.object_path(key), known, lines, size)
+        peer, path = self._peers.remote(home), wire.object_path(key)
+        return RemoteHit(key, slots_of(key), self._services.rules, peer, path, known, lines, size)
 
     def _rest(self, key: ObjectKey, principal: Principal, version: Version, span: tuple[int, int]) -> Reopen:
         """Returns a function that reads the rest of an answer of ``version`` from the origin."""

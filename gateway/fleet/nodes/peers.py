@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from gateway import metrics
 from gateway.fleet.nodes.peer_gate import REFUSED
@@ -56,46 +56,30 @@ class Suspecting(Protocol):
         ...
 
 
-class _Peer:
+class RemoteNode:
     """One node as the remote side of an exchange; ``result`` is the label of a failure."""
 
     def __init__(self, node: Node, peers: Peers, silence: float | None) -> None:
         self.node = node
+        self.address = ServerAddress.of(node.address)
         self.bytes = peers.bytes
         self.silence = silence
         self.result = "unavailable"
         self._peers = peers
 
     def failed(self, what: str, cause: ExchangeFailed | None) -> PeerUnavailable:
+        """See ``Remote``."""
         if cause is not None:
             metrics.PEER_REQUESTS.labels(self.result).inc()
             self._peers.members.suspect(self.node.id)
         return PeerUnavailable(f"node {self.node.id} at {self.node.address} {what}")
 
     async def check(self) -> None:
+        """See ``Remote``."""
         await self._peers.check(self.node)
 
     def ended(self) -> None:
-        return
-
-
-class SentRead(NamedTuple):
-    """A read that another node will answer."""
-
-    peers: Peers
-    peer: _Peer
-    response: StreamedResponse
-    began: float
-
-    async def answer(self) -> StreamedResponse | None:
-        """The answer, as ``Peers.request`` returns it; ``None`` if the connection broke before it.
-
-        Raises:
-            PeerUnavailable: as ``Peers.request``.
-        """
-        if self.response.status or await self.response.come():
-            return self.peers.received(self.peer, self.response, self.began)
-        return None
+        """See ``Remote``."""
 
 
 class Peers:
@@ -110,7 +94,9 @@ class Peers:
         self.members = membership
         self.bytes = LoopSum(metrics.PEER_BYTES)
         self._latency = LoopHistogram(metrics.PEER_LATENCY)
-        self._answered, self._failed = (LoopSum(metrics.PEER_REQUESTS.labels(each)) for each in ("answered", "failed"))
+        answered = metrics.PEER_REQUESTS.labels("answered")
+        self._answered, self._failed = LoopSum(answered), LoopSum(metrics.PEER_REQUESTS.labels("failed"))
+        self._answers = LoopHistogram(metrics.PEER_LATENCY, counter=answered)
         self._signer = PeerSigner(secret, membership.me)
         # Unlimited: waiting for a free connection would look like a slow node.
         self._connections = Connections(
@@ -142,7 +128,7 @@ class Peers:
         Raises:
             PeerUnavailable: it did not answer, is not alive, or refused the call. It is now suspected.
         """
-        return self._ask(_Peer(node, self, SILENCE), method, path, headers, query, body, timeout)
+        return self._ask(self.remote(node), method, path, headers, query, body, timeout)
 
     async def check(self, node: Node) -> None:
         """Check that a node is alive.
@@ -152,17 +138,23 @@ class Peers:
         """
         try:
             async with asyncio.timeout(SILENCE):  # includes the resolution of the name
-                (await self._ask(_Peer(node, self, None), "GET", "/-/healthz", (), "", b"", _LONGEST)).abort()
+                (await self._ask(RemoteNode(node, self, None), "GET", "/-/healthz", (), "", b"", _LONGEST)).abort()
         except TimeoutError:
             self.members.suspect(node.id)
             raise PeerUnavailable(f"node {node.id} at {node.address} hangs") from None
 
     async def _ask(
-        self, peer: _Peer, method: str, path: str, headers: Sequence[Header], query: str, body: bytes, within: float
+        self,
+        peer: RemoteNode,
+        method: str,
+        path: str,
+        headers: Sequence[Header],
+        query: str,
+        body: bytes,
+        within: float,
     ) -> StreamedResponse:
         """One request. All calls between nodes are idempotent, so one whose connection broke is repeated."""
-        node = peer.node
-        address, target = ServerAddress.of(node.address), f"{path}?{query}" if query else path
+        address, target = peer.address, f"{path}?{query}" if query else path
         raw = []
         for name, value in headers:
             raw.append((name.lower().encode(), value.encode()))  # in Python 3.11 a comprehension is a call
@@ -170,33 +162,57 @@ class Peers:
         sent = (("Host", address.name), *headers, *signed)
         began = time.perf_counter()
         answer = await self._connections.ask(peer, method, address, target, sent, body, within=within, repeat=True)
-        return self.received(peer, answer, began)
+        return self._received(peer, answer, time.perf_counter() - began)
 
-    def get_kept(self, node: Node, path: str, principal: Header, expected: KnownHead, begun: Begun) -> SentRead | None:
+    def get_kept(
+        self, peer: RemoteNode, path: str, principal: Header, expected: KnownHead, begun: Begun
+    ) -> StreamedResponse | None:
         """Send a plain GET over a kept connection, if there is one; ``begun`` acts when its answer begins.
 
         Args:
-            node: the receiver.
+            peer: the receiver, from ``remote``.
             path: percent-encoded, from ``/-/peer/`` on, sent byte for byte.
             principal: the only header that is not the connection's.
             expected: the head that the answer may have.
             begun: acts at the beginning of the answer.
-        """
-        peer, address = _Peer(node, self, SILENCE), ServerAddress.of(node.address)
-        request = self._signer.get(path, address.name, principal[1], time.time())
-        began = time.perf_counter()
-        response = self._connections.get_kept(peer, address, request, expected, begun, _LONGEST)
-        return None if response is None else SentRead(self, peer, response, began)
 
-    def received(self, peer: _Peer, answer: StreamedResponse, began: float) -> StreamedResponse:
-        """Count an answer whose head has come.
+        Returns:
+            The answer that is to come: pass it to ``passed_on`` or ``answer``. ``None`` if nothing is sent.
+        """
+        request = self._signer.get(path, peer.address.name, principal[1], time.time())
+        return self._connections.get_kept(peer, peer.address, request, expected, begun, _LONGEST)
+
+    def passed_on(self, answer: StreamedResponse, length: int) -> None:
+        """Count an expected answer whose body of ``length`` bytes was passed on at once."""
+        self._answers.observe(answer.loop.time() - answer.asked)
+        self.bytes.inc(length)
+
+    async def answer(self, sent: StreamedResponse) -> StreamedResponse | None:
+        """The answer to a read of ``get_kept``, as ``request`` returns it; ``None`` if the connection broke before it.
+
+        Raises:
+            PeerUnavailable: as ``request``.
+        """
+        shared = sent.remote
+        assert isinstance(shared, RemoteNode)
+        peer = sent.remote = self.remote(shared.node)  # its result is that of this read alone
+        if sent.status or await sent.come():
+            return self._received(peer, sent, sent.loop.time() - sent.asked)
+        return None
+
+    def remote(self, node: Node) -> RemoteNode:
+        """A node as the other side of reads."""
+        return RemoteNode(node, self, SILENCE)
+
+    def _received(self, peer: RemoteNode, answer: StreamedResponse, seconds: float) -> StreamedResponse:
+        """Count an answer whose head has come after ``seconds``.
 
         Raises:
             PeerUnavailable: it refuses the call.
         """
         node = peer.node
         peer.result = "broken"
-        self._latency.observe(time.perf_counter() - began)
+        self._latency.observe(seconds)
         if (reason := answer.fields.get(REFUSED)) is not None:
             answer.abort()
             metrics.PEER_REQUESTS.labels("refused").inc()

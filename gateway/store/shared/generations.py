@@ -266,8 +266,11 @@ class Generations:
 
     def owes(self, key: ObjectKey) -> bool:
         """Whether the fleet may not know of a write of a key, or of a change of the rights in its bucket."""
-        slot, bucket = slots_of(key)
-        return bool(self._debts[slot] | self._debts[bucket])
+        return self.owes_at(slots_of(key))
+
+    def owes_at(self, slots: tuple[int, int]) -> bool:
+        """The same for the slots of a key, from ``slots_of``."""
+        return bool(self._debts[slots[0]] | self._debts[slots[1]])
 
     @property
     def in_debt(self) -> bool:
