@@ -22,13 +22,14 @@ OBJECTS = 128
 CONNECTIONS = 16
 REPEATS = 5
 BUDGET = 2.5
-_FLEET = """
+FLEET = """
 [redis]
 url = "redis://127.0.0.1:{redis}/0"
 [fleet]
-secret = "benchmarks-measure-a-fleet-of-two-nodes"
+secret = "{secret}"
 node = "{name}"
 """
+SECRET = "benchmarks-measure-a-fleet-of-two-nodes"
 _RELAYED = re.compile(r'^larder_relayed_reads_total\{event="answered"\} (\S+)$', re.MULTILINE)
 _NODES = re.compile(r'^larder_fleet_nodes\{state="ready"\} (\S+)$', re.MULTILINE | re.IGNORECASE)
 
@@ -38,7 +39,8 @@ def _sum(server: Running, pattern: re.Pattern[str]) -> float:
         return sum(map(float, pattern.findall(answer.read().decode())))
 
 
-def _await_fleet(servers: list[Running]) -> None:
+def await_fleet(servers: list[Running]) -> None:
+    """Return once every node sees as many nodes."""
     deadline = time.monotonic() + 30
     while any(_sum(server, _NODES) < len(servers) for server in servers):
         if time.monotonic() > deadline:
@@ -75,9 +77,9 @@ def run() -> None:
         servers = []
         for name in ("first", "second"):
             (directory / name).mkdir()
-            extra = _FLEET.format(redis=common.port, name=name)
+            extra = FLEET.format(redis=common.port, secret=SECRET, name=name)
             servers.append(stack.enter_context(gateway(directory / name, source.port, extra=extra)))
-        _await_fleet(servers)
+        await_fleet(servers)
         entry, other = servers
         sides = {}
         for name, of in _by_home(entry, keys).items():

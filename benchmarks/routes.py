@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -34,12 +34,18 @@ from typing import Any
 import numpy as np
 
 import gateway
+from benchmarks.fleet_reads import FLEET, SECRET, await_fleet
 from benchmarks.objects import make_many
 from benchmarks.report import Ratio, machine, table, write
-from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, free_port, protocol_alone
+from benchmarks.servers import ACCESS_KEY, BUCKET, SECRET_KEY, Running, free_port, protocol_alone, redis
+from benchmarks.servers import gateway as gateway_of
 from gateway.app import create
 from gateway.config import load_settings
-from gateway.fleet.redis.background import BackgroundRedis
+from gateway.metrics import RELAYED
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.peer.auth import PeerSigner
+from gateway.model.peer.objects import object_path
+from gateway.model.peer.principal import principal_header
 from gateway.server.asgi_types import Application
 from gateway.server.run import Launch, serve
 from gateway.testing.signed_requests import ClientSigner
@@ -63,6 +69,8 @@ BUDGETS = {
     "batch-32-hits": {"calls": 200},
     "put": {"calls": 156, "files": 35},
     "get-hit-range": {"calls": 43},
+    "get-relayed": {"calls": 53},
+    "get-relayed-home": {"calls": 42},
     "heartbeat": {"calls": 120},
     "credential-created": {"calls": 720},
 }
@@ -212,6 +220,24 @@ class Requests:
         given = {name.decode(): value.decode() for name, value in request.headers}
         return self._send(method, url + ("?" + query if query else ""), body, given)
 
+    def relayed(self, path: str) -> bool:
+        """Send a signed read; whether another node has answered it."""
+        count = RELAYED.labels("answered")._value
+        before = count.get()
+        self.signed("GET", path)
+        return bool(count.get() > before)
+
+    def as_node(self, key: str) -> None:
+        """Send a read of an object as another node of the fleet does."""
+        _, told = principal_header(ACCESS_KEY, OriginIdentity("default", "origin"))
+        path = object_path(ObjectKey("default", BUCKET, key))
+        socket = self._connection.sock
+        socket.sendall(PeerSigner(SECRET, "other").get(path, "127.0.0.1", told, time.time()))
+        response = http.client.HTTPResponse(socket, method="GET")
+        response.begin()
+        if response.status != 200 or len(response.read()) != SIZE:
+            raise RuntimeError(f"{path}: {response.status}")
+
     def admin(self, method: str, path: str, document: object) -> bytes:
         """Send a request to an admin address."""
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
@@ -268,7 +294,25 @@ def routes(requests: Requests, root: Path, directory: Path) -> Iterator[tuple[st
         "credential-created": requests.create,
     }
     for name, request in plain.items():
-        yield name, min((RECORDER.record(request) for _ in range(TIMES)), key=lambda route: len(route.calls))
+        yield name, shortest(request)
+
+
+def shortest(request: Callable[[], object]) -> Route:
+    """The route of a request, which is sent several times."""
+    return min((RECORDER.record(request) for _ in range(TIMES)), key=lambda route: len(route.calls))
+
+
+def fleet_routes(requests: Requests, root: Path, _directory: Path) -> Iterator[tuple[str, Route]]:
+    """Name and route of a relayed hit, at the node that the client asks and at the home."""
+    by_home: dict[bool, str] = {}
+    for key in make_many(root, "fleet", ITEMS, SIZE):
+        by_home[requests.relayed(f"/{BUCKET}/{key}")] = key
+    far, near = by_home[True], by_home[False]
+    for _ in range(2):
+        requests.signed("GET", f"/{BUCKET}/{far}")
+        requests.as_node(near)
+    yield "get-relayed", shortest(lambda: requests.signed("GET", f"/{BUCKET}/{far}"))
+    yield "get-relayed-home", shortest(lambda: requests.as_node(near))
 
 
 def _register(requests: Requests, root: Path, directory: Path) -> str:
@@ -282,41 +326,61 @@ def _register(requests: Requests, root: Path, directory: Path) -> str:
     return str(found["id"])
 
 
+Routes = Callable[[Requests, Path, Path], Iterator[tuple[str, Route]]]
+
+
 def measure() -> dict[str, Route]:
-    """The routes, by name, of a gateway that is started and stopped here; to be called in the main thread, once."""
-    found: dict[str, Route] = {}
-    failures: list[BaseException] = []
+    """The routes by name: of a gateway alone, then of one in a fleet of two. To be called in the main thread."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="routes-")))
-        root = directory / "objects"
-        (root / BUCKET).mkdir(parents=True)
-        store = stack.enter_context(protocol_alone(directory, root))
-        port = free_port()
-        config = directory / "larder.toml"
-        config.write_text(
-            _CONFIG.format(dir=directory, port=port, origin=store.port, token=TOKEN, key=ACCESS_KEY, secret=SECRET_KEY)
-        )
-        settings = load_settings(config, {}, {})
-        (directory / "cache" / "run").mkdir(parents=True)
-        redis = BackgroundRedis(directory / "cache" / "run")
-        stack.callback(redis.stop)
-        launch = Launch("benchmarks.routes:traced", launch_environment(config, {}, redis.start()))
-        redis.wait()
+        (directory / "objects" / BUCKET).mkdir(parents=True)
+        store = stack.enter_context(protocol_alone(directory, directory / "objects"))
+        common = stack.enter_context(redis(directory))
+        found = served(directory, store.port, common.port, routes)
+        first, second = (FLEET.format(redis=common.port, secret=SECRET, name=name) for name in ("first", "second"))
+        (directory / "second").mkdir()
+        other = stack.enter_context(gateway_of(directory / "second", store.port, capacity="1GB", extra=second))
+        return {**found, **served(directory, store.port, common.port, fleet_routes, [other], first)}
 
-        def drive() -> None:
-            try:
-                if not RECORDER.ready.wait(60):
-                    raise RuntimeError("the gateway did not start")
-                found.update(routes(Requests(port), root, directory))
-            except BaseException as failure:
-                failures.append(failure)
-            finally:
-                os.kill(os.getpid(), signal.SIGTERM)
 
-        driver = threading.Thread(target=drive)
-        driver.start()
-        serve(settings.server, launch)
-        driver.join()
+def served(
+    directory: Path, origin: int, common: int, routes: Routes, others: Sequence[Running] = (), extra: str = ""
+) -> dict[str, Route]:
+    """The routes, by name, of a gateway that is started and stopped here.
+
+    Args:
+        directory: of its configuration, its cache and the origin's objects.
+        origin: its port.
+        common: that of Redis.
+        routes: sends the requests.
+        others: further nodes of its fleet.
+        extra: further tables of its configuration.
+    """
+    found: dict[str, Route] = {}
+    failures: list[BaseException] = []
+    port, config = free_port(), directory / "larder.toml"
+    own = _CONFIG.format(dir=directory, port=port, origin=origin, token=TOKEN, key=ACCESS_KEY, secret=SECRET_KEY)
+    config.write_text(own + extra)
+    settings = load_settings(config, {}, {})
+    launch = Launch("benchmarks.routes:traced", launch_environment(config, {}, f"redis://127.0.0.1:{common}/0"))
+    RECORDER.ready.clear()
+
+    def drive() -> None:
+        try:
+            if not RECORDER.ready.wait(60):
+                raise RuntimeError("the gateway did not start")
+            if others:
+                await_fleet([*others, Running("first", port, os.getpid())])
+            found.update(routes(Requests(port), directory / "objects", directory))
+        except BaseException as failure:
+            failures.append(failure)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    driver = threading.Thread(target=drive)
+    driver.start()
+    serve(settings.server, launch)
+    driver.join()
     if failures:
         raise failures[0]
     return found
