@@ -54,8 +54,6 @@ class KeyRing:
         self._chain = chain
         self.fixed: dict[OriginIdentity, Keys] = {}
         """The keys that the configuration has; for an identity that is not among them, ask ``keys``."""
-        self._unsigned = {OriginIdentity(origin.name, "") for origin in origins}
-        self._chained = {OriginIdentity(origin.name, CHAIN_KEY) for origin in origins if not origin.access_key_id}
         for origin in origins:
             if origin.access_key_id:
                 keys = Keys(origin.access_key_id, origin.secret_access_key, origin.session_token)
@@ -64,10 +62,14 @@ class KeyRing:
             if own.origin_access_key_id:
                 keys = Keys(own.origin_access_key_id, own.origin_secret_access_key, own.origin_session_token)
                 self.fixed[OriginIdentity(own.origin, own.origin_access_key_id)] = keys
+        # Tuples of strings, which are hashed without a call of Python: every read of another node looks one up.
+        self._known = {(each.origin, each.access_key_id) for each in self.fixed}
+        self._known |= {(origin.name, "") for origin in origins}
+        self._known |= {(origin.name, CHAIN_KEY) for origin in origins if not origin.access_key_id}
 
     def has(self, identity: OriginIdentity) -> bool:
         """Whether requests may be sent as this identity."""
-        return identity in self.fixed or identity in self._unsigned or identity in self._chained
+        return (identity.origin, identity.access_key_id) in self._known
 
     async def keys(self, identity: OriginIdentity) -> Keys | None:
         """The keys to sign with, or ``None`` to send the request unsigned.

@@ -127,7 +127,10 @@ def test_what_was_overheard_is_no_use_later(off: float) -> None:
 def test_a_date_is_a_number_of_seconds(date: str) -> None:
     """Rule: an invalid date with a valid signature is refused like a wrong one."""
     told = changed(signed(), PEER_DATE, date)
-    assert refused(changed(told, PEER_SIGNATURE, peer_auth._form(tuple(told.fields)).sign(SECRET, told))) == "date"
+    assert (
+        refused(changed(told, PEER_SIGNATURE, peer_auth._form(tuple(told.fields)).sign(SECRET, told, told.fields)))
+        == "date"
+    )
 
 
 @pytest.mark.parametrize("version", ["0", "2", "1.0", ""])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.server.parsing import MAX_HEAD
-from gateway.server.protocol import GatewayProtocol
+from gateway.server.protocol import GatewayProtocol, _decoded
 from tests.server.applications import body, head
 from tests.server.conftest import read_all, read_response, wait_until
 
@@ -45,6 +47,12 @@ def test_headers_arrive_as_they_were_sent(start):
         "[(b'host', b'h:1'), (b'x-b', b'two  words'), (b'x-b', b'2'), (b'connection', b'close')])"
     )
     assert answer.endswith(expected.encode())
+
+
+@given(st.text(alphabet="%2Ff5E8c/a", max_size=12))
+def test_a_path_is_decoded_like_any_other(path):
+    """Rule: escaped slashes, which are decoded first, change nothing in what is decoded after them."""
+    assert _decoded(path) == unquote(path)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -70,10 +70,10 @@ class PeerSigner:
         """The headers to add to a request that has all its other headers; ``now`` in seconds since the epoch."""
         digest = sha256(body).hexdigest() if body else EMPTY_SHA256
         own = [(PEER, self.node), (PEER_PROTOCOL, _PROTOCOL), (PEER_DATE, str(int(now))), (PEER_BODY, digest)]
-        pairs = [(name, value.strip()) for name, value in request.headers]
-        pairs += [(name.encode(), value.encode()) for name, value in own]
-        arrives = replace(request, headers=pairs)
-        own.append((PEER_SIGNATURE, _form(tuple(arrives.fields)).sign(self.secret, arrives)))
+        fields = dict(request.headers)
+        for name, value in own:
+            fields[name.encode()] = value.encode()
+        own.append((PEER_SIGNATURE, _form(tuple(fields)).sign(self.secret, request, fields)))
         return own
 
     def get(self, target: str, host: str, principal: str, now: float) -> bytes:
@@ -139,7 +139,7 @@ def verify(secret: str, request: WireRequest, now: float) -> Verified:
             "protocol",
             f"This node speaks version {PROTOCOL} of the protocol between nodes; run the same release of Larder on all nodes.",
         )
-    if not hmac.compare_digest(claimed, form.sign(secret, request).encode()):
+    if not hmac.compare_digest(claimed, form.sign(secret, request, fields).encode()):
         raise PeerRefused("signature", "The signature does not match; give all nodes the same fleet.secret.")
     # Only senders with the secret learn about the clock.
     if not (told.isdigit() and len(told) < 16 and abs(int(told) - now) <= WINDOW):
@@ -172,12 +172,11 @@ class _Form(NamedTuple):
     text: bytes
     missing: tuple[str, ...]
 
-    def sign(self, secret: str, request: WireRequest) -> str:
-        """The signature of a request. The text is unambiguous: no part of a request's head can contain a line feed."""
-        values = map(request.fields.get, self.signed)
-        return keyed_hash(
-            secret.encode(), self.text % (request.method.encode(), request.raw_path, request.query, *values)
-        )
+    def sign(self, secret: str, request: WireRequest, fields: Mapping[bytes, bytes]) -> str:
+        """The signature of a request with these headers. The text is unambiguous: no part of a head can contain a line feed."""
+        values = map(bytes.strip, map(fields.__getitem__, self.signed))
+        text = self.text % (request.method.encode(), request.raw_path, request.query, *values)
+        return keyed_hash(secret.encode(), text)
 
 
 @lru_cache(maxsize=_FORMS_KEPT)
