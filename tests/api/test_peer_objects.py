@@ -24,6 +24,7 @@ from gateway.model.peer.principal import principal_header
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.net import connection
 from gateway.policies.reads.rules import Caching, Rules
+from gateway.server.asgi_types import RawHeaders
 from gateway.server.cycle import FILES
 from gateway.testing.origin import ALICE, BOB
 from tests.engine.conftest import BLOCK, Bench, alone, benched
@@ -44,13 +45,15 @@ class Reply:
 class Home:
     """A node that is asked, in the test's own event loop.
 
-    ``files``: its server can send files in one message; ``at_once``: and before the application returns. ``hits`` counts the
-    answers that took the short way, ``messages`` those that make up the last answer.
+    ``files``: its server can send files in one message; ``at_once``: and before the application returns; ``plain``: reads without
+    further headers have those of ``PeerSigner.get``. ``hits`` counts the answers that took the short way, ``messages`` those that
+    make up the last answer.
     """
 
-    def __init__(self, bench: Bench, *, files: bool = False, at_once: bool = False) -> None:
+    def __init__(self, bench: Bench, *, files: bool = False, at_once: bool = False, plain: bool = False) -> None:
         self.bench = bench
-        self._at_once = at_once
+        self._at_once = at_once or plain
+        self._plain = plain
         self.hits = self.messages = 0
         self._extensions = {FILES: {}} if files else {}
         objects = PeerObjects(ObjectReads(bench.engine), HotReads(bench.engine, alone()), bench.engine.warm)
@@ -74,6 +77,10 @@ class Home:
         request = WireRequest(method, path.encode(), b"", raw)
         signed = PeerSigner(secret, "other").headers(request, b"", self.bench.now[0])
         raw += [(name.encode(), value.encode()) for name, value in signed]
+        if self._plain and method == "GET" and not headers:
+            raw = _plain_headers(
+                PeerSigner(secret, "other").get(path, "home", told["x-larder-principal"], self.bench.now[0])
+            )
         scope = {
             "type": "http", "method": method, "raw_path": path.encode(), "path": path, "query_string": b"",
             "headers": raw, "scheme": "http", "extensions": self._extensions,
@@ -101,21 +108,28 @@ class Home:
         return Reply(sent[0]["status"], given, b"".join(message.get("body", b"") for message in sent[1:]))
 
 
+def _plain_headers(request: bytes) -> RawHeaders:
+    lines = [line.partition(b":") for line in request.split(b"\r\n")[1:-2]]
+    return [(name.lower(), value.strip()) for name, _, value in lines]
+
+
 def _of_files(message: MutableMapping[str, Any]) -> Reply:
     lines = [line.partition(b": ") for line in message["head"].splitlines()]
     body = b"".join(os.pread(fd, count, offset) for fd, offset, count, _ in message["files"])
     return Reply(message["status"], {name.decode(): value.decode() for name, _, value in lines}, body)
 
 
-@pytest.fixture(params=["pieces", "at once"])
+@pytest.fixture(params=["pieces", "at once", "plain"])
 async def home(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Home]:
-    """Returns a home with one object at its origin and an empty cache, for both of the server's ways to send."""
+    """Returns a home with one object at its origin and an empty cache, for each way to send and to ask."""
     async with benched(tmp_path / "cache") as bench:
         bench.origin.put("b", KEY.key, b"0123456789" * 10, [("x-amz-meta-a", "1")])
-        yield Home(bench, files=request.param != "pieces", at_once=request.param == "at once")
+        yield Home(
+            bench, files=request.param != "pieces", at_once=request.param == "at once", plain=request.param == "plain"
+        )
 
 
-@pytest.mark.parametrize("home", ["files", "at once"], indirect=True)
+@pytest.mark.parametrize("home", ["files", "at once", "plain"], indirect=True)
 async def test_a_repeated_hit_takes_the_short_way(home: Home) -> None:
     """Rule: the short route answers another node as the long one does, with ranges and checksums."""
     await home.ask()
@@ -131,6 +145,21 @@ async def test_a_repeated_hit_takes_the_short_way(home: Home) -> None:
     assert (await home.ask(who=BOB.access_key_id)).status == 200
     assert (await home.ask("HEAD")).body == b""
     assert home.hits == before + 1
+
+
+@pytest.mark.parametrize("home", ["plain"], indirect=True)
+async def test_a_plain_read_is_verified_once(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a repeated plain read is answered by its head alone; what is wrong with another one is found by the usual way."""
+    await home.ask()
+    await home.bench.settle()
+    await home.ask()
+    usual: list[str] = []
+    monkeypatch.setattr(PeerGate, "admit", lambda _gate, request: usual.append(request.method))
+    assert (await home.ask()).status == 200
+    assert usual == []
+    monkeypatch.undo()
+    assert (await home.ask(secret="another one, as long as that")).status == 403
+    assert (await home.ask(who="unknown")).status == 403
 
 
 @pytest.mark.parametrize("home", ["files"], indirect=True)

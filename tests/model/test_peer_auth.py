@@ -71,6 +71,46 @@ def test_a_read_signed_in_one_step_is_admitted() -> None:
     assert admitted.node == "a"
 
 
+def plain(secret: str = SECRET, now: float = NOW) -> list[RawHeader]:
+    """The headers of a read of "/x" that is signed in one step."""
+    lines = PeerSigner(secret, "a").get("/x", "node:9000", '{"tenant": "a"}', now)[:-4].split(b"\r\n")[1:]
+    return [(name.lower(), value.strip()) for name, _, value in (each.partition(b":") for each in lines)]
+
+
+def test_a_read_signed_in_one_step_is_verified_in_one() -> None:
+    """Rule: the headers of such a read give its principal."""
+    assert peer_auth.verify_get(SECRET, b"/x", plain(), NOW) == b'{"tenant": "a"}'
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        plain("another secret, long enough as well"),
+        plain(now=NOW + WINDOW + 1),
+        plain()[1:],
+        plain()[::-1],
+        [*plain(), (b"range", b"bytes=0-1")],
+        *([*plain()[:at], (plain()[at][0], b"2"), *plain()[at + 1 :]] for at in range(1, 7)),
+    ],
+)
+def test_any_other_read_is_left_to_the_usual_way(headers: list[RawHeader]) -> None:
+    """Rule: a header that is missing, added, changed or elsewhere gives no principal, nor does another secret or an old date."""
+    assert peer_auth.verify_get(SECRET, b"/x", headers, NOW) is None
+
+
+def test_a_plain_read_is_valid_for_its_address() -> None:
+    """Rule: the headers of a read of one address do not admit one of another."""
+    assert peer_auth.verify_get(SECRET, b"/y", plain(), NOW) is None
+
+
+@pytest.mark.parametrize(("name", "value"), [("a b", NOW), ("a", -1.0)])
+def test_a_plain_read_must_be_in_order_too(name: str, value: float) -> None:
+    """Rule: a valid signature does not admit a sender without a name, or without a time."""
+    lines = PeerSigner(SECRET, name).get("/x", "node:9000", "{}", value)[:-4].split(b"\r\n")[1:]
+    headers = [(each.lower(), told.strip()) for each, _, told in (line.partition(b":") for line in lines)]
+    assert peer_auth.verify_get(SECRET, b"/x", headers, value) is None
+
+
 def test_another_secret_is_refused() -> None:
     """Rule: a signature with another secret is refused."""
     assert refused(signed("another secret, long enough as well")) == "signature"

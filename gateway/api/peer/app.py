@@ -24,7 +24,7 @@ from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.peer.auth import Verified
 from gateway.model.peer.principal import PRINCIPAL, read_principal
 from gateway.model.s3.sigv4 import EMPTY_SHA256, WireRequest
-from gateway.server.asgi_types import Receive, Scope, Send, SendFiles
+from gateway.server.asgi_types import RawHeaders, Receive, Scope, Send, SendFiles
 from gateway.server.cycle import FILES
 from gateway.server.received import whole_body
 from gateway.server.strangers import AUTHENTICATED, authenticated
@@ -46,6 +46,9 @@ class NodeGate(Protocol):
 
     def admit(self, request: WireRequest) -> Verified:
         """Verify a request's head. Raises ApiError, with the reason, when the sender is not a node of this fleet."""
+
+    def reader(self, raw_path: bytes, headers: RawHeaders) -> bytes | None:
+        """For whom a node asks with a plain GET, whose head is verified; ``None`` if ``admit`` must decide."""
 
     def confirm(self, caller: Verified, body: bytes) -> None:
         """Verify the body of an admitted request. Raises ApiError when it differs from what the node signed."""
@@ -84,7 +87,8 @@ Handler = Callable[[PeerRequest], Awaitable[None]]
 class Address:
     """One endpoint: its paths under ``/-/peer/v1/``, methods and handler; ``longest`` is the body limit in bytes.
 
-    ``at_once`` finds what a GET can be answered with at once.
+    ``at_once`` finds what a GET can be answered with at once. So does ``plain``, for one that has nothing but its address; one
+    endpoint has it.
     """
 
     pattern: re.Pattern[str]
@@ -93,6 +97,7 @@ class Address:
     longest: int = 0
     on_behalf_of: OnBehalfOf = OnBehalfOf.READER
     at_once: Callable[[WireRequest, Principal], Hit | None] | None = None
+    plain: Callable[[bytes, Principal], Hit | None] | None = None
 
 
 _Admitted = tuple[str, Address, Verified, WireRequest, Principal, tuple[str, ...]]
@@ -124,6 +129,8 @@ class PeerApp(Edge):
         self._gate = gate
         self._has = has
         self._addresses = addresses
+        plain = [(address.plain, _served(kind)) for kind, address in addresses.items() if address.plain is not None]
+        self._plain = plain[0] if plain else None
 
     async def refuse(self, scope: Scope, send: Send, failure: LarderError) -> None:
         """Answer with a problem document, and count requests that a node of this version would not send."""
@@ -135,21 +142,47 @@ class PeerApp(Edge):
         """See ``Edge.begin``: what can be sent at once needs no task."""
         if scope["method"] != "GET" or FILES not in scope["extensions"] or self.in_flight >= self._limit:
             return self(scope, receive, send)
+        hit = self._plain_hit(scope) or self._hit(scope)
+        if hit is None:
+            return self(scope, receive, send)
+        rest = send_files(hit.status, hit.head, hit.files)
+        return None if rest is None else self._finish(hit, rest)
+
+    def _plain_hit(self, scope: Scope) -> Hit | None:
+        """The hit that a plain GET, with no header but those of its reader and of its sender, can be answered with at once."""
+        if self._plain is None or scope["query_string"]:
+            return None
+        raw_path = scope["raw_path"]
+        told = self._gate.reader(raw_path, scope["headers"])
+        if told is None:
+            return None
+        if AUTHENTICATED in scope:
+            authenticated(scope)
+        try:
+            principal = read_principal(told.decode("latin-1"))
+        except ValueError:
+            return None
+        find, served = self._plain
+        hit = find(raw_path, principal) if self._has(principal.identity) else None
+        if hit is not None:
+            served.inc()
+        return hit
+
+    def _hit(self, scope: Scope) -> Hit | None:
+        """The hit that any other GET can be answered with at once; whether the request is admitted is noted for ``answer``."""
         try:
             admitted = scope[_ADMITTED] = self._admit(scope)
         except LarderError as refusal:
             scope[_ADMITTED] = refusal
-            return self(scope, receive, send)
+            return None
         kind, address, caller, request, principal, _ = admitted
         find = address.at_once
         if find is None or caller.body != EMPTY_SHA256 or not request.fields.keys().isdisjoint(_OF_BODIES):
-            return self(scope, receive, send)
+            return None
         hit = find(request, principal)
-        if hit is None:
-            return self(scope, receive, send)
-        _served(kind).inc()
-        rest = send_files(hit.status, hit.head, hit.files)
-        return None if rest is None else self._finish(hit, rest)
+        if hit is not None:
+            _served(kind).inc()
+        return hit
 
     async def _finish(self, hit: Hit, rest: Awaitable[None]) -> None:
         """Send the rest of a hit, whose files are open as long as it exists."""

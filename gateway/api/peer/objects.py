@@ -64,7 +64,14 @@ class PeerObjects:
     @property
     def address(self) -> Address:
         """The endpoint of this class."""
-        return Address(re.compile("objects/.+"), ("GET", "HEAD", "POST"), self.send, at_once=self._hot.find_for_node)
+        hot = self._hot
+        return Address(
+            re.compile("objects/.+"),
+            ("GET", "HEAD", "POST"),
+            self.send,
+            at_once=hot.find_for_node,
+            plain=hot.find_whole_for_node,
+        )
 
     async def send(self, request: PeerRequest) -> None:
         """Answer one request.

@@ -46,8 +46,6 @@ _OF_PARTS = _HARMLESS | _RANGE
 """Headers that a read of a part of an object may have."""
 _OF_READS = frozenset({*ASKED, b"cache-control"}) - _RANGE
 """Headers of another node's request that asks for anything but the object, or a range of it, as it is now."""
-_NOT_WHOLE = frozenset({*ASKED, b"cache-control", b"x-amz-checksum-mode"})
-"""Headers of another node's request that asks for anything but the whole object as it is now."""
 _LONGEST_HOST = 255
 """Bytes. Without virtual hosting a client may send any Host, and the memo keeps each."""
 
@@ -155,15 +153,16 @@ class HotReads:
             return Unresolved.OTHER
         return self._render(known, principal.identity, now, wanted) or Unresolved.OTHER
 
+    def find_whole_for_node(self, raw_path: bytes, principal: Principal) -> Hit | None:
+        """A hit for another node that asks for a whole object by nothing but its address."""
+        known = self._addresses.get((principal.identity.origin, b"", raw_path))
+        return None if known is None else self._render(known, principal.identity, self._engine.services.now())
+
     def find_for_node(self, request: WireRequest, principal: Principal) -> Hit | None:
         """A hit for another node, which asks for ``principal``; or ``None``: the long path must decide."""
         fields, identity = request.fields, principal.identity
         known = self._addresses.get((identity.origin, b"", request.raw_path))
-        if known is None or request.method != "GET":
-            return None
-        if _NOT_WHOLE.isdisjoint(fields):
-            return self._render(known, identity, self._engine.services.now())
-        if not _OF_READS.isdisjoint(fields):
+        if known is None or request.method != "GET" or not _OF_READS.isdisjoint(fields):
             return None
         value = fields.get(b"range")
         wanted = None if value is None else parse_range(value.decode("latin-1"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gateway import metrics
 from gateway.model.datasets import ApiError
-from gateway.model.peer.auth import PeerRefused, Verified, verify
-from gateway.model.s3.sigv4 import WireRequest
+from gateway.model.peer.auth import PeerRefused, Verified, verify, verify_get
+from gateway.model.s3.sigv4 import RawHeader, WireRequest
 
 REFUSED = "x-larder-peer-refused"
 """The header of a refusal that concerns the call itself, not the thing asked for; its value is the reason."""
@@ -46,6 +46,10 @@ class PeerGate:
             return verify(self._secret, request, self._now())
         except PeerRefused as refused:
             raise _refusal(refused) from None
+
+    def reader(self, raw_path: bytes, headers: Sequence[RawHeader]) -> bytes | None:
+        """For whom a node asks with a plain GET; ``None`` if ``admit`` must decide. See ``verify_get``."""
+        return verify_get(self._secret, raw_path, headers, self._now())
 
     def confirm(self, caller: Verified, body: bytes) -> None:
         """Verify the whole body of an admitted request. Raises as ``admit``."""

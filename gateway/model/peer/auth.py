@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -38,6 +38,7 @@ _PREFIX = b"x-larder-"
 _SIGNATURE = PEER_SIGNATURE.encode()
 _PROTOCOL = str(PROTOCOL)
 _RAW_PROTOCOL = _PROTOCOL.encode()
+_NO_BODY = EMPTY_SHA256.encode()
 _FORMS_KEPT = 64
 """Sets of headers whose signed form is kept. Anybody may send any, and a head has 64 KiB at most."""
 _NAMED_KEPT = 1024
@@ -142,7 +143,7 @@ def verify(secret: str, request: WireRequest, now: float) -> Verified:
     if not hmac.compare_digest(claimed, form.sign(secret, request, fields).encode()):
         raise PeerRefused("signature", "The signature does not match; give all nodes the same fleet.secret.")
     # Only senders with the secret learn about the clock.
-    if not (told.isdigit() and len(told) < 16 and abs(int(told) - now) <= WINDOW):
+    if not _is_recent(told, now):
         raise PeerRefused(
             "date", f"The request's date is off by more than {WINDOW / 60:.0f} minutes; set the clocks of the nodes."
         )
@@ -150,6 +151,29 @@ def verify(secret: str, request: WireRequest, now: float) -> Verified:
     if not _is_node_name(name):
         raise PeerRefused("unsigned", f"{PEER} must be a node's id.")
     return Verified(name, body.decode("latin-1"))
+
+
+def verify_get(secret: str, raw_path: bytes, headers: Sequence[RawHeader], now: float) -> bytes | None:
+    """Verify a request without a query or a body that is as ``PeerSigner.get`` makes it.
+
+    Returns:
+        The principal that it names; ``None`` if anything is otherwise, which ``verify`` explains.
+    """
+    if len(headers) != len(_NAMES_OF_GET):
+        return None
+    names, values = zip(*headers, strict=True)
+    if names != _NAMES_OF_GET:
+        return None
+    _, body, date, node, principal, protocol, claimed = values
+    text = _FORM_OF_GET.text % (b"GET", raw_path, b"", body, date, node, principal, protocol)
+    if not hmac.compare_digest(claimed, keyed_hash(secret.encode(), text).encode()):
+        return None
+    right = protocol == _RAW_PROTOCOL and body == _NO_BODY and _is_recent(date, now)
+    return principal if right and _is_node_name(node.decode("latin-1")) else None
+
+
+def _is_recent(date: bytes, now: float) -> bool:
+    return date.isdigit() and len(date) < 16 and abs(int(date) - now) <= WINDOW
 
 
 def _require_single(headers: Iterable[RawHeader]) -> None:
@@ -186,3 +210,10 @@ def _form(names: tuple[bytes, ...]) -> _Form:
     block = b"".join([b"\n%b:%%b" % name.replace(b"%", b"%%") for name in signed])
     missing = [name for name, raw in zip(_OWN, _OWN_RAW, strict=True) if raw not in names]
     return _Form(tuple(signed), b"larder-peer-1\n%b\n%b\n%b" + block, tuple(missing))
+
+
+_NAMES_OF_GET = (
+    b"host",
+    *(each.encode() for each in (PEER_BODY, PEER_DATE, PEER, PRINCIPAL, PEER_PROTOCOL, PEER_SIGNATURE)),
+)
+_FORM_OF_GET = _form(_NAMES_OF_GET)
