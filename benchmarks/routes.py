@@ -70,7 +70,7 @@ BUDGETS = {
     "put": {"calls": 156, "files": 35},
     "get-hit-range": {"calls": 43},
     "get-relayed": {"calls": 53},
-    "get-relayed-home": {"calls": 42},
+    "get-relayed-home": {"calls": 40},
     "heartbeat": {"calls": 120},
     "credential-created": {"calls": 720},
 }
