@@ -6,49 +6,53 @@ many bytes are wanted, and all of them will come, it is told to wait for a good 
 
 from __future__ import annotations
 
+import select
 import socket
 import sys
 from http.client import HTTPConnection
 from typing import Any
 
-_PATIENT = sys.platform == "linux"
+_LINUX = sys.platform == "linux"
 _LARGE = 1 << 16
 """Bytes of a buffer that is worth a system call. `http.client` passes such buffers only for bytes that the answer must have."""
 _ENOUGH = 1 << 18
 """Bytes that wake the reader, at most: on loopback, more leave the cache before they are read."""
+_PATIENCE = 1000
+"""Milliseconds after which a read takes what there is."""
 
 
 class _PatientSocket(socket.socket):
-    """A TCP socket whose large reads wait for many bytes."""
+    """A TCP socket whose large reads wait for many bytes.
 
-    _wakes_at = 1
+    If they do not come within a second, no later read waits for them: the network is slow, and wake-ups cost nothing.
+
+    Args:
+        connected: the socket, whose descriptor is taken over.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        timeout = connected.gettimeout()
+        super().__init__(fileno=connected.detach())
+        self.settimeout(timeout)
+        self._readable = select.poll()
+        self._readable.register(self, select.POLLIN)
+        self._patient = True
+        self._wakes_at = 1
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """As of any socket: at least one byte if one comes before the timeout."""
+        """As of any socket."""
         size = nbytes or len(buffer)
-        self._wake_at(min(size, _ENOUGH) if size >= _LARGE else 1)
-        try:
-            return super().recv_into(buffer, nbytes, flags)
-        except TimeoutError:
-            if self._wakes_at == 1:
-                raise
-            return self._what_came(buffer, nbytes, flags)
+        if self._patient and size >= _LARGE:
+            self._wake_at(min(size, _ENOUGH))
+            self._patient = bool(self._readable.poll(_PATIENCE))
+        if size < _LARGE or not self._patient:
+            self._wake_at(1)
+        return super().recv_into(buffer, nbytes, flags)
 
     def _wake_at(self, count: int) -> None:
         if count != self._wakes_at:
             self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
             self._wakes_at = count
-
-    def _what_came(self, buffer: Any, nbytes: int, flags: int) -> int:
-        """The bytes of a slow sender, which are fewer than would have woken the reader."""
-        timeout = self.gettimeout()
-        self.settimeout(0)
-        try:
-            return super().recv_into(buffer, nbytes, flags)
-        except BlockingIOError:
-            raise TimeoutError("timed out") from None
-        finally:
-            self.settimeout(timeout)
 
 
 class TcpConnection(HTTPConnection):
@@ -61,7 +65,5 @@ class TcpConnection(HTTPConnection):
             OSError: nobody listens there, or does not answer.
         """
         super().connect()
-        if _PATIENT:
-            timeout = self.sock.gettimeout()
-            self.sock = _PatientSocket(fileno=self.sock.detach())
-            self.sock.settimeout(timeout)
+        if _LINUX:
+            self.sock = _PatientSocket(self.sock)
