@@ -17,7 +17,11 @@ from gateway.fleet.nodes.peer_gate import REFUSED, PeerGate
 from gateway.fleet.nodes.peers import Peers, PeerUnavailable
 from gateway.model.datasets import ApiError
 from gateway.model.fleet import Node, NodeState
+from gateway.model.keys import OriginIdentity
+from gateway.model.peer.principal import principal_header
 from gateway.model.s3.sigv4 import WireRequest
+from gateway.net.connection import KnownHead
+from gateway.net.exchange import StreamedResponse
 from tests.origins.processes import free_port
 
 SECRET = "a secret of sixteen characters and more"
@@ -98,6 +102,54 @@ def gated(gate: PeerGate) -> Handler:
         return web.json_response(about)
 
     return handler
+
+
+async def sent_at_once(each: Asking, begun: asyncio.Future[None]) -> StreamedResponse:
+    """A read sent over the connection of an earlier answer; its own head is not the expected one."""
+    await (await each.peers.request(each.node, "GET", "/-/peer/v1/x", timeout=PATIENT)).read(10_000)
+    known, told = KnownHead(b"another", 200, [], {}, 0), principal_header("t", OriginIdentity("default", "k"))
+    sent = each.peers.get_kept(each.peers.remote(each.node), "/-/peer/v1/x", told, known, begun)
+    assert sent is not None
+    return sent
+
+
+async def test_a_read_that_was_sent_at_once_can_be_waited_for() -> None:
+    """Rule: such a read is signed, answered and counted like any other."""
+    async with asking(gated(PeerGate(SECRET))) as each:
+        sent = await sent_at_once(each, asyncio.get_running_loop().create_future())
+        before = counted("answered")
+        answer = await each.peers.answer(sent)
+        assert answer is sent
+        assert (answer.status, json.loads(await answer.read(10_000))[:3]) == (200, ["asker", "GET", "/-/peer/v1/x"])
+        assert (counted("answered"), each.members.suspected) == (before + 1, [])
+
+
+async def test_an_answer_that_was_passed_on_is_counted() -> None:
+    """Rule: it counts as an answer, with its bytes and its time."""
+    async with asking(gated(PeerGate(SECRET))) as each:
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        sent = await sent_at_once(each, begun)
+        await begun
+        names = ("larder_peer_requests_total", "larder_peer_received_bytes_total", "larder_peer_seconds_count")
+        labels = ({"result": "answered"}, {}, {})
+        before = [REGISTRY.get_sample_value(*each) or 0.0 for each in zip(names, labels, strict=True)]
+        each.peers.passed_on(sent, 10)
+        after = [REGISTRY.get_sample_value(*each) or 0.0 for each in zip(names, labels, strict=True)]
+        assert [late - early for early, late in zip(before, after, strict=True)] == [1, 10, 1]
+
+
+async def test_a_read_that_was_sent_at_once_can_be_refused() -> None:
+    """Rule: a refusal of the call suspects the node, as that of any other request."""
+    refuses = iter([False, True])
+
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(status=403, headers={REFUSED: "date"}) if next(refuses) else web.Response()
+
+    async with asking(handler) as each:
+        sent = await sent_at_once(each, asyncio.get_running_loop().create_future())
+        with pytest.raises(PeerUnavailable, match="date"):
+            await each.peers.answer(sent)
+        assert each.members.refusals == ["date"]
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
