@@ -124,6 +124,22 @@ async def test_a_socket_path_that_is_too_long_is_replaced(run_dir: Path) -> None
     assert not socket.parent.exists()
 
 
+async def test_a_second_gateway_of_a_deep_directory_is_refused_too(run_dir: Path) -> None:
+    """Rule: the path in place of one that is too long is the same for all gateways of the directory, and after a kill."""
+    deep = run_dir / ("d" * 60) / ("e" * 60)
+    async with EmbeddedRedis(deep) as first:
+        second = EmbeddedRedis(deep)
+        with pytest.raises(ConfigError, match="another gateway is running"):
+            await second.start()
+        await second.stop()
+        async with Redis.from_url(first.url) as redis:
+            assert await redis.ping()
+    killed = EmbeddedRedis(deep)
+    async with EmbeddedRedis(deep) as next_:
+        assert next_.url == killed.url
+    assert list(deep.iterdir()) == []
+
+
 async def test_it_does_not_outlive_a_gateway_that_was_killed(run_dir: Path) -> None:
     """kill -9 of the gateway leaves no redis-server behind."""
     program = (

@@ -11,6 +11,7 @@ import importlib.util
 import logging
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ from gateway.tasks import Tasks, repeat, require_not_cancelled
 
 log = logging.getLogger("larder.redis")
 _LONGEST_SOCKET_PATH = 107
+_LINK = "elsewhere"
+"""The name of the link to the folder that is used instead."""
 _START_WITHIN = 10.0
 _POLL = 0.005
 _RESTART_AFTER = 0.05
@@ -48,18 +51,34 @@ def find_server() -> str:
     )
 
 
+def _short_folder(link: Path) -> Path:
+    """The folder that a link names, in the system's temporary directory; both are made if they are missing."""
+    with suppress(OSError):
+        kept = Path(os.readlink(link))
+        status = kept.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+            return kept
+    link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix="larder-"))
+    link.unlink(missing_ok=True)
+    link.symlink_to(made)
+    return made
+
+
 class EmbeddedRedis:
     """A redis-server on a unix socket below ``run_dir`` (``cache.dir``/run); restarted when it dies.
 
-    ``url`` is its address for workers. If the path is too long for a unix socket (unix(7): 107 bytes), a path in the system's
-    temporary directory is used instead.
+    ``url`` is its address for workers. If the path is too long for a unix socket (unix(7): 107 bytes), a folder in the system's
+    temporary directory is used instead, the same at each start: another gateway is found, and killed ones leave one in all.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir.absolute()
         self._temporary: Path | None = None
         if len(os.fsencode(self._run_dir / "redis.sock")) > _LONGEST_SOCKET_PATH:
-            self._temporary = Path(tempfile.mkdtemp(prefix="larder-"))
+            self._temporary = _short_folder(self._run_dir / _LINK)
+        self._others = False
+        """Whether the socket is another gateway's."""
         self._socket = (self._temporary or self._run_dir) / "redis.sock"
         self._process: asyncio.subprocess.Process | None = None
         self._tasks = Tasks()
@@ -81,7 +100,8 @@ class EmbeddedRedis:
             ConfigError: there is no redis-server, or it does not start; or another gateway's answers in this directory.
         """
         self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if await self._answers():
+        self._others = await self._answers()
+        if self._others:
             raise ConfigError(
                 f"cache.dir: another gateway is running with {self._run_dir.parent}; stop it, or name another folder "
                 "(LARDER_CACHE__DIR)"
@@ -90,12 +110,13 @@ class EmbeddedRedis:
         self._tasks.start(repeat("embedded redis-server", self._watch))
 
     async def stop(self) -> None:
-        """Stop the server and remove its socket. One that was not started leaves the socket: it may be another gateway's."""
+        """Stop the server and remove its socket. One that was not started leaves the socket, which may be another gateway's."""
         await self._tasks.stop()
         if self._process is not None:
             await self._end()
             self._socket.unlink(missing_ok=True)
-        if self._temporary is not None:
+        if self._temporary is not None and not self._others:
+            (self._run_dir / _LINK).unlink(missing_ok=True)
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     async def __aenter__(self) -> EmbeddedRedis:
