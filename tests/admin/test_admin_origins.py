@@ -73,6 +73,23 @@ async def test_an_origin_that_cannot_work_is_refused(world: AdminWorld, body: di
     await world.ask("GET", "/origins/archive", 404)
 
 
+async def test_an_origin_returns_to_the_machines_keys(world: AdminWorld) -> None:
+    """Rule: a new access key ends the session token of the one before, an empty one the secret too; the same key ends nothing."""
+    keys = {"access_key_id": "AK", "secret_access_key": "s", "session_token": "t"}
+    await world.ask("POST", "/origins", 201, {"name": "archive", "endpoint": "http://127.0.0.1:2", **keys})
+
+    def held() -> tuple[str, str, str]:
+        origin = world.origins.origins[1]
+        return origin.access_key_id, origin.secret_access_key, origin.session_token
+
+    await world.ask("PATCH", "/origins/archive", 200, {"access_key_id": "AK"})
+    assert held() == ("AK", "s", "t")
+    await world.ask("PATCH", "/origins/archive", 200, {"access_key_id": "BK", "secret_access_key": "u"})
+    assert held() == ("BK", "u", "")
+    await world.ask("PATCH", "/origins/archive", 200, {"access_key_id": ""})
+    assert held() == ("", "", "")
+
+
 async def test_what_is_in_the_file_is_edited_there(world: AdminWorld) -> None:
     """Rule: an origin of the file is listed with its source; to change, remove or duplicate it is refused with the reason."""
     for path, name, body in (

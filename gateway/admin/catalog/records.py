@@ -71,6 +71,8 @@ class Record(BaseModel):
     """The name of the table and of the address."""
     key: ClassVar[str]
     """The field that names a record."""
+    origin_keys: ClassVar[tuple[str, ...]] = ()
+    """The fields with an access key of an origin, its secret and its session token."""
 
     created_at: Annotated[float, KEPT, TIME] = Field(description=_FROM_FILE, examples=["2026-03-01T09:30:00.000Z"])
     revision: Annotated[int, KEPT]
@@ -181,6 +183,16 @@ class Record(BaseModel):
         changed: Self = type(self).model_construct(None, **{**kept, **values})  # type: ignore[assignment]  # as above
         return changed
 
+    def with_origin_keys(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """New values, and the end of what belongs to an access key that they replace: its session token, and without another key
+        its secret."""
+        given = values.get(self.origin_keys[0]) if self.origin_keys else None
+        if given is None or given == getattr(self, self.origin_keys[0]):
+            return values
+        _, secret, token = self.origin_keys
+        ended = (token,) if given else (secret, token)
+        return {**dict.fromkeys(ended, SecretStr("")), **values}
+
     def verify(self) -> None:
         """Check that a configuration accepts it.
 
@@ -274,6 +286,7 @@ class CredentialRecord(Record):
     """An access key of the gateway."""
 
     singular, plural, key = "credential", "credentials", "access_key_id"
+    origin_keys = ("origin_access_key_id", "origin_secret_access_key", "origin_session_token")
 
     access_key_id: Annotated[Name, KEY] = Field(
         default_factory=new_key,
@@ -399,6 +412,7 @@ class OriginRecord(Record):
     """An object store behind the gateway."""
 
     singular, plural, key = "origin", "origins", "name"
+    origin_keys = ("access_key_id", "secret_access_key", "session_token")
 
     name: Annotated[Name, KEY] = Field(examples=["archive"])
     endpoint: Text = Field(description="http:// or https:// address", examples=["https://s3.eu-west-1.amazonaws.com"])

@@ -34,8 +34,8 @@ class Origins(Resource[OriginRecord]):
         "list": "Origins by name, without secrets.",
         "create": "Create an origin, for credentials to read and write.",
         "show": "One origin, without its secrets.",
-        "change": "Change the given fields. With a new endpoint, caches drop the objects of the origin. "
-        "Requests in progress are not affected.",
+        "change": "Change the given fields. With a new endpoint, caches drop the objects of the origin. Another access key ends "
+        "the session token of the one before, and an empty one its secret. Requests in progress are not affected.",
         "remove": "Remove an origin that no credential uses. The store itself is not changed.",
     }
 

@@ -163,7 +163,7 @@ class Resource(ABC, Generic[R]):
         self, before: R, values: Mapping[str, Any], change: CatalogChange, parts: AdminParts, view: View
     ) -> R:
         """Change a record to these values."""
-        after = before.changed(**values, revision=change.revision)
+        after = before.changed(**before.with_origin_keys(values), revision=change.revision)
         try:
             after.verify()
         except ValidationError as error:
