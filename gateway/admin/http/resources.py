@@ -7,7 +7,7 @@ shown beside a record, the checks, and the rights that a change withdraws.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import APIRouter, Path, Response
@@ -100,10 +100,14 @@ class Resource(ABC, Generic[R]):
         records: Mapping[str, R] = getattr(view.catalog, self.kind.plural)
         return records
 
-    def documents(self, view: View) -> Iterator[ResponseModel]:
-        """All records, each once."""
-        names = self.records(view).keys() | view.filed[self.kind.plural].keys()
-        return filter(None, (self.document(name, view) for name in names))
+    def page(self, view: View, limit: int, cursor: str) -> Page[Any]:
+        """Some records, by name. Only these are described: with thousands of them, a page must not hold the event loop.
+
+        Raises:
+            ApiError: InvalidRequest, the cursor is invalid.
+        """
+        names = paged(self.records(view).keys() | view.filed[self.kind.plural].keys(), str, limit, cursor)
+        return Page(items=[self.document(name, view) for name in names.items], next=names.next)
 
     def document(self, name: str, view: View) -> ResponseModel | None:
         """One record."""
@@ -182,11 +186,8 @@ class Resource(ABC, Generic[R]):
         located(response, f"{self.kind.plural}/{getattr(document, self.kind.key)}", _etag(document))
 
     def _add_reads(self) -> None:
-        kind = self.kind
-
         async def show_all(_caller: Reader, parts: Parts, limit: Limit = 100, cursor: Cursor = "") -> Page[Any]:
-            view = View(parts.file(), await parts.catalog.latest())
-            return paged(self.documents(view), lambda document: str(getattr(document, kind.key)), limit, cursor)
+            return self.page(View(parts.file(), await parts.catalog.latest()), limit, cursor)
 
         async def show(name: str, _caller: Reader, parts: Parts, response: Response) -> Any:
             document = self.document(name, View(parts.file(), await parts.catalog.latest()))
