@@ -50,6 +50,39 @@ async def test_a_quick_disk_has_small_work_done_in_a_row() -> None:
     threads.stop()
 
 
+async def test_a_quick_disk_has_one_thread_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a thread that is at work also does what is submitted meanwhile; it shares the interpreter with no other one."""
+    monkeypatch.setattr("gateway.store.disk.threads._STANDSTILL", 3600.0)
+    threads, gate, began = Threads(8, "test", None, before=lambda: None), threading.Event(), asyncio.Event()
+    threads._pace = 1e-4
+    loop = asyncio.get_running_loop()
+
+    def work() -> int:
+        loop.call_soon_threadsafe(began.set)
+        gate.wait(30)
+        return threading.get_ident()
+
+    first = threads.submit(work)
+    await began.wait()
+    second = threads.submit(threading.get_ident)
+    await asyncio.sleep(0)
+    gate.set()
+    assert await first == await second
+    threads.stop()
+
+
+async def test_work_does_not_wait_for_a_thread_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a call that a disk does not answer, quick as it was before, delays other work for a moment only."""
+    monkeypatch.setattr("gateway.store.disk.threads._STANDSTILL", 0.001)
+    threads, gate = Threads(8, "test", None, before=lambda: None), threading.Event()
+    threads._pace = 1e-4
+    first = threads.submit(partial(gate.wait, 30))
+    await asyncio.sleep(0)
+    await threads.submit(gate.set)
+    assert await first is True
+    threads.stop()
+
+
 async def test_a_slow_disk_has_small_work_done_at_once() -> None:
     """Rule: work waits for no other work of its turn unless the disk has shown that it is quick."""
     threads, meeting = Threads(8, "test", None, before=lambda: None), threading.Barrier(3)

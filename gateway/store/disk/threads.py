@@ -35,6 +35,8 @@ LONG = math.inf
 _LOOK_EVERY = 0.25
 _WEIGHT = 0.2
 """Of the last row of jobs in the average."""
+_STANDSTILL = 0.025
+"""Seconds that small jobs wait for a thread that is at work, on a disk that was quick so far, before another one does them."""
 _ROW = 0.008
 """Seconds that one thread works on small jobs before it reports them: waking another thread costs as much as a job whose files
 are in memory, and threads compete for the interpreter."""
@@ -135,7 +137,7 @@ class Threads:
         name: of each, followed by its number.
         watch: ends the waits for them; ``None`` for work that may take any time.
         failed: hears in the event loop which faults of the disk the work raised, whether anybody still waits for it or not.
-        before: for small work, of which a thread does several jobs in a row while the disk is quick: called in the thread
+        before: for small work, of which one thread does several jobs in a row while the disk is quick: called in the thread
             before each row; what it raises is the failure of the row.
         gate: refuses work while the disk is not in use; ``None``: nothing is refused.
     """
@@ -159,7 +161,8 @@ class Threads:
         self._before = before
         self._jobs: SimpleQueue[list[_Job] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._idle = 0
+        self._rows = 0
+        """Rows that were handed over, and are not reported."""
         self._gathered: list[_Job] = []
         self._hand_over: asyncio.Handle | None = None
         self._pace = 1.0
@@ -195,21 +198,38 @@ class Threads:
         return future
 
     def _flush(self) -> None:
-        """Hand over what this turn of the event loop submitted: a job to each thread, small ones of a quick disk in rows."""
+        """Hand over what was submitted: all of it at once, unless the disk is quick. Then one thread does a row, and the next
+        one after it: threads that make short calls wait for the interpreter more than for the disk.
+        """
+        self._hand_over = None
+        if self._before is None or self._pace >= _ROW:
+            self._assign()
+            return
+        if not self._rows:
+            row = int(_ROW / self._pace)
+            self._give(self._gathered[:row])
+            del self._gathered[:row]
+        if self._gathered:
+            self._hand_over = self._loop.call_later(_STANDSTILL, self._assign)
+
+    def _assign(self) -> None:
+        """Hand over the gathered jobs, to as many threads as they are rows: on a slow disk, each is one."""
         jobs, self._gathered, self._hand_over = self._gathered, [], None
         row = 1 if self._before is None else max(1, int(_ROW / self._pace))
         for start in range(0, len(jobs), row):
-            if not self._idle and len(self._threads) < self._limit:
-                thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-            elif self._idle:
-                self._idle -= 1
-            self._jobs.put(jobs[start : start + row])
+            self._give(jobs[start : start + row])
+
+    def _give(self, row: list[_Job]) -> None:
+        if self._rows >= len(self._threads) < self._limit:
+            thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._rows += 1
+        self._jobs.put(row)
 
     def stop(self) -> None:
         """End the threads after the submitted work; does not wait."""
-        self._flush()
+        self._assign()
         for _ in self._threads:
             self._jobs.put(None)
 
@@ -247,8 +267,11 @@ class Threads:
         return outcomes
 
     def _deliver(self, outcomes: list[_Outcome], took: float) -> None:
-        self._idle += 1
+        self._rows -= 1
         self._pace += _WEIGHT * (took - self._pace)
+        if not self._rows and self._hand_over is not None:
+            self._hand_over.cancel()
+            self._flush()
         for job, result, error in outcomes:
             self._waits.discard(job.future)
             if self._failed is not None and isinstance(error, DiskFault):
