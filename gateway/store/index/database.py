@@ -46,7 +46,7 @@ SharedOperation = Callable[[sqlite3.Connection, Sequence[A]], Sequence[T]]
 
 GROUP = 128
 """Operations after which a transaction takes no more."""
-GATHER = 0.01
+GATHER = 0.03
 """Seconds for which operations with an argument wait for others."""
 PATIENCE = 2.0
 """Seconds that a statement waits for another process's lock on the index."""

@@ -46,9 +46,9 @@ SCHEMA_VERSION = 3
 NODE, DEFAULT_POOL = 0, 1
 """Ids of pools: all blobs together, and ``policies.pools.DEFAULT``."""
 
-ROWS = 16
+ROWS = 64
 """Rows of one statement at most: each number of rows is a statement of its own, which a connection keeps prepared."""
-_STATEMENTS = 256
+_STATEMENTS = 1024
 """Statements that a connection keeps prepared."""
 
 metadata = MetaData()
