@@ -432,11 +432,11 @@ class Store:
         if len(self._fresh) > _FRESH:
             del self._fresh[next(iter(self._fresh))]
 
-    def create_temporary(self) -> tuple[int, str]:
+    def create_temporary(self, *, lasting: bool) -> tuple[int, str]:
         """A file for a blob, if its reservation still fits into the file system. Runs in a thread."""
         if not self._space.measure_if_due():
             raise DiskUnavailable("no-space", "the file system is full")
-        return self.directory.create_temporary()
+        return self.directory.create_temporary(lasting=lasting)
 
     def settled(self, reserved: int) -> None:
         """Release a blob's reservation."""

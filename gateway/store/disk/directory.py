@@ -1,7 +1,8 @@
 """The cache directory: its layout, its locks and its plain file operations, without the index.
 
     blobs/ab/cdef…   the bytes whose SHA-256 is abcdef…
-    tmp/             blobs being written; each is locked by its writer, so an unlocked one is abandoned
+    tmp/             blobs being written; those that take several steps are locked by their writer, so an old one without a lock
+                     is abandoned
     index.db         see ../index/schema.py
     boot             identifies this start of the node, and tells whether it ended cleanly; locked in shared mode by every worker
     keeper.lock      locked by the worker that does the keeper's work
@@ -171,11 +172,12 @@ class CacheDirectory:
         name = digest.hex()
         return f"{self._blobs}/{name[:2]}/{name[2:]}"
 
-    def create_temporary(self) -> tuple[int, str]:
-        """A new file for a blob, locked by its writer: descriptor and path."""
+    def create_temporary(self, *, lasting: bool = False) -> tuple[int, str]:
+        """A new file for a blob: descriptor and path; locked if it is ``lasting``, for others would take it for abandoned."""
         path = f"{self._tmp}/{self._unique}{next(self._serial):x}"
         descriptor = os.open(path, _NEW_FILE, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if lasting:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         return descriptor, path
 
     def append(self, descriptor: int, data: memoryview) -> int:

@@ -53,8 +53,11 @@ class BlobHost(Protocol):
     def published(self, ref: BlobRef, blob: OpenBlob | None, reserved: int) -> None:
         """Report that a blob, for which these bytes were reserved, got its name; ``None`` if it was cached already."""
 
-    def create_temporary(self) -> tuple[int, str]:
-        """A new file, descriptor and path; raises DiskUnavailable without room, and OSError. Runs in a thread."""
+    def create_temporary(self, *, lasting: bool) -> tuple[int, str]:
+        """A new file, descriptor and path; raises DiskUnavailable without room, and OSError. Runs in a thread.
+
+        ``lasting``: it gets its name in a later step.
+        """
 
     def settled(self, reserved: int) -> None:
         """Report that a blob, for which these bytes were reserved, is given up."""
@@ -263,7 +266,7 @@ class GrowingBlob:
 
     def _append(self, data: bytes | memoryview) -> None:
         if self.fd < 0:
-            self.fd, self.path = self._host.create_temporary()
+            self.fd, self.path = self._host.create_temporary(lasting=len(data) < self.length)
             self._sha256 = hashlib.sha256()
         left = memoryview(data).cast("B")
         while left:
