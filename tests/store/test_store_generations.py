@@ -68,6 +68,17 @@ def test_bump_all_changes_every_slot(table, tmp_path):
     assert [slot for slot in range(SLOTS) if before[8 * slot : 8 * slot + 8] == after[8 * slot : 8 * slot + 8]] == []
 
 
+def test_the_first_read_of_a_key_that_was_never_written_draws_no_number(table):
+    """Rule: only a write makes the next read choose a number, which costs a system call."""
+    before = table.numbers.tolist()
+    table.of(KEY)
+    table.bump_all()
+    after = table.numbers.tolist()
+    table.of(KEY)
+    assert [number & 1 for number in before + after] == [0] * (2 * SLOTS)
+    assert table.numbers.tolist() == after
+
+
 def test_distrust_is_shared_and_ends_when_cleared(table, tmp_path):
     """A mark set by one worker is seen by all, for its slot only, until it is cleared."""
     second = Generations()

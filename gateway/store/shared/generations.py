@@ -57,6 +57,7 @@ from gateway.store.shared.forgotten import ForgottenKeys
 
 SLOTS = 65_536
 _SLOT_BYTES = 8 * SLOTS
+_EVEN = bytes(byte & ~1 for byte in range(256))
 _MARKS_END = _SLOT_BYTES + SLOTS
 _DEBTS_END = _MARKS_END + SLOTS
 _BOOT_END = _DEBTS_END + 16
@@ -231,7 +232,7 @@ class Generations:
 
     def bump_all(self) -> None:
         """``bump`` for every key."""
-        for slot, number in enumerate(memoryview(os.urandom(_SLOT_BYTES)).cast("Q")):
+        for slot, number in enumerate(memoryview(_fresh_numbers()).cast("Q")):
             self.numbers[slot] = number
 
     def trusts(self, key: ObjectKey) -> bool:
@@ -288,7 +289,7 @@ class Generations:
     def detach(self) -> None:
         """Replace the shared table by a private one."""
         table = mmap.mmap(-1, _TABLE_BYTES)
-        table[:_SLOT_BYTES] = os.urandom(_SLOT_BYTES)
+        table[:_SLOT_BYTES] = _fresh_numbers()
         table[_FORGOTTEN_END:] = os.urandom(_TABLE_BYTES - _FORGOTTEN_END)
         self._identity: tuple[int, int] | None = None
         self._use(table)
@@ -354,13 +355,20 @@ def _open_table(path: Path, root: Path) -> tuple[mmap.mmap, tuple[int, int]]:
             os.close(descriptor)
 
 
+def _fresh_numbers() -> bytes:
+    """A random number for each slot, which counts as read: an odd one would have the first read draw another number."""
+    numbers = bytearray(os.urandom(_SLOT_BYTES))
+    numbers[::8] = numbers[::8].translate(_EVEN)
+    return bytes(numbers)
+
+
 def _create_table(path: Path, root: Path) -> None:
     """Create a complete table at ``path`` atomically; of several processes that try, the first one wins."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with draft.open("xb") as file:
             os.fchmod(file.fileno(), 0o600)
-            file.write(os.urandom(_SLOT_BYTES) + bytes(_FORGOTTEN_END - _SLOT_BYTES))
+            file.write(_fresh_numbers() + bytes(_FORGOTTEN_END - _SLOT_BYTES))
             file.write(os.urandom(_TABLE_BYTES - _FORGOTTEN_END))
             file.write(os.fsencode(root)[:_PATH_BYTES].ljust(_PATH_BYTES, b"\0"))
         if path.exists() and path.stat().st_size != _FILE_BYTES:
