@@ -118,8 +118,13 @@ class Channel:
         if not self.send_now(head, spans):
             await self.send_rest()
 
-    def send_now(self, head: bytes, spans: Sequence[FileSpan]) -> bool:
+    def send_now(self, head: bytes, spans: Sequence[FileSpan], memory: memoryview | None = None) -> bool:
         """Send ``head`` and then spans of files, as far as nothing must be waited for.
+
+        Args:
+            head: sent first.
+            spans: of open files.
+            memory: the bytes of the only span: one system call sends them with the head; what it leaves is sent from the file.
 
         Returns:
             Whether all is sent; if not, ``send_rest`` must follow.
@@ -130,7 +135,7 @@ class Channel:
         if self.paused or self.lost or self.transport.is_closing():
             self._head, self._spans = head, deque(spans)
             return False
-        if len(spans) == 1 and spans[0][2] <= SMALL:
+        if len(spans) == 1 and spans[0][2] <= SMALL and memory is None:
             fd, offset, count, _ = spans[0]
             data = read_at_once(fd, count, offset)
             if data is not None:
@@ -142,12 +147,20 @@ class Channel:
         try:
             out = self._out or self._duplicate()
             try:
-                sent = out.send(head, socket.MSG_MORE) if head else 0
+                if memory is not None:
+                    sent = out.sendmsg((head, memory))
+                else:
+                    sent = out.send(head, socket.MSG_MORE) if head else 0
             except BlockingIOError:
                 sent = 0
             if sent < len(head):
                 self._head = head[sent:]
                 return False
+            if memory is not None:
+                sent -= len(head)
+                fd, offset, count, inode = self._spans.popleft()
+                if sent < count:
+                    self._spans.append((fd, offset + sent, count - sent, inode))
             return self._push()
         except OSError as error:
             raise self._explained(error) from None

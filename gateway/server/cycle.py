@@ -230,7 +230,7 @@ class Cycle:
         kind = message["type"]
         head = self._head
         if kind == FILES:
-            rest = self.send_files(message["status"], message["head"], message["files"])
+            rest = self.send_files(message["status"], message["head"], message["files"], message.get("memory"))
             if rest is not None:
                 await rest
             return
@@ -261,13 +261,16 @@ class Cycle:
                 raise ClientGone("the client is gone")
             self._finish()
 
-    def send_files(self, status: int, head: bytes, files: Sequence[FileSpan]) -> Coroutine[Any, Any, None] | None:
+    def send_files(
+        self, status: int, head: bytes, files: Sequence[FileSpan], memory: memoryview | None = None
+    ) -> Coroutine[Any, Any, None] | None:
         """Send a complete response of files.
 
         Args:
             status: of the response.
             head: header lines from ``encode_lines``, with the content-length, which the spans must add up to.
             files: spans of open files.
+            memory: the bytes of the only one, if they are in memory.
 
         Returns:
             What is left to await; ``None`` if all is sent.
@@ -282,7 +285,7 @@ class Cycle:
         if self.more_body or self._expects:
             self.keep_alive = False
         ending = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
-        if not self._channel.send_now(STATUS_LINES[status] + head + ending, files):
+        if not self._channel.send_now(STATUS_LINES[status] + head + ending, files, memory):
             return self._send_rest()
         self._finish()
         return None

@@ -58,15 +58,21 @@ def written(path: Path, size: int, *, cold: bool) -> tuple[int, bytes]:
     return fd, body
 
 
-async def sent(fd: int, size: int) -> bytes:
-    """Send a file over a socket pair and return the bytes that the peer receives."""
+async def sent(fd: int, size: int, memory: memoryview | None = None) -> bytes:
+    """Send a file, of which bytes may be in memory too, over a socket pair; return the bytes that the peer receives."""
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     transport, protocol = await loop.create_connection(_Protocol, sock=ours)
     channel = Channel(transport, loop)
     protocol.channel = channel
-    sending = asyncio.create_task(channel.send_files(b"head", [(fd, 0, size, os.fstat(fd).st_ino)]))
+    span = fd, 0, size, os.fstat(fd).st_ino
+
+    async def send() -> None:
+        if not channel.send_now(b"head", [span], memory):
+            await channel.send_rest()
+
+    sending = asyncio.create_task(send())
     received = b""
     try:
         while len(received) < size + 4 and not (sending.done() and sending.exception()):
@@ -102,6 +108,18 @@ async def test_a_file_in_memory_is_sent_by_the_loop(tmp_path: Path, reader: Read
     fd, body = written(tmp_path / "warm", size, cold=False)
     assert await sent(fd, size) == b"head" + body
     assert reader.reads == 0
+    os.close(fd)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_bytes_in_memory_are_sent_without_their_file(tmp_path: Path, reader: Reader, size: int) -> None:
+    """Rule: what the socket takes at once comes from memory, and the rest from the file."""
+    fd, body = written(tmp_path / "warm", size, cold=False)
+    memory = os.urandom(size)
+    received = await sent(fd, size, memoryview(memory))
+    from_memory = next((at for at in range(size) if received[4 + at] != memory[at]), size)
+    assert from_memory == size or from_memory > SMALL
+    assert received == b"head" + memory[:from_memory] + body[from_memory:]
     os.close(fd)
 
 

@@ -139,7 +139,9 @@ class Blocks:
                 raise block.failure
             if block.join():
                 self._accesses.record(Access(entry.key, number, b"", False, self._services.now(), identity))
-                return Body(self, entry, identity, start, stop, (fill, block))
+                body = Body(self, entry, identity, start, stop, (fill, block))
+                body.memory = None if found.whole is None else memoryview(found.whole)[start:stop]
+                return body
         body = Body(self, entry, identity, start, stop)
         try:
             body.data = None if found.part is None else found.part.piece(start, stop)

@@ -51,7 +51,8 @@ class Body:
     ``numbers`` are the blocks it needs; ``direct`` says that bytes came from the origin and were kept nowhere. ``data`` has all
     bytes of a small range that was read without its block; ``alone`` says that this reader caused that. ``prepare`` does
     everything that can fail before the first byte; ``pieces`` then yields spans (valid until the next one is asked for), and the
-    bytes that are in no file. ``following`` is the first block, joined for this body, and its fill.
+    bytes that are in no file. ``following`` is the first block, joined for this body, and its fill; ``memory`` has all of
+    the body's bytes, if they are in memory beside the file.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Body:
         self.direct = False
         self.alone = False
         self.data: bytes | None = None
+        self.memory: memoryview | None = None
         self._source = source
         self._fill: Fill | None = None
         self._ready: OpenBlob | tuple[Fill, GrowingBlob] | None = following

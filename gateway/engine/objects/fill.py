@@ -135,9 +135,9 @@ class Fill:
                 else:
                     assert whole is not None
                     ref = await block.commit(whole)
-                    whole = None  # not kept while the index is waited for
                 self.entry.blobs[block.number] = ref
-                block.progress()
+                block.progress(whole)
+                whole = None  # not kept while the index is waited for
                 if self.current >= self.last:
                     (stream or response).release()
                     self._owner.reading.discard(self)  # the index has yet to take the block

@@ -43,7 +43,7 @@ class Found(NamedTuple):
     """The object is known and may be read by this reader.
 
     ``part`` is the small range that told what the object is. ``fill`` came of the question to the origin: it is of the whole
-    object, and has its first bytes, or failed before.
+    object, and has its first bytes, or failed before. ``whole`` has all of the object's bytes, if they came in one piece.
     """
 
     entry: ObjectEntry
@@ -51,6 +51,7 @@ class Found(NamedTuple):
     reason: Reason | None = None
     part: Part | None = None
     fill: Fill | None = None
+    whole: bytes | memoryview | None = None
 
 
 @dataclass(frozen=True, slots=True)

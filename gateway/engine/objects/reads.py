@@ -399,9 +399,13 @@ class Reads:
         entry = self._keep_metadata(ask, rule, learned)
         fill = self._blocks.begin_fill(entry, (0, entry.record.block_count - 1), ask.identity, response)
         found = Found(entry, outcome, reason, fill=fill)
-        fill.blocks[0].on_progress = partial(self._cold.answer, (ask.key, generation), found)
+        fill.blocks[0].on_progress = partial(self._answer_cold, (ask.key, generation), found)
         await fill.run()
         return found
+
+    def _answer_cold(self, slot: _Slot, found: Found, whole: bytes | memoryview | None) -> None:
+        """Give the readers of a fill its first bytes, or ``whole``: a small object's bytes, for as long as they need them."""
+        self._cold.answer(slot, found if whole is None else found._replace(whole=whole))
 
     def _taken_over(self, rule: Caching, generation: int, moved: Moved) -> Learned | None:
         """What the former home says of an object that it gives; ``None`` when that cannot be kept."""

@@ -104,7 +104,7 @@ class GrowingBlob:
         ref: its name, once it is committed.
         inode: of the file, once it is committed.
         failure: why no more bytes will come.
-        on_progress: called once: when the first bytes arrived, or the blob ended before.
+        on_progress: called once: when the first bytes arrived, or the blob ended before; with all bytes, if they are in memory.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class GrowingBlob:
         self.ref: BlobRef | None = None
         self.inode = 0
         self.failure: LarderError | None = None
-        self.on_progress: Callable[[], None] | None = None
+        self.on_progress: Callable[[bytes | memoryview | None], None] | None = None
         self._host = host
         self._clock = clock
         self.path = ""
@@ -192,10 +192,10 @@ class GrowingBlob:
         self._name(written)
         return written.ref
 
-    def progress(self) -> None:
-        """Wake the readers: bytes arrived, or the blob ended."""
+    def progress(self, whole: bytes | memoryview | None = None) -> None:
+        """Wake the readers: bytes arrived, or the blob ended; ``whole`` are all its bytes."""
         if self.on_progress is not None:
-            self.on_progress()
+            self.on_progress(whole)
             self.on_progress = None
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
