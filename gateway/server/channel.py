@@ -159,8 +159,9 @@ class Channel:
             if memory is not None:
                 sent -= len(head)
                 fd, offset, count, inode = self._spans.popleft()
-                if sent < count:
-                    self._spans.append((fd, offset + sent, count - sent, inode))
+                if sent == count:
+                    return True
+                self._spans.append((fd, offset + sent, count - sent, inode))
             return self._push()
         except OSError as error:
             raise self._explained(error) from None
