@@ -388,14 +388,13 @@ class Store:
             if not await self._disk.try_again():
                 return
             self._flush()
-            self.opened.trim()
+            blobs, evicted = self._space.counts.blobs, self._keeper.evicted_blobs
             if self.directory.locked:
-                evicted = self._keeper.evicted_blobs
                 await self._keeper.sweep()
-                if self._keeper.evicted_blobs != evicted:
-                    self.opened.trim()
             else:
                 await self._space.refresh()
+            if self._space.counts.blobs < blobs or self._keeper.evicted_blobs != evicted:
+                self.opened.trim()  # otherwise it is a chore: it looks at every open file
         except DiskFault:
             return
 
@@ -462,6 +461,8 @@ class Store:
     def _remove(self, digests: Sequence[bytes]) -> None:
         """Unlink the files of blobs without a row; those that cannot be unlinked now are retried later."""
         self.items.gone(digests)
+        for digest in digests:
+            self.opened.discard(digest)
         self._loose.update(digests)
         if self._loose and self._disk.usable():
             loose, self._loose = tuple(self._loose), set()

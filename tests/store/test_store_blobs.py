@@ -342,6 +342,15 @@ async def test_bytes_of_an_unlinked_blob_are_let_go(store, root):
     assert store.resident(ref) is None
 
 
+async def test_a_sweep_looks_at_no_open_file_while_no_blob_has_gone(store, root):
+    """Rule: sweeps are frequent, so one that removes nothing makes no system call for each open file."""
+    await put(store, "a", b"abc")
+    (digest,) = files_of(root)
+    (root / "blobs" / digest[:2] / digest[2:]).unlink()
+    await store.sweep()
+    assert store.status().open_files == 1
+
+
 async def test_open_blobs_leave_descriptors_to_connections(open_store, monkeypatch):
     """Rule: open blobs take at most a quarter of the process's descriptors, even if the setting allows more."""
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (80, 80))
