@@ -29,6 +29,7 @@ GATHER = 0.005
 """Seconds for which the head of an answer waits for a small body, so that the waiting task is woken once, not for each piece."""
 _SMALL = 256 * 1024
 """Bytes of such a body at most."""
+_FRAMING = frozenset({"content-length", "transfer-encoding", "connection"})
 _KEEP_IDLE = 15.0
 """Seconds for which an idle connection is kept."""
 
@@ -270,20 +271,23 @@ class ClientConnection(asyncio.BaseProtocol):
         assert incoming is not None
         coding = length = None
         connection = ""
+        headers, fields = incoming.headers, incoming.fields
         for line in head[:-4].decode("latin-1").split("\r\n")[1:]:
             name, colon, value = line.partition(":")
             if not colon or name[0] in " \t":  # a folded line
                 self._give_up("invalid", "its answer is not valid HTTP")
                 return
             value = value.strip(" \t")
-            incoming.headers.append((name, value))
+            headers.append((name, value))
             lowered = name.lower()
-            incoming.fields.setdefault(lowered, value)
+            fields.setdefault(lowered, value)
+            if lowered not in _FRAMING:
+                continue
             if lowered == "content-length":
                 length = value
             elif lowered == "transfer-encoding":
                 coding = value.lower()
-            elif lowered == "connection":
+            else:
                 connection += value.lower()
         incoming.status, incoming.head = status, head
         kept = "close" not in connection if head.startswith(b"HTTP/1.1") else "keep-alive" in connection

@@ -59,17 +59,19 @@ def entity_headers(headers: Sequence[Header], *, checksums_asked: bool = True) -
     checksums: list[Header] = []
     found: dict[str, str] = {}
     nominated: set[str] = set()
-    for name, value in headers:
+    for pair in headers:
+        name, value = pair
         lowered = name.lower()
-        if lowered.startswith(_CHECKSUM):
-            checksums.append((name, value))
-            continue
         found.setdefault(lowered, value)
-        if lowered == "connection":
-            if value.lower() not in HOP_BY_HOP:
+        if lowered in _NOT_OF_THE_OBJECT:
+            if lowered == "connection" and value.lower() not in HOP_BY_HOP:
                 nominated.update(_tokens(value))
-        elif lowered not in _NOT_OF_THE_OBJECT and not lowered.startswith("x-larder-"):
-            kept.append((name, value))
+        elif not lowered.startswith("x-"):
+            kept.append(pair)
+        elif lowered.startswith(_CHECKSUM):
+            checksums.append(pair)
+        elif not lowered.startswith("x-larder-"):
+            kept.append(pair)
     if nominated:
         kept = [pair for pair in kept if pair[0].lower() not in nominated]
     told = checksums_asked and "content-range" not in found

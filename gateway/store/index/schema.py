@@ -191,7 +191,7 @@ def prepare_connection(connection: Connection) -> None:
 def insert(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]]) -> int:
     """Insert rows, ``ROWS`` by one statement; the number of the last one. ``table`` is its name and, in brackets, its columns.
 
-    A conflict rolls the transaction back. If it undid the statement alone, SQLite would copy each page before a change, and from 16
+    A conflict rolls the transaction back. If it undid the statement alone, SQLite would copy each page before a change, from 16
     pages on into a temporary file.
     """
     last = 0
