@@ -194,3 +194,23 @@ def test_a_dataset_is_known_from_any_report() -> None:
         "full",
         "fits",
     )
+
+
+class CountedRegistrations(dict[tuple[str, str], str]):
+    """Registrations that count how often they are gone through."""
+
+    walks = 0
+
+    def items(self) -> Any:
+        """All of them."""
+        self.walks += 1
+        return super().items()
+
+
+def test_registrations_are_gone_through_once_for_all_datasets() -> None:
+    """Rule: a list of datasets does not take their number squared: ten thousand held the event loop for seconds."""
+    registered = CountedRegistrations({("t", f"name-{number}"): f"{number:064x}" for number in range(20)})
+    assert [each.names for each in datasets_of(reading(datasets=registered))] == [
+        [name] for _, name in sorted(registered)
+    ]
+    assert registered.walks == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.admin.fleet.documents import ProblemSeen
 from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.fleet.view import SHORT, names_of, shortfalls
+from gateway.admin.fleet.view import SHORT, dataset_names, shortfalls
 from gateway.edge.documents import moment
 from gateway.model.units import format_size
 from gateway.policies.health.troubles import KINDS, Trouble
@@ -99,7 +99,7 @@ def _judged(reading: FleetReading, job: str, otherwise: float) -> float:
 
 
 def _datasets(reading: FleetReading) -> Iterator[ProblemSeen]:
-    inputs = reading.plan.inputs.get("datasets", {})
+    inputs, names = reading.plan.inputs.get("datasets", {}), dataset_names(reading)
     for dataset, order in reading.plan.datasets.items():
         told = inputs.get(dataset) if isinstance(inputs, Mapping) else None
         if order.caching is not CachingMode.NONE or order.why is not WhyCaching.NO_ROOM or not told:
@@ -107,7 +107,7 @@ def _datasets(reading: FleetReading) -> Iterator[ProblemSeen]:
         least = min(int(told["size"]), 2 * int(told["chunk"]))
         if least <= USABLE * reading.capacity:
             continue
-        name = ", ".join(names_of(reading, dataset)) or dataset[:SHORT]
+        name = ", ".join(names.get(dataset, ())) or dataset[:SHORT]
         what = (
             f"Dataset {name} is too large for the cache: two of its chunks have {format_size(least)}, "
             f"and all caches together hold {format_size(reading.capacity)}."
@@ -117,8 +117,9 @@ def _datasets(reading: FleetReading) -> Iterator[ProblemSeen]:
 
 
 def _not_whole(reading: FleetReading) -> Iterator[ProblemSeen]:
+    names = dataset_names(reading)
     for dataset, why in shortfalls(reading).items():
-        name = ", ".join(names_of(reading, dataset)) or dataset[:SHORT]
+        name = ", ".join(names.get(dataset, ())) or dataset[:SHORT]
         what = f"Dataset {name} should be cached whole, but is not: {why}."
         joined = [job.joined_at for job in reading.jobs if job.record.dataset == dataset]
         yield _problem(Trouble.of("not-whole", what), min(joined, default=reading.at))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
 
@@ -167,19 +168,24 @@ def dataset_ids(reading: FleetReading) -> set[str]:
 
 def datasets_of(reading: FleetReading) -> list[DatasetSummary]:
     """The datasets of the zone, by name."""
-    short = shortfalls(reading)
-    found = [dataset_summary(reading, dataset, short) for dataset in dataset_ids(reading)]
+    short, names = shortfalls(reading), dataset_names(reading)
+    found = [dataset_summary(reading, dataset, short, names) for dataset in dataset_ids(reading)]
     return sorted(found, key=lambda each: (each.names[:1], each.id))
 
 
-def dataset_summary(reading: FleetReading, dataset: str, short: Mapping[str, str] | None = None) -> DatasetSummary:
-    """One dataset; ``short`` is the result of ``shortfalls``, if it is known."""
+def dataset_summary(
+    reading: FleetReading,
+    dataset: str,
+    short: Mapping[str, str] | None = None,
+    names: Mapping[str, list[str]] | None = None,
+) -> DatasetSummary:
+    """One dataset; ``short`` and ``names`` are the results of ``shortfalls`` and ``dataset_names``, if they are known."""
     items, size = reading.size_of(dataset)
     order = reading.plan.of(dataset)
     caching, why = _decision(order, size, reading.capacity)
     return DatasetSummary(
         id=dataset[:SHORT],
-        names=names_of(reading, dataset),
+        names=(dataset_names(reading) if names is None else names).get(dataset, []),
         items=items,
         bytes=size,
         caching=None if caching is None else caching.value,
@@ -218,10 +224,14 @@ def importance_document(reading: FleetReading, dataset: str) -> ImportanceDocume
     )
 
 
-def names_of(reading: FleetReading, dataset: str) -> list[str]:
-    """The names under which a dataset is registered or used by a job."""
-    registered = {name for (_, name), identity in reading.datasets.items() if identity == dataset}
-    return sorted(registered | {job.record.name for job in reading.jobs if job.record.dataset == dataset})
+def dataset_names(reading: FleetReading) -> Mapping[str, list[str]]:
+    """The names under which datasets are registered or used by jobs, by id."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for (_, name), dataset in reading.datasets.items():
+        found[dataset].add(name)
+    for job in reading.jobs:
+        found[job.record.dataset].add(job.record.name)
+    return {dataset: sorted(names) for dataset, names in found.items()}
 
 
 def _share(reading: FleetReading, dataset: str, items: int | None) -> float:
