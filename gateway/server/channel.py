@@ -131,19 +131,17 @@ class Channel:
 
         Raises: as ``send_files``.
         """
-        self._cold = False
         if self.paused or self.lost or self.transport.is_closing():
-            self._head, self._spans = head, deque(spans)
+            self._head, self._spans, self._cold = head, deque(spans), False
             return False
         if len(spans) == 1 and spans[0][2] <= SMALL and memory is None:
             fd, offset, count, _ = spans[0]
             data = read_at_once(fd, count, offset)
             if data is not None:
-                self.transport.write(head + data)
+                self.write_now((head, data))
                 return True
             self._head, self._spans, self._cold = head, deque(spans), True
             return False
-        self._head, self._spans = None, deque(spans)
         try:
             out = self._out or self._duplicate()
             try:
@@ -154,22 +152,33 @@ class Channel:
             except BlockingIOError:
                 sent = 0
             if sent < len(head):
-                self._head = head[sent:]
+                self._head, self._spans, self._cold = head[sent:], deque(spans), False
                 return False
-            if memory is not None:
+            if len(spans) == 1:
+                fd, offset, count, inode = spans[0]
                 sent -= len(head)
-                fd, offset, count, inode = self._spans.popleft()
+                if (
+                    memory is None
+                    and offset % PIECE + count <= PIECE
+                    and self._loop.time() < SEEN.get((inode, offset // PIECE), 0.0)
+                ):
+                    # The first step of _push in place: for most hits it is the only one.
+                    try:
+                        sent = os.sendfile(out.fileno(), fd, offset, count)
+                    except BlockingIOError:
+                        sent = 0
                 if sent == count:
                     return True
-                self._spans.append((fd, offset + sent, count - sent, inode))
+                spans = ((fd, offset + sent, count - sent, inode),)
+            self._head, self._spans = None, deque(spans)
             return self._push()
         except OSError as error:
             raise self._explained(error) from None
 
-    def write_now(self, pieces: Sequence[bytes | memoryview]) -> None:
+    def write_now(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
         """Send bytes; the transport, which must be empty, keeps a copy of those that the socket does not take."""
         try:
-            sent = (self._out or self._duplicate()).sendmsg(pieces)
+            sent = os.writev((self._out or self._duplicate()).fileno(), pieces)
         except BlockingIOError:
             sent = 0
         except OSError:

@@ -69,27 +69,23 @@ class Cycle:
     An application that sets ``deferred`` in its ``begin`` returns nothing from it, and calls ``send_now`` or ``go_on`` later.
     """
 
-    __slots__ = (
-        "_body", "_body_given", "_channel", "_event", "_expects", "_head", "_held", "_left", "_protocol", "_size",
-        "complete", "deferred", "gone", "keep_alive", "more_body", "scope", "started", "task", "waiting",
-    )  # fmt: skip
+    # What few requests change belongs to the class, so that a new request need not set it.
+    more_body = True
+    started = complete = gone = waiting = deferred = False
+    task: asyncio.Task[None] | None = None
+    _size = _left = 0
+    _body_given = False
+    _event: asyncio.Event | None = None
+    _head: Head | None = None
+    _held = b""
 
     def __init__(self, protocol: Connection, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
         self.scope = scope
         self.keep_alive = keep_alive
-        self.more_body = True
-        self.started = self.complete = self.gone = self.waiting = self.deferred = False
-        self.task: asyncio.Task[None] | None = None
         self._protocol = protocol
         self._channel = protocol.channel
         self._expects = expects
         self._body: list[bytes] = []
-        self._size = 0
-        self._body_given = False
-        self._event: asyncio.Event | None = None
-        self._head: Head | None = None
-        self._held = b""
-        self._left = 0
 
     def feed(self, piece: bytes) -> bool:
         """Buffer a piece of the request body; returns whether reading should pause."""

@@ -123,14 +123,15 @@ async def read_exactly(fd: int, count: int, offset: int) -> bytes:
         BlobGone: the file ended before.
         DiskUnavailable: the file could not be read.
     """
-    return read_at_once(fd, count, offset) or await read_slowly(fd, count, offset)
+    data = read_at_once(fd, count, offset)
+    return bytes(data) if data else await read_slowly(fd, count, offset)
 
 
-def read_at_once(fd: int, count: int, offset: int) -> bytes | None:
-    """``read_exactly`` if the bytes are in memory, else ``None``."""
+def read_at_once(fd: int, count: int, offset: int) -> bytes | bytearray | None:
+    """The bytes of ``read_exactly`` if they are in memory, else ``None``."""
     buffer = bytearray(count)
     try:
-        return bytes(buffer) if os.preadv(fd, (buffer,), offset, os.RWF_NOWAIT) == count else None
+        return buffer if os.preadv(fd, (buffer,), offset, os.RWF_NOWAIT) == count else None
     except OSError as error:
         if error.errno not in _NOT_SUPPORTED:
             return None

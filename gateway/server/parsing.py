@@ -6,6 +6,8 @@
 * ``Upgrade`` is ignored, as RFC 9110 section 7.8 allows: curl offers h2c on every request. llhttp stops at such a request,
   so its head is parsed once more without the offer; the headers passed on stay as they were sent.
 * The request target is split, never normalised: signatures are verified over it.
+* A head that arrives whole, in the usual form of a GET without a body, costs one call instead of one for each of its lines
+  (``_PlainHead``). llhttp judges it, too; a head about which anything is special is parsed again in the general way.
 * A request names one host: in exactly one Host header, which HTTP/1.0 may lack, and the same in an absolute target (RFC 9112,
   section 3.2). Routes, virtual buckets and signatures depend on it.
 """
@@ -13,6 +15,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any, Protocol
 
 import httptools
@@ -26,6 +29,10 @@ _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/1\.[01]\r\
 _CLIENT_HELLO = re.compile(rb"\x16\x03[\x00-\x04]")
 """First bytes of a TLS connection: a handshake record and its version (RFC 8446 section 5.1)."""
 _VERSIONS = {"1.0": "1.0", "1.1": "1.1"}
+_MAX_PLAIN = 8 * 1024
+"""Most bytes of a head that is parsed in one call: the names of such heads are remembered."""
+_FRAMING = frozenset(b"connection content-length expect proxy-connection te trailer transfer-encoding upgrade".split())
+"""Headers about the connection, or about a body."""
 
 
 class BadRequest(Exception):
@@ -72,6 +79,17 @@ class Listener(Protocol):
         """The last request is complete."""
 
 
+class _PlainHead:
+    """What llhttp finds in a head: the first value of each header, by name as sent, and the pieces of the target."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self.target: list[bytes] = []
+        self.on_header = self.values.setdefault
+        self.on_url = self.target.append
+        self.llhttp: Any = httptools.HttpRequestParser(self)
+
+
 class RequestParser:
     """Parses the requests of one connection; ``in_head``: a head has begun and is not complete."""
 
@@ -86,9 +104,10 @@ class RequestParser:
         self._advanced = self._measure = False
         self._url = b""
         self._headers: RawHeaders = []
-        self._hosts: list[bytes] = []
-        self._expects = self._upgrading = False
+        self._upgrading = False
         self._as_sent: RawHeaders | None = None
+        self._between = True
+        self._plain = _PlainHead()
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes, and notify the listener.
@@ -96,6 +115,8 @@ class RequestParser:
         Raises:
             Refused: not HTTP/1.1, or a head is too long; the rest of the connection is unusable.
         """
+        if self._between and data.startswith(b"GET /") and self._feed_plain(data):
+            return
         was_in_head = self.in_head
         size = self._unfinished + len(data)
         # A head that arrives in one short piece needs no measuring.
@@ -125,6 +146,37 @@ class RequestParser:
             if size > MAX_HEAD:
                 raise BadRequest("RequestHeaderSectionTooLarge")
 
+    def _feed_plain(self, data: bytes) -> bool:
+        """Parse bytes that are exactly one request of the usual form; returns whether they are. If not, nobody is notified."""
+        plain = self._plain
+        if len(data) > _MAX_PLAIN or not data.endswith(b"\r\n\r\n") or not data.isascii():
+            return False
+        try:
+            plain.llhttp.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._plain = _PlainHead()
+            return False
+        values, target = plain.values, b"".join(plain.target)
+        names = _usual_names(tuple(values))
+        # As many lines as names: no header came twice, and nothing follows the head.
+        if (
+            names is None
+            or data.count(b"\r\n") != len(names) + 2
+            or b" \r\n" in data
+            or b"\t" in data
+            or not data.startswith(b"GET %b HTTP/1.1\r\n" % target)
+        ):
+            self._plain = _PlainHead()
+            return False
+        headers = list(zip(names, values.values(), strict=True))
+        values.clear()
+        plain.target.clear()
+        raw_path, _, query = target.partition(b"?")
+        self._unfinished = 0
+        self._listener.on_request("GET", (raw_path, query), "1.1", headers, True, False)
+        self._listener.on_end()
+        return True
+
     def close(self) -> None:
         """End of input."""
         self._llhttp = None
@@ -149,22 +201,13 @@ class RequestParser:
         """A request line begins."""
         self._target.clear()
         self._headers = []
-        self._hosts = []
-        self._expects = False
+        self._between = False
         self.in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
-        if not self.in_head:
-            return
-        name = name.lower()
+        """One header, or a trailer, which goes into a list that nobody reads."""
         # llhttp keeps white space after a value, which is not part of it (RFC 9110, section 5.5).
-        value = value.rstrip(b" \t")
-        if name == b"host":
-            self._hosts.append(value.lower())
-        elif name == b"expect":
-            self._expects = value.lower() == b"100-continue"
-        self._headers.append((name, value))
+        self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         """A head is complete, unless it has to be parsed again."""
@@ -185,17 +228,19 @@ class RequestParser:
         version = _VERSIONS.get(llhttp.get_http_version())
         if version is None:
             raise BadRequest("InvalidRequest", "This server speaks HTTP/1.1.")
-        headers = self._headers
+        headers, self._headers = self._headers, []
+        fields = dict(headers)
+        host = fields.get(b"host")
+        if (host is None and version == "1.1") or (len(fields) != len(headers) and _repeats_host(headers)):
+            raise BadRequest("InvalidRequest", "A request must have one Host header.")
         if self._as_sent is not None:
             headers, self._as_sent = self._as_sent, None
-        if len(self._hosts) != 1 and (self._hosts or version == "1.1"):
-            raise BadRequest("InvalidRequest", "A request must have one Host header.")
-        target = url if url.startswith(b"/") else _origin_form(url, self._hosts)
+        target = url if url.startswith(b"/") else _origin_form(url, host)
         raw_path, _, query = target.partition(b"?")
         name = _METHODS.get(method) or method.decode("ascii")
         keep_alive = version == "1.1" and llhttp.should_keep_alive()
         # A client of HTTP/1.0 knows no 100 Continue (RFC 9110, section 10.1.1).
-        expects = self._expects and version == "1.1"
+        expects = b"expect" in fields and fields[b"expect"].lower() == b"100-continue" and version == "1.1"
         self.in_head = False
         self._listener.on_request(name, (raw_path, query), version, headers, keep_alive, expects)
 
@@ -207,17 +252,29 @@ class RequestParser:
     def on_message_complete(self) -> None:
         """The end of a request, or of the first pass over one that offered an upgrade."""
         if not self._upgrading:
-            self._advanced = True
+            self._advanced = self._between = True
             self._listener.on_end()
 
 
-def _origin_form(target: bytes, hosts: list[bytes]) -> bytes:
+@lru_cache(maxsize=256)
+def _usual_names(names: tuple[bytes, ...]) -> tuple[bytes, ...] | None:
+    """The names of a head's headers in lower case, if each came once, Host among them, and none has to do with framing."""
+    lower = tuple([name.lower() for name in names])
+    usual = b"host" in lower and len({*lower}) == len(lower) and _FRAMING.isdisjoint(lower)
+    return lower if usual else None
+
+
+def _repeats_host(headers: RawHeaders) -> bool:
+    return sum(name == b"host" for name, _ in headers) > 1
+
+
+def _origin_form(target: bytes, host: bytes | None) -> bytes:
     """The path and query of an absolute-form request target, as sent to a proxy (RFC 9112 section 3.2.2)."""
     scheme, separator, rest = target.partition(b"://")
     if not separator or scheme.lower() not in (b"http", b"https"):
         raise BadRequest("InvalidURI")
     authority_end = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
-    if hosts and hosts[0] != rest[:authority_end].lower():
+    if host is not None and host.lower() != rest[:authority_end].lower():
         raise BadRequest("InvalidRequest", "The request target and the Host header name different hosts.")
     path = rest[authority_end:]
     return path if path.startswith(b"/") else b"/" + path

@@ -100,12 +100,21 @@ class GatewayProtocol(asyncio.Protocol):
         self.channel = Channel(self.transport, self.loop)
         self.channel.give_up_after(self.unread_timeout)
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        self._client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
-        self._server = (str(local[0]), int(local[1])) if isinstance(local, tuple) else None
+        client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
+        server = (str(local[0]), int(local[1])) if isinstance(local, tuple) else None
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
-        self._extensions = {**_ZERO_COPY, DIRECT: self._answered_now} if self.channel.zero_copy else {}
+        extensions: dict[str, Any] = {**_ZERO_COPY, DIRECT: self._answered_now} if self.channel.zero_copy else {}
         if is_another_user(transport.get_extra_info("socket")):
-            self._extensions[DESCRIPTORS] = Passing(in_flight_of(self._state), self.channel)
+            extensions[DESCRIPTORS] = Passing(in_flight_of(self._state), self.channel)
+        self._shared = {
+            "type": "http",
+            "asgi": _ASGI,
+            "scheme": self._scheme,
+            "root_path": "",
+            "client": client,
+            "server": server,
+            "extensions": extensions,
+        }
         self._connections.add(self)
         metrics.OPENED_CONNECTIONS.inc()
         metrics.CONNECTIONS.inc()
@@ -183,19 +192,13 @@ class GatewayProtocol(asyncio.Protocol):
         raw_path, query = target
         path = raw_path.decode("ascii")
         scope: Scope = {
-            "type": "http",
-            "asgi": _ASGI,
+            **self._shared,
             "http_version": version,
             "method": method,
-            "scheme": self._scheme,
             "path": _decoded(path) if "%" in path else path,
             "raw_path": raw_path,
             "query_string": query,
-            "root_path": "",
             "headers": headers,
-            "client": self._client,
-            "server": self._server,
-            "extensions": self._extensions,
             "state": self._app_state.copy(),
         }
         if self._stranger:

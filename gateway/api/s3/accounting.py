@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -37,18 +36,13 @@ METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
 """The methods of S3."""
 
 
-@dataclass(slots=True)
 class Trace:
     """The facts about a request gathered so far, for its answer and its log line.
 
     ``started`` is on the performance counter, ``time`` in seconds since the epoch. ``refusal`` is why it was not verified.
     """
 
-    started: float
-    time: float
-    request_id: str
-    request: WireRequest
-    auth: Authenticated | None = None
+    # Of the class, so that a new trace need not set them.
     found: Hit | RemoteHit | Unresolved = Unresolved.OTHER
     refusal: LarderError | None = None
     bucket: str = ""
@@ -59,6 +53,15 @@ class Trace:
     """The ring by which ``home`` is the home of the object to read; this node is, if that is not set."""
     sent: StreamedResponse | None = None
     """The request to the home, if it was sent before the long path began."""
+
+    def __init__(
+        self, started: float, time: float, request_id: str, request: WireRequest, auth: Authenticated | None = None
+    ) -> None:
+        self.started = started
+        self.time = time
+        self.request_id = request_id
+        self.request = request
+        self.auth = auth
 
     def head(self, lines: bytes) -> bytes:
         """The header lines of a hit with those of this request's answer."""

@@ -175,7 +175,9 @@ class S3App(Edge):
                 trace.found = hit = self._hot.find(request, auth, now)
                 if isinstance(hit, Hit):
                     trace.key, trace.bucket = hit.key, hit.key.bucket
-                    self._note(hit.key, *hit.span, True, now, auth.principal.access_key_id, scope.get("client"), 0.0)
+                    start, stop, size = hit.span
+                    who = auth.principal.access_key_id
+                    self._note(hit.key, start, stop, size, True, now, who, scope.get("client"), 0.0)
         except LarderError as refusal:
             trace.refusal = refusal
         return trace

@@ -13,6 +13,7 @@ when this node was home, or could not reach the home, is valid by itself, but th
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar
@@ -48,6 +49,8 @@ _OF_READS = frozenset({*ASKED, b"cache-control"}) - _RANGE
 """Headers of another node's request that asks for anything but the object, or a range of it, as it is now."""
 _LONGEST_HOST = 255
 """Bytes. Without virtual hosting a client may send any Host, and the memo keeps each."""
+
+_CHECKSUM_MODE = b"x-amz-checksum-mode"
 
 Address = tuple[str, bytes, bytes]
 
@@ -113,45 +116,27 @@ class HotReads:
             auth: the result of the verification.
             now: seconds since the epoch.
         """
-        fields = request.fields
-        principal = auth.principal
+        fields, principal = request.fields, auth.principal
         if request.query or request.method != "GET" or principal.allow:
             return Unresolved.OTHER
+        wanted: ByteRange | None = None
+        otherwise = Unresolved.PLAIN
         if not fields.keys() <= _HARMLESS:
-            return self._find_part(request, principal, now) if fields.keys() <= _OF_PARTS else Unresolved.OTHER
-        # What follows is that of _render in place: a call less for most requests.
+            otherwise = Unresolved.OTHER
+            if not fields.keys() <= _OF_PARTS:
+                return otherwise
+            wanted = parse_range(fields[b"range"].decode("latin-1"))
+            if wanted is None:
+                return otherwise
         if self._membership.ring is not self._ring:
             self._forget()
         known = self._addresses.get((principal.identity.origin, fields.get(b"host", b""), request.raw_path))
         if known is None:
-            return Unresolved.PLAIN
+            return otherwise
+        checked = _CHECKSUM_MODE in fields
         if known.remote is not None:
-            return Unresolved.PLAIN if b"x-amz-checksum-mode" in fields else known.remote
-        found = self._engine.hot(known.key, principal.identity, now)
-        if found is None:
-            return Unresolved.PLAIN
-        meta = found[0].record.meta
-        size = meta.size
-        if known.meta is not meta:
-            known.meta, known.heads = meta, {}
-        checked = fields.get(b"x-amz-checksum-mode", b"").upper() == b"ENABLED"
-        if checked not in known.heads:
-            known.heads[checked] = whole_head(meta, checked=checked)
-        files = []
-        for blob in found[1]:
-            files.append((blob.fd, 0, blob.size, blob.inode))  # noqa: PERF401  # in Python 3.11 a comprehension is a call
-        return Hit(known.key, 200, known.heads[checked], size, (0, size, size), files, found[1])
-
-    def _find_part(self, request: WireRequest, principal: Principal, now: float) -> Hit | Unresolved:
-        """The hit of a plain read but for its range, which may be a part of many blocks."""
-        fields = request.fields
-        if self._membership.ring is not self._ring:
-            self._forget()
-        known = self._addresses.get((principal.identity.origin, fields.get(b"host", b""), request.raw_path))
-        wanted = parse_range(fields[b"range"].decode("latin-1"))
-        if known is None or wanted is None or known.remote is not None:
-            return Unresolved.OTHER
-        return self._render(known, principal.identity, now, wanted) or Unresolved.OTHER
+            return otherwise if checked or wanted is not None else known.remote
+        return self._render(known, principal.identity, now, wanted, checked and _wants_checksum(fields)) or otherwise
 
     def find_whole_for_node(self, raw_path: bytes, principal: Principal) -> Hit | None:
         """A hit for another node that asks for a whole object by nothing but its address."""
@@ -168,8 +153,7 @@ class HotReads:
         wanted = None if value is None else parse_range(value.decode("latin-1"))
         if value is not None and wanted is None:
             return None
-        checked = fields.get(b"x-amz-checksum-mode", b"").upper() == b"ENABLED"
-        return self._render(known, identity, self._engine.services.now(), wanted, checked=checked)
+        return self._render(known, identity, self._engine.services.now(), wanted, _wants_checksum(fields))
 
     def _render(
         self,
@@ -177,33 +161,29 @@ class HotReads:
         identity: OriginIdentity,
         now: float,
         wanted: ByteRange | None = None,
-        *,
         checked: bool = False,
+        /,
     ) -> Hit | None:
         """The hit of a whole object or a range of it, if it can be sent at once."""
         found = self._engine.hot(known.key, identity, now, wanted)
         if found is None:
             return None
-        entry, blobs, (start, stop) = found
-        meta, block_size = entry.record.meta, entry.record.block_size
+        entry, blobs, files, start, stop = found
+        meta = entry.record.meta
         if known.meta is not meta:
             known.meta, known.heads = meta, {}
-        files, at = [], start
-        for blob in blobs:
-            offset = at % block_size
-            count = min(blob.size - offset, stop - at)
-            files.append((blob.fd, offset, count, blob.inode))
-            at += count
+        size = meta.size
         if wanted is None:
-            if checked not in known.heads:
-                known.heads[checked] = whole_head(meta, checked=checked)
-            return Hit(known.key, 200, known.heads[checked], stop - start, (start, stop, meta.size), files, blobs)
+            head = known.heads.get(checked)
+            if head is None:
+                head = known.heads[checked] = whole_head(meta, checked=checked)
+            return Hit(known.key, 200, head, size, (0, size, size), files, blobs)
         if None not in known.heads:
             known.heads[None] = part_head(meta)
         head = b"%bcontent-length: %d\r\ncontent-range: bytes %d-%d/%d\r\n" % (
-            known.heads[None], stop - start, start, stop - 1, meta.size,
+            known.heads[None], stop - start, start, stop - 1, size,
         )  # fmt: skip
-        return Hit(known.key, 206, head, stop - start, (start, stop, meta.size), files, blobs)
+        return Hit(known.key, 206, head, stop - start, (start, stop, size), files, blobs)
 
     def _forget(self) -> None:
         self._addresses.clear()
@@ -223,3 +203,7 @@ class HotReads:
         self._addresses[key.origin, b"", request.raw_path] = _KnownAddress(key)
         if len(self._addresses) > self._most:
             self._addresses.popitem(last=False)
+
+
+def _wants_checksum(fields: Mapping[bytes, bytes]) -> bool:
+    return fields.get(_CHECKSUM_MODE, b"").upper() == b"ENABLED"

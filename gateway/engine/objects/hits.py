@@ -23,6 +23,13 @@ _MOST_BLOCKS = 16
 _UNKNOWN = KnownValidity(Rules(), None, Validity(math.inf, -math.inf, -math.inf))
 
 
+Found = tuple[ObjectEntry, list[OpenBlob], list[tuple[int, int, int, int]], int, int]
+"""A hit: the object; the open blobs that have the bytes, in order; the descriptor of each, the first byte and the number of bytes
+to send, and the inode; the first byte in the object, and the one after the last."""
+_tuple = tuple.__new__
+"""Makes a named tuple without the Python function that is its constructor."""
+
+
 class Hits:
     """Finds objects, and ranges of objects, that can be served at once."""
 
@@ -31,25 +38,19 @@ class Hits:
         self._entries = entries
         self._grants = grants
 
-    def find(
-        self, key: ObjectKey, client: OriginIdentity, now: float, wanted: ByteRange | None = None
-    ) -> tuple[ObjectEntry, list[OpenBlob], tuple[int, int]] | None:
-        """An object, or a range of it, that may be served at once to this client; or ``None``.
-
-        Returns:
-            The object; the open blobs of the blocks that have the bytes, in order; the first byte, and the one after the last.
-        """
+    def find(self, key: ObjectKey, client: OriginIdentity, now: float, wanted: ByteRange | None = None) -> Found | None:
+        """An object, or a range of it, that may be served at once to this client; or ``None``."""
         entry = self._entries.get(key)
-        if entry is None or not (size := entry.record.meta.size):
+        if entry is None:
             return None
-        span: tuple[int, int] | None = (0, size)
-        numbers = range(entry.record.block_count)
+        record, start = entry.record, 0
+        stop = record.meta.size
         if wanted is not None:
-            span = wanted.resolve(size)
-            numbers = range(0) if span is None else block_span(*span, entry.record.block_size)
-        elif entry.record.meta.checksums is None:
-            return None
-        if span is None or len(numbers) > _MOST_BLOCKS:
+            span = wanted.resolve(stop)
+            if span is None:
+                return None
+            start, stop = span
+        elif not stop or record.meta.checksums is None:
             return None
         services, (slot, bucket) = self._services, entry.slots
         store, heard = services.store, services.heard
@@ -67,11 +68,39 @@ class Hits:
             or time.monotonic() >= heard.until
         ) and not self._validate(entry, client.name, now):
             return None
-        blobs = store.opened.residents(map(entry.blobs.get, numbers))
-        if blobs is not None:
-            for number in numbers:
-                store.accesses.record(Access(key, number, entry.blobs[number].digest, True, now, client))
-        return None if blobs is None else (entry, blobs, span)
+        block_size = record.block_size
+        number = start // block_size
+        if stop > (number + 1) * block_size:
+            return self._of_several(entry, client, now, start, stop)
+        ref = entry.blobs.get(number)
+        blob = None if ref is None else store.opened.get(ref)
+        if ref is None or blob is None:
+            return None
+        store.accesses.record(_tuple(Access, (key, number, ref.digest, True, now, client)))
+        return entry, [blob], [(blob.fd, start - number * block_size, stop - start, blob.inode)], start, stop
+
+    def _of_several(
+        self, entry: ObjectEntry, client: OriginIdentity, now: float, start: int, stop: int, /
+    ) -> Found | None:
+        """The bytes of several blocks, from ``start`` to before ``stop``."""
+        store, block_size = self._services.store, entry.record.block_size
+        numbers = block_span(start, stop, block_size)
+        if len(numbers) > _MOST_BLOCKS:
+            return None
+        blobs, files, accesses, at = [], [], [], start
+        for number in numbers:
+            ref = entry.blobs.get(number)
+            blob = None if ref is None else store.opened.get(ref)
+            if ref is None or blob is None:
+                return None
+            offset = at % block_size
+            count = min(blob.size - offset, stop - at)
+            files.append((blob.fd, offset, count, blob.inode))
+            blobs.append(blob)
+            accesses.append(Access(entry.key, number, ref.digest, True, now, client))
+            at += count
+        store.accesses.record_all(accesses)
+        return entry, blobs, files, start, stop
 
     def _validate(self, entry: ObjectEntry, identity: str, now: float) -> bool:
         """Whether an entry may be served now, by the rules and grants of this moment; for how long is noted in the entry."""

@@ -54,9 +54,10 @@ def parse_range(value: str | None) -> ByteRange | None:
     if spec is None:
         return None
     first, last = spec.groups()
+    if first and last:
+        start, stop = int(first), int(last)
+        return ByteRange(start, stop) if start <= stop else None
     if not (first or last):
-        return None
-    if first and last and int(last) < int(first):
         return None
     return ByteRange(int(first) if first else None, int(last) if last else None)
 

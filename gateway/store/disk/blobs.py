@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 from zlib import crc32
@@ -94,17 +93,6 @@ class OpenBlobs:
             return None
         self._open.move_to_end(ref.digest)
         return blob
-
-    def residents(self, refs: Iterable[BlobRef | None]) -> list[OpenBlob] | None:
-        """``get`` for all of them; ``None`` unless all are open."""
-        found = []
-        for ref in refs if self._disk.readable else (None,):
-            blob = None if ref is None else self._open.get(ref.digest)
-            if ref is None or blob is None or blob.size != ref.size or not blob.intact():
-                return None
-            self._open.move_to_end(ref.digest)
-            found.append(blob)
-        return found
 
     def has(self, ref: BlobRef) -> bool:
         """Whether ``get`` would find it. Read-only, so any thread may call it."""
