@@ -59,6 +59,7 @@ class Listener(Protocol):
         headers: RawHeaders,
         keep_alive: bool,
         expects: bool,
+        ended: bool,
         /,
     ) -> None:
         """A head is complete.
@@ -70,6 +71,7 @@ class Listener(Protocol):
             headers: names in lower case, everything else as sent.
             keep_alive: the client may send another request.
             expects: it waits for 100 Continue.
+            ended: the request has no body; otherwise ``on_end`` follows.
         """
 
     def on_piece(self, piece: bytes) -> None:
@@ -173,8 +175,7 @@ class RequestParser:
         plain.target.clear()
         raw_path, _, query = target.partition(b"?")
         self._unfinished = 0
-        self._listener.on_request("GET", (raw_path, query), "1.1", headers, True, False)
-        self._listener.on_end()
+        self._listener.on_request("GET", (raw_path, query), "1.1", headers, True, False, True)
         return True
 
     def close(self) -> None:
@@ -242,7 +243,7 @@ class RequestParser:
         # A client of HTTP/1.0 knows no 100 Continue (RFC 9110, section 10.1.1).
         expects = b"expect" in fields and fields[b"expect"].lower() == b"100-continue" and version == "1.1"
         self.in_head = False
-        self._listener.on_request(name, (raw_path, query), version, headers, keep_alive, expects)
+        self._listener.on_request(name, (raw_path, query), version, headers, keep_alive, expects, False)
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""

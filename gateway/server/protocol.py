@@ -185,6 +185,7 @@ class GatewayProtocol(asyncio.Protocol):
         headers: RawHeaders,
         keep_alive: bool,
         expects: bool,
+        ended: bool,
         /,
     ) -> None:
         """Queue the request."""
@@ -203,8 +204,12 @@ class GatewayProtocol(asyncio.Protocol):
         }
         if self._stranger:
             scope[AUTHENTICATED] = self._authenticated
-        self._parsing = Cycle(self, scope, keep_alive=keep_alive, expects=expects)
-        self._pipeline.append(self._parsing)
+        cycle = Cycle(self, scope, keep_alive=keep_alive, expects=expects)
+        self._pipeline.append(cycle)
+        if ended:
+            cycle.more_body = False
+        else:
+            self._parsing = cycle
         if self._active is not None:
             self._pause_reading()
 
