@@ -151,7 +151,7 @@ class RequestParser:
     def _feed_plain(self, data: bytes) -> bool:
         """Parse bytes that are exactly one request of the usual form; returns whether they are. If not, nobody is notified."""
         plain = self._plain
-        if len(data) > _MAX_PLAIN or not data.endswith(b"\r\n\r\n") or not data.isascii():
+        if len(data) > _MAX_PLAIN or not data.endswith(b"\r\n\r\n"):
             return False
         try:
             plain.llhttp.feed_data(data)

@@ -42,7 +42,7 @@ from gateway.model.s3.sigv4_claims import (
     SCHEME_NOT_SUPPORTED,
     X_AMZ_DATE_FORM,
     Claim,
-    claim_before,
+    dated_claim,
 )
 from gateway.origin.credentials import identity_of
 
@@ -225,20 +225,20 @@ class Authenticator:
         self, request: WireRequest, fields: Fields, pairs: Sequence[Pair], authorization: bytes, now: float
     ) -> Authenticated:
         head, _, claimed = authorization.rpartition(b"Signature=")
-        if len(claimed) == 64 and len(head) <= LONGEST_CACHED_CLAIM:
-            claim = claim_before(head)
+        date = fields.get(b"x-amz-date", b"")
+        if len(claimed) == 64 and len(head) <= LONGEST_CACHED_CLAIM and len(date) == 16:
+            claim, amz_date, signed_at = dated_claim(head, date)
         else:
             claim, claimed = sigv4_claims.parse_authorization(authorization)
+            amz_date, signed_at = "", None
         account = self._accounts.get(claim.access_key_id) or self._known(claim.access_key_id)
         content = fields.get(_CONTENT_SHA256)
         if not content:
             raise S3Error("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
-        amz_date = fields.get(b"x-amz-date", b"").decode("latin-1")
-        signed_at = sigv4.parse_amz_date(amz_date)
         if signed_at is None:
             amz_date, signed_at = sigv4.signing_time(fields)
-        if claim.date != amz_date[:8]:
-            raise _other_day(claim, amz_date, "AuthorizationHeaderMalformed")
+            if claim.date != amz_date[:8]:
+                raise _other_day(claim, amz_date, "AuthorizationHeaderMalformed")
         if not -MAX_SKEW <= now - signed_at <= MAX_SKEW:
             raise S3Error(
                 "RequestTimeTooSkewed",
