@@ -83,6 +83,7 @@ class Store:
         self.purged = AppliedPurges(disk)
         self.work: DiskWork = disk
         self.on_disk = disk.run
+        self.append_on_disk = disk.append
         self.wrote = disk.wrote
         self.bounded = disk.bounded
         self.is_open = self.opened.has
@@ -435,6 +436,8 @@ class Store:
         """A file for a blob, if its reservation still fits into the file system. Runs in a thread."""
         if not self._space.measure_if_due():
             raise DiskUnavailable("no-space", "the file system is full")
+        if lasting:
+            self.directory.require()
         return self.directory.create_temporary(lasting=lasting)
 
     def settled(self, reserved: int) -> None:

@@ -5,12 +5,15 @@ import errno
 import hashlib
 import os
 import resource
+import threading
 from zlib import crc32
 
 import pytest
 
 from gateway.model.errors import BlobGone, DiskUnavailable
 from gateway.model.objects import BlobRef
+from gateway.store.disk.directory import CacheDirectory
+from gateway.store.disk.growing import SMALL
 from gateway.store.disk.threads import closer
 from tests.faults import FaultyDirectory
 from tests.origins.processes import open_files
@@ -340,6 +343,30 @@ async def test_bytes_of_an_unlinked_blob_are_let_go(store, root):
     await store.sweep()
     assert store.status().open_files == 0
     assert store.resident(ref) is None
+
+
+class MeetingDirectory(CacheDirectory):
+    """A directory in which two files must be appended to at the same time."""
+
+    def append(self, descriptor: int, data: memoryview) -> int:
+        """Wait for the other one."""
+        meeting.wait(30)
+        return super().append(descriptor, data)
+
+
+meeting = threading.Barrier(2)
+
+
+async def test_large_blobs_are_written_at_the_same_time(open_store, root, monkeypatch):
+    """Rule: on a quick disk, too, pieces of large blobs are hashed and written by as many threads as there are blobs."""
+    monkeypatch.setattr("gateway.store.disk.threads._STANDSTILL", 3600.0)
+    store = await open_store(directory=MeetingDirectory(root))
+    store._disk._files._pace = 1e-4
+    blobs = [store.begin(2 * SMALL) for _ in range(2)]
+    await asyncio.gather(*(blob.write(bytes([number]) * SMALL) for number, blob in enumerate(blobs)))
+    assert [blob.received for blob in blobs] == [SMALL] * 2
+    for blob in blobs:
+        blob.end()
 
 
 async def test_a_sweep_looks_at_no_open_file_while_no_blob_has_gone(store, root):

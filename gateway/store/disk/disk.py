@@ -87,6 +87,9 @@ class Disk:
         self._files = Threads(FILE_THREADS, "larder-file", self._watch, self.failed, directory.require, self)
         self.run: RunsWork = self._files.submit
         """Runs small work on files in a thread, while the disk is in use."""
+        self._appending = Threads(FILE_THREADS, "larder-append", self._watch, self.failed, gate=self)
+        self.append: RunsWork = self._appending.submit
+        """``run`` for a piece of a large file, without a check of the directory."""
         self._reading = Threads(FILE_THREADS, "larder-read", self._watch)
         self._verifying = Threads(_VERIFY_THREADS, "larder-verify", self._watch)
         self._chores = Threads(_CHORE_THREADS, "larder-chore", self._watch)
@@ -120,7 +123,8 @@ class Disk:
         with suppress(DiskFault):
             await self._chores.submit(self._leave)
         self.generations.detach()
-        for threads in (self._files, self._reading, self._verifying, self._chores, self._glances, self._mounting):
+        few = self._verifying, self._chores, self._glances, self._mounting
+        for threads in (self._files, self._appending, self._reading, *few):
             threads.stop()
         self._watch.close()
 

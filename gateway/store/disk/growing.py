@@ -47,6 +47,9 @@ class BlobHost(Protocol):
     def on_disk(self, work: Callable[[], T]) -> Awaitable[T]:
         """Run a step in a thread; raises the step's exceptions, or DiskFault."""
 
+    def append_on_disk(self, work: Callable[[], T]) -> Awaitable[T]:
+        """``on_disk`` for a piece of a large blob: its hash takes longer than a wait for the interpreter, so many run at once."""
+
     def wrote(self, seconds: float) -> None:
         """Report how long a write took."""
 
@@ -168,7 +171,7 @@ class GrowingBlob:
             DiskUnavailable: the disk did not accept all bytes; the blob can only be ended then.
         """
         began = self._clock()
-        await self._host.on_disk(partial(self._step, self._append, data))
+        await self._host.append_on_disk(partial(self._step, self._append, data, lasting=True))
         self.received += len(data)
         self._host.wrote(self._clock() - began)
 
@@ -264,9 +267,9 @@ class GrowingBlob:
                 raise DiskFault(FailureKind.IO, "the blob was aborted")
             return work(*args, **kwargs)
 
-    def _append(self, data: bytes | memoryview) -> None:
+    def _append(self, data: bytes | memoryview, *, lasting: bool = False) -> None:
         if self.fd < 0:
-            self.fd, self.path = self._host.create_temporary(lasting=len(data) < self.length)
+            self.fd, self.path = self._host.create_temporary(lasting=lasting)
             self._sha256 = hashlib.sha256()
         left = memoryview(data).cast("B")
         while left:
