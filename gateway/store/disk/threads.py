@@ -37,7 +37,9 @@ _WEIGHT = 0.2
 """Of the last row of jobs in the average."""
 _STANDSTILL = 0.025
 """Seconds that small jobs wait for a thread that is at work, on a disk that was quick so far, before another one does them."""
-_ROW = 0.008
+_QUICK = 0.008
+"""Seconds that a small job takes on a quick disk at most, on average."""
+_ROW = 0.016
 """Seconds that one thread works on small jobs before it reports them: waking another thread costs as much as a job whose files
 are in memory, and threads compete for the interpreter."""
 
@@ -202,7 +204,7 @@ class Threads:
         one after it: threads that make short calls wait for the interpreter more than for the disk.
         """
         self._hand_over = None
-        if self._before is None or self._pace >= _ROW:
+        if self._before is None or self._pace >= _QUICK:
             self._assign()
             return
         if not self._rows:
