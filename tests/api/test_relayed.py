@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,6 +99,10 @@ class Others:
     def home(self, _key: int, without: Collection[str] = ()) -> Node | None:
         """The first that is not suspected."""
         return next((node for node in (HOME, NEXT) if node.id not in {*self.suspects, *without}), None)
+
+    def remote(self, node: Node) -> SimpleNamespace:
+        """A node as the other side of reads, of which these tests see only which node it is."""
+        return SimpleNamespace(node=node)
 
     async def request(self, node: Node, method: str, path: str, headers: Sequence[tuple[str, str]]) -> Said:
         """The next answer."""
@@ -202,7 +207,7 @@ async def test_a_hit_of_the_home_is_learned(asking: Asking) -> None:
     """Rule: a plain hit has all that the next one needs: where it was asked for, its head, and the lines for the client."""
     asking.others.answers = [good(arrived=True)]
     remote = (await asking.read(plain=True)).remote
-    assert (remote.key, remote.node, remote.path) == (
+    assert (remote.key, remote.peer.node, remote.path) == (
         ObjectKey("default", "b", "k"),
         HOME,
         "/-/peer/v1/objects/default/b/k",
