@@ -1,98 +1,105 @@
-"""The connection over TCP wakes its reader for many bytes, and never later than it must."""
+"""Large reads from TCP connections."""
 
-import fcntl
-import os
 import socket
-import struct
-import termios
 import threading
+import time
 from contextlib import closing
 
 import pytest
+from fake_gateway import FakeBatchGateway, Store, serving
 
-from larder.tcp import TcpConnection
+from larder import tcp
+from larder.tcp import SUPPORTED, LargeReads, TcpConnection
 
-MANY = 1 << 17
+HALF = 1 << 17
+PATIENCE = 30.0
 
 
 @pytest.fixture
 def ends():
-    """A connected reader with a timeout of ``0.3`` seconds, and its sender."""
+    """A connection over TCP: the sender's end and the reader's."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        host, port = listener.getsockname()
-        with closing(TcpConnection(host, port, timeout=0.3)) as connection:
-            connection.connect()
-            sender, _ = listener.accept()
-            with sender:
-                yield connection.sock, sender
+        reader = socket.create_connection(listener.getsockname(), timeout=PATIENCE)
+        sender, _ = listener.accept()
+    with closing(sender), closing(LargeReads(reader)) as large:
+        yield sender, large
 
 
-def deliver(sender, data):
-    """Send, and return when the reader's kernel has everything."""
-    sender.sendall(data)
-    waiting = bytes(4)
-    while struct.unpack("i", fcntl.ioctl(sender, termios.TIOCOUTQ, waiting))[0]:
-        os.sched_yield()
+def rest_when_waiting(sender, reader, rest):
+    """A thread that acts once the reader waits for more bytes than there are."""
 
+    def act():
+        deadline = time.monotonic() + PATIENCE
+        while reader.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) <= HALF:
+            assert time.monotonic() < deadline, "the reader does not wait"
+        rest(sender)
 
-def test_a_large_read_is_woken_once(ends):
-    """Rule: a read of many bytes does not return with the first packet of them."""
-    reader, sender = ends
-    reader.settimeout(20)
-    buffer = bytearray(MANY)
-    counts = []
-    thread = threading.Thread(target=lambda: counts.append(reader.recv_into(buffer)))
+    thread = threading.Thread(target=act, daemon=True)
     thread.start()
-    for _ in range(16):
-        deliver(sender, b"x" * (MANY // 16))
+    return thread
+
+
+def test_this_system_supports_them():
+    """Rule: on Linux, connections read like this."""
+    assert SUPPORTED
+
+
+def test_a_large_read_waits_until_it_is_complete(ends):
+    """Rule: a large read returns all of its bytes at once, however many segments they come in."""
+    sender, reader = ends
+    sender.sendall(b"a" * HALF)
+    thread = rest_when_waiting(sender, reader, lambda sender: sender.sendall(b"b" * HALF))
+    buffer = bytearray(2 * HALF)
+    assert reader.recv_into(buffer) == 2 * HALF
+    assert buffer == b"a" * HALF + b"b" * HALF
     thread.join()
-    assert counts == [MANY]
 
 
-def test_a_small_read_returns_with_the_first_byte(ends):
-    """Rule: a read of a few bytes, such as those of a head, takes what is there, also after a large one."""
-    reader, sender = ends
-    sender.sendall(b"x" * MANY + b"y")
-    left = memoryview(bytearray(MANY))
-    while left:
-        left = left[reader.recv_into(left) :]
-    assert reader.recv_into(bytearray(8192)) == 1
+def test_a_small_read_takes_what_there_is(ends):
+    """Rule: a small read does not wait, also after a large one: nobody has announced how many bytes come."""
+    sender, reader = ends
+    sender.sendall(bytes(2 * HALF) + b"head")
+    assert reader.recv_into(bytearray(2 * HALF)) == 2 * HALF
+    assert reader.recv_into(bytearray(8192)) == 4
+
+
+def test_a_large_read_ends_with_the_connection(ends):
+    """Rule: if the connection ends, a large read returns what came before."""
+    sender, reader = ends
+    sender.sendall(bytes(HALF))
+    thread = rest_when_waiting(sender, reader, lambda sender: sender.shutdown(socket.SHUT_WR))
+    assert [reader.recv_into(bytearray(2 * HALF)) for _ in range(2)] == [HALF, 0]
+    thread.join()
 
 
 def test_a_slow_network_is_not_waited_for(ends, monkeypatch):
-    """Rule: a read gets what came, though it is less than would wake it, after a while; later ones do not wait for more."""
-    reader, sender = ends
-    monkeypatch.setattr("larder.tcp._PATIENCE", 1)
-    sender.sendall(b"x" * 10)
-    assert reader.recv_into(bytearray(MANY)) == 10
-    monkeypatch.setattr("larder.tcp._PATIENCE", 3_600_000)
-    sender.sendall(b"x" * 10)
-    assert reader.recv_into(bytearray(MANY)) == 10
+    """Rule: a read that is not complete in time returns what there is, and the next one does not wait."""
+    monkeypatch.setattr(tcp, "_PATIENCE_MS", 0)
+    sender, reader = ends
+    sender.sendall(bytes(HALF))
+    came = 0
+    while came < HALF:
+        came += reader.recv_into(bytearray(2 * HALF))
+        assert reader.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
+    assert came == HALF
 
 
-def test_a_silent_sender_times_out(ends):
-    """Rule: if no byte comes before the timeout, a large read fails as a small one does."""
-    reader, _ = ends
+def test_a_slow_answer_does_not_matter_to_the_next():
+    """Rule: reads of each answer wait, even if one of the answer before was not complete in time."""
+    with serving(FakeBatchGateway(Store({}))) as server:
+        server.other = lambda handler, asked: handler.send(200, b"hello")
+        with closing(TcpConnection(server.endpoint.removeprefix("http://"), timeout=PATIENCE)) as connection:
+            connection.connect()
+            connection.sock.waits = False
+            connection.request("GET", "/x")
+            assert connection.getresponse().read() == b"hello"
+            assert connection.sock.waits
+
+
+def test_silence_is_an_error(ends, monkeypatch):
+    """Rule: a read of which nothing comes fails after the socket's own time."""
+    monkeypatch.setattr(tcp, "_PATIENCE_MS", 0)
+    _, reader = ends
+    reader.settimeout(0.01)
     with pytest.raises(TimeoutError):
-        reader.recv_into(bytearray(MANY))
-    with pytest.raises(TimeoutError):
-        reader.recv_into(bytearray(10))
-
-
-def test_the_end_wakes_a_large_read(ends):
-    """Rule: if the sender ends early, a large read gets what came, then the end."""
-    reader, sender = ends
-    reader.settimeout(20)
-    sender.sendall(b"x" * 10)
-    sender.shutdown(socket.SHUT_WR)
-    assert [reader.recv_into(bytearray(MANY)) for _ in range(2)] == [10, 0]
-
-
-def test_a_reset_wakes_a_large_read(ends):
-    """Rule: a reset ends a large read at once."""
-    reader, sender = ends
-    reader.settimeout(20)
-    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sender.close()
-    with pytest.raises(ConnectionResetError):
-        reader.recv_into(bytearray(MANY))
+        reader.recv_into(bytearray(HALF))

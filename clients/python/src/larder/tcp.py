@@ -1,33 +1,37 @@
-"""HTTP over TCP whose reader is woken for many bytes, not for each packet.
+"""HTTP over TCP, read with few wake-ups.
 
-The kernel wakes a reader that waits for bytes with every packet, which on loopback costs the sender as much as sending it. If
-many bytes are wanted, and all of them will come, it is told to wait for a good part of them (SO_RCVLOWAT, socket(7)).
+A reader that takes bytes as they come is faster than their sender, so it sleeps and is woken again and again. If the gateway is
+on the same machine, the gateway pays for that. So a large read sleeps until all of its bytes are there.
 """
 
 from __future__ import annotations
 
+import io
 import select
 import socket
 import sys
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
-_LINUX = sys.platform == "linux"
-_LARGE = 1 << 16
-"""Bytes of a buffer that is worth a system call. `http.client` passes such buffers only for bytes that the answer must have."""
-_ENOUGH = 1 << 18
-"""Bytes that wake the reader, at most: on loopback, more leave the cache before they are read."""
-_PATIENCE = 1000
+SUPPORTED = sys.platform == "linux"
+"""Whether this system lets a socket sleep until several bytes are there, and wakes it earlier if it has no room for them."""
+_LARGE = max(1 << 16, io.DEFAULT_BUFFER_SIZE + 1)
+"""Bytes of a large read: more than buffered streams read ahead, so an answer has announced all of them."""
+_MOST = 1 << 20
+"""Bytes that a read waits for. With twice as many, the sender waits for room while they are read."""
+_PATIENCE_MS = 1000
 """Milliseconds after which a read takes what there is."""
 
 
-class _PatientSocket(socket.socket):
-    """A TCP socket whose large reads wait for many bytes.
-
-    If they do not come within a second, no later read waits for them: the network is slow, and wake-ups cost nothing.
+class LargeReads(socket.socket):
+    """A connected socket whose large reads wait until they are complete, or the connection ends.
 
     Args:
-        connected: the socket, whose descriptor is taken over.
+        connected: the socket, which is detached from its descriptor.
+
+    Attributes:
+        waits: whether they wait. The first one that is not complete after a second ends it: if bytes come slowly, wake-ups do not
+            matter.
     """
 
     def __init__(self, connected: socket.socket) -> None:
@@ -36,34 +40,47 @@ class _PatientSocket(socket.socket):
         self.settimeout(timeout)
         self._readable = select.poll()
         self._readable.register(self, select.POLLIN)
-        self._patient = True
-        self._wakes_at = 1
+        self.waits = True
+        self._least = 1
+        # The system makes room for what a read waits for, and as much more has to fit in while it is read.
+        self._wake_at(2 * _MOST)
+        self._wake_at(1)
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """As of any socket."""
-        size = nbytes or len(buffer)
-        if self._patient and size >= _LARGE:
-            self._wake_at(min(size, _ENOUGH))
-            self._patient = bool(self._readable.poll(_PATIENCE))
-        if size < _LARGE or not self._patient:
+        size = nbytes or memoryview(buffer).nbytes
+        self._wake_at(min(size, _MOST) if self.waits and size >= _LARGE else 1)
+        if self._least > 1 and not self._readable.poll(_PATIENCE_MS):
+            self.waits = False
             self._wake_at(1)
         return super().recv_into(buffer, nbytes, flags)
 
-    def _wake_at(self, count: int) -> None:
-        if count != self._wakes_at:
-            self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
-            self._wakes_at = count
+    def _wake_at(self, size: int) -> None:
+        """Wake readers at so many bytes.
+
+        That stays until a read is smaller: the system acknowledges bytes at once while a reader waits for more, so the sender
+        goes on while this process works.
+        """
+        if size != self._least:
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+            self._least = size
 
 
 class TcpConnection(HTTPConnection):
-    """A connection to an address."""
+    """A connection over TCP."""
 
     def connect(self) -> None:
         """Connect.
 
         Raises:
-            OSError: nobody listens there, or does not answer.
+            OSError: nobody listens there.
         """
         super().connect()
-        if _LINUX:
-            self.sock = _PatientSocket(self.sock)
+        if SUPPORTED:
+            self.sock = LargeReads(self.sock)
+
+    def getresponse(self) -> HTTPResponse:
+        """As of any connection. That the answer before came slowly says nothing about this one."""
+        if isinstance(self.sock, LargeReads):
+            self.sock.waits = True
+        return super().getresponse()
