@@ -24,6 +24,10 @@ Settle = Callable[[Recorded, Counts | None], object]
 """Called after a transaction with the blobs left without a row, and the counts if they were read."""
 
 
+def _nothing(_connection: Connection) -> None:
+    return None
+
+
 class Forgetter:
     """Makes every worker of a node forget objects; ``settle`` is the store's."""
 
@@ -66,7 +70,8 @@ class Forgetter:
         return await asyncio.shield(self._forget_pages(partial(objects.forget_origin_page, origin=origin)))
 
     async def held(self, origin: str, bucket: str, prefix: str) -> PrefixTotals:
-        """What ``forget_prefix`` would find in the index; nothing while the disk is down."""
+        """What ``forget_prefix`` would find, including what this worker has yet to record; nothing while the disk is down."""
+        await attempt(self._disk.write, _nothing, None)  # written after what waits to be recorded
         look = partial(objects.held, origin=origin, bucket=bucket, prefix=prefix)
         return await attempt(self._disk.read, look, PrefixTotals())
 

@@ -25,9 +25,9 @@ def without_tokens(monkeypatch, *unknown: str) -> None:
     """Have the origin's listings say that more follows without a token, and ignore parameters."""
     real = origin_s3._list
 
-    def answer(bucket, objects, parameters):
+    def answer(bucket, objects, parameters, page):
         known = {name: value for name, value in parameters.items() if name not in unknown}
-        found = real(bucket, objects, known)
+        found = real(bucket, objects, known, page)
         return replace(found, body=re.sub(rb"<NextContinuationToken>.*</NextContinuationToken>", b"", found.body))
 
     monkeypatch.setattr(origin_s3, "_list", answer)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from gateway.model.objects import BlobRef
 from gateway.policies.pools import DEFAULT, STREAM, Pool
 from gateway.store.index import database, schema
+from gateway.store.index.objects import PrefixTotals
 from tests.stores import BLOCK, assert_index_equals_disk, get, key_of, meta_of, put, query, write_blob
 
 MANY = 3 * schema.ROWS + 5
@@ -135,6 +136,15 @@ async def test_recordings_wait_for_others_until_another_operation_comes(store, m
     await store._disk.write(lambda connection: done.append("another"))
     assert await asyncio.gather(*waiting) == [0, 1, 2]
     assert done == [[0, 1, 2], "another"]
+
+
+async def test_what_waits_to_be_recorded_is_counted(store, monkeypatch):
+    """An object that was just read is held, though its recording still waits for others."""
+    monkeypatch.setattr(database, "GATHER", 3600.0)
+    task = recording(store, "dir/new", b"12345", '"e"', await write_blob(store, b"12345"))
+    await asyncio.sleep(0)
+    assert await store.held("default", "bucket", "dir/") == PrefixTotals(1, 5)
+    await task
 
 
 async def test_look_ups_of_one_moment_share_a_call(store):
