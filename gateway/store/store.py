@@ -162,6 +162,7 @@ class Store:
         confirmed_at: float,
         grants: Mapping[str, float] | None = None,
         used_at: float = 0.0,
+        gathers: bool = True,
     ) -> ObjectRecord | None:
         """Tie committed blobs to an object, in one transaction.
 
@@ -178,6 +179,7 @@ class Store:
             confirmed_at: when the origin was asked, in seconds since the epoch.
             grants: as ``grant`` for each, in the same transaction.
             used_at: the last use of the blocks, if later than ``confirmed_at``.
+            gathers: whether the transaction may wait for others.
 
         Returns:
             The row; ``None`` if the key was written since ``generation``, or if nothing could be stored. Then
@@ -194,7 +196,7 @@ class Store:
         # These bytes are on disk but not in the index yet, so they must not count as free.
         self._space.filling += size
         try:
-            recorded, counts = await self._disk.write_each(self._record, wanted)
+            recorded, counts = await self._disk.write_each(self._record, wanted, gathers)
             return self.settle(recorded, counts)
         except DiskFault:
             # On a full disk the index may have no room for the row of a blob that was written: its file must go again.

@@ -138,6 +138,14 @@ async def test_recordings_wait_for_others_until_another_operation_comes(store, m
     assert done == [[0, 1, 2], "another"]
 
 
+async def test_a_recording_that_somebody_waits_for_does_not_wait(store, monkeypatch):
+    """Recordings that must not wait are written at once, with those that waited."""
+    monkeypatch.setattr(database, "GATHER", 3600.0)
+    first = store._disk.write_each(lambda _connection, arguments: arguments, 1)
+    assert await store._disk.write_each(lambda _connection, arguments: arguments, 2, False) == 2
+    assert await first == 1
+
+
 async def test_what_waits_to_be_recorded_is_counted(store, monkeypatch):
     """An object that was just read is held, though its recording still waits for others."""
     monkeypatch.setattr(database, "GATHER", 3600.0)

@@ -234,6 +234,7 @@ class Fill:
             confirmed_at=entry.record.confirmed_at,
             grants=granted,
             used_at=self._started_at,
+            gathers=self.current >= self.last,  # the next block waits
         )
         if record is None:
             entry.blobs.pop(block.number, None)

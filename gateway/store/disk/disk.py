@@ -52,8 +52,8 @@ class Runs(Protocol):
 class RunsEach(Protocol):
     """Runs an operation on the index for an argument."""
 
-    def __call__(self, operation: SharedOperation[A, T], argument: A, /) -> asyncio.Future[T]:
-        """Raises DiskFault, at once or by the future: it was not done."""
+    def __call__(self, operation: SharedOperation[A, T], argument: A, gathers: bool = True, /) -> asyncio.Future[T]:
+        """Raises DiskFault, at once or by the future: it was not done. ``gathers``: a write may wait for others."""
 
 
 class Disk:

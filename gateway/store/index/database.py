@@ -7,8 +7,8 @@ connection. If one of a group fails, the group is rolled back and each operation
 operation may run twice, and must have no effects except through the connection, or only idempotent ones (unlinking a file).
 Frequent operations take an argument, and are called once with the arguments of all consecutive ones: a statement costs more than
 its rows, as the threads of the process compete for the interpreter after each. Nobody waits for the transaction of those that
-write, so they are gathered for ``GATHER`` seconds, unless another operation comes. Look-ups are grouped in the same way, and not
-gathered: readers wait for them.
+write, so they are gathered for ``GATHER`` seconds, unless another operation comes, or one for which somebody waits. Look-ups are
+grouped in the same way, and not gathered: readers wait for them.
 
 A thread is woken once for all operations that one turn of the event loop submits: waking it costs more than a look-up.
 
@@ -150,7 +150,9 @@ class _Lane:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, operation: Callable[..., Any], argument: object = _NONE) -> asyncio.Future[Any]:
+    def submit(
+        self, operation: Callable[..., Any], argument: object = _NONE, gathers: bool = True
+    ) -> asyncio.Future[Any]:
         if not self._host.in_use:
             self._host.require()
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -158,7 +160,7 @@ class _Lane:
         if not self._watch.looks:
             self._watch.look()
         self._gathered.append(_QueuedOperation(operation, future, argument))
-        if not (self._at_once or (self._gathers and argument is not _NONE)):
+        if not (self._at_once or (gathers and self._gathers and argument is not _NONE)):
             self._at_once = True
             if self._hand_over is not None:
                 self._hand_over.cancel()
