@@ -17,6 +17,7 @@ from gateway.engine.objects.ranged import ObjectChanged
 from gateway.metrics import FILLS
 from gateway.model.errors import LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey
+from gateway.store.index import database
 from gateway.testing.origin_faults import DieAfter, Gate, Hang
 from tests.engine.conftest import BLOCK, Bench, take
 
@@ -46,6 +47,13 @@ async def test_a_whole_read_of_a_large_object_is_one_origin_read(bench: Bench) -
     assert gets(bench) == [""]
     assert await bench.read("k") == LARGE
     assert gets(bench) == [""]
+
+
+async def test_a_fill_that_goes_on_waits_for_no_other_recording(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a block is recorded at once when another follows: gathering would hold the fill up once a block."""
+    monkeypatch.setattr(database, "GATHER", 3600.0)
+    bench.origin.put("b", "k", LARGE)
+    assert await bench.read("k") == LARGE
 
 
 async def test_what_a_fill_held_is_freed_when_it_ends(bench: Bench) -> None:

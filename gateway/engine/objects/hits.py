@@ -23,7 +23,7 @@ _MOST_BLOCKS = 16
 _UNKNOWN = KnownValidity(Rules(), None, Validity(math.inf, -math.inf, -math.inf))
 
 
-Found = tuple[ObjectEntry, list[OpenBlob], list[tuple[int, int, int, int]], int, int]
+HitParts = tuple[ObjectEntry, list[OpenBlob], list[tuple[int, int, int, int]], int, int]
 """A hit: the object; the open blobs that have the bytes, in order; the descriptor of each, the first byte and the number of bytes
 to send, and the inode; the first byte in the object, and the one after the last."""
 _tuple = tuple.__new__
@@ -38,7 +38,9 @@ class Hits:
         self._entries = entries
         self._grants = grants
 
-    def find(self, key: ObjectKey, client: OriginIdentity, now: float, wanted: ByteRange | None = None) -> Found | None:
+    def find(
+        self, key: ObjectKey, client: OriginIdentity, now: float, wanted: ByteRange | None = None
+    ) -> HitParts | None:
         """An object, or a range of it, that may be served at once to this client; or ``None``."""
         entry = self._entries.get(key)
         if entry is None:
@@ -81,7 +83,7 @@ class Hits:
 
     def _of_several(
         self, entry: ObjectEntry, client: OriginIdentity, now: float, start: int, stop: int, /
-    ) -> Found | None:
+    ) -> HitParts | None:
         """The bytes of several blocks, from ``start`` to before ``stop``."""
         store, block_size = self._services.store, entry.record.block_size
         numbers = block_span(start, stop, block_size)
