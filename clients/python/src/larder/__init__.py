@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         StageFailed,
         StateError,
         TruncatedBatch,
+        UnevenRanks,
         UnexpectedAnswer,
         UnknownDataset,
     )
@@ -100,6 +101,7 @@ __all__ = [
     "StateError",
     "Stats",
     "TruncatedBatch",
+    "UnevenRanks",
     "UnexpectedAnswer",
     "UnknownDataset",
     "merge_states",

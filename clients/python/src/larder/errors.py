@@ -228,3 +228,7 @@ class DigestFileError(LarderError):
 
 class StateError(LarderError):
     """A saved state is damaged, or does not fit; the message names the field."""
+
+
+class UnevenRanks(LarderError, ValueError):
+    """Ranks cannot have equally many batches with these options; the message has the remedy."""

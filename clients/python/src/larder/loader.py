@@ -52,7 +52,6 @@ _CHOICES = {
 }
 
 _SEQUENTIAL: dict[str, tuple[str | int | None, ...]] = {
-    "tail": ("short",),
     "group": ("mixed",),
     "layout": ("auto",),
     "substitute": (None, 1),
@@ -64,13 +63,15 @@ class LoaderOptions(TypedDict, total=False):
     """Everything about a `Loader` that has a default.
 
     Args:
-        order: ``"random"`` (default), or ``"sequential"`` for evaluation: the order of the dataset, every item once, no
-            repetition, and the same batches with any number of workers. Of several ranks, item ``i`` goes to rank ``i % world``.
+        order: ``"random"`` (default), or ``"sequential"`` for evaluation: the order of the dataset, and the same batches with any
+            number of workers; every item once, unless ``tail`` says otherwise. Of several ranks, item ``i`` goes to rank
+            ``i % world``.
         substitute: candidates per item of a batch (10). More candidates find more items in the cache; 1 follows the order of the
             epoch exactly, as sequential ones do.
         seed: seed of the order (0). An epoch has the same order for every run with the same seed.
         tail: end of an epoch. ``"short"`` (default): the last batch is smaller; ``"drop"``: full batches only; ``"pad"``: the
-            last batch is filled with repetitions. Every rank gets equally many batches.
+            last batch is filled with repetitions. Every rank gets equally many batches; where that is impossible with
+            ``"short"``, an epoch begins with `UnevenRanks`.
         group: ``"mixed"`` (default): batches from a whole chunk; ``"unit"``: from one stretch of the dataset where possible.
         layout: how items form chunks. ``"striped"`` for caches that rotate chunks, ``"shuffled"`` for others, ``"auto"``
             (default): by the dataset's caching mode, and striped with a `Job`, whose dataset may be rotated at any time. Must be
@@ -275,6 +276,7 @@ class Loader:
         Raises:
             StateError: the state is of another dataset or epoch, or does not fit the shard.
             ValueError: the loader's `Job` is for another dataset, or for another number of ranks than the shard.
+            UnevenRanks: ranks cannot have equally many batches; the message has the remedy.
             GatewayUnavailable: the loader has a `Job`, and no gateway returned the order of the epoch.
         """
         start = self.start(epoch, shard.rank, shard.world) if state is None else self.restored(state, shard)
@@ -315,9 +317,14 @@ class Loader:
         return None if self._latest is None else self._latest.upcoming()
 
     def batches(self, rank: int = 0, world: int = 1) -> int:
-        """Number of batches of a whole epoch on one rank."""
-        settings = self.settings
-        return self.start(0, rank, world).batches(settings.batch_size, settings.tail)
+        """Number of batches of a whole epoch on each rank.
+
+        Raises:
+            UnevenRanks: ranks cannot have equally many batches.
+        """
+        settings, start = self.settings, self.start(0, rank, world)
+        start.refuse_uneven(settings.batch_size, settings.tail)
+        return start.batches(settings.batch_size, settings.tail)
 
     def start(self, epoch: int, rank: int, world: int) -> Progress:
         """The state at the start of an epoch."""
@@ -340,7 +347,8 @@ class Loader:
 
     def skipped(self, state: Mapping[str, Any], batches: int) -> dict[str, Any]:
         """A rank's saved state, with so many batches more."""
-        return Progress.from_json(state).skip_batches(batches, self.settings.batch_size).to_json()
+        settings = self.settings
+        return Progress.from_json(state).skip_batches(batches, settings.batch_size, settings.tail).to_json()
 
     def batches_after(self, state: Mapping[str, Any]) -> int:
         """Number of batches that a rank's epoch has after a saved state."""
@@ -371,8 +379,9 @@ class Loader:
         return replace(start, chunks=tuple(agreed[0])) if free else start
 
     def run(self, start: Progress, shard: Shard, own: Progress | None = None) -> EpochRun:
-        """The batches left after ``start``, the rank's state, and after ``own``, this worker's state."""
+        """The batches left after ``start``, the rank's state, and after ``own``, this worker's state. Raises `UnevenRanks`."""
         settings = self.settings
+        start.refuse_uneven(settings.batch_size, settings.tail)
         agreed = self._agreed or Agreement(None, self.info.caching, preload=False)
         # Slices of a sequential epoch are no chunks of the cache: their items are announced batch by batch.
         chunked = agreed.caching == "chunked" and not agreed.preload and not settings.sequential

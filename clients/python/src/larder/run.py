@@ -6,23 +6,30 @@ left half filled: neither is in the state, and both are delivered if the run con
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from larder import errors, frames
 from larder.ahead import ChunkAnnouncements, LookAhead, RunContext
-from larder.errors import ItemError, ItemUnavailable
+from larder.errors import ItemError, ItemUnavailable, LarderError
 from larder.frames import HIT, JOINED, ItemFailure
+from larder.merging import Fetched
 from larder.planner import Candidates, EpochPlan, Progress
 from larder.planner.numbers import GrowingSet
 from larder.planner.upcoming import Outlook, Upcoming
 
+T = TypeVar("T")
+_NOTHING_LEFT = (
+    "no item of the dataset could be read for a batch that the other ranks have, so they would wait for this rank: see the "
+    "gateway's log for the reason, or build the digest file again"
+)
 _ERRORS: dict[int, type[ItemError]] = {
     frames.MISSING: errors.ItemMissing,
     frames.CHANGED: errors.ItemChanged,
@@ -90,7 +97,7 @@ class Tracker:
         self._skipped = self._padded = 0
 
     def add(self, places: NDArray[np.int64], skipped: int, padded: int) -> None:
-        """Add a batch: places in the rank's share, the number of these that were skipped, and the number of repetitions."""
+        """Add a batch: places in the rank's share, the number of these that were skipped, and of slots that no item filled."""
         self._places.add(places)
         self._skipped += skipped
         self._padded += padded
@@ -119,15 +126,23 @@ class _PartialBatch:
     places: list[NDArray[np.int64]] = field(default_factory=list)
     substitutions: int = 0
     skipped: int = 0
+    repeated: int = 0
     padded: int = 0
 
 
 class Delivered(NamedTuple):
-    """A batch's additions to the state: places in the rank's share, skipped items and repetitions."""
+    """A batch's additions to the state: places in the rank's share, skipped items, and slots that no item of it filled."""
 
     places: NDArray[np.int64]
     skipped: int
     padded: int
+
+
+class Repetition(NamedTuple):
+    """Items that come again: as the plan numbers them, and their bytes."""
+
+    numbers: NDArray[np.uint32]
+    data: list[memoryview]
 
 
 class EpochRun:
@@ -152,6 +167,8 @@ class EpochRun:
         self._chunks = ChunkAnnouncements(context, settings.batch_size)
         self._ahead = LookAhead(context, settings.batch_size)
         self._tracker = Tracker(start)
+        self._world = start.world or 1
+        self._counted_slots = plan.padded
         self._tracked = True
         self._partial: _PartialBatch | None = None
         self._next: Future[_PartialBatch | None] | None = None
@@ -199,6 +216,36 @@ class EpochRun:
             self._next = self._context.background.submit(self._fill)
         return self._deliver(filled)
 
+    def repetitions(self, count: int) -> Iterator[Repetition]:
+        """Items to repeat in place of delivered ones that turned out to be unusable: at most ``count`` at a time, and no item twice.
+
+        Repetitions are no part of the state, which has counted the items that they replace.
+        """
+        tried = 0
+        while tried < self._plan.items:
+            fetched = self._by_turns(partial(self._repeat, count))
+            if fetched is None:
+                return
+            tried += len(fetched.data) + len(fetched.failed)
+            if fetched.data:
+                yield Repetition(fetched.indices, fetched.data)
+
+    def _repeat(self, count: int) -> Fetched | None:
+        items = self._plan.repeat(count)
+        if not len(items):
+            return None
+        fetched = self._context.reader.fetch(items, epoch=self.epoch, job=self._settings.job_name)
+        if fetched.failed and self._settings.on_missing == "raise":
+            raise item_error(next(iter(fetched.failed.values())))
+        self._plan.exclude(np.array(sorted(fetched.failed), np.uint32))
+        self._plan.repeated(len(items))
+        return fetched
+
+    def _by_turns(self, call: Callable[[], T]) -> T:
+        """The result of a call that uses the plan and the reader, which the background thread uses as well."""
+        background = self._context.background
+        return call() if background is None else background.submit(call).result()
+
     def undo_last(self) -> None:
         """Exclude the latest batch from the state, because its samples could not be made."""
         self._tracked = True
@@ -234,7 +281,7 @@ class EpochRun:
     def _record(self, filled: _PartialBatch) -> None:
         """Make the batch the latest delivered one."""
         self._context.stats.add("skipped", filled.skipped)
-        self._context.stats.add("padded", filled.padded)
+        self._context.stats.add("padded", filled.repeated)
         places = np.concatenate([*filled.places, np.zeros(0, np.int64)])
         self._track()
         self.delivered, self._tracked = Delivered(places, filled.skipped, filled.padded), False
@@ -248,6 +295,9 @@ class EpochRun:
         """The next complete batch; ``None`` if there is none. After an error, the next call continues the same batch.
 
         A batch without items means that all remaining items were skipped: the epoch is over.
+
+        Raises:
+            LarderError: of several ranks, this one has no item left to fill the batch that the others have.
         """
         plan = self._plan
         began = perf_counter()
@@ -264,6 +314,11 @@ class EpochRun:
                 break
             filling.number = offered.batch
             self._fetch(offered, filling)
+        if self._world > 1 and not filling.data:
+            raise LarderError(_NOTHING_LEFT)
+        if self._settings.tail == "drop" and len(filling.data) < self._settings.batch_size:
+            filling.data = []  # items were skipped, and a dropped tail has no smaller batch
+        filling.padded, self._counted_slots = plan.padded - self._counted_slots, plan.padded
         self._partial = None
         self._context.stats.add("fetching", perf_counter() - began)
         return filling
@@ -279,7 +334,7 @@ class EpochRun:
         filling.flags.append(fetched.flags[order])
         filling.data += [fetched.data[at] for at in order.tolist()]
         filling.substitutions += int(np.count_nonzero(slots >= take))
-        filling.padded += len(slots) if offered.padding else 0
+        filling.repeated += len(slots) if offered.padding else 0
         if fetched.failed and self._settings.on_missing == "raise":
             raise item_error(next(iter(fetched.failed.values())))
         self._skip(fetched.failed, filling)

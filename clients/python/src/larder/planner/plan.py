@@ -16,7 +16,8 @@ from larder.planner.layout import Shard
 from larder.planner.numbers import GrowingSet
 from larder.planner.order import EpochOrder
 from larder.planner.progress import Progress
-from larder.planner.share import TAILS, Share
+from larder.planner.share import Share
+from larder.planner.steps import TAILS
 from larder.planner.window import Padding, Window
 
 MAX_CANDIDATES = 1 << 20
@@ -54,8 +55,8 @@ class PlanOptions(TypedDict, total=False):
         tail: end of an epoch. ``"short"`` (default): the last batch of a rank has the rest, and a rank with one item less than
             the others splits its last batch rather than having one batch less. ``"drop"``: full batches only, equally many for
             every rank; the rest of the order is not delivered. ``"pad"``: the last batch of every rank is filled with
-            repetitions of its own items. All ranks get equally many batches, which distributed training needs, with two
-            exceptions for ``"short"``: fewer items than ranks, and batches of a single item.
+            repetitions. All ranks get equally many batches. So of several ranks, one that runs out of items (some could not be
+            had, or there are fewer than batches) gets repetitions: one per batch with ``"short"``, full batches with the others.
         progress: state to resume from: that of this rank under this world size, or a merged one.
         own: what this worker has delivered since ``progress``, from ``EpochPlan.progress`` under the same numbers of ranks and
             workers and the same batch size.
@@ -132,11 +133,12 @@ class EpochPlan:
         self._following = settings.following
         batches = self._start.batches(self._batch_size, self._tail)
         share = Share(self._start.share(), batches, self._batch_size, shard.worker, shard.workers)
+        self._slots = self._start.slots(self._batch_size, self._tail)
         self._batches = share.batches
         self._window = Window(order, share)
         self._done = GrowingSet(self._start.done)
         self._padding = Padding(order, shard)
-        self._filled = self._batch = self._skipped = self._padded = 0
+        self._filled = self._batch = self._skipped = self._padded = self._repeated = 0
         self._offered: Candidates | None = None
         self._fresh = False  # nothing was delivered or skipped since the offer
         if settings.own is not None:
@@ -175,7 +177,7 @@ class EpochPlan:
             raise ValueError(f"{len(slots)} items were delivered, but the batch needs only {offered.take}")
         self._filled += len(slots)
         if offered.padding:
-            self._padded += len(slots)
+            self._repeated += len(slots)
             self._padding.used(len(slots))
             places = np.zeros(0, np.int64)
         else:
@@ -187,7 +189,8 @@ class EpochPlan:
     def skip(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Mark candidates as unavailable: they are not delivered in this epoch, nor requested again.
 
-        Other items fill the batch; the number of batches stays as long as there is an item for each.
+        Other items fill the batch. The number of batches stays: one that no item is left for gets repetitions, unless there is
+        only one rank and a tail that repeats nothing.
 
         Returns:
             as ``deliver``.
@@ -206,6 +209,31 @@ class EpochPlan:
             self._skipped += len(slots)
         self._after(offered, slots)
         return places
+
+    @property
+    def items(self) -> int:
+        """Number of items of the whole epoch, over all ranks."""
+        return self._order.layout.items
+
+    def repeat(self, count: int) -> NDArray[np.uint32]:
+        """Up to ``count`` items to repeat, for samples of delivered items that turned out to be unusable; empty if there are none.
+
+        Call ``repeated`` with those used, and ``exclude`` with those that are unusable too.
+        """
+        return self._padding.items(count)
+
+    def repeated(self, count: int) -> None:
+        """Pass on from the first ``count`` items of ``repeat``."""
+        self._padding.used(count)
+
+    def exclude(self, indices: NDArray[np.uint32]) -> None:
+        """Never repeat these items."""
+        self._padding.exclude(indices)
+
+    @property
+    def padded(self) -> int:
+        """Slots of complete batches that no item of the share filled, see `larder.planner.steps`."""
+        return self._padded
 
     def prefetch(self) -> NDArray[np.uint32] | None:
         """This worker's pending part of the next chunk, or of the next epoch's first; ``None`` if none is due.
@@ -239,22 +267,42 @@ class EpochPlan:
         )
         return now.next_epoch() if self._shard.workers == 1 and not self._batches else now
 
+    @property
+    def _in_step(self) -> bool:
+        """Whether the number of batches must stay, since other ranks wait."""
+        return self._shard.world > 1
+
     def _take(self) -> int:
         """Pending items that the current batch may still take: each later batch must have at least one."""
         if not self._batches:
             return 0
         left = self._window.left
-        most = max(left - (self._batches - 1), 0 if self._filled else min(1, left))
+        later = 0 if self._tail == "drop" and not self._in_step else self._batches - 1
+        most = max(left - later, 0 if self._filled else min(1, left))
         return max(0, min(self._batch_size - self._filled, most))
+
+    def _missing(self) -> int:
+        """Repetitions that the current batch still needs if no item is left for it."""
+        if self._tail == "pad" or (self._in_step and self._tail == "drop"):
+            return self._batch_size - self._filled
+        return int(self._in_step and not self._filled)
 
     def _settle(self) -> None:
         """Close the current batch if nothing is left for it, and the epoch if nothing is left at all."""
         while self._batches and not self._take():
-            if self._tail == "pad" and self._filled < self._batch_size and not self._padding.exhausted:
+            if self._missing() and not self._padding.exhausted:
                 return
-            self._batches = 0 if self._tail != "pad" and not self._window.left else self._batches - 1
-            self._batch += 1
-            self._filled = 0
+            self._close()
+
+    def _close(self) -> None:
+        """End the current batch, and count its slots."""
+        block = self._shard.worker + self._batch * self._shard.workers
+        slots = min(self._batch_size, self._slots - block * self._batch_size)
+        self._padded += max(0, slots - (self._filled - self._repeated))
+        over = not self._window.left and not self._in_step and self._tail != "pad"
+        self._batches = 0 if over else self._batches - 1
+        self._batch += 1
+        self._filled = self._repeated = 0
 
     def _pending(self, take: int) -> Candidates:
         wanted = min(MAX_CANDIDATES, self._substitute * take)
@@ -266,7 +314,7 @@ class EpochPlan:
 
     def _repetitions(self) -> Candidates | None:
         while self._batches:
-            items = self._padding.items(self._batch_size - self._filled)
+            items = self._padding.items(self._missing())
             if len(items):
                 break
             self._settle()
@@ -284,7 +332,7 @@ class EpochPlan:
         self._settle()
         self._fresh = False
         left = np.delete(offered.indices, slots)
-        take = self._batch_size - self._filled if offered.padding else self._take()
+        take = self._missing() if offered.padding else self._take()
         same = self._batches and self._batch == offered.batch
         self._offered = replace(offered, indices=left, take=min(take, len(left)) if same else 0)
 
@@ -312,10 +360,8 @@ class EpochPlan:
         self._skipped = own.skipped - (start.skipped if self._shard.worker == 0 else 0)
         self._padded = own.padded - (start.padded if self._shard.worker == 0 else 0)
         finished = -(-(len(removed) - self._skipped + self._padded) // self._batch_size)
-        left = self._window.left
-        least = 0 if self._tail == "drop" else -(-left // self._batch_size)
         self._batch = finished
-        self._batches = max(least, self._batches - finished)
+        self._batches = max(0, self._batches - finished)
 
 
 def _slots(offered: NDArray[np.uint32], indices: ArrayLike) -> NDArray[np.int64]:

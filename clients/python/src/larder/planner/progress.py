@@ -11,7 +11,8 @@ The state of one rank, in JSON::
      "base": null,                       positions of the epoch's order that were delivered before the ranks shared the rest
      "world": 8, "rank": 0,              whose state this is
      "done": {"upto": 1600, "bits": ""}, places of this rank's share that are delivered: here the first 1600
-     "skipped": 0, "padded": 0,          of these never delivered, as they could not be had; and repetitions delivered
+     "skipped": 0, "padded": 0,          of these never delivered, as they could not be had; and slots of batches without an item
+                                         of the share: filled with a repetition, or left empty (see ``larder.planner.steps``)
      "owner": "5f1c..."}                 of a pipeline only: who claims results that are not stored yet
 
 ``base`` and ``done`` are sets (see ``NumberSet.to_json``). Neither the number of workers nor the batch size is in it, so both may
@@ -35,10 +36,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from larder.errors import StateError
+from larder.options import whole_number
 from larder.planner.layout import MOST_ITEMS, Layout
 from larder.planner.numbers import NumberSet
 from larder.planner.order import GROUPS, EpochOrder
-from larder.planner.share import RankShare, batches_left, share_size
+from larder.planner.share import RankShare, block_starts
+from larder.planner.steps import batches_left, refuse_uneven, share_size, slots_left
 
 VERSION = 3
 _FIELDS = frozenset(
@@ -121,16 +124,31 @@ class Progress:
         rank, world = self._owner()
         return RankShare(self.layout.items, self.base, self.done, rank, world)
 
+    @property
+    def used(self) -> int:
+        """Slots of the delivered batches; equal for all ranks at the same step."""
+        return len(self.done) - self.skipped + self.padded
+
     def batches(self, batch_size: int, tail: str) -> int:
-        """Number of batches left for this rank in the epoch."""
-        return batches_left(
-            self.layout.items - len(self.base),
-            self._owner()[1],
-            left=self.share().left,
-            delivered=len(self.done) - self.skipped + self.padded,
-            batch_size=batch_size,
-            tail=tail,
-        )
+        """Number of batches left in the epoch; equal for all ranks at the same step."""
+        left, world = self.layout.items - len(self.base), self._owner()[1]
+        return batches_left(left, world, used=self.used, batch_size=batch_size, tail=tail)
+
+    def slots(self, batch_size: int, tail: str) -> int:
+        """Number of slots that these batches take."""
+        left, world = self.layout.items - len(self.base), self._owner()[1]
+        return slots_left(left, world, used=self.used, batch_size=batch_size, tail=tail)
+
+    def refuse_uneven(self, batch_size: int, tail: str, *, remedy: str = "") -> None:
+        """Refuse to begin an epoch in which ranks cannot have equally many batches.
+
+        An epoch of which something was delivered is never refused: a rank that lacks an item for a batch gets a repetition.
+
+        Raises:
+            UnevenRanks: see `larder.planner.steps.refuse_uneven`.
+        """
+        if not self.begun:
+            refuse_uneven(self.layout.items, self._owner()[1], batch_size, tail, remedy=remedy)
 
     def settled(self, batch_size: int, tail: str) -> "Progress":
         """This state, or the start of the next epoch if no batch is left in this one."""
@@ -145,24 +163,25 @@ class Progress:
         done = self.done.with_numbers(places)
         return replace(self, done=done, skipped=self.skipped + skipped, padded=self.padded + padded)
 
-    def skip_batches(self, batches: int, batch_size: int) -> "Progress":
-        """This state as if its next batches had been delivered, up to the end of the epoch.
+    def skip_batches(self, batches: int, batch_size: int, tail: str) -> "Progress":
+        """This rank's state as if its next batches had been delivered, up to the end of the epoch.
 
         Args:
             batches: how many to pass over.
-            batch_size: items in each; of all ranks together if the state is that of all.
+            batch_size: items of a full batch.
+            tail: as in ``EpochPlan``.
 
         Raises:
             ValueError: ``batches`` is not a whole number of at least 0.
         """
-        if not isinstance(batches, int) or isinstance(batches, bool) or batches < 0:
-            raise ValueError(f"batches must be a whole number of at least 0, not {batches!r}")
-        left = self.layout.items - len(self.base) if self.rank is None else self.share().left
-        ordinals = np.arange(min(batches * batch_size, left), dtype=np.int64)
-        if self.rank is None:
-            return _merged(self, self.base.with_numbers(self.base.nth_missing(ordinals)))
-        skipped = self.with_places(self.share().places(ordinals))
-        return skipped if skipped.share().left else self.next_epoch()
+        batches = whole_number("batches", batches, 0)
+        ahead = self.batches(batch_size, tail)
+        if batches >= ahead:
+            return self.next_epoch() if ahead or batches else self
+        share = self.share()
+        passed = int(block_starts(np.array([batches], np.int64), share.left, ahead, batch_size)[0])
+        places = share.places(np.arange(passed, dtype=np.int64))
+        return self.with_places(places, padded=batches * batch_size - passed)
 
     def to_json(self) -> dict[str, Any]:
         """The state as the module describes it; at most 64 KB as text for a million items in the default layout."""

@@ -13,32 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from larder.planner.numbers import NumberSet
-
-TAILS = ("short", "drop", "pad")
-
-
-def share_size(items: int, rank: int, world: int) -> int:
-    """Number of the ``items`` that go to this rank."""
-    return max(0, (items - rank + world - 1) // world)
-
-
-def batches_left(items: int, world: int, *, left: int, delivered: int, batch_size: int, tail: str) -> int:
-    """Number of batches left for this rank; equal for all ranks that delivered equally many items, for every tail.
-
-    Args:
-        items: items of the epoch without its base.
-        world: number of ranks.
-        left: pending items of the rank's share.
-        delivered: items that the rank has delivered, repetitions included.
-        batch_size: items of a full batch.
-        tail: as in ``EpochPlan``.
-    """
-    if tail == "drop":
-        return min(max(0, items // world - delivered) // batch_size, left)
-    largest = share_size(items, 0, world)
-    count = max(-(-max(0, largest - delivered) // batch_size), -(-left // batch_size))
-    return count if tail == "pad" else min(count, left)
-
+from larder.planner.steps import share_size
 
 class RankShare:
     """One rank's share of an epoch, as places from 0, and which of these are left."""
@@ -60,12 +35,18 @@ class RankShare:
         return self._done.nth_missing(ordinals)
 
 
+def block_starts(blocks: NDArray[np.int64], left: int, batches: int, batch_size: int) -> NDArray[np.int64]:
+    """The ordinal of the first item of each block, of ``batches`` blocks that share the ``left`` items of a rank."""
+    fair = np.minimum(blocks * batch_size, left - (batches - blocks))
+    return np.asarray(np.maximum(fair, np.minimum(blocks, left)), np.int64)
+
+
 class Share:
     """One worker's items: numbered from 0 to ``size``, in the epoch's order, in ``batches`` batches.
 
-    All blocks but the last few are full. If items are short, each of the last ones has at least one item, so that the rank
-    has its ``batches`` (a rank with one item less than the others splits its last block rather than having one batch less).
-    Items beyond all blocks (a tail to be dropped) belong to the worker of the last block.
+    All blocks but the last few are full. If items are short, each of the last ones has at least one item where there are enough,
+    so that the rank has its ``batches`` (a rank with one item less than the others splits its last block). Blocks that get no
+    item are filled with repetitions. Items beyond all blocks (a tail to be dropped) belong to the worker of the last block.
     """
 
     def __init__(self, rank_share: RankShare, batches: int, batch_size: int, worker: int, workers: int) -> None:
@@ -84,9 +65,7 @@ class Share:
 
     def _tail(self, left: int, batches: int, full: int) -> NDArray[np.int64]:
         """This worker's ordinals in the blocks from number ``full`` on, and possibly those beyond all blocks."""
-        blocks = np.arange(full, batches + 1, dtype=np.int64)
-        fair = np.minimum(blocks * self._batch_size, left - (batches - blocks))
-        starts = np.maximum(fair, np.minimum(blocks, left))
+        starts = block_starts(np.arange(full, batches + 1, dtype=np.int64), left, batches, self._batch_size)
         mine = [
             np.arange(starts[number - full], starts[number - full + 1])
             for number in range(full, batches)

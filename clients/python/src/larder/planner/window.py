@@ -1,5 +1,7 @@
 """The pending items of a share, and the repetitions that fill a last batch."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -94,7 +96,7 @@ class Window:
 
 
 class Padding:
-    """Repetitions that fill a rank's last batch: every ``world``-th item of the order from its first on, cyclically."""
+    """Repetitions for batches that lack items: every ``world``-th item of the order from the rank's first on, then the others."""
 
     def __init__(self, order: EpochOrder, shard: Shard) -> None:
         self._order = order
@@ -108,9 +110,9 @@ class Padding:
         """Up to ``count`` distinct items; empty only when exhausted."""
         total = self._order.layout.items
         tried = 0
-        while tried <= total // self._shard.world + 1 and total:
+        while tried < total:
             turns = np.arange(self._cursor, self._cursor + count, dtype=np.int64)
-            items = self._order.at((self._shard.rank + self._shard.world * turns) % total)
+            items = self._order.at(self._positions(turns))
             items = items[~np.isin(items, self._excluded)]
             if len(items):
                 _, firsts = np.unique(items, return_index=True)
@@ -127,3 +129,8 @@ class Padding:
     def exclude(self, items: NDArray[np.uint32]) -> None:
         """Leave out unavailable items."""
         self._excluded = np.concatenate([self._excluded, items])
+
+    def _positions(self, turns: NDArray[np.int64]) -> NDArray[np.int64]:
+        total, world = self._order.layout.items, self._shard.world
+        cycle = total // math.gcd(total, world)  # turns after which steps of ``world`` come back to the first position
+        return (self._shard.rank + world * turns + turns // cycle) % total

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from larder.dataset import DatasetInfo, restored_info
-from larder.errors import StateError
+from larder.errors import LarderError, StateError
 from larder.frames import HIT
 from larder.loader import Loader, Shard
 from larder.planner import Progress
@@ -175,7 +176,7 @@ class Iteration:
             self.tag.hits.append((batch.flags & HIT) != 0)
             self.tag.delivered.append(run.delivered)
             try:
-                samples = self._samples(run.numbers, batch)
+                samples = self._complete(run, batch, self._samples(run.numbers, batch.data))
                 made = self._context.pipeline.batch(samples) if samples else None
             except BaseException:
                 run.undo_last()  # a state that is saved now still has this batch to come
@@ -185,10 +186,36 @@ class Iteration:
             if samples:
                 return made
 
-    def _samples(self, numbers: NDArray[np.uint32], batch: Batch) -> list[Any]:
+    def _samples(self, numbers: NDArray[np.uint32], data: list[memoryview]) -> list[Any]:
         loader = self._context.loader
         names = ItemNames(loader.keys if self._context.with_keys else None, loader.locate, loader.mixture)
-        return self._context.pipeline.samples(numbers.tolist(), batch.data, names, loader.stats, self._seed)
+        return self._context.pipeline.samples(numbers.tolist(), data, names, loader.stats, self._seed)
+
+    def _complete(self, run: EpochRun, batch: Batch, samples: list[Any]) -> list[Any]:
+        """The samples of a batch, with repetitions for those that failed where the batch must be full, or other ranks have it.
+
+        Raises:
+            LarderError: of several ranks, this one has no sample for the batch.
+        """
+        loader = self._context.loader
+        together = self._shard.world > 1
+        wanted = len(batch) if loader.settings.tail != "short" else int(together)
+        if len(samples) >= wanted:
+            return samples
+        repeated = samples or self._repetition(run)
+        if not repeated and together:
+            raise LarderError(
+                "every item that could take the place of a failed sample fails as well, and the other ranks have this batch: "
+                'use on_error="raise" to see why'
+            )
+        missing = wanted - len(samples) if repeated else 0
+        loader.stats.add("padded", missing)
+        return samples + list(islice(cycle(repeated), missing))
+
+    def _repetition(self, run: EpochRun) -> list[Any]:
+        """Samples of other items of the epoch; none only if all fail."""
+        made = (self._samples(other.numbers, other.data) for other in run.repetitions(1))
+        return next(filter(None, made), [])
 
     def cancel(self, why: str) -> None:
         """End the iteration: asking for another batch raises `StateError`. One that is complete stays complete."""

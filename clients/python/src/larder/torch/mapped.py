@@ -106,11 +106,15 @@ class CachedMapDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Any]:
         """The samples of these items, in this order, with one request; an index may come more than once.
 
+        If all of them are skipped, the next item of the dataset that makes a sample takes their place: a batch of nothing
+        would end the loop, or leave other ranks waiting.
+
         Raises:
             IndexError: no such item.
             ItemError: an item is unavailable or its transform raised, and ``on_missing`` or ``on_error`` says ``"raise"``.
         """
-        return self._samples(indices, skip=True)
+        samples = self._samples(indices, skip=True)
+        return samples if samples or not len(indices) else self._another(self._checked(indices[0]))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that seeds transforms, before its iteration begins; persistent workers learn it too.
@@ -163,6 +167,18 @@ class CachedMapDataset(Dataset[Any]):
             for number, data in zip(ids, fetched.data, strict=True)
             for sample in pipeline.samples([number], [data], names, loader.stats, seed)
         ]
+
+    def _another(self, index: int) -> list[Any]:
+        """The sample of the first item after ``index`` that has one.
+
+        Raises:
+            ItemError: no item of the dataset has one; the error is that of ``index``.
+        """
+        for step in range(1, len(self)):
+            if samples := self._samples([(index + step) % len(self)], skip=True):
+                self._loader.stats.add("padded", 1)
+                return samples
+        return self._samples([index], skip=False)
 
     def _seed_now(self) -> Seed | None:
         if self._seed is None:
