@@ -296,13 +296,18 @@ class EpochPlan:
 
     def _close(self) -> None:
         """End the current batch, and count its slots."""
-        block = self._shard.worker + self._batch * self._shard.workers
-        slots = min(self._batch_size, self._slots - block * self._batch_size)
-        self._padded += max(0, slots - (self._filled - self._repeated))
         over = not self._window.left and not self._in_step and self._tail != "pad"
-        self._batches = 0 if over else self._batches - 1
+        closed = self._batches if over else 1
+        self._padded += max(0, self._slots_of(closed) - (self._filled - self._repeated))
+        self._batches -= closed
         self._batch += 1
         self._filled = self._repeated = 0
+
+    def _slots_of(self, batches: int) -> int:
+        """Slots of the current batch and those that follow it, so many in all."""
+        first = self._shard.worker + self._batch * self._shard.workers
+        blocks = range(first, first + batches * self._shard.workers, self._shard.workers)
+        return sum(max(0, min(self._batch_size, self._slots - block * self._batch_size)) for block in blocks)
 
     def _pending(self, take: int) -> Candidates:
         wanted = min(MAX_CANDIDATES, self._substitute * take)
@@ -361,7 +366,8 @@ class EpochPlan:
         self._padded = own.padded - (start.padded if self._shard.worker == 0 else 0)
         finished = -(-(len(removed) - self._skipped + self._padded) // self._batch_size)
         self._batch = finished
-        self._batches = max(0, self._batches - finished)
+        least = 0 if self._tail == "drop" else -(-self._window.left // self._batch_size)
+        self._batches = max(least, self._batches - finished)
 
 
 def _slots(offered: NDArray[np.uint32], indices: ArrayLike) -> NDArray[np.int64]:

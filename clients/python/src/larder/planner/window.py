@@ -133,4 +133,4 @@ class Padding:
     def _positions(self, turns: NDArray[np.int64]) -> NDArray[np.int64]:
         total, world = self._order.layout.items, self._shard.world
         cycle = total // math.gcd(total, world)  # turns after which steps of ``world`` come back to the first position
-        return (self._shard.rank + world * turns + turns // cycle) % total
+        return (self._shard.rank + world * turns + turns % total // cycle) % total
