@@ -22,6 +22,7 @@ from larder.api import Api, Busy
 from larder.connection import TRANSIENT
 from larder.errors import LarderError, RequestRefused, UnexpectedAnswer, UnknownDataset
 from larder.fleet import REFRESH_INTERVAL, RETRY_INTERVAL, Neighbours
+from larder.options import whole_number
 from larder.planner.upcoming import Upcoming
 from larder.timing import PHASES, Timing
 
@@ -137,11 +138,8 @@ class Registration:
         if self.caching not in CACHING:
             raise ValueError(f"caching must be one of {', '.join(CACHING)}, not {self.caching!r}")
         for name, maximum in _MAX_VALUES.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= maximum:
-                raise ValueError(f"{name} must be a whole number from 1 to {maximum}, not {value!r}")
-        if not isinstance(self.rank, int) or not 0 <= self.rank < self.ranks:
-            raise ValueError(f"rank must be from 0 to {self.ranks - 1}, not {self.rank!r}")
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 1, maximum))
+        object.__setattr__(self, "rank", whole_number("rank", self.rank, 0, self.ranks - 1))
 
     def document(self) -> dict[str, object]:
         """The body of the registration request."""

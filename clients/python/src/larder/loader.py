@@ -48,7 +48,6 @@ _CHOICES = {
     "on_missing": ("raise", "skip"),
     "group": ("mixed", "unit"),
     "layout": ("auto", "striped", "shuffled"),
-    "ahead": (0, 1),
 }
 
 _SEQUENTIAL: dict[str, tuple[str | int | None, ...]] = {
@@ -115,10 +114,12 @@ class Settings:
     source: Source | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("batch_size", self.batch_size), ("substitute", self.candidates)):
-            whole_number(name, value, 1)
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
-            raise ValueError(f"seed must be a whole number, not {self.seed!r}")
+        whole = {"batch_size": whole_number("batch_size", self.batch_size, 1), "seed": whole_number("seed", self.seed)}
+        if self.substitute is not None:
+            whole["substitute"] = whole_number("substitute", self.substitute, 1)
+        whole["ahead"] = whole_number("ahead", self.ahead, 0, 1)
+        for name, number in whole.items():
+            object.__setattr__(self, name, number)
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {getattr(self, name)!r}")
@@ -279,6 +280,7 @@ class Loader:
             UnevenRanks: ranks cannot have equally many batches; the message has the remedy.
             GatewayUnavailable: the loader has a `Job`, and no gateway returned the order of the epoch.
         """
+        epoch, shard = whole_number("epoch", epoch, 0), checked_shard(shard)
         start = self.start(epoch, shard.rank, shard.world) if state is None else self.restored(state, shard)
         if start.epoch != epoch:
             raise StateError(f"the state is of epoch {start.epoch}, but epoch {epoch} was requested")
@@ -451,6 +453,19 @@ def _source(endpoint: str, dataset: DatasetName | Mix, access: Access | None) ->
     if not isinstance(dataset, Mix):
         return GatewaySource(endpoint, dataset, access)
     return MixedSource(dataset, [GatewaySource(endpoint, each, access) for each in dataset.datasets])
+
+
+def checked_shard(shard: Shard) -> Shard:
+    """The shard, if there is such a one.
+
+    Raises:
+        ValueError: it is no rank and worker.
+    """
+    if not isinstance(shard, tuple) or len(shard) != len(Shard._fields):
+        raise ValueError(f"shard must be a larder.Shard(rank, world, worker, workers), not {shard!r}")
+    world, workers = whole_number("world", shard[1], 1), whole_number("workers", shard[3], 1)
+    rank, worker = whole_number("rank", shard[0], 0, world - 1), whole_number("worker", shard[2], 0, workers - 1)
+    return Shard(rank, world, worker, workers)
 
 
 def _directly(name: str, make: Callable[[], list[Any]]) -> list[Any]:

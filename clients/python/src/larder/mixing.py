@@ -19,6 +19,7 @@ from larder.background import BackgroundThread
 from larder.dataset import DatasetInfo, Directives, ItemLocation, MixtureInfo
 from larder.frames import ItemFailure
 from larder.merging import Fetched
+from larder.options import whole_number
 from larder.planner.layout import MOST_ITEMS, Layout
 from larder.planner.mixing import MixturePart, Numbering, check_numbers, shares
 from larder.source import DatasetName, ItemReader, Source, name_of
@@ -49,13 +50,15 @@ class Mix:
     ) -> None:
         self.datasets: tuple[DatasetName, ...] = tuple(datasets)
         self.weights = tuple(datasets.values()) if isinstance(datasets, Mapping) else None
-        self.items = items
         names = self.names
         if isinstance(datasets, str) or not names or len(set(names)) < len(names):
             raise ValueError(f"a mixture needs datasets, each named once, not {datasets!r}")
-        whole = isinstance(items, int) and not isinstance(items, bool) and 0 < items <= MOST_ITEMS
-        if items is not None and (self.weights is None or not whole):
-            raise ValueError(f"items is the number of an epoch's items in a mixture with weights, not {items!r}")
+        if items is not None and self.weights is None:
+            raise ValueError(
+                f"items={items!r} is the number of an epoch's items in a mixture with weights: give the datasets as a mapping "
+                "to weights, or leave items out"
+            )
+        self.items = None if items is None else whole_number("items", items, 1, MOST_ITEMS)
         if self.weights is not None:
             shares(self.weights, MOST_ITEMS)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
+from typing import SupportsIndex
 
 
 def refuse_unknown(options: Iterable[str], *known: str) -> None:
@@ -19,17 +21,29 @@ def refuse_unknown(options: Iterable[str], *known: str) -> None:
         raise TypeError(f"unknown option {', '.join(unknown)}; the options are {', '.join(known)}")
 
 
-def whole_number(name: str, value: object, least: int) -> int:
-    """The value, if it is a whole number of at least ``least``.
+def whole_number(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
+    """The value as an ``int``, if it is a whole number within bounds; those of numpy are, too.
 
     Args:
         name: of the option, for the message.
         value: as given.
-        least: smallest value.
+        least: smallest value; ``None``: no bound.
+        most: largest value; ``None``: no bound.
 
     Raises:
         ValueError: it is another number, or none.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    return value
+    number = None if isinstance(value, bool) or not isinstance(value, SupportsIndex) else _as_index(value)
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
+        bounds = f" from {least} to {most}" if most is not None else "" if least is None else f" of at least {least}"
+        raise ValueError(f"{name} must be a whole number{bounds}, not {value!r}")
+    return number
+
+
+def _as_index(value: SupportsIndex) -> int | None:
+    """The ``int`` of a value; ``None`` if it has none, as arrays and tensors that are no single whole number."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        return None
+    return None if type(value).__name__ in ("bool", "bool_") else number

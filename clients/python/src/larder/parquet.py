@@ -38,7 +38,10 @@ def read_rows(item: Item, columns: Sequence[str] | None = None) -> dict[str, NDA
         columns: names of those to decode; all are read from the cache. By default all are decoded.
 
     Returns:
-        An array for each column, shape (rows,); of objects for texts, lists and nulls among numbers (NaN among floats).
+        An array for each column, shape (rows,). Dates, times and durations are whole numbers in the unit of the column, since
+        tensors have no type for them: a ``timestamp[us]`` counts microseconds since 1970-01-01 UTC, whatever its zone, a
+        ``date32`` days since then, a ``time64[ns]`` nanoseconds since midnight. Nulls among numbers are NaN. Texts, decimals,
+        lists and structs are objects, in which times are as pyarrow gives them.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -56,7 +59,19 @@ def read_rows(item: Item, columns: Sequence[str] | None = None) -> dict[str, NDA
         table = file.read_row_group(
             groups[item.offset], columns=None if columns is None else list(columns), use_threads=False
         )
-    return {name: table.column(name).to_numpy() for name in table.column_names}
+    return {name: _array(table.column(name), pa) for name in table.column_names}
+
+
+def _array(column: Any, pa: Any) -> NDArray[Any]:
+    """A column's values, without times: PyTorch's `DataLoader` refuses arrays of ``datetime64`` and ``timedelta64``."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        narrow = pa.int32() if kind.bit_width == pa.int32().bit_width else pa.int64()
+        column = column.cast(narrow).cast(pa.int64())
+    values: NDArray[Any] = column.to_numpy()
+    return values
 
 
 def concatenate(samples: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:

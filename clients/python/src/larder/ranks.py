@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 from larder.errors import LarderError
+from larder.options import whole_number
 
 
 class Ranks(NamedTuple):
@@ -25,6 +26,7 @@ def given_ranks(rank: int | None, world: int | None) -> Ranks | None:
         return None
     if rank is None or world is None:
         raise ValueError(f"rank and world go together; got rank={rank}, world={world}")
+    rank, world = whole_number("rank", rank), whole_number("world", world)
     if not 0 <= rank < world:
         raise ValueError(f"rank must be at least 0 and less than world; got rank={rank}, world={world}")
     return Ranks(rank, world)

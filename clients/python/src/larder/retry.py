@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from larder.options import whole_number
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
@@ -31,8 +33,9 @@ class Retry:
     outage: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1 or self.base < 0 or self.longest < 0 or self.outage < 0:
-            raise ValueError(f"attempts must be at least 1, base, longest and outage at least 0: {self}")
+        object.__setattr__(self, "attempts", whole_number("attempts", self.attempts, 1))
+        if self.base < 0 or self.longest < 0 or self.outage < 0:
+            raise ValueError(f"base, longest and outage are seconds of at least 0: {self}")
 
 
 class Patience:

@@ -217,7 +217,7 @@ class EpochRun:
         return self._deliver(filled)
 
     def repetitions(self, count: int) -> Iterator[Repetition]:
-        """Items to repeat in place of delivered ones that turned out to be unusable: at most ``count`` at a time, and no item twice.
+        """Items to repeat in place of delivered ones that turned out to be unusable: at most ``count`` at a time, each once.
 
         Repetitions are no part of the state, which has counted the items that they replace.
         """

@@ -26,7 +26,7 @@ from larder.retry import Patience, Retry
 from larder.s3 import S3
 from larder.samples import SampleReader
 from larder.stats import Stats
-from larder.tar import sample_members, split_name
+from larder.tar import TarError, sample_members, split_name
 
 DatasetName = str | os.PathLike[str] | DatasetInfo
 OUTAGE = 120.0
@@ -243,13 +243,19 @@ class Item:
 
     @property
     def members(self) -> dict[str, memoryview]:
-        """The members of a sample (``larder digest build --tar-samples`` or ``--samples``), by their names from the first dot on,
-        such as ``jpg`` and ``cls``; parts of ``data``.
+        """The members of a sample (``larder digest build --tar-samples`` or ``--samples``), by their names from the first dot on in
+        lower case, such as ``jpg`` and ``cls``; parts of ``data``.
 
         Raises:
             ValueError: the item is no sample.
         """
-        return sample_members(self.data)
+        try:
+            return sample_members(self.data)
+        except TarError as error:
+            raise ValueError(
+                f"item {self.index} is no sample ({error}): build the digest file with --tar-samples or --samples, or use "
+                "item.data, the bytes of the whole item"
+            ) from error
 
     @property
     def bucket(self) -> str:

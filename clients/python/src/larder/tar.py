@@ -1,7 +1,8 @@
 """The TAR format as far as it is read here: headers, and the members of a sample.
 
 A *sample* is a stretch of a TAR: adjacent files that share their name up to its first dot, as WebDataset writes them. It is one
-item, so that its members come together; its bytes have the members' headers between their contents.
+item, so that its members come together; its bytes have the members' headers between their contents. Files that belong to no
+sample may lie between them.
 
 Formats: POSIX.1-2017 pax, "pax Interchange Format" (ustar headers and extended headers), and GNU tar, "Basic Tar Format"
 (long names, base-256 numbers).
@@ -9,6 +10,7 @@ Formats: POSIX.1-2017 pax, "pax Interchange Format" (ustar headers and extended 
 
 from __future__ import annotations
 
+import re
 import tarfile
 from collections.abc import Mapping
 from functools import lru_cache
@@ -21,6 +23,10 @@ _LONGEST_EXTENSION = 1 << 20
 _EXTENSIONS = frozenset("gxLK")
 _REGULAR = frozenset("\x0007")
 _LINKS_AND_DEVICES = frozenset("123456")
+_OWN = re.compile(r"__[^/]*__(?:$|/)")
+"""Files of WebDataset's own."""
+_FIELDS = frozenset({"__key__", "__url__"})
+"""Fields that WebDataset adds to each sample."""
 
 
 class TarError(ValueError):
@@ -109,6 +115,40 @@ def split_name(name: str) -> tuple[str, str]:
     return folder + slash + stem, member
 
 
+def member_of_sample(name: str) -> tuple[str, str] | None:
+    """The sample that a file of a TAR belongs to, and its name there in lower case, as WebDataset has them.
+
+    ``None`` for a file that belongs to none: one without a dot in its name, a hidden one such as ``._0001.jpg`` or ``.DS_Store``,
+    and WebDataset's own, such as ``__meta__`` or ``__shard__/info.json``.
+    """
+    sample, member = split_name(name)
+    base = name.rpartition("/")[2]
+    if "." not in base or base.startswith(".") or _OWN.match(name):
+        return None
+    return sample, member.lower()
+
+
+class SampleNames:
+    """The names of the members of one sample, of which none may come twice.
+
+    WebDataset too refuses a member that comes twice, in whatever case, and the names of its own fields.
+    """
+
+    def __init__(self) -> None:
+        self._known = set(_FIELDS)
+
+    def add(self, name: str, member: str) -> None:
+        """Add a member by the name of its file, and its name in the sample. Raises TarError."""
+        if member in self._known:
+            what = (
+                "is a field of WebDataset" if member in _FIELDS else "comes twice, upper and lower case being the same"
+            )
+            raise TarError(
+                f"file {name!r}: member {member!r} of its sample {what}: rename the file, and write the archive again"
+            )
+        self._known.add(member)
+
+
 def sample_members(sample: memoryview) -> dict[str, memoryview]:
     """The members of a sample by their names in it, such as ``jpg`` and ``cls``; parts of its bytes.
 
@@ -116,7 +156,7 @@ def sample_members(sample: memoryview) -> dict[str, memoryview]:
         TarError: it is no sample.
     """
     found: dict[str, memoryview] = {}
-    attributes = Attributes()
+    names, attributes = SampleNames(), Attributes()
     position = 0
     while position < len(sample):
         header = header_of(bytes(sample[position : position + BLOCK]), position)
@@ -130,8 +170,10 @@ def sample_members(sample: memoryview) -> dict[str, memoryview]:
         entry = attributes.entry(header, position)
         if position + entry.size > len(sample):
             raise TarError(f"the sample ends inside of {entry.name!r}")
-        if entry.regular:
-            found[split_name(entry.name)[1]] = sample[position : position + entry.size]
+        belongs = member_of_sample(entry.name) if entry.regular else None
+        if belongs is not None:
+            names.add(entry.name, belongs[1])
+            found[belongs[1]] = sample[position : position + entry.size]
         position += entry.size + -entry.size % BLOCK
     return found
 

@@ -162,15 +162,16 @@ def test_every_element_leaves_once_and_in_order(seed, items, batch, trouble):
             crew = crew_of(SimulatedWorkers(chance, trouble), chance.randint(1, 4))
         plan, start = epoch_of(items, batch, progress=progress)
         elements = crew.elements(lambda numbers, plan=plan: SplitLedger(PlannedItems(plan), 0, numbers))
-        places = []
+        places, empty = [], 0
         with suppress(GatewayUnavailable):
             for released in islice(elements, chance.choice([None, chance.randint(0, 30)])):
                 assert decode(released.value) == released.item
                 came.append(released.item)
-                places.append(released.place)
+                places.extend(released.places)
+                empty += released.empty
                 if chance.random() < 0.05:
                     crew.scale(chance.randint(1, 5))
-        done = start.with_places(np.array(places, np.int64))
+        done = start.with_places(np.array(places, np.int64), padded=empty)
         progress = done.settled(batch, "short")
     assert came == in_order(items, batch)
 

@@ -77,7 +77,7 @@ def test_ranks_have_disjoint_shares_and_equally_many_batches():
 def test_a_pipeline_has_a_length(options):
     """That of whole epochs, on each rank, also when one is resumed; none if elements may be left out."""
     for rank in range(2):
-        pipeline = pipeline_of(rank=rank, world=2).map(number)
+        pipeline = pipeline_of(103 if options else 104, rank=rank, world=2).map(number)
         pipeline = pipeline.batch(**options) if options else pipeline
         came = len(list(pipeline))
         assert len(pipeline) == came
@@ -326,7 +326,7 @@ def test_stages_are_measured():
         (lambda p: p.shuffle(2).shuffle(2), r"one shuffle\(\)"),
         (lambda p: p.batch(2).batch(2), "put it before batch"),
         (lambda p: p.batch(0), "size must be a whole number of at least 1"),
-        (lambda p: p.batch(2, tail="pad"), 'tail must be "short" or "drop"'),
+        (lambda p: p.batch(2, tail="full"), "tail must be one of 'short', 'drop', 'pad'"),
     ],
 )
 def test_stages_in_an_order_that_makes_no_sense_are_refused(wrong, message):

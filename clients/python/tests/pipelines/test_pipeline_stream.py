@@ -9,9 +9,18 @@ from larder.errors import PipelineError
 from larder.pipelines.stream import BatchSizes, Piece, batched, shuffled, stack
 
 
-def pieces_of(values, ends=()):
-    """Elements of these values; batches of the plan end with ``ends``."""
-    return [Piece(value, [value], [value], value in ends) for value in values]
+def pieces_of(values):
+    """Elements of these values."""
+    return [Piece(value, [value], [value]) for value in values]
+
+
+def planned(count, ends, sizes, lost=()):
+    """Elements of a plan whose batches end with ``ends``, without the lost ones."""
+    for number in range(count):
+        gone = number in lost
+        sizes.count(ends_batch=number in ends, lost=int(gone), kept=int(not gone))
+        if not gone:
+            yield from pieces_of([number])
 
 
 @given(st.integers(0, 60), st.integers(1, 70), st.integers(0, 60))
@@ -36,19 +45,43 @@ def test_a_shuffle_differs_by_epoch_and_seed():
 
 def test_batches_have_the_sizes_of_the_plan():
     """A plan may split its last batch, so that a rank with one element less has as many batches as the others."""
-    sizes = BatchSizes(4, filtered=False)
-    pieces = pieces_of(range(10), ends=(3, 7, 8, 9))
-    for piece in pieces:
-        sizes.count(piece)
-    assert [batch.value for batch in batched(pieces, sizes, list, drop=False)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8], [9]]
+    sizes = BatchSizes(4)
+    made = [batch.value for batch in batched(planned(10, (3, 7, 8, 9), sizes), sizes, list)]
+    assert made == [[0, 1, 2, 3], [4, 5, 6, 7], [8], [9]]
 
 
-@pytest.mark.parametrize(("drop", "last"), [(False, [[8, 9]]), (True, [])])
-def test_with_a_filter_all_batches_but_the_last_are_full(drop, last):
-    """The rest is delivered, or dropped."""
-    sizes = BatchSizes(4, filtered=True)
-    made = [batch.value for batch in batched(pieces_of(range(10)), sizes, list, drop=drop)]
+@pytest.mark.parametrize(("tail", "last"), [("short", [[8, 9]]), ("drop", []), ("pad", [[8, 9, 8, 9]])])
+def test_with_a_filter_all_batches_but_the_last_are_full(tail, last):
+    """Of a single rank, the rest is delivered, dropped or filled up."""
+    sizes = BatchSizes(4, tail, filtered=True)
+    made = [batch.value for batch in batched(pieces_of(range(10)), sizes, list)]
     assert made == [[0, 1, 2, 3], [4, 5, 6, 7], *last]
+
+
+@pytest.mark.parametrize(
+    ("tail", "lost", "made"),
+    [
+        ("short", {3, 4}, [[0, 1, 2], [5, 6, 7], [8, 9]]),
+        ("short", {0, 1, 2, 3}, [[4], [4, 5, 6, 7], [8, 9]]),
+        ("short", {4, 5, 6, 7, 8, 9}, [[0, 1, 2, 3], [3], [3]]),
+        ("drop", {3, 5}, [[0, 1, 2, 0], [4, 6, 7, 4], [8, 9, 8, 9]]),
+        ("pad", {4, 5, 6, 7}, [[0, 1, 2, 3], [0, 1, 2, 3], [8, 9, 8, 9]]),
+    ],
+)
+def test_ranks_keep_the_batches_of_the_plan(tail, lost, made):
+    """Of several ranks, elements that are left out change no number of batches; repetitions replace them where they must."""
+    sizes = BatchSizes(4, tail, filtered=True, together=True)
+    batches = list(batched(planned(10, (3, 7, 9), sizes, lost), sizes, list))
+    assert [batch.value for batch in batches] == made
+    assert sorted(place for batch in batches for place in batch.places) == sorted(set(range(10)) - lost)
+    assert sum(batch.empty for batch in batches) == len(lost)
+
+
+def test_a_rank_without_any_element_is_an_error():
+    """Other ranks would wait for its batches."""
+    sizes = BatchSizes(4, filtered=True, together=True)
+    with pytest.raises(PipelineError, match="no element of this rank's share is left"):
+        list(batched(planned(10, (3, 7, 9), sizes, set(range(10))), sizes, list))
 
 
 def test_elements_are_stacked_by_member():
@@ -76,4 +109,4 @@ def test_elements_that_do_not_fit_together_are_named(elements, message):
     """The error names the items and the member."""
     pieces = [Piece(value, [number], [number]) for number, value in enumerate(elements)]
     with pytest.raises(PipelineError, match=f"items 0, 1 do not make a batch: ValueError: {message}"):
-        list(batched(pieces, BatchSizes(2, filtered=True), stack, drop=False))
+        list(batched(pieces, BatchSizes(2, filtered=True), stack))

@@ -93,7 +93,7 @@ def test_ranks_are_in_step_over_every_resume(items, sessions, last, tail, share,
 @settings(max_examples=examples(60))
 @given(SIZES, WORLDS, st.lists(st.tuples(WORKERS, BATCHES, st.integers(0, 6), st.booleans()), max_size=4), TAILS_OF)
 def test_ranks_are_in_step_with_states_of_their_own(items, world, sessions, tail):
-    """Ranks that load their own states, saved at the same step or moved on by ``skip_batches``, have equally many batches left."""
+    """Ranks that load their own states, saved at the same step or after ``skip_batches``, have equally many batches left."""
     states = fresh(EpochOrder(Layout(items, 3, 4), seed=1, epoch=0))
     states = [states.of_rank(rank, world) for rank in range(world)]
     for workers, batch_size, steps, pass_over in [*sessions, (2, 4, 10**9, False)]:

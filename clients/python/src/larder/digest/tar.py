@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from larder.tar import BLOCK, Attributes, TarEntry, TarError, TarHeader, header_of, split_name
+from larder.tar import BLOCK, Attributes, SampleNames, TarEntry, TarError, TarHeader, header_of, member_of_sample
 
 _PIECE = 1 << 20
 """Bytes that are read at a time."""
@@ -45,26 +45,27 @@ def members(read: Read) -> Iterator[Member]:
 
 
 def samples(read: Read) -> Iterator[Member]:
-    """The samples of an uncompressed TAR, in the archive's order; see `larder.tar`. Hidden files belong to none.
+    """The samples of an uncompressed TAR, in the archive's order; `larder.tar.member_of_sample` says which files belong to none.
 
     Args:
         read: the archive from its first byte on.
 
     Raises:
-        TarError: as ``members``.
+        TarError: as ``members``; or a member comes twice in its sample.
     """
     stream, between = _Stream(read), bytearray()
     stream.tap = between.extend
-    name, begin, end, hashed = "", 0, 0, hashlib.sha256()
+    name, begin, end, hashed, names = "", 0, 0, hashlib.sha256(), SampleNames()
     for start, entry in _files(stream):
-        belongs, _ = split_name(entry.name)
-        if not belongs or belongs.endswith("/"):
+        belongs = member_of_sample(entry.name)
+        if belongs is None:
             stream.skip(entry.size)
             continue
-        if belongs != name:
+        if belongs[0] != name:
             if end:
                 yield Member(name, begin, end - begin, hashed.digest())
-            name, begin, end, hashed = belongs, start, start, hashlib.sha256()
+            name, begin, end, hashed, names = belongs[0], start, start, hashlib.sha256(), SampleNames()
+        names.add(entry.name, belongs[1])
         # Of what passed since the last member, all behind the sample's end is part of it: headers, at least.
         hashed.update(between[len(between) - (stream.position - end) :])
         between.clear()

@@ -34,9 +34,11 @@ from larder.loader import Loader, Shard
 from larder.mixing import refuse_mix
 from larder.options import refuse_unknown, whole_number
 from larder.pipelines.fingerprint import fingerprints
-from larder.pipelines.running import EpochElements, EpochStart, PipelineRuntime, RunOptions, filtered
+from larder.pipelines.options import RunOptions, filtered, refuse_uneven_elements
+from larder.pipelines.running import EpochElements, EpochStart, PipelineRuntime
 from larder.pipelines.stages import AUTOCACHE, FILTER, MAP, Stage
 from larder.pipelines.stream import PipelineStages, stack
+from larder.planner.steps import TAILS
 from larder.ranks import Ranks, environment_ranks, given_ranks
 from larder.source import Access, DatasetName, Source, name_of
 
@@ -153,12 +155,18 @@ class Pipeline:
         """Number of batches of a whole epoch of this rank, or of elements without ``batch``; the same after a resume.
 
         Raises:
-            TypeError: it is known at the end of an epoch, because elements are filtered or skipped.
+            TypeError: it is known at the end of an epoch, because elements are filtered or skipped by a single rank.
+            UnevenRanks: ranks cannot have equally many batches.
         """
-        if filtered(self._stages, self._runtime.options):
+        ranks, stages = self.current_ranks(), self._stages
+        if filtered(stages, self._runtime.options) and not (stages.batch and ranks.world > 1):
             raise TypeError("a pipeline that filters or skips elements has no length")
-        loader, ranks = self._open(), self.current_ranks()
-        return loader.batches(*ranks) if self._stages.batch else loader.start(0, *ranks).share().size
+        loader = self._open()
+        if stages.batch:
+            return loader.batches(*ranks)
+        start = loader.start(0, *ranks)
+        refuse_uneven_elements(start, filtered=False)
+        return start.share().size
 
     def map(self, function: Callable[[Any], Any]) -> Pipeline:
         """Replace each element by ``function(element)``; after ``batch``, each batch.
@@ -173,7 +181,10 @@ class Pipeline:
         return self._with(elements=(*self._stages.elements, stage))
 
     def filter(self, function: Callable[[Any], Any]) -> Pipeline:
-        """Keep the elements for which ``function(element)`` is true. Ranks may then have different numbers of batches.
+        """Keep the elements for which ``function(element)`` is true.
+
+        Of several ranks, each batch has the elements that are left of as many as a batch takes, so that all ranks have equally
+        many batches; a batch of nothing, and one that must be full, is filled with repetitions.
 
         Raises:
             ValueError: after ``batch``.
@@ -225,8 +236,9 @@ class Pipeline:
 
         Args:
             size: elements of a batch.
-            tail: end of an epoch. ``"short"``: the last batch has the rest; ``"drop"``: full batches only. All ranks get equally
-                many batches, unless a filter drops elements.
+            tail: end of an epoch. ``"short"``: the last batch has the rest; ``"drop"``: full batches only; ``"pad"``: the last
+                batch is filled with repetitions. All ranks get equally many batches; where that is impossible with
+                ``"short"``, an iteration begins with `UnevenRanks`.
             collate: makes a batch of a list of elements. By default arrays and tensors are stacked, numbers become an array, and
                 dicts and tuples are batched by member.
 
@@ -234,10 +246,10 @@ class Pipeline:
             ValueError: twice, or an argument is out of range.
         """
         self._before_batch("batch")
-        if tail not in ("short", "drop"):
-            raise ValueError(f'tail must be "short" or "drop", not {tail!r}')
+        if tail not in TAILS:
+            raise ValueError(f"tail must be one of {', '.join(map(repr, TAILS))}, not {tail!r}")
         batch = whole_number("size", size, 1)
-        return self._with(batch=batch, drop=tail == "drop", collate=collate or stack)
+        return self._with(batch=batch, tail=tail, collate=collate or stack)
 
     def current_ranks(self) -> Ranks:
         """Rank and number of training processes: as given, else those of the environment."""
@@ -301,8 +313,9 @@ class Pipeline:
         self._place = _Place(epoch, dict(state))
 
     def stats(self) -> dict[str, Any]:
-        """Counts of all iterations: ``elements``, ``dropped`` and ``skipped`` ones, batches, workers that died, and by stage
-        number of elements, seconds per element with all earlier stages, and bytes per element; ``results`` by mark: elements
+        """Counts of all iterations: ``elements``, ``dropped`` and ``skipped`` ones, ``repeated`` in their place, batches,
+        workers that died, and by stage number of elements, seconds per element with all earlier stages, and bytes per
+        element; ``results`` by mark: elements
         ``read``, ``computed``, ``stored``, ``refused``, and ``damaged`` ones, which were computed again."""
         return self._runtime.stats(self._stages.elements)
 
@@ -369,7 +382,7 @@ class Pipeline:
                 self._dataset,
                 batch_size=self._stages.batch or _UNBATCHED,
                 substitute=1,
-                tail="drop" if self._stages.drop and not filtered(self._stages, self._runtime.options) else "short",
+                tail=self._stages.tail,
                 **passed,
             )
         return self._loader

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -29,11 +29,11 @@ from larder.pipelines.metering import (
     described,
     described_results,
 )
+from larder.pipelines.options import AUTO, RunOptions, filtered, refuse_uneven_elements
 from larder.pipelines.results import claim_owner
 from larder.pipelines.splits import CacheMark, PlannedItems, Released, SplitLedger
 from larder.pipelines.stages import (
     AUTOCACHE,
-    FILTER,
     Counts,
     ElementFailure,
     RemoteTraceback,
@@ -49,48 +49,8 @@ from larder.ranks import Ranks
 from larder.run import Tracker, item_error
 from larder.seeds import own_generators, seed_generators
 
-AUTO, COMPUTE = "auto", "compute"
-"""Modes of results: as the fleet decides; or compute them in every epoch."""
 Marks = Mapping[int, Fingerprint]
 """The fingerprints of a pipeline's marks, by stage."""
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """The checked options of a pipeline that runs; see `larder.pipelines.PipelineOptions`.
-
-    Raises:
-        ValueError: an option is out of range.
-    """
-
-    seed: int = 0
-    workers: int | str | None = None
-    ray_options: Mapping[str, Any] | None = None
-    keys: bool = False
-    on_error: str = "raise"
-    on_missing: str = "raise"
-    timeout: float = 300.0
-    queue: int = 8
-    queue_bytes: int = 256 << 20
-    cache: str | int = AUTO
-
-    def __post_init__(self) -> None:
-        if self.cache not in (AUTO, COMPUTE) and (isinstance(self.cache, bool) or not isinstance(self.cache, int)):
-            raise ValueError(f'cache must be "{AUTO}", "{COMPUTE}" or the stage number of a mark, not {self.cache!r}')
-        for name in ("on_error", "on_missing"):
-            if getattr(self, name) not in ("raise", "skip"):
-                raise ValueError(f'{name} must be "raise" or "skip", not {getattr(self, name)!r}')
-        least = {"timeout": 0.0, "queue": 1, "queue_bytes": 1}
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not value >= bound:
-                raise ValueError(f"{name} must be at least {bound}, not {value!r}")
-        WorkerChoice.of(self.workers, self.ray_options)
-
-    @property
-    def skips(self) -> bool:
-        """Whether elements may be left out without an error."""
-        return "skip" in (self.on_error, self.on_missing)
 
 
 class PipelineRuntime:
@@ -238,6 +198,7 @@ class PipelineRuntime:
         Raises:
             ValueError: there is no such mark, or its results cannot be stored.
         """
+        mark = None if mark is None else whole_number("mark", mark)
         self._checked(mark, fingerprints(stages))
         self.cache, self._follows = mark, False
 
@@ -284,7 +245,7 @@ class PipelineRuntime:
         counts = summed(self._ended_crews, {} if self._crew is None else self._crew.counts)
         named = {0: "reading", **{stage.number: str(stage) for stage in stages}}
         return {
-            **{name: self.counts[name] for name in ("elements", "dropped", "skipped", "batches")},
+            **{name: self.counts[name] for name in ("elements", "dropped", "skipped", "repeated", "batches")},
             "waited": self.waited,
             "workers": 0 if self._crew is None else self._crew.workers,
             "worker_deaths": self._deaths + (0 if self._crew is None else self._crew.deaths),
@@ -341,6 +302,9 @@ class EpochElements:
         begun = loader.start(start.epoch, *start.ranks) if fresh else loader.restored(start.state or {}, self._shard)
         self._start = runtime.owned(loader.begin(begun), loader.settings.job_name)
         self.epoch = self._start.epoch
+        self._filtered = filtered(stages, runtime.options)
+        self._together = start.ranks.world > 1
+        self._refuse_uneven()
         self._tracker = Tracker(self._start)
         self._job = loader.settings.job if isinstance(loader.settings.job, Job) else None
         known = self._job is not None or runtime.cache is not None
@@ -361,6 +325,13 @@ class EpochElements:
     def state_dict(self) -> dict[str, Any]:
         """The state after the latest element or batch."""
         return self.progress.to_json()
+
+    def _refuse_uneven(self) -> None:
+        settings = self._loader.settings
+        if self._stages.batch:
+            self._start.refuse_uneven(settings.batch_size, settings.tail)
+        else:
+            refuse_uneven_elements(self._start, filtered=self._filtered)
 
     def cancel(self, why: str) -> None:
         """End the iteration: asking for more raises `StateError`, unless the epoch is complete. The workers are kept."""
@@ -392,8 +363,9 @@ class EpochElements:
             if piece is None:
                 self._report_position(now=True)
                 return
-            self._tracker.add(np.array(piece.places, np.int64), 0, 0)
-            self._runtime.counts["elements"] += len(piece.indices)
+            self._tracker.add(np.array(piece.places, np.int64), 0, piece.empty)
+            self._runtime.counts["elements"] += len(piece.indices) - piece.repeated
+            self._runtime.counts["repeated"] += piece.repeated
             self._runtime.measure(batch or 1)
             self._runtime.counts["batches"] += bool(batch)
             value = piece.value
@@ -406,13 +378,13 @@ class EpochElements:
 
     def _delivered(self) -> Iterator[Piece]:
         stages, options = self._stages, self._runtime.options
-        sizes = BatchSizes(stages.batch, filtered(stages, options))
+        sizes = BatchSizes(stages.batch, stages.tail, self._filtered, self._together)
         pieces = self._pieces(sizes)
         if stages.shuffle:
             before = len(self._start.done) - self._start.skipped
             pieces = shuffled(pieces, stages.shuffle, options.seed, self.epoch, before)
         if stages.batch:
-            pieces = batched(pieces, sizes, stages.collate, drop=stages.drop)
+            pieces = batched(pieces, sizes, stages.collate)
         return map(self._finished, pieces) if stages.batches else pieces
 
     def _pieces(self, sizes: BatchSizes) -> Iterator[Piece]:
@@ -421,12 +393,14 @@ class EpochElements:
         task = WorkerTask(loader.source, loader.info, self._stages.elements, options.seed, loader.settings.job_name)
         crew = self._runtime.crew(task, self._stages.batch, self._shard.world)
         for released in crew.elements(self._ledger):
-            piece = self._piece(released)
-            if piece is None:
-                self._tracker.add(np.array([released.place], np.int64), 1, 0)
-            else:
-                sizes.count(piece)
+            piece, lost = self._piece(released), len(released.places)
+            if piece is not None:
+                sizes.count(ends_batch=released.ends_batch, empty=released.empty)
                 yield piece
+                continue
+            # Its slot is used when its batch is delivered, so that ranks stay in step; without a plan of batches, now.
+            sizes.count(ends_batch=released.ends_batch, empty=released.empty, lost=lost, kept=0)
+            self._tracker.add(np.array(released.places, np.int64), lost, 0 if sizes.planned else lost + released.empty)
 
     def _ledger(self, numbers: Iterator[int]) -> SplitLedger:
         loader, settings = self._loader, self._loader.settings
@@ -435,7 +409,8 @@ class EpochElements:
             self._shard,
             batch_size=settings.batch_size,
             substitute=1,
-            tail=settings.tail,
+            # A single rank that leaves elements out fills its batches with later ones: all must come.
+            tail="short" if self._filtered and not self._together else settings.tail,
             progress=self._start,
             dataset=loader.info.id,
         )
@@ -455,7 +430,7 @@ class EpochElements:
         if element is DROPPED:
             self._runtime.counts["dropped"] += 1
             return None
-        return Piece(element, [released.item], [released.place], released.ends_batch)
+        return Piece(element, [released.item], list(released.places), 0 if self._stages.batch else released.empty)
 
     def _refuse(self, index: int, failure: ElementFailure) -> None:
         """Raise the error of an element, unless it is to be skipped."""
@@ -484,8 +459,3 @@ class EpochElements:
                         f"the batch of items {shown} failed in {stage}: {type(error).__name__}: {error}"
                     ) from error
         return piece
-
-
-def filtered(stages: PipelineStages, options: RunOptions) -> bool:
-    """Whether the number of elements of an epoch is known only at its end."""
-    return options.skips or any(stage.kind == FILTER for stage in stages.elements)

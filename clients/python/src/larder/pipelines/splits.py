@@ -75,22 +75,33 @@ class Planned(NamedTuple):
 
     Args:
         indices: items in the dataset.
-        places: their places in the rank's share, see `larder.planner.Progress`.
+        places: their places in the rank's share, see `larder.planner.Progress`; none for repetitions.
         ends_batch: whether the last of them is the last item of a batch.
+        empty: slots of this batch that no item of the share filled, see `larder.planner.steps`; 0 before its last item.
     """
 
     indices: tuple[int, ...]
     places: tuple[int, ...]
     ends_batch: bool
+    empty: int = 0
 
 
 class Released(NamedTuple):
-    """An element that leaves: its item, place in the rank's share, value, and whether a batch of the plan ends with it."""
+    """An element that leaves.
+
+    Args:
+        item: its item.
+        places: its place in the rank's share; a repetition has none.
+        value: as stored, or why there is none.
+        ends_batch: whether a batch of the plan ends with it.
+        empty: slots of that batch that no item of the share filled.
+    """
 
     item: int
-    place: int
+    places: tuple[int, ...]
     value: Value
     ends_batch: bool
+    empty: int = 0
 
 
 class PlannedItems:
@@ -105,10 +116,11 @@ class PlannedItems:
         if offered is None:
             return None
         indices: NDArray[np.uint32] = offered.indices[: min(most, offered.take)]
+        before = self._plan.padded
         places = self._plan.deliver(indices)
         following = self._plan.candidates()
         ends = following is None or following.batch != offered.batch
-        return Planned(tuple(indices.tolist()), tuple(places.tolist()), ends)
+        return Planned(tuple(indices.tolist()), tuple(places.tolist()), ends, self._plan.padded - before)
 
 
 @dataclass(eq=False)
@@ -237,8 +249,10 @@ class SplitLedger:
                 entry.released += 1
                 self.ready -= 1
                 last = entry.released == len(planned.indices)
-                place = planned.places[at]
-                yield Released(planned.indices[at], place, value, planned.ends_batch and last)
+                ends = planned.ends_batch and last
+                yield Released(
+                    planned.indices[at], planned.places[at : at + 1], value, ends, planned.empty if ends else 0
+                )
             if not entry.complete:
                 return
             del self._open[number]

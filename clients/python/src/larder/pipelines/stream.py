@@ -8,8 +8,10 @@ next depends on how many were delivered in the epoch.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -27,46 +29,74 @@ class Piece:
         value: of the element, or of the batch.
         indices: items that it is made of.
         places: their places in the rank's share.
-        ends_batch: whether a batch of the epoch's plan ends with it.
+        empty: slots of batches that no item of the share filled, see `larder.planner.steps`.
+        repeated: repetitions in the batch that replace elements that were left out.
     """
 
     value: Any
     indices: list[int]
     places: list[int]
-    ends_batch: bool = False
+    empty: int = 0
+    repeated: int = 0
 
 
 @dataclass
 class BatchSizes:
-    """The sizes of the batches to come, as the plan of the epoch has them: equally many batches on every rank.
+    """The sizes of the batches to come.
+
+    They are those of the epoch's plan: equally many batches on every rank. Only of a single rank that may leave elements out are
+    they unknown: then all batches but the last are full.
 
     Args:
         size: of a full batch.
-        filtered: whether a filter decides how many elements there are; then all batches but the last are full.
+        tail: ``"short"``, ``"drop"`` or ``"pad"``.
+        filtered: whether elements may be left out.
+        together: whether there are several ranks.
     """
 
     size: int
-    filtered: bool
-    _sizes: list[int] = field(default_factory=list)
+    tail: str = "short"
+    filtered: bool = False
+    together: bool = False
+    _planned: deque[tuple[int, int]] = field(default_factory=deque)
     _seen: int = 0
+    _empty: int = 0
 
-    def count(self, piece: Piece) -> None:
-        """Count an element of the plan, in its order."""
-        self._seen += 1
-        if piece.ends_batch:
-            self._sizes.append(self._seen)
-            self._seen = 0
+    @property
+    def planned(self) -> bool:
+        """Whether batches are those of the plan."""
+        return self.size > 0 and (self.together or not self.filtered)
+
+    def count(self, *, ends_batch: bool, empty: int = 0, lost: int = 0, kept: int = 1) -> None:
+        """Count an element of the plan, in its order.
+
+        Args:
+            ends_batch: whether a batch of the plan ends with it.
+            empty: slots of that batch that no item of the share filled.
+            lost: slots that it leaves empty because it is left out.
+            kept: 1 if it comes, else 0.
+        """
+        self._seen += kept
+        self._empty += empty + lost
+        if ends_batch:
+            self._planned.append((self._seen, self._empty))
+            self._seen = self._empty = 0
 
     def complete(self, elements: int) -> bool:
         """Whether a batch of so many elements is complete."""
-        if self.filtered:
+        if not self.planned:
             return elements == self.size
-        return bool(self._sizes) and elements == self._sizes[0]
+        return bool(self._planned) and elements == self._planned[0][0]
 
-    def begin_next(self) -> None:
-        """The current batch is complete."""
-        if self._sizes:
-            self._sizes.pop(0)
+    def begin_next(self) -> int:
+        """The current batch is complete; the slots that it leaves empty."""
+        return self._planned.popleft()[1] if self.planned and self._planned else 0
+
+    @property
+    def least(self) -> int:
+        """Elements that a batch must have; repetitions fill it up."""
+        full = self.tail == "pad" or (self.tail == "drop" and self.together)
+        return self.size if full else int(self.together)
 
 
 def shuffled(pieces: Iterable[Piece], size: int, seed: int, epoch: int, delivered: int) -> Iterator[Piece]:
@@ -90,32 +120,48 @@ def shuffled(pieces: Iterable[Piece], size: int, seed: int, epoch: int, delivere
         delivered += 1
 
 
-def batched(
-    pieces: Iterable[Piece], sizes: BatchSizes, collate: Callable[[list[Any]], Any], *, drop: bool
-) -> Iterator[Piece]:
+def batched(pieces: Iterable[Piece], sizes: BatchSizes, collate: Callable[[list[Any]], Any]) -> Iterator[Piece]:
     """The elements in batches.
 
     Args:
         pieces: the elements.
         sizes: of the batches.
         collate: makes a batch of a list of elements.
-        drop: leave out a last batch that is not full.
 
     Raises:
-        PipelineError: the elements do not fit into one batch.
+        PipelineError: the elements do not fit into one batch; or all of this rank's were left out, and the other ranks have
+            batches.
     """
     waiting: list[Piece] = []
+    recent: deque[Piece] = deque(maxlen=max(1, sizes.least) if sizes.filtered else 0)
     for piece in pieces:
-        waiting.append(piece)
-        if sizes.complete(len(waiting)):
-            sizes.begin_next()
-            yield _batch(waiting, collate)
+        while sizes.complete(len(waiting)):  # the elements that ended these batches were left out
+            yield _batch(waiting, sizes, recent or [piece], collate)
             waiting = []
-    if waiting and not drop:
-        yield _batch(waiting, collate)
+        waiting.append(piece)
+        recent.append(piece)
+        del piece  # nothing may keep what the loop has
+        if sizes.complete(len(waiting)):
+            yield _batch(waiting, sizes, recent, collate)
+            waiting = []
+    while sizes.complete(len(waiting)):
+        yield _batch(waiting, sizes, recent, collate)
+        waiting = []
+    if waiting and sizes.tail != "drop":
+        yield _batch(waiting, sizes, recent, collate)
 
 
-def _batch(pieces: list[Piece], collate: Callable[[list[Any]], Any]) -> Piece:
+def _batch(
+    pieces: list[Piece], sizes: BatchSizes, recent: Iterable[Piece], collate: Callable[[list[Any]], Any]
+) -> Piece:
+    empty, missing = sizes.begin_next(), sizes.least - len(pieces)
+    if missing > 0 and sizes.filtered:
+        repeated = list(islice(cycle(pieces or recent), missing))
+        if not repeated:
+            raise PipelineError(
+                "no element of this rank's share is left for a batch that the other ranks have: all were filtered or skipped"
+            )
+        pieces = pieces + repeated
     indices = [index for piece in pieces for index in piece.indices]
     try:
         value = collate([piece.value for piece in pieces])
@@ -124,7 +170,8 @@ def _batch(pieces: list[Piece], collate: Callable[[list[Any]], Any]) -> Piece:
     except Exception as error:
         shown = ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
         raise PipelineError(f"items {shown} do not make a batch: {type(error).__name__}: {error}") from error
-    return Piece(value, indices, [place for piece in pieces for place in piece.places])
+    own = pieces[: len(pieces) - max(0, missing)] if sizes.filtered else pieces
+    return Piece(value, indices, [place for piece in own for place in piece.places], empty, len(pieces) - len(own))
 
 
 def stack(elements: list[Any]) -> Any:
@@ -173,7 +220,7 @@ class PipelineStages:
         elements: those on single elements.
         shuffle: size of the shuffle's buffer; 0 without one.
         batch: elements of a batch; 0 without batches.
-        drop: whether a last batch that is not full is left out.
+        tail: of batches: ``"short"``, ``"drop"`` or ``"pad"``.
         collate: makes a batch of a list of elements.
         batches: those on batches.
         count: number of stages.
@@ -182,7 +229,7 @@ class PipelineStages:
     elements: tuple[Stage, ...] = ()
     shuffle: int = 0
     batch: int = 0
-    drop: bool = False
+    tail: str = "short"
     collate: Callable[[list[Any]], Any] = stack
     batches: tuple[Stage, ...] = ()
     count: int = 0

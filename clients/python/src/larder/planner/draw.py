@@ -162,4 +162,4 @@ def _shares(weights: NDArray[np.uint16], draws: int) -> NDArray[np.float32]:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

@@ -216,7 +216,7 @@ class EpochPlan:
         return self._order.layout.items
 
     def repeat(self, count: int) -> NDArray[np.uint32]:
-        """Up to ``count`` items to repeat, for samples of delivered items that turned out to be unusable; empty if there are none.
+        """Up to ``count`` items to repeat in place of delivered ones that turned out to be unusable; empty if there are none.
 
         Call ``repeated`` with those used, and ``exclude`` with those that are unusable too.
         """

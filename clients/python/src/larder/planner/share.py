@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from larder.planner.numbers import NumberSet
 from larder.planner.steps import share_size
 
+
 class RankShare:
     """One rank's share of an epoch, as places from 0, and which of these are left."""
 

@@ -161,7 +161,7 @@ class CachedDataset(IterableDataset[Any]):
         Raises:
             ValueError: the epoch is not a whole number of at least 0.
         """
-        whole_number("epoch", epoch, 0)
+        epoch = whole_number("epoch", epoch, 0)
         now = self._context.rounds.now()
         self._context.rounds.seek(epoch, now.start if now.epoch == epoch and not now.complete else None)
 
@@ -232,7 +232,7 @@ class CachedDataset(IterableDataset[Any]):
 
     def seek(self, state: Mapping[str, Any], *, unless_workers: bool = False) -> None:
         """`load_state_dict` for the dataset itself, also of a watched loader."""
-        if "worker" in state:
+        if isinstance(state, Mapping) and "worker" in state:
             raise StateError("this is the state of one DataLoader worker; load it into a StatefulDataLoader")
         self._context.info()
         loader = self._context.loader

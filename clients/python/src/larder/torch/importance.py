@@ -19,7 +19,6 @@ learned when an iteration begins, which is a collective call: every rank iterate
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -27,11 +26,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import distributed
-from torch.utils.data import Sampler
+from torch.utils.data import IterableDataset, Sampler
 
 from larder.importance import ImportanceReport
 from larder.job import Job
-from larder.options import refuse_unknown
+from larder.options import refuse_unknown, whole_number
 from larder.planner.draw import REPEATS, DrawRule
 from larder.planner.importance import Contribution, ImportancePlan
 from larder.planner.scores import NEVER
@@ -79,19 +78,26 @@ class ImportanceSampler(Sampler[Any]):
 
     Raises:
         ValueError: a value is out of range; the message names it.
-        TypeError: unknown option.
+        TypeError: unknown option, or a dataset without indices.
     """
 
     def __init__(
         self, dataset: Sized, *, unseen: float | Literal["multinomial"], **options: Unpack[ImportanceOptions]
     ) -> None:
         refuse_unknown(options, "unseen", *ImportanceOptions.__annotations__)
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise TypeError(
+                f"an ImportanceSampler chooses items by index, which a {type(dataset).__name__} does not have: use a "
+                "larder.torch.CachedMapDataset, or any dataset with a length and indices"
+            )
         self._dataset = dataset
         self._batch_size = _positive("batch_size", options.get("batch_size"))
         self._drop_last = options.get("drop_last", False)
         ranks = options.get("ranks")
+        if ranks is not None and not (isinstance(ranks, tuple | list) and len(ranks) == len(Ranks._fields)):
+            raise ValueError(f"ranks must be (rank, number of ranks), not {ranks!r}")
         self._ranks = None if ranks is None else given_ranks(*ranks)
-        self._seed, self._guard = operator.index(options.get("seed", 0)), options.get("guard", True)
+        self._seed, self._guard = whole_number("seed", options.get("seed", 0)), options.get("guard", True)
         self._rule = _rule(unseen, options.get("repeats", REPEATS))
         self._made: ImportancePlan | None = None
         self._wanted: int | None = None
@@ -153,7 +159,7 @@ class ImportanceSampler(Sampler[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next iteration's epoch, as for `DistributedSampler`. Optional; the rest of a loaded one stays."""
-        self._wanted = operator.index(epoch)
+        self._wanted = whole_number("epoch", epoch, 0)
 
     def stats(self) -> dict[str, Any]:
         """The current epoch and what is known, see `ImportancePlan.stats`; ``unseen``: share of items that it leaves out."""
@@ -243,6 +249,4 @@ def _array(values: Any) -> Any:
 
 
 def _positive(name: str, value: int | None) -> int | None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-        raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
-    return value
+    return None if value is None else whole_number(name, value, 1)

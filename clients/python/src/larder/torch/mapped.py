@@ -122,8 +122,7 @@ class CachedMapDataset(Dataset[Any]):
         Raises:
             ValueError: the epoch is not a whole number of at least 0.
         """
-        whole_number("epoch", epoch, 0)
-        self._epoch.fill_(epoch)
+        self._epoch.fill_(whole_number("epoch", epoch, 0))
 
     @property
     def info(self) -> DatasetInfo:
@@ -211,6 +210,4 @@ def _shared_epoch(epoch: int) -> torch.Tensor:
 
 
 def _checked_seed(seed: int | None) -> int | None:
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
-        raise ValueError(f"seed must be a whole number, not {seed!r}")
-    return seed
+    return None if seed is None else whole_number("seed", seed)

@@ -56,7 +56,11 @@ class WatchedLoader:
     """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        dataset = loader.dataset
+        dataset = getattr(loader, "dataset", None)
+        if dataset is None:
+            raise TypeError(
+                f"watch() takes the DataLoader of a CachedDataset or CachedMapDataset, not a {type(loader).__name__}"
+            )
         if not isinstance(dataset, _Watchable):
             raise TypeError(
                 f"only loaders of a CachedDataset or CachedMapDataset can be watched, not of {type(dataset).__name__}"

@@ -1,0 +1,76 @@
+"""The options with which a pipeline runs, and what follows from them for the number of its elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from larder.errors import UnevenRanks
+from larder.options import whole_number
+from larder.pipelines.hosts import WorkerChoice
+from larder.pipelines.stages import FILTER
+from larder.pipelines.stream import PipelineStages
+from larder.planner import Progress
+
+AUTO, COMPUTE = "auto", "compute"
+"""Modes of results: as the fleet decides; or compute them in every epoch."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The checked options of a pipeline that runs; see `larder.pipelines.PipelineOptions`.
+
+    Raises:
+        ValueError: an option is out of range.
+    """
+
+    seed: int = 0
+    workers: int | str | None = None
+    ray_options: Mapping[str, Any] | None = None
+    keys: bool = False
+    on_error: str = "raise"
+    on_missing: str = "raise"
+    timeout: float = 300.0
+    queue: int = 8
+    queue_bytes: int = 256 << 20
+    cache: str | int = AUTO
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", whole_number("seed", self.seed))
+        if not isinstance(self.cache, str):
+            object.__setattr__(self, "cache", whole_number("cache, the stage number of a mark,", self.cache))
+        elif self.cache not in (AUTO, COMPUTE):
+            raise ValueError(f'cache must be "{AUTO}", "{COMPUTE}" or the stage number of a mark, not {self.cache!r}')
+        for name in ("on_error", "on_missing"):
+            if getattr(self, name) not in ("raise", "skip"):
+                raise ValueError(f'{name} must be "raise" or "skip", not {getattr(self, name)!r}')
+        for name in ("queue", "queue_bytes"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 1))
+        if isinstance(self.timeout, bool) or not isinstance(self.timeout, Real) or not self.timeout >= 0:
+            raise ValueError(f"timeout must be seconds of at least 0, not {self.timeout!r}")
+        WorkerChoice.of(self.workers, self.ray_options)
+
+    @property
+    def skips(self) -> bool:
+        """Whether elements may be left out without an error."""
+        return "skip" in (self.on_error, self.on_missing)
+
+
+def filtered(stages: PipelineStages, options: RunOptions) -> bool:
+    """Whether the number of elements of an epoch is known only at its end."""
+    return options.skips or any(stage.kind == FILTER for stage in stages.elements)
+
+
+def refuse_uneven_elements(start: Progress, *, filtered: bool) -> None:
+    """Refuse single elements where ranks would not have equally many of them.
+
+    Raises:
+        UnevenRanks: elements may be left out, or the items do not divide by the ranks.
+    """
+    world = start.world or 1
+    left = start.layout.items - len(start.base)
+    if world > 1 and (filtered or left % world):
+        why = "elements are filtered or skipped" if filtered else f"{left} items do not divide by {world} ranks"
+        raise UnevenRanks(f"{why}, so ranks would have different numbers of elements: add .batch(size)")
