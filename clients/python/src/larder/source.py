@@ -243,8 +243,8 @@ class Item:
 
     @property
     def members(self) -> dict[str, memoryview]:
-        """The members of a sample (``larder digest build --tar-samples`` or ``--samples``), by their names from the first dot on in
-        lower case, such as ``jpg`` and ``cls``; parts of ``data``.
+        """The members of a sample (``larder digest build --tar-samples`` or ``--samples``), parts of ``data``, by their names
+        from the first dot on, in lower case, such as ``jpg`` and ``cls``.
 
         Raises:
             ValueError: the item is no sample.
