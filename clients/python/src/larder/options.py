@@ -33,17 +33,18 @@ def whole_number(name: str, value: object, least: int | None = None, most: int |
     Raises:
         ValueError: it is another number, or none.
     """
-    number = None if isinstance(value, bool) or not isinstance(value, SupportsIndex) else _as_index(value)
+    number = as_whole_number(value)
     if number is None or (least is not None and number < least) or (most is not None and number > most):
         bounds = f" from {least} to {most}" if most is not None else "" if least is None else f" of at least {least}"
         raise ValueError(f"{name} must be a whole number{bounds}, not {value!r}")
     return number
 
 
-def _as_index(value: SupportsIndex) -> int | None:
-    """The ``int`` of a value; ``None`` if it has none, as arrays and tensors that are no single whole number."""
-    try:
-        number = operator.index(value)
-    except TypeError:
+def as_whole_number(value: object) -> int | None:
+    """The value as an ``int``, those of numpy and tensors of one included; ``None`` for truth values and anything else."""
+    if type(value).__name__ in ("bool", "bool_") or not isinstance(value, SupportsIndex):
         return None
-    return None if type(value).__name__ in ("bool", "bool_") else number
+    try:
+        return operator.index(value)
+    except TypeError:  # an array or tensor that is no single whole number
+        return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from larder.errors import UnevenRanks
-from larder.options import whole_number
+from larder.options import as_whole_number, whole_number
 from larder.pipelines.hosts import WorkerChoice
 from larder.pipelines.stages import FILTER
 from larder.pipelines.stream import PipelineStages
@@ -39,17 +40,21 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", whole_number("seed", self.seed))
-        if not isinstance(self.cache, str):
-            object.__setattr__(self, "cache", whole_number("cache, the stage number of a mark,", self.cache))
-        elif self.cache not in (AUTO, COMPUTE):
-            raise ValueError(f'cache must be "{AUTO}", "{COMPUTE}" or the stage number of a mark, not {self.cache!r}')
+        if self.cache not in (AUTO, COMPUTE):
+            number = as_whole_number(self.cache)
+            if number is None:
+                raise ValueError(
+                    f'cache must be "{AUTO}", "{COMPUTE}" or the stage number of a mark, not {self.cache!r}'
+                )
+            object.__setattr__(self, "cache", number)
         for name in ("on_error", "on_missing"):
             if getattr(self, name) not in ("raise", "skip"):
                 raise ValueError(f'{name} must be "raise" or "skip", not {getattr(self, name)!r}')
         for name in ("queue", "queue_bytes"):
             object.__setattr__(self, name, whole_number(name, getattr(self, name), 1))
-        if isinstance(self.timeout, bool) or not isinstance(self.timeout, Real) or not self.timeout >= 0:
-            raise ValueError(f"timeout must be seconds of at least 0, not {self.timeout!r}")
+        timeout: object = self.timeout
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float | np.number) or not timeout >= 0:
+            raise ValueError(f"timeout must be at least 0 seconds, not {timeout!r}")
         WorkerChoice.of(self.workers, self.ray_options)
 
     @property
