@@ -17,7 +17,7 @@ from larder.planner.draw import DrawRule
 from larder.planner.importance import ImportancePlan
 from larder.testing import MemorySource
 from larder.torch import ImportanceSampler, watch
-from tests.loader.making import BATCH, ListeningJob, N, as_tensor, consume, index_of, map_of, whole
+from tests.loader.making import BATCH, ListeningJob, N, as_tensor, consume, dataset_of, index_of, map_of, whole
 
 
 def make(unseen=0.5, workers=0, persistent=False, **options):
@@ -287,7 +287,8 @@ def test_ranks_of_the_environment(monkeypatch):
         ({"unseen": 0.1, "batch_size": 0}, ValueError, "batch_size must be"),
         ({"unseen": 0.1, "ranks": (2, 2)}, ValueError, "rank must be"),
         ({"unseen": 0.1, "share": 1}, TypeError, "unknown option share; the options are unseen, seed"),
-        ({"unseen": 0.1, "seed": 0.5}, TypeError, "integer"),
+        ({"unseen": 0.1, "seed": 0.5}, ValueError, "seed must be a whole number, not 0.5"),
+        ({"unseen": 0.1, "ranks": 2}, ValueError, r"ranks must be \(rank, number of ranks\), not 2"),
     ],
 )
 def test_wrong_options(options, error, message):
@@ -449,3 +450,9 @@ def test_an_empty_dataset():
     """Rule: an empty dataset raises an error at its first use."""
     with pytest.raises(ValueError, match="a dataset of 0 items cannot be sampled"):
         next(iter(ImportanceSampler([], unseen=0.1)))
+
+
+def test_a_dataset_without_indices_is_refused():
+    """An iterable dataset has a length and no indices: the message names the dataset that has."""
+    with pytest.raises(TypeError, match="a CachedDataset does not have: use a larder.torch.CachedMapDataset"):
+        ImportanceSampler(dataset_of(), unseen=0.1)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from making import N, dataset_of, loader_of, map_of
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
@@ -23,6 +22,7 @@ from larder.frames import MISSING
 from larder.mixing import MixedSource
 from larder.testing import MemorySource
 from larder.torch import PipelineDataset, merge_states
+from tests.loader.making import N, dataset_of, loader_of, map_of
 
 RANKS = 3
 LOST = dict.fromkeys(range(0, N, 4), MISSING)

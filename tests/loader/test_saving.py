@@ -443,6 +443,8 @@ class TestWatching:
         """Another dataset is refused with the name of its type."""
         with pytest.raises(TypeError, match="not of list"):
             watch(DataLoader([1, 2, 3]))
+        with pytest.raises(TypeError, match="takes the DataLoader of a CachedDataset or CachedMapDataset, not a list"):
+            watch([1, 2, 3])
 
     def test_a_loader_whose_workers_run_cannot_be_watched(self):
         """Workers that were started without tags cannot put them on."""

@@ -1,15 +1,20 @@
 """Rows of row groups, where a gateway has no part in it."""
 
+import datetime
+import decimal
 import io
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from torch.utils.data import default_convert
 
 import larder
 from larder.digest.parquet import row_groups
-from larder.parquet import read_rows
+from larder.parquet import concatenate, read_rows
 from larder.tar import pack_sample
 
 
@@ -58,3 +63,64 @@ def test_without_pyarrow(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"pip install 'larder\[digest\]'"):
         read_rows(larder.Item(0, memoryview(b""), ("b", "k"), offset=4))
+
+
+MOMENT = datetime.datetime(2025, 1, 1, 12, 30, 0, 250000)
+ZONED = MOMENT.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
+MICROSECONDS = 1_735_734_600_250_000
+"""From 1970 to ``MOMENT`` in UTC."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "number"),
+    [
+        (pa.timestamp("ms"), MOMENT, MICROSECONDS // 1000),
+        (pa.timestamp("us"), MOMENT, MICROSECONDS),
+        (pa.timestamp("ns"), MOMENT, MICROSECONDS * 1000),
+        (pa.timestamp("us", "Europe/Berlin"), ZONED, MICROSECONDS - 2 * 3600 * 10**6),
+        (pa.date32(), MOMENT.date(), 20089),
+        (pa.date64(), MOMENT.date(), 20089),
+        (pa.time32("ms"), MOMENT.time(), 45_000_250),
+        (pa.time64("us"), MOMENT.time(), 45_000_250_000),
+        (pa.time64("ns"), MOMENT.time(), 45_000_250_000_000),
+        (pa.duration("s"), datetime.timedelta(days=-1), -86_400),
+        (pa.duration("us"), datetime.timedelta(seconds=1.5), 1_500_000),
+    ],
+    ids=str,
+)
+def test_times_are_whole_numbers_in_their_unit(kind, value, number):
+    """Times have no type among tensors, so they come as numbers: those of Parquet's own encoding, of an instant in UTC. Parquet
+    stores ``date64`` as days."""
+    table = pa.table({"when": pa.array([value, value, None], kind), "nested": [[MOMENT]] * 3})
+    first, second = map(read_rows, groups_of(table, row_group_size=2))
+    assert first["when"].dtype == np.int64
+    assert first["when"].tolist() == [number, number]
+    assert np.isnan(second["when"]).tolist() == [True]
+    assert first["nested"].dtype == object
+
+
+def test_every_column_goes_through_a_loader():
+    """PyTorch's conversion makes tensors of numbers and times, and leaves objects as they are: no column of Parquet fails."""
+    columns = {
+        "when": pa.array([MOMENT] * 2),
+        "zoned": pa.array([ZONED] * 2, pa.timestamp("ns", "UTC")),
+        "lasted": pa.array([datetime.timedelta(1)] * 2),
+        "day": pa.array([MOMENT.date()] * 2),
+        "hour": pa.array([MOMENT.time()] * 2),
+        "price": pa.array([decimal.Decimal("1.25")] * 2),
+        "text": pa.array(["a", None]),
+        "category": pa.array(["a", "b"]).dictionary_encode(),
+        "raw": pa.array([b"a"] * 2),
+        "half": pa.array(np.zeros(2, np.float16)),
+        "unsigned": pa.array([1, 2], pa.uint64()),
+        "maybe": pa.array([True, None]),
+        "struct": pa.array([{"at": MOMENT}] * 2),
+        "map": pa.array([[("a", 1)]] * 2, pa.map_(pa.string(), pa.int32())),
+        "nothing": pa.nulls(2),
+    }
+    rows = concatenate([read_rows(item) for item in groups_of(pa.table(columns), row_group_size=1)])
+    converted = default_convert(rows)
+    assert set(converted) == set(columns)
+    tensors = {name for name, column in converted.items() if isinstance(column, torch.Tensor)}
+    assert tensors == {"when", "zoned", "lasted", "day", "hour", "half", "unsigned"}
+    assert converted["price"].tolist() == [decimal.Decimal("1.25")] * 2

@@ -42,7 +42,8 @@ def whole_number(name: str, value: object, least: int | None = None, most: int |
 
 def as_whole_number(value: object) -> int | None:
     """The value as an ``int``, those of numpy and tensors of one included; ``None`` for truth values and anything else."""
-    if type(value).__name__ in ("bool", "bool_") or not isinstance(value, SupportsIndex):
+    kind = str(getattr(value, "dtype", type(value).__name__))
+    if kind.endswith("bool") or not isinstance(value, SupportsIndex):
         return None
     try:
         return operator.index(value)
