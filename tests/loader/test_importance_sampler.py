@@ -454,5 +454,5 @@ def test_an_empty_dataset():
 
 def test_a_dataset_without_indices_is_refused():
     """An iterable dataset has a length and no indices: the message names the dataset that has."""
-    with pytest.raises(TypeError, match="a CachedDataset does not have: use a larder.torch.CachedMapDataset"):
+    with pytest.raises(TypeError, match=r"a CachedDataset does not have: use a larder.torch.CachedMapDataset"):
         ImportanceSampler(dataset_of(), unseen=0.1)
