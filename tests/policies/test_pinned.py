@@ -19,7 +19,7 @@ SETTINGS = ManagerParams()
 
 def stream(name: str) -> ZoneStream:
     """A random stream that fits any cache."""
-    seen = StreamReport(Pattern.RANDOM, None, 1000, 500, GB, 1.0, items=100, most_items=100)
+    seen = StreamReport(Pattern.RANDOM, None, 1000, 500, GB, 1.0, items=100, known_items=100)
     return ZoneStream(name, seen, seen_by=("n",))
 
 

@@ -5,6 +5,9 @@ it, so that recognition evicts nothing. Then space moves once a minute to where 
 Datasets are decided on before, with the bids of streams in the same ledger (``allocation.py``). Streams share what datasets
 leave, but for a tenth, which stays with ``default``: reads that are no streams yet.
 
+A stream bids for the bytes that are known to exist: that were read, listed, or are cached. Its pool may be twice as large while
+no listing says how much there is, which takes nothing from datasets. Once it is outgrown, it gets more of what is free at once.
+
 What a byte saves is what gateways measure: how often a larger pool would have been hit, and how much longer a miss takes than a
 hit, until the answer begins. A stream of which nothing was missed yet counts as the others do on average.
 
@@ -20,7 +23,7 @@ counters at the last round and what it was worth then; a leader that takes over 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -57,7 +60,9 @@ MOST_POOLS = 64
 FORGOTTEN = 3600.0
 """Seconds without a read after which a stream that is not random loses its pool."""
 _YOUNG = 10 * WINDOW
-"""Reads of an unordered stream before its useful size is estimated: fewer reads cover too little of it."""
+"""Reads of a stream until which a pool that it outgrows is made larger like a new one: no round has said yet what its bytes save."""
+_SLACK = 1.1
+"""Factor on the useful size, which is a mean size times a number."""
 _GRAIN = 10.0
 """Seconds between two updates of a stream's last read, so that not every read rewrites the plan."""
 
@@ -127,6 +132,9 @@ def stream_orders(
         new = last is None or last.target <= PAUSED or again
         changed = changed or new
         needs.append(replace(_need(stream, order, one, room), new=new))
+    growing = _growing(needs, zone, room)
+    changed = changed or bool(growing)
+    needs = [replace(need, new=need.new or growing.get(need.name, False)) for need in needs]
     # One that begins or ends changes what is free, which is given at once; space that others have moves in rounds.
     step = step_size(room) if due else 0
     targets = shifted(needs, room, step) if changed else {need.name: need.target for need in needs}
@@ -137,7 +145,7 @@ def stream_orders(
 
 
 def stream_bids(zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory, now: float) -> list[Bid]:
-    """Bids of the streams: the savings with the space that they can use as of the last round, less a margin for change.
+    """Bids of the streams for their known bytes: the savings as of the last round, less a margin for change.
 
     Args:
         zone: what the nodes say of streams, by name.
@@ -148,7 +156,7 @@ def stream_bids(zone: Mapping[str, ZoneStream], room: int, memory: StreamMemory,
     bids = []
     for name, one in memory.streams.items():
         if name in zone and one.value > 0 and not one.ended(now):
-            most = _most(zone[name].seen, one, room)
+            most = min(_most(zone[name], one, room), known_bytes(zone[name]))
             bids.append(Bid(f"{STREAM}{name}", most, one.value * most / MARGIN))
     return bids
 
@@ -239,21 +247,38 @@ def _order(last: PoolOrder | None, one: RememberedStream, seen: StreamReport) ->
 
 
 def _need(stream: ZoneStream, order: PoolOrder, known: RememberedStream, room: int) -> StreamNeed:
-    minimum, most = room // SMALLEST_POOL, _most(stream.seen, known, room)
+    minimum, most = room // SMALLEST_POOL, _most(stream, known, room)
     target = (
         order.target if order.target > PAUSED else first_target(max(stream.pool.bytes, stream.seen.held), minimum, most)
     )
     return StreamNeed(stream.name, target, min(minimum, most), most, known.value)
 
 
-def _most(seen: StreamReport, known: RememberedStream, room: int) -> int:
-    """Bytes that a stream can use."""
-    minimum, size, items = room // SMALLEST_POOL, item_size(seen), seen.most_items
+def _growing(needs: Sequence[StreamNeed], zone: Mapping[str, ZoneStream], room: int) -> dict[str, bool]:
+    """Pools that are outgrown and can be made larger now, by name; true for those that are to have an equal part at least."""
+    equal, spare = room // max(1, len(needs)), room - sum(need.target for need in needs)
+    growing = {}
+    for need in needs:
+        if need.new or need.name not in zone or known_bytes(zone[need.name]) <= need.target:
+            continue
+        young = zone[need.name].seen.accesses < _YOUNG and need.target < min(equal, need.most)
+        if young or (need.target < need.most and spare >= room // SMALLEST_POOL):
+            growing[need.name] = young
+    return growing
+
+
+def _most(stream: ZoneStream, known: RememberedStream, room: int) -> int:
+    """Bytes that a stream can use. While nothing says how many items it has, these are as many again as were read."""
+    seen = stream.seen
     if known.pattern == Pattern.SEQUENTIAL and not seen.repeated:
-        return min(room, max(minimum, int(2 * MOST_DEPTH * size)))
-    if seen.accesses < _YOUNG:
-        return room
-    return min(room, max(minimum, int(1.1 * size * items))) if items else room
+        return min(room, int(2 * MOST_DEPTH * item_size(seen)))
+    return min(room, max(known_bytes(stream), int(_SLACK * item_size(seen) * seen.items)))
+
+
+def known_bytes(stream: ZoneStream) -> int:
+    """Bytes of a stream that are known to exist: of the items that were read or listed, or those that the cache holds."""
+    seen = stream.seen
+    return max(int(item_size(seen) * seen.known_items), seen.held, stream.pool.bytes)
 
 
 def value_of(stream: ZoneStream, known: RememberedStream, seconds: float, usual: float = ASSUMED_EXTRA) -> float:

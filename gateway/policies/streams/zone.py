@@ -38,8 +38,8 @@ class StreamReport:
     ``draws`` are accesses without those of a client that stays at one child. ``idle`` is in seconds, and so is ``lifetime``: how
     long the stream may be idle before it has ended; ``None`` for any time. ``repeated``: a scan that begins again and again.
     ``hit_seconds`` and ``miss_seconds``: that readers waited for hits and for misses. ``items``: how many objects, and blocks of
-    large ones, it probably has; ``most_items``: how many it may have. ``held``: bytes that the node has of it, before it has a
-    pool there.
+    large ones, it probably has; ``known_items``: how many were read or listed. ``held``: bytes that the node has of it, before
+    it has a pool there.
     """
 
     pattern: Pattern | None = None
@@ -55,7 +55,7 @@ class StreamReport:
     hit_seconds: float = 0.0
     miss_seconds: float = 0.0
     items: int = 0
-    most_items: int = 0
+    known_items: int = 0
     held: int = 0
 
 
@@ -66,7 +66,8 @@ repeats, half of it was read on average."""
 
 def stream_report(stream: Stream, pattern: Pattern | None, now: float) -> StreamReport:
     """The report on a stream whose ``pattern`` was recognised or set by a rule; ``now`` on its clock."""
-    most = stream.listed if stream.counted else max(stream.listed, stream.seen, stream.population)
+    known = stream.listed if stream.counted else max(stream.listed, stream.seen, stream.blocks)
+    probable = min(max(known, stream.population), UNREAD * stream.seen)
     return StreamReport(
         pattern,
         stream.evidence,
@@ -79,8 +80,8 @@ def stream_report(stream: Stream, pattern: Pattern | None, now: float) -> Stream
         stream.repeated,
         hit_seconds=stream.hit_seconds,
         miss_seconds=stream.miss_seconds,
-        items=most if stream.counted or stream.blocks else max(stream.listed, min(most, UNREAD * stream.seen)),
-        most_items=most,
+        items=known if stream.counted or stream.blocks else max(known, probable),
+        known_items=known,
     )
 
 
@@ -155,7 +156,7 @@ def _seen(reports: Iterable[StreamReport]) -> StreamReport:
         sum(one.hit_seconds for one in known),
         sum(one.miss_seconds for one in known),
         max(one.items for one in known),
-        max(one.most_items for one in known),
+        max(one.known_items for one in known),
         sum(one.held for one in known),
     )
 
