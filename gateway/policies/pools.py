@@ -4,7 +4,9 @@ Every blob is charged to one pool, so the sum of all pools is what the disk hold
 order (``policies/eviction``). Nothing is evicted because a target is exceeded: pools may use what others leave. But when room is
 needed (``watermarks.py``), the pool that is furthest over its target gives its blob of the lowest rank, one after the other. So:
 
-- A dataset that the plan gave space to has that as its target; it loses nothing to others while it keeps to it.
+- A dataset that the plan gave space to has that as its target; it loses nothing to others while it keeps to it, and neither do
+  results. Where room is needed although nobody exceeds a target (a fill reserves more than it writes, the file system is short),
+  streams and plain reads give it: their targets may be larger than what they hold, so being below one says nothing.
 - One that the plan forbids, or has no space for, has the target 0: what it still holds goes first.
 - A pinned one has a *minimum*, below which it gives nothing at all.
 - The rest, plain reads and datasets without jobs, is the pool ``default``. Its target is what the others leave.
@@ -18,6 +20,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.model.keys import ObjectKey
 from gateway.model.results import is_result, pool_of, result_place
@@ -74,6 +77,11 @@ class Pool:
     target: int
     order: str = LeastRecentlyUsed.name
     minimum: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is of a dataset or of results, which are granted what they have."""
+        return self.name != DEFAULT and not self.name.startswith(STREAM)
 
     @property
     def ended(self) -> bool:
@@ -158,6 +166,8 @@ class Balance:
     size: int
     target: int
     minimum: int = 0
+    whole: bool = False
+    """Whether it gives nothing within its target while another pool can: it is of a dataset, or of results."""
 
 
 class Overdrafts:
@@ -168,25 +178,44 @@ class Overdrafts:
     """
 
     def __init__(self, balances: Iterable[Balance]) -> None:
-        self._heap = [
-            (one.target != PAUSED, one.target - one.size, one.pool, one.size - one.minimum) for one in balances
-        ]
+        self._heap = [_entry(one, one.size) for one in balances]
         heapq.heapify(self._heap)
 
     def furthest(self) -> int | None:
-        """A paused pool, or that which is furthest over its target, or least below it; ``None`` when none may give any more."""
-        while self._heap and self._heap[0][3] <= 0:
+        """The pool that gives next; ``None`` when none may give any more.
+
+        A paused pool gives first, then that which is furthest over its target, then a stream or plain reads that are least below
+        theirs, and last a dataset or results that are least below theirs.
+        """
+        while self._heap and self._heap[0].spare <= 0:
             heapq.heappop(self._heap)
-        return self._heap[0][2] if self._heap else None
+        return self._heap[0].balance.pool if self._heap else None
 
     def take(self, size: int) -> bool:
         """Take a blob of ``size`` bytes from the furthest pool, unless that leaves it less than its minimum."""
-        read, under, pool, spare = self._heap[0]
-        if size > spare:
+        first = self._heap[0]
+        if size > first.spare:
             return False
-        heapq.heapreplace(self._heap, (read, under + size, pool, spare - size))
+        heapq.heapreplace(self._heap, _entry(first.balance, first.spare + first.balance.minimum - size))
         return True
 
     def exhausted(self) -> None:
         """The furthest pool has nothing to give."""
         heapq.heappop(self._heap)
+
+
+class _Entry(NamedTuple):
+    """A pool in the order in which pools give; ``under`` and ``spare`` are bytes below its target and above its minimum."""
+
+    read: bool
+    kept: bool
+    under: int
+    number: int
+    spare: int
+    balance: Balance
+
+
+def _entry(balance: Balance, size: int) -> _Entry:
+    under = balance.target - size
+    kept = balance.whole and under >= 0 and balance.target > 0
+    return _Entry(balance.target != PAUSED, kept, under, balance.pool, size - balance.minimum, balance)

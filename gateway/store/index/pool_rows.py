@@ -332,7 +332,8 @@ def victims(
     """
     rows = pools(connection)
     book = Overdrafts(
-        Balance(number, row.ledger.size, row.pool.target, row.pool.minimum) for number, row in rows.items()
+        Balance(number, row.ledger.size, row.pool.target, row.pool.minimum, row.pool.whole and not row.retired)
+        for number, row in rows.items()
     )
     queues = {number: _Queue(connection, row, limit) for number, row in rows.items()}
     chosen: list[tuple[bytes, int]] = []
