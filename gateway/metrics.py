@@ -289,6 +289,12 @@ PLAN_VERSION = Gauge("larder_plan_version", "Version of the plan that is followe
 MANAGER_LEADING = Gauge(
     "larder_manager_leading", "1 in the zone's node whose worker leads", multiprocess_mode="livesum"
 )
+ZONE_PROBLEMS = Gauge(
+    "larder_zone_problems",
+    "Problems of the zone by kind, as `/-/admin/problems` names it; counted by the node whose worker leads, 0 elsewhere",
+    ["kind"],
+    multiprocess_mode="livesum",
+)
 MANAGER_DEPOSED = Counter("larder_manager_deposed_total", "Plans refused because another worker has become leader")
 CHUNK_ITEMS = Counter(
     "larder_chunk_items_total",
@@ -367,6 +373,7 @@ ALL = (
     SKIPPED_FILES, OPEN_BLOBS,
     DATASET_BYTES, DISK_STATE,
     JOB_REQUESTS, JOBS, JOBS_CACHED, JOB_PHASES, PLANNED_DATASETS, PLANNED_BYTES, PLAN_CHANGES, PLAN_VERSION, MANAGER_LEADING,
+    ZONE_PROBLEMS,
     MANAGER_DEPOSED, PIPELINES, PIPELINE_DECISIONS, CHUNK_ITEMS, PRELOADED_BYTES,
     SCORE_PARTS, SCORED_ITEMS, UNIMPORTANT_ITEMS, IMPORTANT_ITEMS, IMPORTANT_BYTES,
     STREAM_ACCESSES, STREAMS, RELEASED_BYTES,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from gateway.admin.fleet.overrides import Overrides
 from gateway.admin.fleet.reading import FleetReader, FleetSources
+from gateway.admin.fleet.zone_watch import EVERY as ZONE_EVERY
+from gateway.admin.fleet.zone_watch import ZoneWatch
 from gateway.admin.operations.parts import Operations
 from gateway.admin.operations.profiles import Profiles
 from gateway.admin.operations.warmup_runner import WarmupRunner
@@ -29,6 +31,7 @@ from gateway.engine.operations.warm_objects import PermittedLoads, WarmObjects
 from gateway.engine.operations.watch import NodeIdentity, NodeView, NodeWatch
 from gateway.fleet.jobs.datasets import DatasetTable
 from gateway.fleet.jobs.leadership import Leadership
+from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.invalidations import Invalidations
 from gateway.fleet.nodes.samples import Samples
 from gateway.fleet.nodes.verifications import VerificationQueue
@@ -36,7 +39,7 @@ from gateway.fleet.redis.connection import commands
 from gateway.model.keys import Principal
 from gateway.origin.listing import Listings
 from gateway.policies.items.datasets import USABLE
-from gateway.tasks import keep_running
+from gateway.tasks import keep_running, repeat
 from gateway.wiring.admin import Administration
 from gateway.wiring.fleet import FleetServices, Start
 from gateway.wiring.live import Live
@@ -119,6 +122,8 @@ def operate(
     make = warmup_factory(find, ground.listings, loads, datasets, profiles.find, _capacity(ground))
     warmups = Warmups(ground.admin.catalog, make)
     keep_running(watch.run(), stack, watch.stop)
+    zone = ZoneWatch(fleet, parts.begun, lambda: parts.leadership.fence > 0)
+    keep_running(repeat("problems of the zone", zone.turn, ZONE_EVERY, DOWN), stack)
     keep_running(verifications.run(), stack)
     if ground.admin.exists:
         catalog = ground.admin.catalog

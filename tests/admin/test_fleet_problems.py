@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.admin.fleet.problems import problems_of
+from gateway.admin.fleet.problems import problems_of, zone_problems
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import datasets_of, jobs_of, newest_document, nodes_of, now_of, total_of
 from gateway.fleet.jobs.jobs import JobRecord, KnownJob
@@ -15,6 +15,7 @@ from gateway.fleet.nodes.samples import NodeSample
 from gateway.model.counters import Counters, Sample
 from gateway.model.fleet import Node, NodeState
 from gateway.policies.health.rates import Point
+from gateway.policies.health.troubles import KINDS
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.space.orders import JobOrder, Phase, PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, dataset_pools
@@ -88,33 +89,138 @@ ITEMS = 1000
 WHOLE = PoolOrder(CachingMode.FULL, 10, 10, WhyCaching.BENEFIT, target=9 * 10**8)
 
 
+OTHER = "cd" * 32
+
+
+def on(dataset: str, name: str) -> KnownJob:
+    """A job on some dataset."""
+    known = job(name)
+    return replace(known, record=replace(known.record, dataset=dataset, name=name))
+
+
 @pytest.mark.parametrize(
-    ("size", "parts", "why"),
+    ("size", "parts", "kind", "why"),
     [
-        (5 * 10**9, {}, "it takes 5.0 GB, and the caches hold"),
-        (9 * 10**8, {"quotas": {DATASET: 10**8}}, "its quota is 100.0 MB"),
+        (5 * 10**9, {}, "not-whole", "it takes 5.0 GB, and the caches hold 900.0 MB"),
+        (9 * 10**8, {"quotas": {DATASET: 10**8}}, "over-quota", "its quota is 100.0 MB"),
         (
             9 * 10**8,
             {"plan": Plan(pools=dataset_pools({DATASET: replace(WHOLE, target=10**8)}))},
+            "claimed-size",
             "the plan gives it 100.0 MB",
         ),
-        (9 * 10**8, {"datasets": {("t", "one"): DATASET, ("t", "two"): "cd" * 32}}, "all such datasets take"),
-        (8 * 10**8, {"gone": True}, "the part held by b is read from the origin"),
+        (9 * 10**8, {"jobs": (on(OTHER, "two"),)}, "not-whole", "all datasets in use take 1.8 GB, and the caches hold"),
+        (8 * 10**8, {"gone": 0}, "part-gone", "the part held by b is read from the origin"),
+        (10**9, {"gone": 10**9}, "part-gone", "it takes 1.0 GB, and the caches without b hold 900.0 MB"),
+        (10**9, {"gone": 10**6}, "not-whole", "it takes 1.0 GB, and the caches without b hold 900.0 MB"),
     ],
 )
-def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, Any], why: str) -> None:
-    """Rule: a dataset that should be kept whole and is not is a problem, with its reason."""
+def test_a_dataset_that_is_not_kept_whole_says_why(size: int, parts: dict[str, Any], kind: str, why: str) -> None:
+    """Rule: a dataset that is used and should be kept whole, but is not, is a problem, with its cause and that cause's remedy."""
     given = {"plan": Plan(pools=dataset_pools({DATASET: WHOLE})), **parts}
-    told = {"a": NodeSample(1.0, {"datasets": {name: [ITEMS, size, 500] for name in (DATASET, "cd" * 32)}})}
-    if given.pop("gone", False):
-        told["b"] = NodeSample(100.0, {})
+    told = {"a": NodeSample(1.0, {"datasets": {name: [ITEMS, size, 500] for name in (DATASET, OTHER)}})}
+    if (back := given.pop("gone", None)) is not None:
+        told["b"] = NodeSample(100.0, {"capacity": back})
     found = reading(told=told, **given)
     [shown] = [each for each in datasets_of(found) if each.id == DATASET[:12]]
     assert shown.caching == "full"
     assert why in shown.shortfall
-    assert [each for each in whats(found) if why in each and "should be cached whole" in each] != []
+    [problem] = [each for each in problems_of(found, 0.0) if "should be cached whole" in each.what]
+    assert (problem.kind, problem.remedy) == (kind, KINDS[kind].remedy)
+    assert why in problem.what
     fits = {"a": NodeSample(1.0, {"datasets": {DATASET: [ITEMS, 8 * 10**8, 500]}})}
     assert "shortfall=''" in repr(datasets_of(reading(told=fits, plan=Plan(pools=dataset_pools({DATASET: WHOLE})))))
+
+
+def test_each_cause_has_its_own_remedy() -> None:
+    """Rule: an operator does something else about each cause of a dataset's shortfall."""
+    kinds = ("not-whole", "over-quota", "claimed-size", "part-gone", "no-space", "too-large", "empty")
+    assert len({KINDS[kind].remedy for kind in kinds}) == len(kinds)
+
+
+def test_datasets_that_are_only_registered_miss_nothing() -> None:
+    """Rule: what no job uses and the plan gives no space is no problem, even if all of it together fits no cache; nor is a dataset
+    whose jobs have ended and that keeps what is free."""
+    sizes = {f"{number:064x}": 300_000_000 for number in range(5)}
+    told = {"a": NodeSample(1.0, {"datasets": {name: [ITEMS, size, 0] for name, size in sizes.items()}})}
+    registered = {("t", name[-4:]): name for name in sizes}
+    assert whats(reading(told=told, datasets=registered)) == []
+    idle = replace(WHOLE, why=WhyCaching.NO_JOBS)
+    assert whats(reading(told=told, datasets=registered, plan=Plan(pools=dataset_pools({f"{0:064x}": idle})))) == []
+    assert whats(reading(told=told, datasets=registered, jobs=(on(f"{0:064x}", "one"),))) == []
+
+
+def test_datasets_with_the_same_reason_are_one_problem() -> None:
+    """Rule: datasets in use that do not fit together are one problem, which names them, and not one for each."""
+    sizes = {f"{number:064x}": 300_000_000 for number in range(5)}
+    told = {"a": NodeSample(1.0, {"datasets": {name: [ITEMS, size, 0] for name, size in sizes.items()}})}
+    jobs = tuple(on(name, f"set-{number}") for number, name in enumerate(sizes))
+    [problem] = problems_of(reading(told=told, jobs=jobs), 0.0)
+    assert (
+        "Datasets set-0, set-1, set-2, set-3, set-4 should be cached whole, but are not: all datasets" in problem.what
+    )
+
+
+def test_a_problem_of_the_zone_began_when_it_was_first_seen() -> None:
+    """Rule: the time of a problem of the zone is the one that the leading gateway noted, not that of a job or of the look."""
+    told = {"a": NodeSample(1.0, {"datasets": {DATASET: [ITEMS, 5 * 10**9, 500]}})}
+    found = reading(told=told, plan=Plan(pools=dataset_pools({DATASET: WHOLE})), jobs=(job("j"),))
+    [(name, kind)] = zone_problems(found).items()
+    assert kind == "not-whole"
+    [problem] = problems_of(replace(found, begun={name: AT - 60}), 0.0)
+    assert problem.since == "2027-01-15T07:59:00.000Z"
+    [fresh] = problems_of(found, 0.0)
+    assert fresh.since == "2027-01-15T08:00:00.000Z"
+
+
+def starved(order: PoolOrder, chunk: int = 10**8, **parts: Any) -> FleetReading:
+    """A zone whose plan has such an order for the dataset of a job."""
+    inputs = {"datasets": {DATASET: {"size": 10 * chunk, "chunk": chunk}}}
+    return reading(plan=Plan(pools=dataset_pools({DATASET: order}), inputs=inputs), **{"jobs": (job("j"),), **parts})
+
+
+def test_a_dataset_with_jobs_that_gets_no_space_is_named() -> None:
+    """Rule: a dataset that the plan gives nothing although jobs would gain is a problem, with what stands in the way; without
+    jobs, or if an operator or the jobs' own measurement decided so, it is none."""
+    nothing = PoolOrder(CachingMode.NONE, 10, 10, WhyCaching.NO_ROOM)
+    [problem] = problems_of(starved(nothing), 0.0)
+    assert problem.kind == "no-space"
+    assert "Dataset images gets no space, although job j reads it" in problem.what
+    denied = replace(nothing, why=WhyCaching.OVERRIDE)
+    [limited] = problems_of(starved(denied, quotas={DATASET: 10**8}), 0.0)
+    assert limited.kind == "over-quota"
+    assert whats(starved(denied, overrides={DATASET: "never"})) == []
+    assert whats(starved(nothing, jobs=())) == []
+    assert whats(starved(replace(nothing, why=WhyCaching.NO_BENEFIT))) == []
+
+
+def reader(items: int) -> KnownJob:
+    """A job that has read so many items since it began."""
+    return replace(job("j"), totals={Phase.STEADY: PhaseTotals(10, 1.0, 0.5, items)})
+
+
+def idle_cache(hits: int, held: int, resident: int, known: KnownJob, **parts: Any) -> FleetReading:
+    """A zone that holds so many bytes and items; 1,000 items were delivered in the last minute, ``hits`` of them from the cache."""
+    told = {"a": NodeSample(1.0, {"bytes": held, "datasets": {DATASET: [ITEMS, 8 * 10**8, resident]}})}
+    samples = {
+        "a": [Sample(AT - 50, "b", Counters()), Sample(AT, "b", Counters(batch_items=1000, batch_hits=hits))],
+    }
+    return reading(told=told, samples=samples, jobs=(known,), **parts)
+
+
+def test_a_cache_that_stays_empty_while_jobs_read_the_origin_is_a_problem() -> None:
+    """Rule: it is one if a job has read its dataset once, less than half of that and of the caches is filled, and most items come
+    from the origin; it is none in a first epoch, in a full cache, for hits, or for a job that leaves the cache."""
+    [problem] = problems_of(idle_cache(40, 10**8, 100, reader(1500)), 0.0)
+    assert problem.kind == "empty"
+    assert "The caches hold 100.0 MB of 900.0 MB" in problem.what
+    assert "(j): 4% of their items" in problem.what
+    assert whats(idle_cache(40, 10**8, 100, reader(900))) == []
+    assert whats(idle_cache(40, 8 * 10**8, 100, reader(1500))) == []
+    assert whats(idle_cache(900, 10**8, 100, reader(1500))) == []
+    assert whats(idle_cache(40, 10**8, 900, reader(1500))) == []
+    left = Plan(jobs={"t/j": JobOrder(False, Phase.STEADY, 0.0)})
+    assert whats(idle_cache(40, 10**8, 100, reader(1500), plan=left)) == []
 
 
 def test_a_job_that_gains_nothing_is_named() -> None:
@@ -130,12 +236,10 @@ def test_a_job_that_gains_nothing_is_named() -> None:
 
 
 def test_a_dataset_of_which_not_even_two_chunks_fit_is_named() -> None:
-    """Rule: it is a problem if two chunks are more than all caches; not if others only gain more."""
+    """Rule: two chunks that are more than all caches are another problem than others that gain more."""
     order = PoolOrder(CachingMode.NONE, 10, 10, WhyCaching.NO_ROOM)
-    for chunk, expected in ((10**9, 1), (10**8, 0)):
-        inputs = {"datasets": {DATASET: {"size": 10 * chunk, "chunk": chunk}}}
-        plan = Plan(pools=dataset_pools({DATASET: order}), inputs=inputs)
-        assert len(whats(reading(jobs=(job("j"),), plan=plan))) == expected
+    kinds = [problems_of(starved(order, chunk), 0.0)[0].kind for chunk in (10**9, 10**8)]
+    assert kinds == ["too-large", "no-space"]
 
 
 def test_redis_lost_is_said_once() -> None:

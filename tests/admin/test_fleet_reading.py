@@ -60,6 +60,7 @@ def reader(redis: _Redis, clock: list[float]) -> FleetReader:
         results=lists,
         held=lists,
         misses=lists,
+        begun=lists,
     )
     sources = SimpleNamespace(
         samples=redis,

@@ -172,7 +172,9 @@ def test_young_streams_take_no_datasets_of_jobs() -> None:
     plan = Plan()
     for turn, reads in enumerate((200, 300, 400, 500, 600)):
         zone = {
-            name: young(name, reads, accesses=reads, known_items=items, items=items, bytes=40_000 * reads, miss_seconds=reads)
+            name: young(
+                name, reads, accesses=reads, known_items=items, items=items, bytes=40_000 * reads, miss_seconds=reads
+            )
             for name, items in (("b/p/", 180), ("b/q/", 240))
         }
         facts = Facts(room, datasets, jobs, zone)

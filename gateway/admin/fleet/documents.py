@@ -325,8 +325,8 @@ class ResultsDocument(ResponseModel):
         description="benefit, no-room or override; null: the plan does not speak of them yet", examples=["benefit"]
     )
     order: str = Field(description="in which they leave", examples=["uniform"])
-    bytes: int = Field(description="in the cache", examples=[118_200_000_000])
-    blobs: int = Field(examples=[794_000])
+    bytes: int = Field(description="in the caches, copies on two nodes twice", examples=[118_200_000_000])
+    blobs: int = Field(description="elements in the caches, at most `items`", examples=[794_000])
     hits: int = Field(examples=[2_100_000])
     misses: int = Field(examples=[1_300_000])
     evicted_bytes: int = Field(examples=[0])

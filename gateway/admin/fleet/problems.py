@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.admin.fleet.documents import ProblemSeen
 from gateway.admin.fleet.reading import FleetReading
-from gateway.admin.fleet.view import SHORT, dataset_names, shortfalls
+from gateway.admin.fleet.view import SHORT, Shortfall, dataset_names, resident_share, shortfalls
 from gateway.edge.documents import moment
+from gateway.fleet.jobs.jobs import KnownJob
 from gateway.model.units import format_size
+from gateway.policies.health.rates import lately
 from gateway.policies.health.troubles import KINDS, Trouble
 from gateway.policies.items.datasets import USABLE, CachingMode
 from gateway.policies.space.orders import Phase, WhyCaching
 from gateway.policies.space.probing import LEAST_BENEFIT
 
+_MOST_NAMED = 8
+"""Datasets or jobs that one problem names."""
+_MOSTLY_EMPTY = 0.5
+"""Share of the caches, and of a dataset in them, below which they are mostly empty."""
+_FEW_HITS = 0.5
+"""Share of the items of the last minute that were cached, below which jobs read the origin."""
+_FEWEST_ITEMS = 100
+"""Items in the last minute of which that share says something."""
 _SILENT = 20.0
 """Seconds after which a node counts as silent; it reports every five."""
+
+
+class _Found(NamedTuple):
+    """A problem of the zone: what it is about, and when it began if that is known by itself.
+
+    Times of the others are noted when the leading gateway first sees them (gateway/fleet/nodes/beginnings.py).
+    """
+
+    trouble: Trouble
+    subject: str = ""
+    since: float | None = None
+    node: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is remembered by while it lasts."""
+        return f"{self.trouble.kind} {self.subject}".rstrip()
 
 
 def problems_of(reading: FleetReading, lost_for: float) -> list[ProblemSeen]:
@@ -26,44 +53,51 @@ def problems_of(reading: FleetReading, lost_for: float) -> list[ProblemSeen]:
         reading: of the fleet.
         lost_for: seconds for which Redis has been unreachable for this gateway.
     """
-    found = [
-        *_redis(reading, lost_for),
-        *_of_nodes(reading),
-        *_missing(reading),
-        *_jobs(reading),
-        *_datasets(reading),
-        *_not_whole(reading),
-    ]
+    found = [_seen(reading, one) for one in (*_redis(reading, lost_for), *_of_nodes(reading), *_of_zone(reading))]
     return sorted(sorted(found, key=lambda each: each.since, reverse=True), key=lambda each: each.severity != "error")
 
 
-def _problem(trouble: Trouble, since: float, node: str = "") -> ProblemSeen:
+def zone_problems(reading: FleetReading) -> dict[str, str]:
+    """The kinds of the problems that only show in the whole zone, by the name that each is remembered by."""
+    return {one.name: one.trouble.kind for one in _of_zone(reading)}
+
+
+def _seen(reading: FleetReading, one: _Found) -> ProblemSeen:
+    kind = one.trouble.kind
     return ProblemSeen.of(
-        trouble,
-        since=moment(since),
-        runbook=f"docs/operations.md#{KINDS[trouble.kind].runbook if trouble.kind in KINDS else 'problems'}",
-        node=node,
+        one.trouble,
+        since=moment(reading.begun.get(one.name, reading.at) if one.since is None else one.since),
+        runbook=f"docs/operations.md#{KINDS[kind].runbook if kind in KINDS else 'problems'}",
+        node=one.node,
     )
 
 
-def _redis(reading: FleetReading, lost_for: float) -> Iterator[ProblemSeen]:
+def _of_zone(reading: FleetReading) -> Iterator[_Found]:
+    yield from _missing(reading)
+    yield from _jobs(reading)
+    yield from _without_space(reading)
+    yield from _not_whole(reading)
+    yield from _empty(reading)
+
+
+def _redis(reading: FleetReading, lost_for: float) -> Iterator[_Found]:
     if reading.lost:
         what = f"{reading.lost}: the state of other nodes and of jobs is the last known one."
-        yield _problem(Trouble.of("redis", what, "error"), reading.at - lost_for)
+        yield _Found(Trouble.of("redis", what, "error"), since=reading.at - lost_for)
 
 
-def _of_nodes(reading: FleetReading) -> Iterator[ProblemSeen]:
+def _of_nodes(reading: FleetReading) -> Iterator[_Found]:
     for name in reading.nodes:
         told = reading.told.get(name)
         if told is None:
             continue
         if told.age > _SILENT and not reading.lost:
             what = f"Node {name} is a member, but its last sample is {told.age:.0f} s old."
-            yield _problem(Trouble.of("silent", what), reading.at - told.age, name)
+            yield _Found(Trouble.of("silent", what), name, reading.at - told.age, name)
         for each in told.document.get("problems", ()):
             trouble, since = _read(each, reading.at)
             if trouble is not None and not (reading.lost and trouble.kind == "redis"):
-                yield _problem(trouble, since, name)
+                yield _Found(trouble, name, since, name)
 
 
 def _read(told: Any, at: float) -> tuple[Trouble | None, float]:
@@ -74,13 +108,13 @@ def _read(told: Any, at: float) -> tuple[Trouble | None, float]:
         return None, at
 
 
-def _missing(reading: FleetReading) -> Iterator[ProblemSeen]:
+def _missing(reading: FleetReading) -> Iterator[_Found]:
     for name, told in reading.gone.items():
         what = f"Node {name} is gone: its last sample is {told.age:.0f} s old, and it did not announce a stop."
-        yield _problem(Trouble.of("gone", what), reading.at - told.age, name)
+        yield _Found(Trouble.of("gone", what), name, reading.at - told.age, name)
 
 
-def _jobs(reading: FleetReading) -> Iterator[ProblemSeen]:
+def _jobs(reading: FleetReading) -> Iterator[_Found]:
     for known in reading.jobs:
         order = reading.plan.jobs.get(known.record.key)
         if order is None or order.phase is not Phase.STEADY or not 0 < order.benefit < LEAST_BENEFIT:
@@ -89,37 +123,95 @@ def _jobs(reading: FleetReading) -> Iterator[ProblemSeen]:
             f"Job {known.record.job} of {known.record.tenant} gains nothing from the cache: a mini-batch with it takes "
             f"{1 / order.benefit:.0%} of the time without. The job leaves the space to others."
         )
-        yield _problem(Trouble.of("job", what), _judged(reading, known.record.key, known.joined_at))
+        yield _Found(Trouble.of("job", what), known.record.key)
 
 
-def _judged(reading: FleetReading, job: str, otherwise: float) -> float:
-    """When the manager last measured a job; ``otherwise`` if it has not."""
-    known = reading.plan.memory.probe(job)
-    return otherwise if known is None else known.measured_at or otherwise
-
-
-def _datasets(reading: FleetReading) -> Iterator[ProblemSeen]:
+def _without_space(reading: FleetReading) -> Iterator[_Found]:
+    """Datasets with jobs that get no space: two chunks are too much for the cache, or for the quota, or others gain more."""
     inputs, names = reading.plan.inputs.get("datasets", {}), dataset_names(reading)
+    users = _users(reading)
     for dataset, order in reading.plan.datasets.items():
         told = inputs.get(dataset) if isinstance(inputs, Mapping) else None
-        if order.caching is not CachingMode.NONE or order.why is not WhyCaching.NO_ROOM or not told:
+        if order.caching is not CachingMode.NONE or not told or dataset not in users:
             continue
-        least = min(int(told["size"]), 2 * int(told["chunk"]))
-        if least <= USABLE * reading.capacity:
+        least, quota = min(int(told["size"]), 2 * int(told["chunk"])), reading.quotas.get(dataset)
+        name, jobs = _name(dataset, names), users[dataset]
+        if order.why is WhyCaching.OVERRIDE and quota is not None and quota < least:
+            kind, why = (
+                "over-quota",
+                f"its quota is {format_size(quota)}, and two of its chunks have {format_size(least)}",
+            )
+        elif order.why is not WhyCaching.NO_ROOM:
             continue
-        name = ", ".join(names.get(dataset, ())) or dataset[:SHORT]
-        what = (
-            f"Dataset {name} is too large for the cache: two of its chunks have {format_size(least)}, "
-            f"and all caches together hold {format_size(reading.capacity)}."
-        )
-        joined = [job.joined_at for job in reading.jobs if job.record.dataset == dataset]
-        yield _problem(Trouble.of("too-large", what), min(joined, default=reading.at))
+        elif least > USABLE * reading.capacity:
+            what = (
+                f"Dataset {name} is too large for the cache: two of its chunks have {format_size(least)}, "
+                f"and all caches together hold {format_size(reading.capacity)}."
+            )
+            yield _Found(Trouble.of("too-large", what), dataset)
+            continue
+        else:
+            kind, why = "no-space", "what jobs and access streams gain by the same bytes elsewhere is more"
+        what = f"Dataset {name} gets no space, although {jobs} it: {why}."
+        yield _Found(Trouble.of(kind, what), dataset)
 
 
-def _not_whole(reading: FleetReading) -> Iterator[ProblemSeen]:
-    names = dataset_names(reading)
-    for dataset, why in shortfalls(reading).items():
-        name = ", ".join(names.get(dataset, ())) or dataset[:SHORT]
-        what = f"Dataset {name} should be cached whole, but is not: {why}."
-        joined = [job.joined_at for job in reading.jobs if job.record.dataset == dataset]
-        yield _problem(Trouble.of("not-whole", what), min(joined, default=reading.at))
+def _users(reading: FleetReading) -> dict[str, str]:
+    """The jobs that may use the cache, in words, by dataset."""
+    found: dict[str, list[str]] = {}
+    for known in reading.jobs:
+        if known.record.caching != "off":
+            found.setdefault(known.record.dataset, []).append(known.record.job)
+    return {
+        dataset: f"{len(jobs)} jobs read" if len(jobs) > 1 else f"job {jobs[0]} reads"
+        for dataset, jobs in sorted(found.items())
+    }
+
+
+def _name(dataset: str, names: Mapping[str, list[str]]) -> str:
+    return ", ".join(names.get(dataset, ())) or dataset[:SHORT]
+
+
+def _not_whole(reading: FleetReading) -> Iterator[_Found]:
+    """One problem for all datasets with the same reason."""
+    names, together = dataset_names(reading), dict[Shortfall, list[str]]()
+    for dataset, shortfall in shortfalls(reading).items():
+        together.setdefault(shortfall, []).append(dataset)
+    for (kind, why), datasets in together.items():
+        listed = [_name(dataset, names) for dataset in datasets]
+        if len(listed) == 1:
+            what = f"Dataset {listed[0]} should be cached whole, but is not: {why}."
+        else:
+            shown = [
+                *listed[:_MOST_NAMED],
+                *([f"{len(listed) - _MOST_NAMED} more"] if len(listed) > _MOST_NAMED else []),
+            ]
+            what = f"Datasets {', '.join(shown)} should be cached whole, but are not: {why}."
+        yield _Found(Trouble.of(kind, what), " ".join(dataset[:SHORT] for dataset in datasets))
+
+
+def _empty(reading: FleetReading) -> Iterator[_Found]:
+    """A cache with room, beside jobs that read from the origin what they have read before."""
+    used = sum(int(reading.status(name).get("bytes", 0)) for name in reading.nodes)
+    waiting = [known.record for known in reading.jobs if _rereads(reading, known)]
+    counted = [lately(reading.samples.get(name, ()), reading.at)[0] for name in reading.nodes]
+    read, hits = sum(one.batch_items for one in counted), sum(one.batch_hits for one in counted)
+    if not waiting or read < _FEWEST_ITEMS or hits >= _FEW_HITS * read:
+        return
+    if used >= _MOSTLY_EMPTY * USABLE * reading.capacity:
+        return
+    jobs = ", ".join(record.job for record in waiting[:_MOST_NAMED])
+    what = (
+        f"The caches hold {format_size(used)} of {format_size(int(USABLE * reading.capacity))}, and yet jobs read from the "
+        f"origin what they have read before ({jobs}): {hits / read:.0%} of their items were cached in the last minute."
+    )
+    yield _Found(Trouble.of("empty", what))
+
+
+def _rereads(reading: FleetReading, known: KnownJob) -> bool:
+    """Whether a job that may use the cache has read its dataset once, and the caches hold less than half of it."""
+    record = known.record
+    read = sum(total.items for total in known.totals.values())
+    if not record.order(reading.plan).cache or read < record.items:
+        return False
+    return resident_share(reading, record.dataset, record.items) < _MOSTLY_EMPTY

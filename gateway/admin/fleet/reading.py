@@ -58,7 +58,10 @@ class FleetSources:
 
 @dataclass(frozen=True, slots=True)
 class FleetReading:
-    """The fleet at one moment. ``at`` is in seconds of Redis's clock; ``lost`` says why Redis is unreachable, or is empty."""
+    """The fleet at one moment. ``at`` is in seconds of Redis's clock; ``lost`` says why Redis is unreachable, or is empty.
+
+    ``begun`` has the times at which problems of the zone began.
+    """
 
     at: float = 0.0
     lost: str = ""
@@ -81,6 +84,7 @@ class FleetReading:
     held: Mapping[str, Mapping[str, PoolReport]] = field(default_factory=dict)
     datasets: Mapping[Name, str] = field(default_factory=dict)
     misses: Mapping[str, MissReport] = field(default_factory=dict)
+    begun: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def gone(self) -> Mapping[str, NodeSample]:
@@ -208,6 +212,7 @@ class FleetReader:
             held=await together.held.all(),
             datasets=await self._registered(),
             misses=await together.misses.all(),
+            begun=await together.begun.all(),
         )
 
     async def _registered(self) -> Mapping[Name, str]:

@@ -28,7 +28,7 @@ PoolName = Annotated[
 ]
 
 
-_SUMS = ("bytes", "blobs", "hits", "misses", "evicted_bytes")
+_SUMS = ("bytes", "hits", "misses", "evicted_bytes")
 
 
 class ResultsOverride(RequestModel):
@@ -63,6 +63,8 @@ def results_of(reading: FleetReading) -> list[ResultsDocument]:
                 target=0 if order is None else order.target,
                 why=None if order is None else order.why.value,
                 order="uniform",
+                # Copies on two nodes, as after a change of homes, are two files but one element.
+                blobs=min(used.items, sum(one.blobs for one in held)),
                 **{name: sum(getattr(one, name) for one in held) for name in _SUMS},
             )
         )

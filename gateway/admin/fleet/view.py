@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import NamedTuple
 
 from gateway.admin.fleet.documents import (
     AnswersDocument,
@@ -30,7 +31,7 @@ from gateway.policies.health.answers import Answers, Buckets, percentile, togeth
 from gateway.policies.health.rates import Point, rates, ratio
 from gateway.policies.items.datasets import USABLE, CachingMode, decide
 from gateway.policies.pools import OF_KEYS
-from gateway.policies.space.orders import ChunkRotation, PoolOrder
+from gateway.policies.space.orders import ChunkRotation, PoolOrder, WhyCaching
 from gateway.policies.space.probing import times
 
 SHORT = 12
@@ -176,13 +177,14 @@ def datasets_of(reading: FleetReading) -> list[DatasetSummary]:
 def dataset_summary(
     reading: FleetReading,
     dataset: str,
-    short: Mapping[str, str] | None = None,
+    short: Mapping[str, Shortfall] | None = None,
     names: Mapping[str, list[str]] | None = None,
 ) -> DatasetSummary:
     """One dataset; ``short`` and ``names`` are the results of ``shortfalls`` and ``dataset_names``, if they are known."""
     items, size = reading.size_of(dataset)
     order = reading.plan.of(dataset)
     caching, why = _decision(order, size, reading.capacity)
+    shortfall = (shortfalls(reading) if short is None else short).get(dataset)
     return DatasetSummary(
         id=dataset[:SHORT],
         names=(dataset_names(reading) if names is None else names).get(dataset, []),
@@ -190,9 +192,9 @@ def dataset_summary(
         bytes=size,
         caching=None if caching is None else caching.value,
         why=why,
-        shortfall=(shortfalls(reading) if short is None else short).get(dataset, ""),
+        shortfall="" if shortfall is None else shortfall.why,
         granted=0 if order is None else order.target,
-        resident_share=round(_share(reading, dataset, items), 4),
+        resident_share=round(resident_share(reading, dataset, items), 4),
         chunks=ChunksDocument(units=order.units if order else 0, **asdict(order.chunks if order else ChunkRotation())),
         importance=importance_document(reading, dataset),
     )
@@ -234,7 +236,8 @@ def dataset_names(reading: FleetReading) -> Mapping[str, list[str]]:
     return {dataset: sorted(names) for dataset, names in found.items()}
 
 
-def _share(reading: FleetReading, dataset: str, items: int | None) -> float:
+def resident_share(reading: FleetReading, dataset: str, items: int | None) -> float:
+    """The share of a dataset's items that the caches hold; a copy on another node may count for a missing item."""
     reported = [report[dataset].resident for report in reading.reports.values() if dataset in report]
     resident = sum(reported) or sum(int(told[dataset][2]) for told in reading.told_datasets() if dataset in told)
     return min(1.0, resident / items) if items else 0.0
@@ -250,11 +253,21 @@ def _decision(order: PoolOrder | None, size: int | None, capacity: int) -> tuple
     return alone.caching, alone.reason.value
 
 
-def shortfalls(reading: FleetReading) -> dict[str, str]:
-    """Why datasets are cached only in part although they should be whole, by id."""
+class Shortfall(NamedTuple):
+    """Why a dataset is cached only in part although it should be whole: the kind of problem, and the reason in words."""
+
+    kind: str
+    why: str
+
+
+def shortfalls(reading: FleetReading) -> dict[str, Shortfall]:
+    """Why datasets that are used are cached only in part although they should be whole, by id.
+
+    One that no job uses and the plan does not speak of needs no space: nothing is missing while it is only registered.
+    """
     room = int(USABLE * reading.capacity)
     whole: dict[str, int] = {}
-    for dataset in dataset_ids(reading):
+    for dataset in used_datasets(reading):
         _, size = reading.size_of(dataset)
         order = reading.plan.of(dataset)
         if order is not None and order.importance is not None:
@@ -263,24 +276,45 @@ def shortfalls(reading: FleetReading) -> dict[str, str]:
             whole[dataset] = size
     found = {dataset: _shortfall(reading, dataset, size, room) for dataset, size in whole.items()}
     if sum(whole.values()) > room:
-        together = f"all such datasets take {format_size(sum(whole.values()))}, and the caches hold {format_size(room)}"
+        all_of_them = (
+            f"all datasets in use take {format_size(sum(whole.values()))}, and the caches hold {format_size(room)}"
+        )
+        together = Shortfall("not-whole", all_of_them)
         found = {dataset: why or together for dataset, why in found.items()}
-    return {dataset: why for dataset, why in found.items() if why}
+    return {dataset: why for dataset, why in found.items() if why is not None}
 
 
-def _shortfall(reading: FleetReading, dataset: str, size: int, room: int) -> str:
+def used_datasets(reading: FleetReading) -> list[str]:
+    """The ids of datasets that a job uses, or that the plan gives space to for another reason than that it is free."""
+    with_jobs = {job.record.dataset for job in reading.jobs}
+    return sorted(
+        dataset for dataset in dataset_ids(reading) if dataset in with_jobs or _wanted(reading.plan.of(dataset))
+    )
+
+
+def _wanted(order: PoolOrder | None) -> bool:
+    return order is not None and order.why is not WhyCaching.NO_JOBS
+
+
+def _shortfall(reading: FleetReading, dataset: str, size: int, room: int) -> Shortfall | None:
     quota, order = reading.quotas.get(dataset), reading.plan.of(dataset)
     if quota is not None and quota < size:
-        return f"it takes {format_size(size)}, and its quota is {format_size(quota)}"
+        return Shortfall("over-quota", f"it takes {format_size(size)}, and its quota is {format_size(quota)}")
     if size > room:
         gone = f" without {', '.join(sorted(reading.gone))}" if reading.gone else ""
-        return f"it takes {format_size(size)}, and the caches{gone} hold {format_size(room)}"
+        why = f"it takes {format_size(size)}, and the caches{gone} hold {format_size(room)}"
+        back = sum(int(told.document.get("capacity", 0)) for told in reading.gone.values())
+        return Shortfall("part-gone" if gone and size <= room + USABLE * back else "not-whole", why)
     if order is not None and order.target < size:
-        return f"it takes {format_size(size)}, and the plan gives it {format_size(order.target)}"
+        why = (
+            f"it takes {format_size(size)}, and the plan gives it {format_size(order.target)}, as jobs registered less"
+        )
+        return Shortfall("claimed-size", why)
     items, _ = reading.size_of(dataset)
-    if reading.gone and _share(reading, dataset, items or 0) < 1:
-        return f"the part held by {', '.join(sorted(reading.gone))} is read from the origin until it is cached again"
-    return ""
+    if reading.gone and resident_share(reading, dataset, items or 0) < 1:
+        gone = ", ".join(sorted(reading.gone))
+        return Shortfall("part-gone", f"the part held by {gone} is read from the origin until it is cached again")
+    return None
 
 
 # --- the past

@@ -31,6 +31,7 @@ from gateway.fleet.jobs.read_times import ReadTimes
 from gateway.fleet.jobs.results import ResultUses
 from gateway.fleet.jobs.scaling import WorkerScaling
 from gateway.fleet.nodes.announcer import DOWN
+from gateway.fleet.nodes.beginnings import Beginnings
 from gateway.fleet.nodes.live import LiveExchange
 from gateway.fleet.nodes.reports import (
     CHUNKS,
@@ -87,6 +88,7 @@ class Coordination:
     held: NodeReports[dict[str, PoolReport]]
     misses: NodeReports[MissReport]
     live: LiveExchange
+    begun: Beginnings
     demand: NodeReports[dict[str, int]]
     leadership: Leadership
 
@@ -105,6 +107,7 @@ class Coordination:
             NodeReports(redis, prefix, HELD, silences.nodes),
             NodeReports(redis, prefix, MISSES, SILENCE),
             LiveExchange(redis, prefix),
+            Beginnings(redis, prefix),
             NodeReports(redis, prefix, DEMAND, DEMAND_SILENCE),
             Leadership(redis, prefix, me),
         )

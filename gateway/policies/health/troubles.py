@@ -117,8 +117,36 @@ KINDS: Mapping[str, Kind] = {
     ),
     "not-whole": Kind(
         "warning",
-        "Add nodes or cache.capacity, or raise the dataset's quota. The rest is read from the origin.",
+        "Add nodes or cache.capacity, or set quotas for datasets that matter less. The rest is read from the origin.",
         "capacity-planning",
+    ),
+    "over-quota": Kind(
+        "warning",
+        "Raise the dataset's quota or remove it (larder-gateway datasets quota). The rest is read from the origin.",
+        "capacity-planning",
+    ),
+    "claimed-size": Kind(
+        "warning",
+        "Register the dataset again, under every tenant, with a digest file that states the true lengths.",
+        "capacity-planning",
+    ),
+    "part-gone": Kind(
+        "warning",
+        "Start the node again. If it will not come back, dismiss it: larder-gateway nodes dismiss. The part is then cached "
+        "again by the others.",
+        "larderdown",
+    ),
+    "no-space": Kind(
+        "warning",
+        "Add nodes or cache.capacity, or pin the dataset: larder-gateway datasets pin. The lists of datasets and of streams "
+        "say who has the space.",
+        "larderdatasetwithoutspace",
+    ),
+    "empty": Kind(
+        "warning",
+        "Look at what the plan gives to datasets and streams, at rules with cache = false, and at why reads miss: "
+        "larder-gateway explain.",
+        "lardercacheempty",
     ),
     "too-large": Kind(
         "warning", "Add nodes or cache.capacity. The dataset is read from the origin until then.", "capacity-planning"
@@ -127,6 +155,19 @@ KINDS: Mapping[str, Kind] = {
 """By the name that documents and alerts know a kind by; it stays the same from version to version."""
 COUNTED = frozenset({"origin", "corrupt", "churn", "clock"})
 """Kinds that ``troubles`` finds in counters: of a node's workers, the one that counts for all of them knows these."""
+
+OF_ZONE = (
+    "gone",
+    "job",
+    "not-whole",
+    "over-quota",
+    "claimed-size",
+    "part-gone",
+    "no-space",
+    "empty",
+    "too-large",
+)
+"""Kinds that only show when all nodes are looked at, and that the leading gateway counts."""
 
 
 @dataclass(frozen=True, slots=True)
