@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +23,12 @@ def alerts() -> list[dict[str, Any]]:
     return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 
 
-def test_prometheus_takes_rules_and_configuration() -> None:
-    """Rule: promtool accepts the rules, and the configuration that names them."""
-    done = promtool("check", "config", ROOT / "deploy/prometheus/prometheus.yml")
+def test_prometheus_takes_rules_and_configuration(tmp_path: Path) -> None:
+    """Rule: promtool accepts the rules, and the configuration that names them, with the token beside it."""
+    for name in ("prometheus.yml", "alerts.yml"):
+        shutil.copy(ROOT / "deploy/prometheus" / name, tmp_path)
+    (tmp_path / "larder.token").write_text("a token\n")
+    done = promtool("check", "config", tmp_path / "prometheus.yml")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"SUCCESS: {len(_names())} rules found" in done.stdout
 

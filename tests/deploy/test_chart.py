@@ -158,8 +158,12 @@ def secret_environment(rendered: Rendered) -> dict[str, str]:
         return SECRETS
     (text,) = (block.text for block in blocks(PAGE) if "kubectl create secret" in block.text)
     given = dict(re.findall(r"--from-literal=(\w+)=\"([^\"]*)\"", text))
-    made = {"$(openssl rand -hex 32)": "5e" * 32, "$(openssl rand -base64 32 | tr +/ -_)": f"{'A' * 43}="}
-    given = {name: made.get(value, value) for name, value in given.items()}
+    made = {"$(openssl rand -base64 32 | tr +/ -_)": f"{'A' * 43}="}
+    drawn = {name: f"{number:064x}" for number, name in enumerate(given)}
+    given = {
+        name: drawn[name] if value == "$(openssl rand -hex 32)" else made.get(value, value)
+        for name, value in given.items()
+    }
     assert "LARDER_FLEET__SECRET" in given
     return given
 
@@ -328,6 +332,24 @@ def test_prometheus_is_told_where_and_what() -> None:
     assert rendered.one("Service", "larder-nodes")["metadata"]["labels"][monitor["jobLabel"]].startswith("larder")
     rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
     assert rendered.one("PrometheusRule")["spec"] == rules
+
+
+def test_prometheus_sends_a_token_if_there_is_one() -> None:
+    """Rule: the ServiceMonitor sends the read token of secrets, or the named key of existingSecret. It names no key that may be
+    missing, as the operator would drop the whole ServiceMonitor."""
+    enabled = {"enabled": True}
+    shared = {"existingSecret": "mine", "catalog": "perNode"}
+    of_secrets = {"secrets": {**SECRETS, "LARDER_ADMIN__READ_TOKEN": "reads"}}
+    for values, sent in (
+        ({"secrets": SECRETS}, None),
+        (of_secrets, {"credentials": {"name": "larder", "key": "LARDER_ADMIN__READ_TOKEN"}}),
+        (shared, None),
+    ):
+        (endpoint,) = render({**values, "catalog": "perNode", "serviceMonitor": enabled}).one("ServiceMonitor")["spec"]["endpoints"]
+        assert endpoint.get("authorization") == sent
+    named = render({**shared, "serviceMonitor": {**enabled, "tokenKey": "LARDER_ADMIN__READ_TOKEN"}})
+    (endpoint,) = named.one("ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["authorization"] == {"credentials": {"name": "mine", "key": "LARDER_ADMIN__READ_TOKEN"}}
 
 
 def test_the_network_lets_in_who_should_come() -> None:

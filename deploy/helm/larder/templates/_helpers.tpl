@@ -50,6 +50,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{/* The key of the Secret with the token that Prometheus sends; empty if it sends none. */}}
+{{- define "larder.metricsToken" -}}
+{{- if .Values.serviceMonitor.tokenKey -}}
+{{- .Values.serviceMonitor.tokenKey -}}
+{{- else if and (not .Values.existingSecret) (hasKey .Values.secrets "LARDER_ADMIN__READ_TOKEN") -}}
+LARDER_ADMIN__READ_TOKEN
+{{- end -}}
+{{- end -}}
+
 {{/* What a gateway is told besides its file and its secrets. $(POD_NAME) is filled in by Kubernetes. */}}
 {{- define "larder.environment" -}}
 - name: POD_NAME
