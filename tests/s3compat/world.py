@@ -91,7 +91,7 @@ class World:
             found[:] = self.since(mark)
             return any(map(wanted, found))
 
-        wait_until(there, 20, what)
+        wait_until(there, 60, what)
         return found
 
 

@@ -19,7 +19,8 @@ class Command(Client):
     """A client that is a program; it is started for each operation."""
 
     program: ClassVar[str]
-    within: ClassVar[float] = 60.0
+    within: ClassVar[float] = 300.0
+    """Seconds for a whole run: enough for a busy machine."""
     version_argument: ClassVar[str] = "--version"
 
     def __init__(self, access: Access, scratch: Path) -> None:
@@ -123,13 +124,12 @@ class AwsCli(Command):
 
 
 class S3cmd(Command):
-    """s3cmd. It retries refused requests for 45 seconds under any settings, so it is ended earlier."""
+    """s3cmd. It retries refused requests for 45 seconds under any settings."""
 
     name = "s3cmd"
     package = "s3cmd"
     program = "s3cmd"
     retries = True
-    within = 6.0
 
     def __init__(self, access: Access, scratch: Path) -> None:
         super().__init__(access, scratch)

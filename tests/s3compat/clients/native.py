@@ -28,7 +28,8 @@ class Obstore(Client):
 
     def _store(self, bucket: str) -> S3Store:
         if bucket not in self._stores:
-            options: dict[str, object] = {"allow_http": True, "timeout": "60s"}
+            # Its timeout is for a whole request, however long its body is, so a busy machine would exceed any short one.
+            options: dict[str, object] = {"allow_http": True, "timeout": "1h", "connect_timeout": "60s"}
             if self.access.authority is not None:
                 options["root_certificate"] = self.access.authority.read_bytes()
             self._stores[bucket] = S3Store(
