@@ -139,8 +139,8 @@ def test_each_cause_has_its_own_remedy() -> None:
 
 
 def test_datasets_that_are_only_registered_miss_nothing() -> None:
-    """Rule: what no job uses and the plan gives no space is no problem, even if all of it together fits no cache; nor is a dataset
-    whose jobs have ended and that keeps what is free."""
+    """Rule: what no job uses and the plan gives no space is no problem, even if all of it together fits no cache; nor is what a
+    dataset whose jobs have ended keeps of the free space."""
     sizes = {f"{number:064x}": 300_000_000 for number in range(5)}
     told = {"a": NodeSample(1.0, {"datasets": {name: [ITEMS, size, 0] for name, size in sizes.items()}})}
     registered = {("t", name[-4:]): name for name in sizes}
@@ -200,7 +200,7 @@ def reader(items: int) -> KnownJob:
 
 
 def idle_cache(hits: int, held: int, resident: int, known: KnownJob, **parts: Any) -> FleetReading:
-    """A zone that holds so many bytes and items; 1,000 items were delivered in the last minute, ``hits`` of them from the cache."""
+    """A zone that holds so many bytes and items; of 1,000 items delivered in the last minute ``hits`` came from the cache."""
     told = {"a": NodeSample(1.0, {"bytes": held, "datasets": {DATASET: [ITEMS, 8 * 10**8, resident]}})}
     samples = {
         "a": [Sample(AT - 50, "b", Counters()), Sample(AT, "b", Counters(batch_items=1000, batch_hits=hits))],

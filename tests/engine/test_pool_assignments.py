@@ -12,7 +12,7 @@ from gateway.engine.space import pool_assignments
 from gateway.engine.space.planned import Planned
 from gateway.engine.space.pool_assignments import PoolAssignments
 from gateway.policies.items.datasets import CachingMode
-from gateway.policies.pools import Pool
+from gateway.policies.pools import PAUSED, Pool
 from gateway.policies.space.orders import PoolOrder, WhyCaching
 from gateway.policies.space.plan import Plan, dataset_pools, node_pools
 from tests.digests import Row
@@ -84,11 +84,18 @@ def test_a_node_has_its_share_of_a_pool() -> None:
     assert [pool.target for pool in node_pools(shared, 1000, 4000)] == [138]
 
 
-def test_a_dataset_of_unknown_size_is_kept_whole() -> None:
-    """Rule: a dataset with a target and without lengths is never over its target."""
-    assert [pool.target for pool in node_pools(Plan(version=1, pools=dataset_pools({"given": GIVEN})), 1000, 4000)] == [
-        1000
-    ]
+def test_a_dataset_of_unknown_size_has_what_others_leave() -> None:
+    """Rule: a dataset with space and without lengths gets what a node can hold beside the other pools: all of it if it is alone, and
+    nothing that was granted to others."""
+    alone = Plan(version=1, pools=dataset_pools({"given": GIVEN}))
+    assert [pool.target for pool in node_pools(alone, 1000, 4000)] == [900]
+    beside = dataset_pools({"given": GIVEN, "known": replace(GIVEN, target=600), "other": GIVEN})
+    targets = {pool.name: pool.target for pool in node_pools(Plan(version=1, pools=beside), 1000, 1000)}
+    assert targets == {"dataset:given": 150, "dataset:known": 600, "dataset:other": 150}
+    full = dataset_pools({"given": GIVEN, "known": replace(GIVEN, target=900)})
+    (left, _) = node_pools(Plan(version=1, pools=full), 1000, 1000)
+    assert 0 < left.target < 10
+    assert left.target != PAUSED
 
 
 async def test_without_a_plan_the_least_recently_used_go(ranks: Ranks) -> None:

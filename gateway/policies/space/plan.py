@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.policies.items.datasets import CachingMode
-from gateway.policies.pools import Pool, dataset_pool, share_of
+from gateway.policies.pools import PAUSED, Pool, dataset_pool, share_of
 from gateway.policies.space.orders import JobOrder, PoolOrder, WhyCaching
 from gateway.policies.space.remembered import ManagerMemory
 from gateway.policies.watermarks import Watermarks
@@ -51,21 +51,23 @@ def dataset_pools(orders: Mapping[str, PoolOrder]) -> dict[str, PoolOrder]:
 def node_pools(plan: Plan, capacity: int, everywhere: int, node: str = "") -> tuple[Pool, ...]:
     """The pools that one node has under a plan; a dataset without jobs has none.
 
+    A dataset whose digest file states no lengths costs nothing by the plan, yet all of it is to be kept. Nobody knows how much that
+    is, so it gets what the others leave, and not what they were granted.
+
     Args:
         plan: of the fleet.
         capacity: bytes of this node's cache.
         everywhere: bytes of all nodes' caches.
         node: its id.
     """
+    orders = {name: order for name, order in sorted(plan.pools.items()) if order.why is not WhyCaching.NO_JOBS}
+    targets = {name: _target(order, capacity, everywhere, node) for name, order in orders.items()}
+    unknown = [name for name, order in orders.items() if not order.target and order.caching is not CachingMode.NONE]
+    left = max(0, int(Watermarks().low * capacity) - sum(targets.values()))
+    targets |= {name: max(PAUSED + 1, left // len(unknown)) for name in unknown}
     return tuple(
-        Pool(
-            name,
-            _target(order, capacity, everywhere, node),
-            order.eviction,
-            share_of(order.minimum, capacity, everywhere),
-        )
-        for name, order in sorted(plan.pools.items())
-        if order.why is not WhyCaching.NO_JOBS
+        Pool(name, targets[name], order.eviction, share_of(order.minimum, capacity, everywhere))
+        for name, order in orders.items()
     )
 
 
@@ -74,5 +76,4 @@ def _target(order: PoolOrder, capacity: int, everywhere: int, node: str) -> int:
         return 0
     if order.importance is not None and node in order.importance.shares:
         return min(order.importance.shares[node], int(Watermarks().low * capacity))
-    # A dataset whose digest file states no lengths costs nothing by the plan, yet all of it is to be kept.
-    return share_of(order.target, capacity, everywhere) or capacity
+    return share_of(order.target, capacity, everywhere)

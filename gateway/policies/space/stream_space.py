@@ -60,7 +60,7 @@ MOST_POOLS = 64
 FORGOTTEN = 3600.0
 """Seconds without a read after which a stream that is not random loses its pool."""
 _YOUNG = 10 * WINDOW
-"""Reads of a stream until which a pool that it outgrows gets an equal part like a new one: little is known yet of what it saves."""
+"""Reads of a stream until which a pool that it outgrows gets an equal part like a new one: what it saves is hardly known."""
 _SLACK = 1.1
 """Factor on the useful size, which is a mean size times a number."""
 _GRAIN = 10.0
