@@ -138,6 +138,22 @@ def test_streams_can_be_switched_off(origin: Origin, tmp_path: Path):
         assert recorded(running) == 0
 
 
+def test_a_young_stream_gets_no_more_than_it_may_have(origin: Origin, running: Running) -> None:
+    """Rule: a stream of a few hundred kilobytes gets no pool of the size of the cache: while nothing has listed it, twice what was
+    read at most."""
+    keys = [origin_key(origin, f"young/{number:03}.bin") for number in range(ITEMS)]
+    name = f"{BUCKET}/young/"
+    read_all(running, [keys[place] for place in np.random.default_rng(1).permutation(ITEMS).tolist()])
+    targets: list[int] = []
+
+    def granted() -> bool:
+        targets.append((stream(running, name).get("pool") or {}).get("target", 0))
+        return targets[-1] > ITEMS * 4096 // 2
+
+    wait_until(granted, SOON, "its pool")
+    assert max(targets) <= int(2.2 * ITEMS * 4096)
+
+
 def origin_key(origin: Origin, key: str) -> str:
     """An object of 4 KiB at the origin."""
     origin.put(f"/{BUCKET}/{key}", key.encode().ljust(4096, b"."))

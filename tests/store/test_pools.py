@@ -292,3 +292,18 @@ async def test_hits_and_misses_are_counted_by_pool(open_store) -> None:
     assert await store.make_room(CAPACITY - SIZE)
     counts = {row.pool.name: (row.hits, row.misses) for row in await store.pools.usage()}
     assert counts == {DEFAULT: (0, 1), "dataset:dataset": (2, 1)}
+
+
+async def test_a_granted_dataset_stays_beside_streams_below_their_targets(open_store, clock: FakeClock) -> None:
+    """Rule: a dataset within its target loses nothing while streams and plain reads have something, even if these are far below
+    theirs; then it gives what is needed."""
+    store = await open_store(capacity=CAPACITY)
+    await have(store, Pool("dataset:whole", 6 * SIZE, "uniform"), Pool("stream:b/p/", 11 * SIZE, "uniform"))
+    whole = [await keep(store, f"w{number}", clock.time, "dataset:whole") for number in range(6)]
+    stream = [await keep(store, f"s{number}", clock.time, "stream:b/p/") for number in range(6)]
+    assert await store.make_room(12 * SIZE)
+    assert await held(store, whole) == list(range(6))
+    assert len(await held(store, stream)) < 6
+    assert await store.make_room(15 * SIZE)
+    assert await held(store, stream) == []
+    assert 0 < len(await held(store, whole)) < 6
