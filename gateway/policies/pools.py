@@ -178,7 +178,7 @@ class Overdrafts:
     """
 
     def __init__(self, balances: Iterable[Balance]) -> None:
-        self._heap = [_entry(one, one.size) for one in balances]
+        self._heap = [_giver(one, one.size) for one in balances]
         heapq.heapify(self._heap)
 
     def furthest(self) -> int | None:
@@ -196,7 +196,7 @@ class Overdrafts:
         first = self._heap[0]
         if size > first.spare:
             return False
-        heapq.heapreplace(self._heap, _entry(first.balance, first.spare + first.balance.minimum - size))
+        heapq.heapreplace(self._heap, _giver(first.balance, first.spare + first.balance.minimum - size))
         return True
 
     def exhausted(self) -> None:
@@ -204,7 +204,7 @@ class Overdrafts:
         heapq.heappop(self._heap)
 
 
-class _Entry(NamedTuple):
+class _Giver(NamedTuple):
     """A pool in the order in which pools give; ``under`` and ``spare`` are bytes below its target and above its minimum."""
 
     read: bool
@@ -215,7 +215,7 @@ class _Entry(NamedTuple):
     balance: Balance
 
 
-def _entry(balance: Balance, size: int) -> _Entry:
+def _giver(balance: Balance, size: int) -> _Giver:
     under = balance.target - size
     kept = balance.whole and under >= 0 and balance.target > 0
-    return _Entry(balance.target != PAUSED, kept, under, balance.pool, size - balance.minimum, balance)
+    return _Giver(balance.target != PAUSED, kept, under, balance.pool, size - balance.minimum, balance)
