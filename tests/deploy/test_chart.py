@@ -345,9 +345,8 @@ def test_prometheus_sends_a_token_if_there_is_one() -> None:
         (of_secrets, {"credentials": {"name": "larder", "key": "LARDER_ADMIN__READ_TOKEN"}}),
         (shared, None),
     ):
-        (endpoint,) = render({**values, "catalog": "perNode", "serviceMonitor": enabled}).one("ServiceMonitor")["spec"][
-            "endpoints"
-        ]
+        rendered = render({**values, "catalog": "perNode", "serviceMonitor": enabled})
+        (endpoint,) = rendered.one("ServiceMonitor")["spec"]["endpoints"]
         assert endpoint.get("authorization") == sent
     named = render({**shared, "serviceMonitor": {**enabled, "tokenKey": "LARDER_ADMIN__READ_TOKEN"}})
     (endpoint,) = named.one("ServiceMonitor")["spec"]["endpoints"]

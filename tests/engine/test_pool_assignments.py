@@ -85,8 +85,8 @@ def test_a_node_has_its_share_of_a_pool() -> None:
 
 
 def test_a_dataset_of_unknown_size_has_what_others_leave() -> None:
-    """Rule: a dataset with space and without lengths gets what a node can hold beside the other pools: all of it if it is alone, and
-    nothing that was granted to others."""
+    """Rule: a dataset with space and without lengths gets what a node can hold beside the other pools: all of it if it is alone,
+    and nothing that was granted to others."""
     alone = Plan(version=1, pools=dataset_pools({"given": GIVEN}))
     assert [pool.target for pool in node_pools(alone, 1000, 4000)] == [900]
     beside = dataset_pools({"given": GIVEN, "known": replace(GIVEN, target=600), "other": GIVEN})

@@ -139,8 +139,8 @@ def test_streams_can_be_switched_off(origin: Origin, tmp_path: Path):
 
 
 def test_a_young_stream_gets_no_more_than_it_may_have(origin: Origin, running: Running) -> None:
-    """Rule: a stream of a few hundred kilobytes gets no pool of the size of the cache: while nothing has listed it, twice what was
-    read at most."""
+    """Rule: a stream of a few hundred kilobytes gets no pool of the size of the cache: while nothing has listed it, twice what
+    was read at most."""
     keys = [origin_key(origin, f"young/{number:03}.bin") for number in range(ITEMS)]
     name = f"{BUCKET}/young/"
     read_all(running, [keys[place] for place in np.random.default_rng(1).permutation(ITEMS).tolist()])

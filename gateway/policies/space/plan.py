@@ -51,8 +51,8 @@ def dataset_pools(orders: Mapping[str, PoolOrder]) -> dict[str, PoolOrder]:
 def node_pools(plan: Plan, capacity: int, everywhere: int, node: str = "") -> tuple[Pool, ...]:
     """The pools that one node has under a plan; a dataset without jobs has none.
 
-    A dataset whose digest file states no lengths costs nothing by the plan, yet all of it is to be kept. Nobody knows how much that
-    is, so it gets what the others leave, and not what they were granted.
+    A dataset whose digest file states no lengths costs nothing by the plan, yet all of it is to be kept. Nobody knows how much
+    that is, so it gets what the others leave, and not what they were granted.
 
     Args:
         plan: of the fleet.
