@@ -261,8 +261,10 @@ def _growing(needs: Sequence[StreamNeed], zone: Mapping[str, ZoneStream], room: 
     for need in needs:
         if need.new or need.name not in zone or known_bytes(zone[need.name]) <= need.target:
             continue
-        young = zone[need.name].seen.accesses < _YOUNG and need.target < min(equal, need.most)
-        if young or (need.target < need.most and spare >= room // SMALLEST_POOL):
+        if need.most < _SLACK * need.target:
+            continue  # a mean size that drifts is no reason for another plan
+        young = zone[need.name].seen.accesses < _YOUNG and need.target < equal
+        if young or spare >= room // SMALLEST_POOL:
             growing[need.name] = young
     return growing
 
