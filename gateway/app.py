@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway import metrics, tracing
+from gateway.admin.address import OperatorAddress, OperatorPages, PagesElsewhere
 from gateway.admin.app import AdminApp
 from gateway.api.ops import Lifecycle, Monitoring, OpsApp
 from gateway.api.peer.announcements import announcements
@@ -66,7 +67,7 @@ from gateway.origin.listing import Listings
 from gateway.server.asgi_types import Application, Begin, Receive, Scope, Send, SendFiles
 from gateway.server.files import read_cold_by
 from gateway.server.local import LOCAL, LocalAddress
-from gateway.server.run import LISTENING, before_stop
+from gateway.server.run import LISTENING, OPERATORS, before_stop
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.registry import Registry
@@ -104,6 +105,9 @@ class Larder:
         self._settings = settings
         self._start = start
         self._file = file
+        self._operators = OperatorAddress.between(start.operators, start.address)
+        self._operator_pages = OperatorPages(self._ops_at)
+        self._pages = PagesElsewhere(self._operators)
         self._lifecycle = Lifecycle()
         self._stack = AsyncExitStack()
         self.begin: Begin
@@ -121,6 +125,11 @@ class Larder:
     def at_exit(self, work: Callable[[], None]) -> None:
         """Do ``work`` when everything is closed."""
         self._stack.callback(work)
+
+    def at(self, server: tuple[str, int] | None) -> Application:
+        """The application for connections whose end here is ``server``."""
+        here = self._operators is not None and self._operators.accepted(server)
+        return self._operator_pages if here else self
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one request."""
@@ -149,10 +158,13 @@ class Larder:
     def _app_of(self, path: str) -> Application:
         if self._peer is not None and path.startswith(PEER):
             return self._peer
-        if AdminApp.handles(path):
-            return self._admin.app
         if DataApp.handles(path):
             return self._data
+        return self._pages if PagesElsewhere.handles(path) else self._ops_at(path)
+
+    def _ops_at(self, path: str) -> Application:
+        if AdminApp.handles(path):
+            return self._admin.app
         return self._ops if OpsApp.handles(path) else self._endpoints
 
     def _is_ops(self, scope: Scope) -> bool:
@@ -471,7 +483,7 @@ def create() -> Application:
     settings = load() if file is None else file.load()
     set_up(settings.log.level, settings.log.format)
     local = LocalAddress.parse(os.environ[LOCAL])
-    start = Start(launch["redis"], launch["boot"], os.environ[LISTENING], local)
+    start = Start(launch["redis"], launch["boot"], os.environ[LISTENING], local, os.environ[OPERATORS])
     larder = Larder(settings, start, file)
     if not settings.tracing.enabled:
         return larder

@@ -11,6 +11,8 @@ from sqlalchemy.exc import ArgumentError
 from gateway.config_base import Section
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{43}=")
+_ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+_LAST_PORT = 65_535
 _SENDABLE = re.compile(r"[\x21-\x7e]+")
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 
@@ -71,11 +73,23 @@ class AdminSettings(Section):
 
     token: str = Field("", description="bearer token for reading and changing everything", repr=False)
     read_token: str = Field("", description="bearer token for reading everything", repr=False)
+    address: str = Field(
+        "",
+        description="HOST:PORT of operators' pages, the console and /-/docs, where no object is served; empty: server.host, and the "
+        "port 10,000 above server.port (from 22,768 on, 20,000 below), or a free one if that is taken",
+    )
 
     @property
     def open(self) -> bool:
         """Whether there is a token."""
         return bool(self.token or self.read_token)
+
+    @field_validator("address")
+    @classmethod
+    def _a_listener(cls, address: str) -> str:
+        if address and (not _ADDRESS.fullmatch(address) or int(address.rpartition(":")[2]) > _LAST_PORT):
+            raise ValueError('must look like "127.0.0.1:9001" or "[::1]:9001", without a path')
+        return address
 
     @field_validator("token", "read_token")
     @classmethod

@@ -95,6 +95,10 @@ class Traced:
     def __init__(self, application: Any) -> None:
         self._application = application
 
+    def at(self, server: tuple[str, int] | None) -> Traced:
+        """The application for connections to one of the gateway's addresses."""
+        return Traced(self._application.at(server))
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request within a span of its own."""
         if telemetry is None or scope["type"] != "http":

@@ -102,6 +102,9 @@ class GatewayProtocol(asyncio.Protocol):
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
         server = (str(local[0]), int(local[1])) if isinstance(local, tuple) else None
+        choose = getattr(self._application, "at", None)
+        if choose is not None:
+            self._application = choose(server)
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         extensions: dict[str, Any] = {**_ZERO_COPY, DIRECT: self._answered_now} if self.channel.zero_copy else {}
         if is_another_user(transport.get_extra_info("socket")):

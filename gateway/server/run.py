@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import errno
 import logging
 import math
 import multiprocessing
@@ -43,12 +42,14 @@ from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess, Process
 from gateway.config import ServerSettings
 from gateway.imports import imported
 from gateway.model.errors import ConfigError
+from gateway.server.listening import BACKLOG, address_of, listen, listen_for_operators
 from gateway.server.local import LOCAL, LocalListener
 
 LISTENING = "_LARDER_LISTENING"
 """The environment variable that passes the actual address to every worker, as ``http://host:port``."""
+OPERATORS = "_LARDER_OPERATORS"
+"""The environment variable that passes the address of operators' pages, likewise; empty if they have none."""
 
-_BACKLOG = 2048
 _PR_SET_PDEATHSIG = 1
 _LOOK = 0.1
 """Seconds between checks for signals while workers end."""
@@ -68,7 +69,8 @@ class Launch:
     ``factory`` names a function without arguments that creates the ASGI application, as ``"module:function"``; every
     worker calls it. ``environ`` is added to the environment first. ``announce`` is called with the actual address. ``modules``
     are further modules that the application will import. ``ready`` is called when they are imported; it returns when the
-    application can start.
+    application can start. ``operators`` is the address of operators' pages as ``listen_for_operators`` takes it; with ``None``
+    there is none.
     """
 
     factory: str
@@ -77,6 +79,7 @@ class Launch:
     loop: str = "uvloop"
     modules: tuple[str, ...] = ()
     ready: Callable[[], None] | None = None
+    operators: str | None = None
 
 
 def serve(settings: ServerSettings, launch: Launch) -> int:
@@ -91,9 +94,12 @@ def serve(settings: ServerSettings, launch: Launch) -> int:
     with ExitStack() as stack:
         listener = stack.enter_context(listen(settings))
         sockets = [listener]
-        os.environ[LOCAL] = ""
+        os.environ[LOCAL] = os.environ[OPERATORS] = ""
+        if launch.operators is not None and (pages := listen_for_operators(launch.operators, settings, listener)):
+            sockets.append(stack.enter_context(pages))
+            os.environ[OPERATORS] = address_of(pages, tls=bool(settings.tls_cert))
         if settings.unix_socket:
-            local = LocalListener(settings.unix_socket, _BACKLOG)
+            local = LocalListener(settings.unix_socket, BACKLOG)
             stack.callback(local.close)
             sockets.append(local.socket)
             os.environ[LOCAL] = str(local.address)
@@ -102,6 +108,8 @@ def serve(settings: ServerSettings, launch: Launch) -> int:
         address = address_of(listener, tls=bool(settings.tls_cert))
         os.environ[LISTENING] = address
         launch.announce(f"listening on {address}")
+        if os.environ[OPERATORS]:
+            launch.announce(f"console at {os.environ[OPERATORS]}/-/")
         if settings.unix_socket:
             launch.announce(f"listening on {settings.unix_socket}, for clients on this machine")
         return _run(config, launch, sockets)
@@ -119,36 +127,6 @@ def _run(config: Config, launch: Launch, sockets: list[socket.socket]) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     return 0
-
-
-def listen(settings: ServerSettings) -> socket.socket:
-    """A listening socket at the configured address; port 0 picks a free one.
-
-    Raises:
-        ConfigError: the address is unknown or in use.
-    """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, settings.port))
-        listener.listen(_BACKLOG)
-    except (OSError, UnicodeError) as error:
-        listener.close()
-        reason = error.strerror if isinstance(error, OSError) else "not a host name"
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            reason = f"{reason}; --port names another"
-        raise ConfigError(
-            f"server.host, server.port: cannot listen on {settings.host}:{settings.port}: {reason}"
-        ) from None
-    listener.set_inheritable(True)
-    return listener
-
-
-def address_of(listener: socket.socket, *, tls: bool) -> str:
-    """The URL of a listening socket."""
-    host, port = listener.getsockname()[:2]
-    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def before_stop(work: Callable[[], None], notice: float = 0.0) -> None:
@@ -219,7 +197,7 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
         server_header=False,
         date_header=False,
         workers=settings.workers,
-        backlog=_BACKLOG,
+        backlog=BACKLOG,
         limit_concurrency=None,  # the application sheds load, and counts what it sheds
         timeout_keep_alive=math.ceil(settings.keep_alive),
         timeout_graceful_shutdown=math.ceil(settings.drain),

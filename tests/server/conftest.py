@@ -20,9 +20,9 @@ from uvicorn.server import Server
 
 from gateway.config import ServerSettings
 from gateway.server.asgi_types import Receive, Scope, Send
+from gateway.server.listening import listen
 from gateway.server.local import LocalListener
 from gateway.server.protocol import GatewayProtocol
-from gateway.server.run import listen
 from gateway.server.send import send_file
 from tests.server.applications import Handler, head, with_lifespan
 

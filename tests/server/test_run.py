@@ -19,8 +19,9 @@ from uvicorn.supervisors.multiprocess import SIGNALS
 from gateway.config import ServerSettings
 from gateway.model.errors import ConfigError
 from gateway.server import run
+from gateway.server.listening import address_of, listen
 from gateway.server.local import LOCAL
-from gateway.server.run import LISTENING, Launch, _Supervisor, address_of, listen, serve
+from gateway.server.run import LISTENING, Launch, _Supervisor, serve
 from tests.server.conftest import read_response, wait_until
 
 

@@ -32,6 +32,7 @@ from gateway.engine.objects.found import Forward, Relay
 from gateway.model.errors import BrokenBody, LarderError, S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome
+from gateway.model.s3.navigation import confined, opens_document
 from gateway.model.s3.redaction import redact_path
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.asgi_types import Begin, RawHeaders, Receive, Scope, Send, SendFiles
@@ -278,6 +279,8 @@ class S3App(Edge):
     async def _send(self, scope: Scope, send: Send, trace: Trace, answer: Answer) -> None:
         """Send an answer, with the headers that every answer has and the origin did not send; account for it."""
         headers = answer.headers
+        if opens_document(trace.request.fields):
+            headers = answer.headers = confined(headers)
         names = set()
         if not isinstance(answer.content, Body):  # an object is stored without them
             for name, _ in headers:

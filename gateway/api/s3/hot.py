@@ -28,6 +28,7 @@ from gateway.model.keys import ObjectKey, OriginIdentity, Principal
 from gateway.model.objects import ObjectMeta
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer.objects import ASKED
+from gateway.model.s3.navigation import accepts_pages
 from gateway.model.s3.ranges import ByteRange, parse_range
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.policies.fleet.ring import Ring
@@ -36,15 +37,15 @@ from gateway.store.disk.blobs import OpenBlob
 
 _HARMLESS = frozenset(
     {
-        b"host", b"authorization", b"x-amz-date", b"x-amz-content-sha256", b"x-amz-security-token", b"user-agent", b"accept",
+        b"host", b"authorization", b"x-amz-date", b"x-amz-content-sha256", b"x-amz-security-token", b"user-agent",
         b"accept-encoding", b"accept-language", b"connection", b"content-length", b"content-type", b"amz-sdk-invocation-id",
         b"amz-sdk-request", b"x-amz-user-agent", b"x-amz-api-version", b"x-amz-checksum-mode", b"traceparent", b"tracestate",
     }
 )  # fmt: skip
 """Headers that a plain read of a whole object may have. None of them changes the answer or forbids one from the cache."""
 _RANGE = frozenset({b"range"})
-_OF_PARTS = _HARMLESS | _RANGE
-"""Headers that a read of a part of an object may have."""
+_LOOKED_AT = _HARMLESS | _RANGE | {b"accept"}
+"""Headers that a read of an object or of a part of it may have, by their values."""
 _OF_READS = frozenset({*ASKED, b"cache-control"}) - _RANGE
 """Headers of another node's request that asks for anything but the object, or a range of it, as it is now."""
 _LONGEST_HOST = 255
@@ -122,12 +123,14 @@ class HotReads:
         wanted: ByteRange | None = None
         otherwise = Unresolved.PLAIN
         if not fields.keys() <= _HARMLESS:
-            otherwise = Unresolved.OTHER
-            if not fields.keys() <= _OF_PARTS:
-                return otherwise
-            wanted = parse_range(fields[b"range"].decode("latin-1"))
-            if wanted is None:
-                return otherwise
+            if not fields.keys() <= _LOOKED_AT or accepts_pages(fields):
+                return Unresolved.OTHER
+            value = fields.get(b"range")
+            if value is not None:
+                otherwise = Unresolved.OTHER
+                wanted = parse_range(value.decode("latin-1"))
+                if wanted is None:
+                    return otherwise
         if self._membership.ring is not self._ring:
             self._forget()
         known = self._addresses.get((principal.identity.origin, fields.get(b"host", b""), request.raw_path))

@@ -156,12 +156,13 @@ def origin_of(given: str, environ: Mapping[str, str]) -> NamedOrigin:
     )
 
 
-def exports(settings: Settings, address: str, quick: QuickStart, environ: Mapping[str, str]) -> str:
+def exports(settings: Settings, address: str, console: str, quick: QuickStart, environ: Mapping[str, str]) -> str:
     """The next steps for a person, with lines for a shell.
 
     Args:
         settings: of the gateway.
         address: where it listens.
+        console: where its pages are; may be empty.
         quick: how it was started.
         environ: the variables of the shell that started it.
     """
@@ -179,7 +180,7 @@ def exports(settings: Settings, address: str, quick: QuickStart, environ: Mappin
             f"origin:    {quick.origin.endpoint} ({quick.origin.named_by})",
             f"cache:     {quick.file.parent}, at most {settings.cache.capacity / 1000**3:g} GB",
             f"key:       kept in {quick.file}",
-            f"dashboard: {url}/-/ with the admin token",
+            *([f"dashboard: {_from_here(console)}/-/ with the admin token"] if console else []),
             "",
             "For S3 clients, and for larder-gateway status:",
             "",

@@ -21,7 +21,7 @@ from gateway.model.errors import ConfigError, OriginUnavailable
 from gateway.origin.client import CHAIN
 from gateway.origin.credentials import is_chained
 from gateway.origin.trial import KeysRefused, try_keys
-from gateway.server.run import LISTENING, Launch, serve
+from gateway.server.run import LISTENING, OPERATORS, Launch, serve
 from gateway.wiring import ENDPOINTS
 from gateway.wiring.config_file import launch_environment
 
@@ -53,7 +53,14 @@ def start(
             ready = redis.wait
         environment = launch_environment(config, flags, url)
         modules = tuple(_modules(settings))
-        launch = Launch("gateway.app:create", environment, announce=announce, modules=modules, ready=ready)
+        launch = Launch(
+            "gateway.app:create",
+            environment,
+            announce=announce,
+            modules=modules,
+            ready=ready,
+            operators=settings.admin.address,
+        )
         return serve(settings.server, launch)
 
 
@@ -99,7 +106,9 @@ def _announce(text: str) -> None:
 
 
 def _announce_quick(settings: Settings, quick: QuickStart, text: str) -> None:
-    _announce(text)
-    address = os.environ[LISTENING]
-    if text.endswith(address):  # not the unix socket, which is announced next
-        print(exports(settings, address, quick, os.environ), flush=True)
+    address, console = os.environ[LISTENING], os.environ[OPERATORS]
+    if text.endswith(address):  # not the other addresses, which are announced next
+        _announce(text)
+        print(exports(settings, address, console, quick, os.environ), flush=True)
+    elif not text.startswith("console"):  # exports names it
+        _announce(text)

@@ -14,9 +14,11 @@ function open(title, text, { form = false, example = false } = {}) {
   byId("door-example").hidden = !example;
 }
 
-export function askForToken(complaint = "") {
+// `again`: this tab had a token before it loaded the page anew.
+export function askForToken(complaint = "", again = false) {
   const alreadyThere = !byId("door").hidden && !byId("token-form").hidden;
-  open("Larder", "Enter a token to see and manage this fleet.", { form: true });
+  const kept = again ? " This page keeps it in memory only, and forgets it when it is loaded again." : "";
+  open("Larder", `Enter a token to see and manage this fleet.${kept}`, { form: true });
   setText(byId("token-error"), complaint);
   const field = byId("token");
   field.setAttribute("aria-invalid", String(complaint !== ""));

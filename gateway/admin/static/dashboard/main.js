@@ -1,8 +1,8 @@
 // The life of the page: poll the overview every two seconds and show it, or show why there is none.
 //
 // One request is in flight at a time, and none while the page is hidden. When the gateway is unreachable the last figures stay, greyed
-// and with their age, and polling continues. The token lives in sessionStorage: in this tab, until it is closed. A page without a
-// token tries once without: only the gateway knows whether it needs one.
+// and with their age, and polling continues. The token lives in memory only (docs/decisions/0037): no storage that another document
+// could read has it, and a reload forgets it. A page without a token tries once without: only the gateway knows whether it needs one.
 
 import { showAnswers } from "./answers.js";
 import { Closed, Unauthorized, Unavailable, address, canBeToken, hasToken, read, tokenRole, useToken } from "./api.js";
@@ -26,7 +26,7 @@ import { connectViews, currentList, revealView } from "./views.js";
 const EVERY = 2_000;
 const HISTORY_EVERY = 30_000;
 const HISTORY_AGAIN = 10_000;
-const TOKEN = "larder-token";
+const SIGNED_IN = "larder-signed-in"; // in sessionStorage: this tab had a token, so a reload can say why it asks again
 
 const page = {
   seen: null, // performance.now() of the last overview, and the clock's time of it
@@ -134,8 +134,9 @@ function explain(failure) {
   if (failure instanceof Unauthorized) {
     const wrong = page.seen === null ? "Wrong token." : "The token is no longer valid.";
     const complaint = hasToken() ? `${wrong} It may have expired, or been revoked or changed.` : "";
+    const again = !hasToken() && sessionStorage.getItem(SIGNED_IN) !== null;
     forget();
-    askForToken(complaint);
+    askForToken(complaint, again);
     return null;
   }
   if (failure instanceof Closed) {
@@ -182,7 +183,7 @@ function forget() {
   page.seen = null;
   page.failure = "";
   page.historyDue = 0;
-  sessionStorage.removeItem(TOKEN);
+  sessionStorage.removeItem(SIGNED_IN);
   byId("sign-out").hidden = true;
   setText(byId("role"), "");
   setText(byId("zone"), "");
@@ -198,7 +199,7 @@ byId("token-form").addEventListener("submit", (event) => {
     return;
   }
   useToken(token);
-  sessionStorage.setItem(TOKEN, token);
+  sessionStorage.setItem(SIGNED_IN, "yes");
   tick();
 });
 
@@ -225,7 +226,6 @@ setInterval(() => {
   if (page.failure !== "" && !document.hidden) showAge();
 }, 1000);
 
-useToken(sessionStorage.getItem(TOKEN) ?? "");
 connectDialog(tick, (failure) => {
   page.turn += 1;
   clearTimeout(page.timer);
