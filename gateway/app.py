@@ -107,7 +107,7 @@ class Larder:
         self._file = file
         self._operators = OperatorAddress.between(start.operators, start.address)
         self._operator_pages = OperatorPages(self._ops_at)
-        self._pages = PagesElsewhere(self._operators)
+        self._pages = PagesElsewhere(self._operators, exclusive=settings.admin.exclusive)
         self._lifecycle = Lifecycle()
         self._stack = AsyncExitStack()
         self.begin: Begin
@@ -160,7 +160,7 @@ class Larder:
             return self._peer
         if DataApp.handles(path):
             return self._data
-        return self._pages if PagesElsewhere.handles(path) else self._ops_at(path)
+        return self._pages if self._pages.handles(path) else self._ops_at(path)
 
     def _ops_at(self, path: str) -> Application:
         if AdminApp.handles(path):

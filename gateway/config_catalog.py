@@ -75,8 +75,13 @@ class AdminSettings(Section):
     read_token: str = Field("", description="bearer token for reading everything", repr=False)
     address: str = Field(
         "",
-        description="HOST:PORT of operators' pages, the console and /-/docs, where no object is served; empty: server.host, and the "
-        "port 10,000 above server.port (from 22,768 on, 20,000 below), or a free one if that is taken",
+        description="HOST:PORT of operators' pages, the console and /-/docs, where no object is served; empty: server.host, and "
+        "the port 10,000 above server.port (from 22,768 on, 20,000 below), or a free one if that is taken",
+    )
+
+    exclusive: bool = Field(
+        False,
+        description="serve /-/admin, /-/metrics, /-/readyz and /-/openapi.json at admin.address only, not to clients",
     )
 
     @property

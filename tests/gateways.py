@@ -90,6 +90,8 @@ class Running:
     endpoint: str
     config: Path
     log: Path
+    console: str = ""
+    """The address of operators' pages."""
 
     @property
     def port(self) -> int:
@@ -177,7 +179,8 @@ def start(
         process.wait(STOP_WITHIN)
         process.stdout.close()
         raise RuntimeError(f"the gateway did not start: {log.read_text()}")
-    running = Running(process, line.split("listening on ")[1].strip(), config, log)
+    console = process.stdout.readline().split("console at ")[1].strip().removesuffix("/-/")
+    running = Running(process, line.split("listening on ")[1].strip(), config, log, console)
     statuses = (200, 503) if unready else (200,)
     try:
         wait_until(

@@ -20,10 +20,13 @@ log = logging.getLogger("larder.admin")
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  # nothing is bound here
 _PAGES = ("/", "/docs")
 _STATIC = "/static/"
+_ALIVE = "/healthz"
 _ELSEWHERE = ("/v1", "/peer")
+_OF_CLIENTS = ("/v1/",)
 _NOT_HERE = (
     "This address has operators' pages and /-/admin only; S3, /-/v1 and /-/peer are at server.host and server.port."
 )
+_FOR_OPERATORS = "This is for operators: it is served at admin.address only, because of admin.exclusive."
 _NO_ADDRESS = "The console has no address at this gateway: set admin.address to a free HOST:PORT."
 
 
@@ -86,19 +89,28 @@ class OperatorPages(Edge):
 
 
 class PagesElsewhere(Edge):
-    """Sends a browser that asks for a page at the address for clients to the operators'."""
+    """Answers at the address for clients what is served at the operators' only: it sends browsers there.
 
-    def __init__(self, address: OperatorAddress | None) -> None:
+    Args:
+        address: of operators; ``None`` if there is none.
+        exclusive: nothing of operators is served to clients (``admin.exclusive``).
+    """
+
+    def __init__(self, address: OperatorAddress | None, *, exclusive: bool) -> None:
         super().__init__(log)
         self._address = address
+        self._exclusive = exclusive
 
-    @staticmethod
-    def handles(path: str) -> bool:
-        """Whether a path (without "/-") is one of a page, or of its files."""
-        return path in _PAGES or path.startswith(_STATIC)
+    def handles(self, path: str) -> bool:
+        """Whether a path (without "/-") is not served here."""
+        if self._exclusive:
+            return path != _ALIVE and not path.startswith(_OF_CLIENTS)
+        return _is_page(path)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        if not _is_page(scope["path"]):
+            raise ApiError("NotFound", _FOR_OPERATORS)
         if self._address is None:
             raise ApiError("NotFound", _NO_ADDRESS)
         named = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
@@ -106,6 +118,10 @@ class PagesElsewhere(Edge):
         path = scope["raw_path"].decode("ascii", "replace")
         where = f"{self._address.url(named)}{'/-/' if path == '/-' else path}"
         await _redirect(send, f"{where}?{query}" if query else where)
+
+
+def _is_page(path: str) -> bool:
+    return path in _PAGES or path.startswith(_STATIC)
 
 
 async def _redirect(send: Send, where: str) -> None:

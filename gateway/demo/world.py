@@ -182,9 +182,9 @@ def free_port(wanted: int = 0) -> int:
         raise DemoFailed(f"port {wanted} cannot be used: {error.strerror}") from None
 
 
-def ready(endpoint: str) -> bool:
-    """Whether a gateway reports that it is ready."""
+def ready(endpoint: str, path: str = "/-/readyz") -> bool:
+    """Whether a gateway reports that it is ready, or answers 200 at another path."""
     try:
-        return get(endpoint, "/-/readyz")[0] == 200
+        return get(endpoint, path)[0] == 200
     except (OSError, HTTPException):
         return False

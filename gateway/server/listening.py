@@ -1,7 +1,7 @@
 """The TCP sockets of a gateway: the one for clients, and the one for operators' browsers.
 
-A browser separates pages by origin: scheme, host and port. Pages that hold an admin token therefore have a port of their own, where
-no object is served (docs/decisions/0037-operators-pages-have-an-origin-of-their-own.md).
+A browser separates pages by origin: scheme, host and port. Pages that hold an admin token therefore have a port of their own,
+where no object is served (docs/decisions/0037-operators-pages-have-an-origin-of-their-own.md).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def listen_for_operators(address: str, settings: ServerSettings, clients: socket
     """A listening socket for operators' pages.
 
     Args:
-        address: ``HOST:PORT``; empty for the host of clients and the port that ``usual_port`` gives, or a free one if that is taken.
+        address: ``HOST:PORT``; empty for the host of clients and ``usual_port``, or a free port if that is taken.
         settings: of the server.
         clients: the listening socket for clients.
 

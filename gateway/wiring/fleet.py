@@ -28,8 +28,8 @@ _DISK_PATIENCE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Common to the workers of one start of the node: the URL of Redis, a token, and where they listen: for clients, on this machine,
-    and for operators' browsers (empty if nowhere)."""
+    """Common to the workers of one start of the node: the URL of Redis, a token, and where they listen: for clients, on this
+    machine, and for operators' browsers (empty if nowhere)."""
 
     redis: str
     boot: str

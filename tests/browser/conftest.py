@@ -80,7 +80,7 @@ def window(browser: Browser, running: Running) -> Iterator[Open]:
     opened: list[Watched] = []
 
     def open_one(home: str = "", **options: Any) -> Watched:
-        opened.append(Watched(browser, home or running.endpoint, **options))
+        opened.append(Watched(browser, home or running.console, **options))
         return opened[-1]
 
     yield open_one

@@ -62,7 +62,7 @@ def make(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch, started() as browser:
         home = Path(scratch)
         with gateway(Settings("http://127.0.0.1:9", home / "cache"), home) as running:
-            at = running.endpoint
+            at = running.console
             dashboard(browser, at, folder / "dashboard-light.png", figures.AT_WORK, viewport=DESK)
             trouble = figures.in_trouble()
             dashboard(browser, at, folder / "dashboard-trouble-dark.png", trouble, viewport=DESK, color_scheme="dark")

@@ -7,7 +7,6 @@ picture of all pages (``pages-light.jpg``, ``pages-dark.jpg``). A second folder,
 from __future__ import annotations
 
 import base64
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -18,6 +17,7 @@ from playwright.sync_api import Browser, Page
 from tests.admin.operations_world import TOKEN, Zone, post, zone
 from tests.browser import figures
 from tests.browser.chromium import Played, started
+from tests.browser.console import sign_in
 from tests.browser.pictures import IMAGES
 from tests.scenarios.world import content
 
@@ -71,7 +71,8 @@ def load(world: Zone) -> None:
 def shown(page: Page, name: str) -> None:
     """Open a page of the dashboard and wait until it is complete."""
     page.goto(f"/-/#/{name}")
-    page.reload()
+    if name != "overview":
+        sign_in(page, TOKEN)
     if name == "overview":
         page.locator("#ratio-chart path.line").first.wait_for()
     else:
@@ -83,12 +84,11 @@ def sheet(browser: Browser, world: Zone, to: Path, scheme: Literal["light", "dar
     rows = dict.fromkeys(PAGES, "")
     for width, height in SIZES:
         context = browser.new_context(
-            base_url=world.nodes[0].endpoint,
+            base_url=world.nodes[0].console,
             viewport={"width": width, "height": height},
             color_scheme=scheme,
             timezone_id="UTC",
         )
-        context.add_init_script(f"sessionStorage.setItem('larder-token', {json.dumps(TOKEN)})")
         for name in PAGES:
             page = context.new_page()
             if name == "overview":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -24,9 +25,15 @@ def fetch(running: Running, path: str, **headers: str) -> Reply:
 
 
 @pytest.fixture(scope="module")
+def running(running: Running) -> Running:
+    """The gateway, at the address of its pages."""
+    return replace(running, endpoint=running.console)
+
+
+@pytest.fixture(scope="module")
 def docs(browser: Browser, running: Running) -> Iterator[Page]:
     """The page, on a system that is dark; it takes seconds to be shown."""
-    watched = Watched(browser, running.endpoint, color_scheme="dark")
+    watched = Watched(browser, running.console, color_scheme="dark")
     watched.page.goto("/-/docs")
     expect(watched.page.locator(".opblock").first).to_be_visible()
     yield watched.page

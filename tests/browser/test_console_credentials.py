@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Route, expect
 
 from tests.browser.chromium import PATIENCE, READ_TOKEN
-from tests.browser.console import admin, closed, confirm, console, field, press, row
+from tests.browser.console import admin, closed, confirm, console, field, press, row, sign_in
 from tests.browser.looks import faint_texts, overflow, walk_by_tab
 from tests.gateways import Running
 from tests.v1 import ask
@@ -204,6 +204,7 @@ def test_an_address_names_its_page(window: Any, running: Running) -> None:
     expect(page.get_by_role("heading", level=1, name="Credentials")).to_be_visible()
     expect(page.locator("#board")).to_be_hidden()
     page.reload()
+    sign_in(page)
     expect(page.get_by_role("heading", level=1, name="Credentials")).to_be_visible()
     page.locator(".skip").focus()
     page.keyboard.press("Enter")

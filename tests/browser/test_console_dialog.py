@@ -8,7 +8,7 @@ from typing import Any
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.chromium import PATIENCE, READ_TOKEN
-from tests.browser.console import admin, closed, confirm, console, field, press, row
+from tests.browser.console import admin, closed, confirm, console, field, press, row, sign_in
 from tests.browser.looks import broken_words
 from tests.gateways import Running
 
@@ -37,6 +37,7 @@ def test_a_double_click_confirms_no_preview(window: Any) -> None:
 
     page.route("**/-/admin/purge", purge)
     page.reload()
+    sign_in(page)
     press(page, "Purge")
     field(page, "Bucket").fill("data")
     shown = page.get_by_role("button", name="Show what goes")
@@ -92,6 +93,7 @@ def test_a_secret_is_not_closed_in_passing(window: Any, running: Running) -> Non
     page = console(window, "credentials", viewport=PHONE).page
     page.clock.install()
     page.reload()
+    sign_in(page)
     page.get_by_role("link", name="Tenants").click()
     page.get_by_role("link", name="Credentials").click()
     press(page, "Create")
@@ -109,7 +111,7 @@ def test_a_secret_is_not_closed_in_passing(window: Any, running: Running) -> Non
     assert broken_words(page) == []
     page.clock.resume()
     page.go_back()
-    expect(page).to_have_url(f"{running.endpoint}/-/#/tenants")
+    expect(page).to_have_url(f"{running.console}/-/#/tenants")
     expect(secret).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.locator("#action-error")).to_contain_text("It is not shown again")

@@ -76,7 +76,7 @@ def opened(window: Any, state: Callable[[Page, Played], None], **options: Any) -
 @pytest.fixture(scope="module", params=STATES)
 def every(browser: Browser, running: Running, request: pytest.FixtureRequest) -> Iterator[Page]:
     """The dashboard in each of the states, with all tables open."""
-    watched = Watched(browser, running.endpoint, viewport=DESK)
+    watched = Watched(browser, running.console, viewport=DESK)
     page = watched.page
     page.clock.set_fixed_time(figures.NOW)
     played = Played(page)

@@ -17,7 +17,7 @@ GAP = "\u00a0"
 @pytest.fixture(scope="module")
 def page(browser: Browser, running: Running) -> Iterator[Page]:
     """A page whose modules can be called."""
-    watched = Watched(browser, running.endpoint)
+    watched = Watched(browser, running.console)
     Played(watched.page)
     watched.page.goto("/-/")
     yield watched.page

@@ -121,7 +121,7 @@ def test_lines_to_export_are_quoted_for_a_shell(origin: FakeOrigin, tmp_path: Pa
         f'[[credentials]]\naccess_key_id = "ME"\nsecret_access_key = "{secret}"\n[admin]\ntoken = "so-secret"\n'
     )
     settings = load_settings(Path("larder-cache", FILE), {}, {"origins.0.endpoint": origin.endpoint})
-    said = exports(settings, "http://127.0.0.1:9000", prepare(origin.endpoint, {}, {}), {})
+    said = exports(settings, "http://127.0.0.1:9000", "http://127.0.0.1:19000", prepare(origin.endpoint, {}, {}), {})
     (line,) = [each for each in said.splitlines() if "AWS_SECRET_ACCESS_KEY" in each]
     assert shlex.split(line) == ["export", f"AWS_SECRET_ACCESS_KEY={secret}"]
 

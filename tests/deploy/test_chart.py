@@ -140,7 +140,10 @@ def test_each_node_accepts_its_configuration(rendered: Rendered, tmp_path: Path)
     assert settings.in_fleet == (rendered.one("StatefulSet")["spec"]["replicas"] > 1)
     (mounted,) = (each["mountPath"] for each in rendered.gateway["volumeMounts"] if each["name"] == "cache")
     assert settings.cache.dir.startswith(f"{mounted}/")
-    assert rendered.gateway["ports"] == [{"name": "s3", "containerPort": settings.server.port}]
+    pages = int(settings.admin.address.removeprefix("0.0.0.0:"))
+    assert rendered.gateway["ports"] == [
+        {"name": "s3", "containerPort": settings.server.port}, {"name": "operators", "containerPort": pages},
+    ]  # fmt: skip
     grace = rendered.pod["spec"]["terminationGracePeriodSeconds"]
     assert grace >= settings.server.drain_notice + settings.server.drain + 10
     if settings.server.unix_socket:
@@ -186,12 +189,30 @@ def test_nothing_may_do_more_than_it_must(rendered: Rendered) -> None:
 
 
 def test_probes_ask_what_they_are_for(rendered: Rendered) -> None:
-    """Rule: being alive is /-/healthz, taking requests is /-/readyz; a start may take ten minutes."""
+    """Rule: being alive is /-/healthz, taking requests is /-/readyz, for operators only; a start may take ten minutes."""
     container = rendered.gateway
     scheme = "HTTPS" if any(each["name"] == "tls" for each in container["volumeMounts"]) else "HTTP"
-    for name, path in (("startupProbe", "healthz"), ("livenessProbe", "healthz"), ("readinessProbe", "readyz")):
-        assert container[name]["httpGet"] == {"path": f"/-/{path}", "port": "s3", "scheme": scheme}
+    asked = {
+        "startupProbe": ("healthz", "s3"),
+        "livenessProbe": ("healthz", "s3"),
+        "readinessProbe": ("readyz", "operators"),
+    }
+    for name, (path, port) in asked.items():
+        assert container[name]["httpGet"] == {"path": f"/-/{path}", "port": port, "scheme": scheme}
     assert container["startupProbe"]["periodSeconds"] * container["startupProbe"]["failureThreshold"] >= 600
+
+
+def test_clients_reach_nothing_of_operators() -> None:
+    """Rule: clients' service and NetworkPolicy have the port for clients only, which serves nothing of operators."""
+    operators = [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
+    rendered = render({"secrets": SECRETS, "networkPolicy": {"clients": CLIENTS, "operators": operators}})
+    assert environment_of(rendered.gateway, "larder-1")["LARDER_ADMIN__EXCLUSIVE"] == "true"
+    assert [each["name"] for each in rendered.one("Service")["spec"]["ports"]] == ["s3"]
+    to_clients, to_operators = rendered.one("NetworkPolicy")["spec"]["ingress"]
+    assert (to_clients["ports"], to_clients["from"][1:]) == ([{"protocol": "TCP", "port": "s3"}], CLIENTS)
+    assert (to_operators["ports"], to_operators["from"]) == ([{"protocol": "TCP", "port": "operators"}], operators)
+    nobody = render({"secrets": SECRETS}).one("NetworkPolicy")["spec"]["ingress"]
+    assert [each["ports"][0]["port"] for each in nobody] == ["s3"]
 
 
 def test_secrets_are_nowhere_but_in_the_secret() -> None:

@@ -172,7 +172,7 @@ def _start_nginx(ground: DemoProcesses, program: str, source: Path, nodes: Seque
     command = (program, "-e", "stderr", "-p", f"{folder}/", "-c", "nginx.conf", "-g", directives)
     endpoint = f"http://127.0.0.1:{port}"
     process = ground.start("nginx", command)
-    process.wait_until(lambda: ready(endpoint))
+    process.wait_until(lambda: ready(endpoint, "/-/healthz"))
     return endpoint
 
 

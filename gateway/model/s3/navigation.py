@@ -1,8 +1,8 @@
 """Requests whose answer a browser shows as a document, and the headers that keep such a document from acting.
 
-An object is a tenant's, and may be HTML, SVG or XML with scripts. A browser that opens it at this gateway's address would run them
-as a page of this address. ``Content-Security-Policy: sandbox`` gives the document an origin of its own and no scripts; ``nosniff``
-keeps a browser from finding HTML in bytes of another type.
+An object is a tenant's, and may be HTML, SVG or XML with scripts. A browser that opens it at this gateway's address would run
+them as a page of this address. ``Content-Security-Policy: sandbox`` gives the document an origin of its own and no scripts;
+``nosniff`` keeps a browser from finding HTML in bytes of another type.
 
 Browsers announce a navigation by ``Sec-Fetch-Mode`` and ``Sec-Fetch-Dest``, over TLS and to their own machine. Over plain HTTP to
 another machine, and in older versions, they send ``Upgrade-Insecure-Requests`` or accept ``text/html``. What is prefetched is

@@ -73,6 +73,10 @@ LARDER_ADMIN__READ_TOKEN
   value: 0.0.0.0
 - name: LARDER_SERVER__PORT
   value: {{ .Values.server.port | quote }}
+- name: LARDER_ADMIN__ADDRESS
+  value: {{ printf "0.0.0.0:%d" (int .Values.admin.port) | quote }}
+- name: LARDER_ADMIN__EXCLUSIVE
+  value: "true"
 - name: LARDER_SERVER__WORKERS
   value: {{ .Values.server.workers | quote }}
 - name: LARDER_SERVER__DRAIN_NOTICE
