@@ -13,7 +13,7 @@ import pytest
 
 from gateway.testing.signed_requests import ClientSigner
 from tests.gateways import Running, Settings, gateway
-from tests.origins.processes import free_port, spawn, wait_until
+from tests.origins.processes import free_port, wait_until
 from tests.scenarios.world import Origin
 from tests.v1 import ask, send
 
@@ -43,13 +43,14 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             search = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin:/usr/local/bin"
             program = shutil.which("nginx", path=search) or "nginx"
             directives = "daemon off; master_process off; pid nginx.pid; error_log stderr warn;"
-            spawn(
-                [program, "-e", "stderr", "-p", f"{folder}/", "-c", "nginx.conf", "-g", directives],
-                stderr=subprocess.DEVNULL,
-            )
+            command = [program, "-e", "stderr", "-p", f"{folder}/", "-c", "nginx.conf", "-g", directives]
             front = replace(running, endpoint=f"http://127.0.0.1:{port}")
-            wait_until(lambda: _answers(front), 30, "nginx")
-            yield front
+            with subprocess.Popen(command, stderr=subprocess.DEVNULL) as nginx:
+                try:
+                    wait_until(lambda: _answers(front), 30, "nginx")
+                    yield front
+                finally:
+                    nginx.terminate()
 
 
 def _answers(front: Running) -> bool:
@@ -61,7 +62,7 @@ def _answers(front: Running) -> bool:
 
 @pytest.mark.parametrize("path", HIDDEN)
 def test_clients_reach_nothing_of_operators(proxied: Running, path: str) -> None:
-    """Rule: pages, /-/admin, /-/readyz, /-/metrics and /-/peer are not there, with a token or without, however they are spelled."""
+    """Rule: pages, /-/admin, /-/readyz, /-/metrics and /-/peer are not there, even with a token, however they are spelled."""
     reply = send(proxied, "GET", path, b"", {"authorization": f"Bearer {TOKEN}"})
     assert reply.status == 404
     assert b"nginx" in reply.body
