@@ -36,7 +36,7 @@ from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.relayed import RelayedReads
 from gateway.api.s3.spool import SpoolPlace
-from gateway.api.v1.accounting import BatchAccounting
+from gateway.api.v1.accounting import AccountedCalls, BatchAccounting
 from gateway.api.v1.app import DataApp
 from gateway.api.v1.batch import BatchEndpoint
 from gateway.api.v1.identity import Identities
@@ -116,6 +116,7 @@ class Larder:
         self._ops: OpsApp
         self._data: DataApp
         self._endpoints: LateApp
+        self._api: AccountedCalls
         self._peer: PeerApp | None = None
         self._admin: Administration
         self._exchange: ScoreExchange
@@ -165,7 +166,7 @@ class Larder:
     def _ops_at(self, path: str) -> Application:
         if AdminApp.handles(path):
             return self._admin.app
-        return self._ops if OpsApp.handles(path) else self._endpoints
+        return self._ops if OpsApp.handles(path) else self._api
 
     def _is_ops(self, scope: Scope) -> bool:
         raw_path: bytes = scope["raw_path"]
@@ -231,14 +232,18 @@ class Larder:
         ways = ReadPaths(reads, hot, relayed, DirectReads(engine, fleet.peers, note, accounting), note)
         s3 = S3App(authenticator, ways, forwarder, accounting, settings.server, self._begin_elsewhere)
         self._objects, self.begin = s3, s3.begin
-        registrations = self._serve_datasets(Identities(authenticator), engine, origin, management, accounting)
+        identities, calls = Identities(authenticator, rates), BatchAccounting(accounting)
+        registrations = self._serve_datasets(identities, engine, origin, management, calls)
         ground = WorkerServices(
             settings, self._start, fleet, management, engine, channel, listings, authenticator, live, self._admin
         )
         watch = self._serve_peers(ground, PeerObjects(reads, hot, engine.warm), registrations)
         refresh = partial(self._refresh, watch, s3, origin, keeper, channel, accounting)
         self._ops = OpsApp(Monitoring(self._lifecycle, watch.problems, refresh, self._admin.app.may_read))
-        self._endpoints = LateApp(lambda: imported(ENDPOINTS).serving(ground, registrations, self._exchange))
+        self._endpoints = LateApp(
+            lambda: imported(ENDPOINTS).serving(ground, registrations, self._exchange, identities)
+        )
+        self._api = AccountedCalls(self._endpoints, calls)
         self._loop(repeat("gauges", partial(_later, _REFRESH, refresh)))
         await self._settle(keeper)
         self._loop(self._load())
@@ -326,7 +331,7 @@ class Larder:
         engine: Engine,
         origin: OriginClient,
         management: Management,
-        accounting: Accounting,
+        accounting: BatchAccounting,
     ) -> Registrations:
         """Serve datasets under ``/-/v1``."""
         settings, store = self._settings, engine.services.store
@@ -342,7 +347,7 @@ class Larder:
         registrations = share(settings, self._start.redis, registry, engine.services.fleet, self._stack)
         self._loop(registrations.run())
         planned = management.planned
-        batches = BatchEndpoint(engine.batches, planned, BatchAccounting(accounting))
+        batches = BatchEndpoint(engine.batches, planned, accounting)
         fleet = engine.services.fleet
         self._results = Results(store, fleet, management.claims, management.parts.results, settings.results)
         results = ResultsEndpoint(self._results)

@@ -46,13 +46,15 @@ def _bare() -> FastAPI:
     return new_app("Larder", logging.getLogger("larder.v1"))
 
 
-def serving(ground: WorkerServices, registrations: Registrations, exchange: ScoreExchange) -> FastAPI:
+def serving(
+    ground: WorkerServices, registrations: Registrations, exchange: ScoreExchange, identities: Identities
+) -> FastAPI:
     """The application of one worker; ``exchange`` applies scores."""
     app, settings, management = api_of(ground.admin.app), ground.settings, ground.management
     parts, planned, find = management.parts, management.planned, registrations.find
     advice = PipelineAdvice(parts.pipelines, parts.scaling, planned)
     state = app.state
-    state.identities = Identities(ground.authenticator)
+    state.identities = identities
     state.datasets = datasets.DatasetService(
         registrations, ground.engine.services.origin, datasets.bounds_of(settings), planned
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
 from fastapi import APIRouter
 
 from gateway.admin.fleet.documents import BucketTraffic, MissedPrefixDocument, TrafficDocument
 from gateway.admin.fleet.reading import FleetReading
 from gateway.admin.fleet.view import last_minute
 from gateway.admin.http.requests import Ops, Reader
+from gateway.engine.operations.traffic import OTHER
 from gateway.model.outcomes import Reason
 from gateway.policies.health.misses import MissedPrefix, added
 
@@ -29,27 +33,37 @@ def traffic_of(reading: FleetReading, most: int) -> TrafficDocument:
     reports = reading.misses.values()
     missed = added(row for report in reports for row in report.rows)
     return TrafficDocument(
-        buckets=_buckets(reading)[:most],
+        buckets=_buckets(reading, most),
         misses=[_missed(row) for row in missed[:most]],
         miss_seconds=max((report.seconds for report in reports), default=0.0),
     )
 
 
-def _buckets(reading: FleetReading) -> list[BucketTraffic]:
-    found = []
-    for name, counts in last_minute(reading)[1].traffic.items():
-        bucket, _, tenant = name.partition("/")
-        sent = counts["sent_bytes"]
-        found.append(
-            BucketTraffic(
-                bucket=bucket,
-                tenant=tenant,
-                requests_per_second=round(counts["requests"], 3),
-                sent_bytes_per_second=round(sent, 1),
-                hit_ratio=round(counts["cache_bytes"] / sent, 4) if sent else None,
-            )
-        )
-    return sorted(found, key=lambda each: (-each.sent_bytes_per_second, -each.requests_per_second, each.bucket))
+def _buckets(reading: FleetReading, most: int) -> list[BucketTraffic]:
+    """The busiest pairs of bucket and tenant; what else a tenant did is one row, so that each has at least one."""
+    pairs = last_minute(reading)[1].traffic.items()
+    busiest = sorted(pairs, key=lambda pair: (-pair[1]["sent_bytes"], -pair[1]["requests"], pair[0]))
+    rows, others = dict(busiest[:most]), defaultdict[str, Counter[str]](Counter)
+    for name, counts in busiest[most:]:
+        others[f"{OTHER}/{name.partition('/')[2]}"].update(counts)
+    for name, counts in others.items():
+        rows[name] = Counter(rows.get(name, {})) + counts
+    return sorted(
+        (_of_pair(name, counts) for name, counts in rows.items()),
+        key=lambda each: (-each.sent_bytes_per_second, -each.requests_per_second, each.bucket),
+    )
+
+
+def _of_pair(name: str, counts: Mapping[str, float]) -> BucketTraffic:
+    bucket, _, tenant = name.partition("/")
+    sent = counts["sent_bytes"]
+    return BucketTraffic(
+        bucket=bucket,
+        tenant=tenant,
+        requests_per_second=round(counts["requests"], 3),
+        sent_bytes_per_second=round(sent, 1),
+        hit_ratio=round(counts["cache_bytes"] / sent, 4) if sent else None,
+    )
 
 
 def _missed(row: MissedPrefix) -> MissedPrefixDocument:

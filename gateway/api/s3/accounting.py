@@ -36,6 +36,9 @@ METHODS = frozenset({"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"})
 """The methods of S3."""
 
 
+_NOT_MODIFIED = 304
+
+
 class Trace:
     """The facts about a request gathered so far, for its answer and its log line.
 
@@ -122,7 +125,7 @@ class Accounting:
         """
         seconds = time.perf_counter() - trace.started
         method, length, outcome = trace.request.method, answer.length, answer.outcome
-        sent = length if method == "GET" else 0
+        sent = 0 if method == "HEAD" or answer.status == _NOT_MODIFIED else length
         series = _series(method if method in METHODS else "OTHER", answer.status // 100, outcome, answer.reason)
         series.requests._value += 1
         series.seconds._value += seconds

@@ -104,11 +104,14 @@ async def send_answer(scope: Scope, send: Send, answer: Answer) -> None:
         await _send_body(scope, send, content)
     else:
         # Close it at once when the client leaves: it holds a connection to the origin, or a write that has yet to be announced.
+        unknown = not answer.length
         left: float = answer.length or math.inf  # of unknown length: the end is a message of its own
         async with aclosing(content):
             async for chunk in content:
                 left -= len(chunk)
                 await send({"type": "http.response.body", "body": chunk, "more_body": left != 0})
+                if unknown:
+                    answer.length += len(chunk)
         if left:
             await send({"type": "http.response.body", "body": b""})
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from gateway.api.s3 import permissions
 from gateway.api.s3.accounting import METHODS, Accounting, Trace
@@ -230,8 +231,14 @@ class S3App(Edge):
         form = await Form.read(call.request, request_body(receive))
         trace.signer = form_signer(form.fields)
         trace.key = key_of(call, form)
-        upload = self._posts.verify(call, form, trace.key)
+        upload = self._posts.verify(call, form, trace.key, partial(self._admit_form, trace))
         return await self._posts.store(call, form, upload)
+
+    def _admit_form(self, trace: Trace, auth: Authenticated) -> None:
+        """Count a form for the tenant whose key has signed it, from here to its line in the log."""
+        trace.auth = auth
+        if self._accounting.rates.limits and not auth.principal.anonymous:
+            self._accounting.rates.admit(auth.principal.tenant)
 
     def _open(self, trace: Trace, auth: Authenticated, *, plain: bool) -> S3Call:
         """Resolve a verified request, and refuse what the gateway itself forbids; ``plain``: see ``Unresolved``."""

@@ -31,9 +31,15 @@ _WRITE_PARAMETERS = frozenset(
         "partNumber", "versionId", "attributes", "delete", "policy", "cors", "lifecycle", "versioning", "encryption",
         "website", "logging", "notification", "replication", "requestPayment", "accelerate", "publicAccessBlock",
         "ownershipControls", "object-lock", "inventory", "analytics", "metrics", "intelligent-tiering", "id", "append",
-        "position", "x-id", "session",
+        "position", "x-id", "session", "abac", "metadataConfiguration", "metadataTable", "metadataInventoryTable",
+        "metadataJournalTable", "metadataAnnotationTable",
     }
 )  # fmt: skip
+
+# A store that does not know the parameter would delete or overwrite the object or the bucket.
+_DESTROYED_BY_OTHERS = frozenset(
+    {("DELETE", "metadataConfiguration"), ("DELETE", "metadataTable"), ("PUT", "annotation"), ("DELETE", "annotation")}
+)
 
 # A PUT with one of these changes properties of an object and uploads none.
 _ABOUT_OBJECTS = frozenset({"acl", "tagging", "retention", "legal-hold"})
@@ -63,6 +69,10 @@ def refuse_unknown_write(call: S3Call) -> None:
     Raises:
         S3Error: NotImplemented.
     """
+    for name in call.names:
+        if (call.request.method, name) in _DESTROYED_BY_OTHERS:
+            what = f"{call.request.method} with the query parameter {name!r} is not supported"
+            raise S3Error("NotImplemented", explain=f"{what}: a store that ignores it would do something else.")
     unknown = call.names - _WRITE_PARAMETERS
     if unknown and (unknown := frozenset(name for name in unknown if not name.lower().startswith("x-amz-"))):
         raise S3Error("NotImplemented", explain=f"Writes with the query parameter {min(unknown)!r} are not supported.")

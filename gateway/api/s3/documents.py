@@ -19,9 +19,9 @@ def keys_to_delete(document: bytes) -> list[str]:
     Raises:
         S3Error: MalformedXML.
     """
-    root = _parsed(document, "Delete")
-    objects = [element for element in root if _local(element) == "Object"]
-    names = [child for item in objects for child in item if _local(child) == "Key"]
+    root = _named(document, "Delete")
+    objects = [element for element in root if local_name(element) == "Object"]
+    names = [child for item in objects for child in item if local_name(child) == "Key"]
     # XML readers differ on the text of an element that has children.
     keys = ["" if len(name) else name.text or "" for name in names]
     if not objects or len(keys) != len(objects) or len(objects) > _MAX_KEYS or "" in keys:
@@ -35,23 +35,34 @@ def tags_of(document: bytes) -> str:
     Raises:
         S3Error: MalformedXML.
     """
-    sets = [child for child in _parsed(document, "Tagging") if _local(child) == "TagSet"]
-    tags = [tag for each in sets for tag in each if _local(tag) == "Tag"]
-    pairs = [{_local(child): child.text or "" for child in tag} for tag in tags]
+    sets = [child for child in _named(document, "Tagging") if local_name(child) == "TagSet"]
+    tags = [tag for each in sets for tag in each if local_name(tag) == "Tag"]
+    pairs = [{local_name(child): child.text or "" for child in tag} for tag in tags]
     if len(sets) != 1 or not all(pair.keys() == {"Key", "Value"} for pair in pairs):
         raise S3Error("MalformedXML")
     return urlencode([(pair["Key"], pair["Value"]) for pair in pairs], quote_via=quote)
 
 
-def _parsed(document: bytes, name: str) -> Element:
+def parsed(document: bytes) -> Element:
+    """The root of an XML document.
+
+    Raises:
+        S3Error: MalformedXML.
+    """
     try:
-        root = fromstring(document, forbid_dtd=True)
+        root: Element = fromstring(document, forbid_dtd=True)
     except (ParseError, DefusedXmlException, ValueError, LookupError):
         raise S3Error("MalformedXML") from None
-    if _local(root) != name:
+    return root
+
+
+def _named(document: bytes, name: str) -> Element:
+    root = parsed(document)
+    if local_name(root) != name:
         raise S3Error("MalformedXML")
     return root
 
 
-def _local(element: Element) -> str:
+def local_name(element: Element) -> str:
+    """The name of an element without its namespace."""
     return element.tag.rpartition("}")[2]

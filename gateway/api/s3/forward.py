@@ -18,6 +18,7 @@ from gateway.api.s3.classify import (
     refuse_unknown_write,
     uploads_bytes,
 )
+from gateway.api.s3.destinations import MAX_DOCUMENT, check_destinations, names_destinations
 from gateway.api.s3.documents import keys_to_delete
 from gateway.api.s3.payload import SMALL, PreparedBody, prepare
 from gateway.api.s3.permissions import require
@@ -88,12 +89,23 @@ class Forwarder:
         try:
             if call.key is None and call.request.method == "POST" and "delete" in call.names:
                 return await self._delete_many(call, prepared, outcome, reason)
-            if prepared.length <= SMALL:
+            if names_destinations(call):
+                await self._check_document(call, prepared)
+            elif prepared.length <= SMALL:
                 await prepared.gather()
             keys = call.keys if changes_object(call) else ()
             return await self._write(call, keys, prepared, outcome, reason)
         finally:
             prepared.close()
+
+    async def _check_document(self, call: S3Call, prepared: PreparedBody) -> None:
+        """Refuse a document that names a place which the allow-list does not cover; the document is in memory then."""
+        if prepared.length > MAX_DOCUMENT:
+            raise S3Error("MaxMessageLengthExceeded")
+        await prepared.gather()
+        assert prepared.whole is not None
+        # A document may have 2 MiB of nested elements: keep the parsing off the event loop.
+        await asyncio.to_thread(check_destinations, call, prepared.whole)
 
     async def _write(
         self, call: S3Call, keys: Sequence[ObjectKey], prepared: PreparedBody, outcome: Outcome, reason: Reason

@@ -84,11 +84,12 @@ def _covers_bucket_request(principal: Principal, call: S3Call) -> bool:
             # All of them: stores differ on which one counts.
             prefixes = parse_qs(call.query, keep_blank_values=True).get("prefix", prefixes)
         return all(
-            any(_covers_prefix(pattern, f"{bucket}/{prefix}") for pattern in principal.allow) for prefix in prefixes
+            any(covers_prefix(pattern, f"{bucket}/{prefix}") for pattern in principal.allow) for prefix in prefixes
         )
     return any(pattern in ("**", f"{bucket}/**") for pattern in principal.allow)
 
 
-def _covers_prefix(pattern: str, prefix: str) -> bool:
+def covers_prefix(pattern: str, prefix: str) -> bool:
+    """Whether a glob covers every key that begins with ``prefix``, as ``bucket/start``."""
     stem = pattern.removesuffix("**")
     return stem != pattern and not any(special in stem for special in "*?[") and prefix.startswith(stem)

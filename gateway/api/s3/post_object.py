@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
@@ -122,8 +122,14 @@ class PostObjects:
         self._authenticator = authenticator
         self._forwarder = forwarder
 
-    def verify(self, call: S3Call, form: Form, key: ObjectKey) -> FormUpload:
+    def verify(self, call: S3Call, form: Form, key: ObjectKey, admit: Callable[[Authenticated], None]) -> FormUpload:
         """Verify signature, policy and permissions of a form.
+
+        Args:
+            call: the request.
+            form: its fields.
+            key: of the object.
+            admit: hears who has signed it, and may refuse.
 
         Raises:
             S3Error: what ``authenticate_form``, ``PostPolicy.check`` and ``permissions.check`` raise; MetadataTooLarge;
@@ -131,6 +137,7 @@ class PostObjects:
         """
         now = time.time()
         auth, policy = self._authenticator.authenticate_form(form.fields, now)
+        admit(auth)
         if policy is not None:
             policy.check({**form.fields, "key": key.key, "bucket": call.bucket}, now)
         put = _as_put(call, auth, key, form.fields)

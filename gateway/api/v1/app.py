@@ -8,8 +8,10 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Awaitable, Callable
 
 from gateway.api.s3.answer import SERVER, date_header
+from gateway.api.v1.accounting import AccountedCalls
 from gateway.api.v1.batch import MOST_INDICES, BatchEndpoint
 from gateway.api.v1.blobs import send_blob
 from gateway.api.v1.identity import Identities
@@ -27,6 +29,8 @@ log = logging.getLogger("larder.v1")
 _DATASET = re.compile(r"/v1/datasets/([^/]+)/(batch|lookup)")
 _RESULTS = re.compile(r"/v1/datasets/([^/]+)/results/([^/]+?)(/batch)?")
 _BLOB = re.compile(r"/v1/blobs/([^/]+)")
+AnswerItems = Callable[[Scope, Send, Principal, Registration, bytes], Awaitable[None]]
+"""Answers a request about items of a dataset."""
 _LONGEST_BODY = 4 * MOST_INDICES
 
 
@@ -48,6 +52,7 @@ class DataApp(Edge):
         self._batches = batches
         self._results = results
         self._store = store
+        self._counted = AccountedCalls(self._answer_other, batches.accounting)
 
     @staticmethod
     def handles(path: str) -> bool:
@@ -59,7 +64,14 @@ class DataApp(Edge):
         return date_header(int(time.time())), SERVER
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one request. A batch counts its items for its tenant; every other answer is counted here."""
+        asked = _DATASET.fullmatch(scope["path"])
+        if asked is not None and asked[2] == "batch":
+            await self._of_items(scope, receive, send, asked[1], self._batches.batch)
+        else:
+            await self._counted(scope, receive, send)
+
+    async def _answer_other(self, scope: Scope, receive: Receive, send: Send) -> None:
         blob = _BLOB.fullmatch(scope["path"])
         if blob is not None:
             _allow(scope, "GET", "HEAD")
@@ -70,16 +82,17 @@ class DataApp(Edge):
         if results is not None:
             await self._of_results(scope, receive, send, *results.groups())
             return
-        found = _DATASET.fullmatch(scope["path"])
-        assert found is not None
+        asked = _DATASET.fullmatch(scope["path"])
+        assert asked is not None
+        await self._of_items(scope, receive, send, asked[1], self._batches.lookup)
+
+    async def _of_items(self, scope: Scope, receive: Receive, send: Send, dataset: str, answer: AnswerItems) -> None:
         _allow(scope, "POST")
         caller = self._identities.admit(scope)
         body = await whole_body(receive, _LONGEST_BODY)
         caller.confirm_body(body)
-        principal = caller.principal
-        registration = await self._registered(principal, found[1])
-        answer = self._batches.batch if found[2] == "batch" else self._batches.lookup
-        await answer(scope, send, principal, registration, body)
+        registration = await self._registered(caller.principal, dataset)
+        await answer(scope, send, caller.principal, registration, body)
 
     async def _of_results(
         self, scope: Scope, receive: Receive, send: Send, dataset: str, fingerprint: str, batch: str | None

@@ -164,12 +164,11 @@ class BatchEndpoint:
     def __init__(self, batches: Batches, planned: Planned, accounting: BatchAccounting) -> None:
         self._batches = batches
         self._planned = planned
-        self._accounting = accounting
+        self.accounting = accounting
 
     async def _ask(
         self, principal: Principal, registration: Registration, body: bytes, query: BatchQuery, caching: CachingMode
     ) -> BatchAsk:
-        self._accounting.admit(principal.tenant)
         distinct = query.mode is BatchMode.SUBSTITUTE
         indices = parse_indices(body, registration.content.items, distinct=distinct)
         await check_rights(principal, registration, indices)
@@ -190,7 +189,6 @@ class BatchEndpoint:
 
         Raises:
             ApiError: the request is refused.
-            RateLimited: the tenant must wait.
             BrokenBody: the answer that has begun cannot be completed.
         """
         began, counted = time.perf_counter(), AnswerTally()
@@ -201,7 +199,7 @@ class BatchEndpoint:
             with metrics.BATCH_LATENCY.labels(query.mode.value).time():
                 await self._send(scope, send, ask, plan, counted)
         finally:
-            self._accounting.note(scope, principal, registration.name, counted, time.perf_counter() - began)
+            self.accounting.note(scope, principal, registration.name, counted, time.perf_counter() - began)
 
     async def _send(self, scope: Scope, send: Send, ask: BatchAsk, plan: InForce, counted: AnswerTally) -> None:
         content = ask.registration.content
@@ -239,7 +237,6 @@ class BatchEndpoint:
 
         Raises:
             ApiError: the request is refused.
-            RateLimited: the tenant must wait.
         """
         if scope["query_string"]:
             raise _invalid("lookup takes no parameters")

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from gateway.api.s3.auth import Authenticator
+from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.model.errors import S3Error
 from gateway.model.keys import Principal
 from gateway.model.s3.aws_chunked import PayloadForm
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.asgi_types import Scope
 from gateway.server.strangers import authenticated
+
+CALLER = "larder.caller"
+"""Key of the ``Principal`` in the scope of a verified request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +51,19 @@ class Identities:
 
     Args:
         authenticator: knows the access keys.
+        rates: the limits of tenants, for every request.
     """
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    def __init__(self, authenticator: Authenticator, rates: TenantRates) -> None:
         self._authenticator = authenticator
+        self._rates = rates
 
     def admit(self, scope: Scope) -> Caller:
         """Verify the head of a request; the caller confirms the body later.
 
         Raises:
             S3Error: as ``Authenticator.authenticate``; AccessDenied for anonymous callers; InvalidRequest for forms of signing
-                that are not accepted here.
+                that are not accepted here; RateLimited if the tenant must wait.
         """
         request = WireRequest(
             scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], scope["scheme"]
@@ -77,5 +83,8 @@ class Identities:
                 "InvalidRequest",
                 explain="Under /-/v1, x-amz-content-sha256 must be the hash of the body or UNSIGNED-PAYLOAD.",
             )
+        scope[CALLER] = found.principal
+        if self._rates.limits:
+            self._rates.admit(found.principal.tenant)
         hashed = found.payload_form is PayloadForm.HASHED
         return Caller(found.principal, found.payload_hash.lower() if hashed else "")

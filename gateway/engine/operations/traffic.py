@@ -3,7 +3,8 @@
 A request costs one look-up and two additions, which the edge makes itself (gateway/api/s3/accounting.py), and a miss is appended
 to a list besides. Twice a second the sums go to the metrics, where those of all workers meet; the misses go to Redis, as folders
 are too many for metrics. Tenants and buckets are labels of metrics, so their number is bounded: a worker names the first ``MOST``
-pairs that have a successful request, and counts the others together. A made-up bucket has none.
+pairs that have a successful request. A made-up bucket has none. The other requests of a tenant count together, under its name: no
+tenant is hidden by the buckets of another.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from gateway.policies.health.misses import MissReport, MissTally
 
 MOST = 50
 """Pairs of tenant and bucket that a worker names."""
+MOST_TENANTS = 500
+"""Tenants that a worker names; operators make them."""
 OTHER = "(other)"
-"""Tenant and bucket of all other requests; neither can have this name."""
+"""The bucket of a tenant's other requests, and the tenant of all further ones; neither can have this name."""
 EVERY = 5.0
 """Seconds between two reports of misses."""
 SILENCE = 6 * EVERY
@@ -48,6 +51,7 @@ class TrafficTally:
         """Reads of objects that were no plain hits since the last ``publish``, with the bytes that were sent."""
         self._clock = clock
         self._named: set[tuple[str, str]] = set()
+        self._tenants: set[str] = set()
         self._misses = MissTally(clock())
 
     def begin(self, tenant: str, bucket: str, outcome: Outcome, status: int) -> Traffic:
@@ -56,7 +60,10 @@ class TrafficTally:
             if status < 400 and len(self._named) < MOST:
                 self._named.add((tenant, bucket))
             else:
-                tenant = bucket = OTHER
+                bucket = OTHER
+                if len(self._tenants) < MOST_TENANTS:
+                    self._tenants.add(tenant)
+                tenant = tenant if tenant in self._tenants else OTHER
         found = self.kinds.get((tenant, bucket, outcome))
         if found is None:
             labels = tenant, bucket, outcome.value

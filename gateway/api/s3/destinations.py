@@ -1,0 +1,127 @@
+"""The buckets and targets that a request's document names: an allow-list bounds them, too.
+
+The store itself writes to them later, with the rights of the bucket's owner: logs, inventories, replicas, restored objects. So a key
+with an allow-list may name only places that the list covers, and no target outside S3, unless it covers everything.
+
+A document that readers of XML could understand differently is refused, because the store reads it once more.
+
+Sources: the request documents in the "Actions" pages of the Amazon S3 API reference.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from xml.etree.ElementTree import Element
+
+from gateway.api.s3.call import S3Call
+from gateway.api.s3.documents import local_name, parsed
+from gateway.api.s3.permissions import covers_prefix
+from gateway.model.errors import S3Error
+from gateway.model.keys import Principal, is_bucket_name
+
+EVERYTHING = "**"
+MAX_DOCUMENT = 2 * 1024**2
+"""Bytes of the largest document that is read; S3's own limit is that of a replication configuration, 2 MB."""
+
+_NAMING = frozenset(
+    {
+        "analytics", "inventory", "logging", "metadataConfiguration", "metadataInventoryTable", "metadataJournalTable",
+        "metadataTable", "notification", "replication", "restore",
+    }
+)  # fmt: skip
+"""Query parameters of the writes whose documents name buckets or targets."""
+_BUCKETS = frozenset({"bucket", "bucketarn", "bucketname", "targetbucket"})
+_PREFIXES = frozenset({"prefix", "targetprefix"})
+_TARGETS = frozenset(
+    {
+        "cloudfunction", "cloudfunctionconfiguration", "eventbridgeconfiguration", "lambdafunctionarn",
+        "lambdafunctionconfiguration", "queue", "queuearn", "queueconfiguration", "tablebucketarn", "topic", "topicarn",
+        "topicconfiguration",
+    }
+)  # fmt: skip
+_OF_AN_ARN = 6
+_WHOLE = frozenset({"replication"})
+"""Operations that write under keys which the document does not bound."""
+
+
+class Destination(NamedTuple):
+    """A place that a document names: the start of its keys, as ``bucket/prefix``; empty for a target outside S3."""
+
+    start: str
+
+
+def names_destinations(call: S3Call) -> bool:
+    """Whether the document of a request may name buckets or targets that the caller's allow-list must cover."""
+    allow = call.auth.principal.allow
+    return bool(allow) and EVERYTHING not in allow and not _NAMING.isdisjoint(call.names)
+
+
+def check_destinations(call: S3Call, document: bytes) -> None:
+    """Refuse a document that names a place which the caller's allow-list does not cover.
+
+    Raises:
+        S3Error: AccessDenied, naming the place; MalformedXML.
+    """
+    principal = call.auth.principal
+    for destination in destinations_of(document, whole=not _WHOLE.isdisjoint(call.names)):
+        if not _covered(principal, destination):
+            where = repr(destination.start[:200]) if destination.start else "the target outside S3"
+            raise S3Error(
+                "AccessDenied",
+                explain=f"The allow-list of this access key does not cover {where}, which the document names.",
+            )
+
+
+def destinations_of(document: bytes, *, whole: bool = False) -> list[Destination]:
+    """The places that a document names.
+
+    Args:
+        document: of the request; one without a byte names nothing.
+        whole: prefixes in it do not bound what is written.
+
+    Raises:
+        S3Error: MalformedXML if it is not XML in UTF-8, or has comments or other parts on which readers differ.
+    """
+    if not document.strip():
+        return []
+    try:
+        text = document.decode("utf-8")
+    except UnicodeDecodeError:
+        raise S3Error("MalformedXML") from None
+    # A comment splits a text, of which some readers take the first part and others all.
+    if "<!" in text or "\0" in text or "<?" in text.lstrip("\ufeff \t\r\n")[1:]:
+        raise S3Error("MalformedXML")
+    return _within(parsed(document), whole)
+
+
+def _within(element: Element, whole: bool) -> list[Destination]:
+    places = []
+    prefixes = [_text(child) for child in element if local_name(child).lower() in _PREFIXES]
+    prefix = "" if whole or len(prefixes) != 1 else prefixes[0]
+    for child in element:
+        name = local_name(child).lower()
+        if name in _TARGETS:
+            places.append(Destination(""))
+        elif name in _BUCKETS and (_text(child) or not len(child)):
+            places.append(Destination(f"{_bucket(_text(child))}/{prefix}"))
+        places += _within(child, whole)
+    return places
+
+
+def _text(element: Element) -> str:
+    """The text of an element. Readers differ on that of one with children, so it must have none."""
+    text = (element.text or "").strip()
+    if text and len(element):
+        raise S3Error("MalformedXML")
+    return text
+
+
+def _bucket(name: str) -> str:
+    """A bucket from its name or its ARN, arn:aws:s3:::NAME; any other ARN stays one, which no allow-list covers."""
+    parts = name.split(":")
+    return parts[5] if len(parts) == _OF_AN_ARN and (parts[0], parts[2]) == ("arn", "s3") else name
+
+
+def _covered(principal: Principal, destination: Destination) -> bool:
+    bucket = destination.start.partition("/")[0]
+    return is_bucket_name(bucket) and any(covers_prefix(pattern, destination.start) for pattern in principal.allow)
