@@ -1,7 +1,7 @@
 """The buckets and targets that a request's document names: an allow-list bounds them, too.
 
-The store itself writes to them later, with the rights of the bucket's owner: logs, inventories, replicas, restored objects. So a key
-with an allow-list may name only places that the list covers, and no target outside S3, unless it covers everything.
+The store itself writes to them later, with the rights of the bucket's owner: logs, inventories, replicas, restored objects. So a
+key with an allow-list may name only places that the list covers, and no target outside S3, unless it covers everything.
 
 A document that readers of XML could understand differently is refused, because the store reads it once more.
 

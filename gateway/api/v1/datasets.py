@@ -25,6 +25,7 @@ from gateway.api.v1.documents import (
 )
 from gateway.api.v1.identity import Caller
 from gateway.api.v1.openapi import REGISTER_BODY
+from gateway.api.v1.ownership import require_writer
 from gateway.api.v1.requests import WITHOUT_BODY, Asking, parsed, v1_router
 from gateway.config import Settings
 from gateway.edge.documents import moment
@@ -98,20 +99,23 @@ class DatasetService:
         """Register the digest file that the body is or names. Returns the registration, and whether the name is new."""
         check_name(name)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        registry, tenant = self._registrations.registry, caller.principal.tenant
+        registry, tenant, additive = self._registrations.registry, caller.principal.tenant, caller.principal.read_only
         async with registry.turn(tenant), registry.draft() as draft:
             async with incoming(draft / "digests.parquet", self._bounds.largest, self._bounds.reserve) as file:
                 if kind == "application/json":
                     await self._fetch(caller, await _source(caller, request), file)
                 else:
                     await self._take(caller, request, file)
-            source = DigestSource(file.fingerprint, caller.principal.allow, by_content)
+            if additive:
+                await self._registrations.find(tenant, name, now=True)  # it may be registered at another node only
+            source = DigestSource(file.fingerprint, caller.principal.allow, by_content, additive)
             registered = await registry.register(tenant, name, file.path, caching, source)
         await self._registrations.registered()
         return registered
 
     async def remove(self, principal: Principal, name: str) -> None:
         """Remove one of the caller's datasets."""
+        require_writer(principal)
         check_name(name)
         if not await self._registrations.remove(principal.tenant, name):
             raise UnknownDataset(name)

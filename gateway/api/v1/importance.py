@@ -13,6 +13,7 @@ from fastapi import Depends, Query, Request
 from pydantic import BaseModel, Field
 
 from gateway.api.v1.identity import Caller
+from gateway.api.v1.ownership import require_own
 from gateway.api.v1.requests import Asking, body_of, v1_router
 from gateway.edge.endpoints import of_state
 from gateway.edge.importance import taken
@@ -85,6 +86,7 @@ class ImportanceService:
             raise ApiError(
                 "UnknownJob", f"The job {job[:128]!r} is not known: it was never registered, or silent for too long."
             )
+        require_own(principal, record)
         if record.dataset != dataset:
             raise ApiError("InvalidRequest", f"dataset: the job {job!r} is registered with another dataset.")
         registration = await self._find(principal.tenant, dataset)

@@ -30,6 +30,7 @@ from gateway.api.v1.job_documents import (
     PipelineList,
     PlanDocument,
 )
+from gateway.api.v1.ownership import require_own
 from gateway.api.v1.pipeline_advice import PipelineAdvice
 from gateway.api.v1.plan_document import plan_document
 from gateway.api.v1.requests import WITHOUT_BODY, Asking, body_of, parsed, v1_router
@@ -92,6 +93,8 @@ class JobService:
         if registration is None:
             raise UnknownDataset(asked.dataset)
         record = _record_of(principal, asked, registration)
+        if principal.read_only:
+            require_own(principal, await self._jobs.record(record.key))
         try:
             new = await self._jobs.register(record)
         except OtherDataset:
@@ -112,6 +115,8 @@ class JobService:
         }
         queue = -1 if said.queue is None else said.queue
         beat = Beat(said.rank, said.epoch, tuple(said.upcoming), said.epoch_left, totals, queue)
+        if principal.read_only:
+            require_own(principal, await self._jobs.record(_key(principal, job)))
         record = await self._jobs.beat(_key(principal, job), beat)
         if record is None:
             raise _unknown(job)
@@ -129,6 +134,7 @@ class JobService:
         record = await self._jobs.record(key)
         if record is None:
             raise _unknown(job)
+        require_own(principal, record)
         asked = Opening.under(self._plans.dataset(record.dataset), key, epoch, tuple(proposal))
         order = await self._jobs.order(key, asked)
         if order is None:
@@ -138,6 +144,8 @@ class JobService:
     async def remove(self, principal: Principal, job: str) -> None:
         """Forget a job."""
         key = _key(principal, job)
+        if principal.read_only:
+            require_own(principal, await self._jobs.record(key))
         if not await self._jobs.remove(key):
             raise _unknown(job)
         await self._advice.forget(key)
@@ -233,6 +241,7 @@ def _record_of(principal: Principal, asked: JobRequest, registration: Registrati
         size=content.size,
         items=content.items,
         requested=registration.caching,
+        owner=principal.access_key_id,
     )
 
 

@@ -66,6 +66,12 @@ class TenantRates:
             metrics.RATE_LIMITED.labels(tenant).inc()
             raise RateLimited(seconds)
 
+    def count(self, tenant: str) -> None:
+        """Count a request that is never refused."""
+        allowance = self.limits.get(tenant)
+        if allowance is not None:
+            allowance.wait(self._clock())
+
     def spend(self, tenant: str, size: int) -> None:
         """Count the bytes of an answer."""
         allowance = self.limits.get(tenant)

@@ -141,7 +141,7 @@ class JobRecord:
 
     ``caching``: auto, on or off. ``origin`` and ``access_key_id`` are the origin identity (without its secret) that preloads
     chunks; ``name`` is one of the tenant's names of the dataset. ``size`` (bytes), ``items`` and ``requested`` (a caching mode
-    or auto) come from the registration of the dataset.
+    or auto) come from the registration of the dataset. ``owner`` is the access key that registered the job.
     """
 
     tenant: str
@@ -157,6 +157,7 @@ class JobRecord:
     size: NonNegativeInt
     items: NonNegativeInt
     requested: str
+    owner: str = ""
 
     @property
     def key(self) -> str:

@@ -43,12 +43,13 @@ class DigestSource:
 
     ``fingerprint`` is the SHA-256 of its bytes, so that the same file is not read twice; empty if unknown. ``allow`` is
     the allow-list of the registering caller, which must cover every item. ``content_name`` requests a content name
-    (publishing.py).
+    (publishing.py). ``additive``: a registration that is there is not replaced.
     """
 
     fingerprint: str = ""
     allow: tuple[str, ...] = ()
     content_name: bool = False
+    additive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +226,8 @@ class Registry:
             The registration, and whether the name is new.
 
         Raises:
-            ApiError: InvalidRequest; InvalidDigestFile; TooLarge; AccessDenied if the allow-list does not cover an item; Conflict
-                if the name belongs to another dataset.
+            ApiError: InvalidRequest; InvalidDigestFile; TooLarge; AccessDenied if the allow-list does not cover an item, or an
+                additive registration would replace another; Conflict if the name belongs to another dataset.
             DiskFault: the disk cannot store it.
         """
         check_name(name)
@@ -242,6 +243,9 @@ class Registry:
                 if source.content_name:
                     name = content_name(name, converted.id)
                 await self.work.glance(partial(self._check_untaken, tenant, name, converted.id))
+                if source.additive and (there := await self.work.glance(partial(self._opened.refreshed, tenant, name))):
+                    _require_same(there, converted.id)
+                    return there, False
                 document = _document(tenant, name, caching, source, converted)
                 new = await self.work.chore(partial(self._publisher.publish, draft, document))
             registration = await self.work.glance(partial(self._opened.refreshed, tenant, name))
@@ -375,6 +379,14 @@ class Registry:
         """Wait for removals in the background."""
         if self._sweeping is not None:
             await self._sweeping
+
+
+def _require_same(there: Registration, identity: str) -> None:
+    if there.content.id != identity:
+        raise ApiError(
+            "AccessDenied",
+            f"This access key is read-only, and {there.name!r} is another dataset; register it under a name that nobody has.",
+        )
 
 
 def _document(tenant: str, name: str, caching: str, source: DigestSource, converted: Converted) -> dict[str, Any]:

@@ -1,0 +1,31 @@
+"""Read-only keys under ``/-/v1``: they change nothing that another key of their tenant made.
+
+A training run needs a job and a dataset to read by, both soft state. So a read-only key may register a dataset under a name that
+nobody has, and jobs of its own. It replaces and removes no registration, and reports for no other key's job.
+"""
+
+from __future__ import annotations
+
+from gateway.fleet.jobs.jobs import JobRecord
+from gateway.model.datasets import ApiError
+from gateway.model.keys import Principal
+
+
+def require_own(principal: Principal, job: JobRecord | None) -> None:
+    """Refuse that a read-only key changes another key's job; ``job`` is ``None`` if there is no such job.
+
+    Raises:
+        ApiError: AccessDenied.
+    """
+    if principal.read_only and job is not None and job.owner != principal.access_key_id:
+        raise ApiError("AccessDenied", f"This access key is read-only, and the job {job.job!r} belongs to another key.")
+
+
+def require_writer(principal: Principal) -> None:
+    """Refuse a read-only key.
+
+    Raises:
+        ApiError: AccessDenied.
+    """
+    if principal.read_only:
+        raise ApiError("AccessDenied", "This access key is read-only: it removes no dataset.")

@@ -1,0 +1,106 @@
+"""Documents that name buckets: an allow-list covers what they name."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.api.s3.auth import Authenticated
+from gateway.api.s3.call import S3Call, resource_of
+from gateway.api.s3.destinations import check_destinations, names_destinations
+from gateway.api.s3.payload import PayloadForm
+from gateway.model.errors import S3Error
+from gateway.model.keys import OriginIdentity, Principal
+from gateway.model.s3.sigv4 import WireRequest
+
+LOGGING = "<BucketLoggingStatus><LoggingEnabled><TargetBucket>{}</TargetBucket><TargetPrefix>{}</TargetPrefix></LoggingEnabled></BucketLoggingStatus>"
+INVENTORY = "<InventoryConfiguration><Destination><S3BucketDestination><Format>CSV</Format><Bucket>arn:aws:s3:::{}</Bucket><Prefix>{}</Prefix></S3BucketDestination></Destination></InventoryConfiguration>"
+ANALYTICS = "<AnalyticsConfiguration><Filter><Prefix>x</Prefix></Filter><StorageClassAnalysis><DataExport><Destination><S3BucketDestination><Bucket>arn:aws:s3:::{}</Bucket><Prefix>{}</Prefix></S3BucketDestination></Destination></DataExport></StorageClassAnalysis></AnalyticsConfiguration>"
+REPLICATION = "<ReplicationConfiguration><Rule><Filter><Prefix>{1}</Prefix></Filter><Prefix>{1}</Prefix><Destination><Bucket>arn:aws:s3:::{0}</Bucket></Destination></Rule></ReplicationConfiguration>"
+RESTORE = "<RestoreRequest><OutputLocation><S3><BucketName>{}</BucketName><Prefix>{}</Prefix></S3></OutputLocation></RestoreRequest>"
+DOCUMENTS = {
+    "logging": LOGGING, "inventory": INVENTORY, "analytics": ANALYTICS, "replication": REPLICATION, "restore": RESTORE,
+}  # fmt: skip
+TOPIC = "<NotificationConfiguration><TopicConfiguration><Topic>arn:aws:sns:r:1:t</Topic></TopicConfiguration></NotificationConfiguration>"
+TABLES = "<MetadataTableConfiguration><S3TablesDestination><TableBucketArn>arn:aws:s3tables:r:1:bucket/mine</TableBucketArn></S3TablesDestination></MetadataTableConfiguration>"
+
+
+def refusal(query: str, document: str | bytes, allow: tuple[str, ...] = ("mine/**", "shared/out/**")) -> str:
+    """The code that refuses a document of a key with this allow-list; empty if it passes."""
+    principal = Principal("AK", "t", OriginIdentity("default", "OK"), allow)
+    request, kept, names = resource_of(WireRequest("PUT", b"/mine", query.encode(), []), frozenset())
+    call = S3Call(request, Authenticated(principal, PayloadForm.UNSIGNED, ""), "mine", b"", None, kept, names)
+    if not names_destinations(call):
+        return ""
+    try:
+        check_destinations(call, document if isinstance(document, bytes) else document.encode())
+    except S3Error as error:
+        return error.code
+    return ""
+
+
+@pytest.mark.parametrize("query", DOCUMENTS)
+def test_a_bucket_outside_the_list_is_refused(query: str) -> None:
+    """Rule: a document may name a bucket that the list covers whole, and no other."""
+    assert refusal(query, DOCUMENTS[query].format("mine", "")) == ""
+    assert refusal(query, DOCUMENTS[query].format("victim", "mine/")) == "AccessDenied"
+    assert refusal(query, DOCUMENTS[query].format("victim", ""), allow=()) == ""
+    assert refusal(query, DOCUMENTS[query].format("victim", ""), allow=("**",)) == ""
+
+
+@pytest.mark.parametrize("query", DOCUMENTS.keys() - {"replication"})
+def test_a_prefix_bounds_what_is_written(query: str) -> None:
+    """Rule: within a bucket that the list covers in part, the prefix of the document decides."""
+    assert refusal(query, DOCUMENTS[query].format("shared", "out/logs-")) == ""
+    assert refusal(query, DOCUMENTS[query].format("shared", "ou")) == "AccessDenied"
+    assert refusal(query, DOCUMENTS[query].format("shared", "")) == "AccessDenied"
+
+
+def test_a_filter_bounds_no_replica() -> None:
+    """Rule: replicas have the keys of their sources, so the list must cover the whole destination."""
+    assert refusal("replication", REPLICATION.format("shared", "out/")) == "AccessDenied"
+
+
+def test_every_place_counts() -> None:
+    """Rule: of several destinations each must be covered, and of two prefixes none bounds."""
+    two = LOGGING.format("mine", "")[:-22] + "<TargetBucket>victim</TargetBucket></BucketLoggingStatus>"
+    assert refusal("logging", two) == "AccessDenied"
+    assert refusal("restore", RESTORE.format("shared", "out/</Prefix><Prefix>")) == "AccessDenied"
+
+
+@pytest.mark.parametrize(("query", "document"), [("notification", TOPIC), ("metadataTable", TABLES)])
+def test_targets_outside_s3_are_in_no_list(query: str, document: str) -> None:
+    """Rule: topics, queues, functions and table buckets are covered by a list that covers everything only."""
+    assert refusal(query, document) == "AccessDenied"
+    assert refusal(query, document, allow=("**",)) == ""
+    assert refusal("notification", "<NotificationConfiguration/>") == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["arn:aws:s3:r:1:accesspoint/mine", "arn:aws:s3tables:r:1:bucket/mine", "tenant:mine", "mine/x", "", "arn:aws:s3:::"],
+)
+def test_a_name_that_is_no_bucket_is_covered_by_nothing(name: str) -> None:
+    """Rule: access points, table buckets, radosgw's names with a tenant, and nothing are no bucket of the list."""
+    assert refusal("logging", LOGGING.format(name, "")) == "AccessDenied"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        LOGGING.format("mine<!-- -->", ""),
+        LOGGING.format("<![CDATA[mine]]>", ""),
+        LOGGING.format("mine<?x?>", ""),
+        LOGGING.format("mine<a/>victim", ""),
+        "no XML",
+        LOGGING.format("mine", "").encode("utf-16"),
+        f'<!DOCTYPE x [<!ENTITY m "mine">]>{LOGGING.format("&m;", "")}',
+    ],
+)
+def test_what_readers_understand_differently_is_refused(document: str | bytes) -> None:
+    """Rule: comments, CDATA, instructions, entities, text beside elements and other encodings are refused."""
+    assert refusal("logging", document) == "MalformedXML"
+
+
+def test_an_empty_document_names_nothing() -> None:
+    """Rule: a deletion, which has no document, is no matter of destinations."""
+    assert refusal("inventory=&id=1", b"") == ""
