@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -181,10 +181,10 @@ def start(
         raise RuntimeError(f"the gateway did not start: {log.read_text()}")
     console = process.stdout.readline().split("console at ")[1].strip().removesuffix("/-/")
     running = Running(process, line.split("listening on ")[1].strip(), config, log, console)
-    statuses = (200, 503) if unready else (200,)
+    statuses, pages = (200, 503) if unready else (200,), replace(running, endpoint=console)
     try:
         wait_until(
-            lambda: _readiness(running) in statuses or process.poll() is not None,
+            lambda: _readiness(pages) in statuses or process.poll() is not None,
             START_WITHIN,
             "the gateway's readiness",
         )

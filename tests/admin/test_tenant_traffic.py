@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import hmac
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +12,10 @@ import pytest
 
 from tests.admin.operations_world import TOKEN, Zone, admin, get, post, zone
 from tests.batches import Stock, bytes_of, stock
+from tests.s3suite.forms import Policy, Target
 from tests.scenarios.clients import get as read
 from tests.scenarios.world import credentials, eventually
-from tests.v1 import GWA, Reply, ask
+from tests.v1 import GWA, ask
 
 SLOW = 0.001
 """Requests per second, so low that a second request would have to wait longer than any test takes."""
@@ -111,8 +109,8 @@ def test_batches_are_followed_live(world: Zone, used: Stock) -> None:
 
 def test_a_limit_counts_batches_too(world: Zone, used: Stock) -> None:
     """Rule: a tenant that has reached its limit is refused a batch or a look-up, with Retry-After."""
-    while used.ask(world.nodes[1], range(2)).status != 503:
-        pass  # the first request of the tenant at this node is admitted
+    used.register(world.nodes[1])
+    used.read(world.nodes[1], range(2))
     for what in ("batch", "lookup"):
         refused = used.ask(world.nodes[1], range(2), what=what)
         assert (refused.status, refused.headers["retry-after"]) == (503, "60"), what
@@ -125,9 +123,8 @@ def test_a_limit_counts_batches_too(world: Zone, used: Stock) -> None:
         ("PUT", f"/v1/datasets/used/results/{'0' * 64}"),
         ("GET", "/v1/datasets"),
         ("GET", "/v1/jobs"),
-        ("POST", "/v1/jobs"),
         ("PUT", "/v1/jobs/any/importance"),
-        ("GET", "/v1/fleet"),
+        ("GET", "/v1/plan"),
     ],
 )
 def test_a_limit_counts_every_address(world: Zone, method: str, path: str) -> None:
@@ -137,9 +134,12 @@ def test_a_limit_counts_every_address(world: Zone, method: str, path: str) -> No
     assert (refused.status, refused.code) == (503, "SlowDown")
 
 
-def test_a_heartbeat_is_counted_and_not_refused(world: Zone) -> None:
-    """Rule: a job of a tenant that has reached its limit is heard, or it would look dead."""
+def test_a_run_of_a_limited_tenant_lives(world: Zone, used: Stock) -> None:
+    """Rule: registering, heartbeats and the list of nodes are not refused at the limit: a job would fail or look dead."""
     read(world.nodes[0], "/bucket/one")
+    used.register(world.nodes[0])
+    assert ask(world.nodes[0], "GET", "/v1/fleet").status == 200
+    assert ask(world.nodes[0], "POST", "/v1/jobs", b"{}").code == "InvalidRequest"
     beat = {"rank": 0, "epoch": 0, "upcoming": [], "epoch_left": 0, "phases": {}}
     assert ask(world.nodes[0], "POST", "/v1/jobs/unknown/heartbeat", json.dumps(beat).encode()).code == "UnknownJob"
 
@@ -147,9 +147,10 @@ def test_a_heartbeat_is_counted_and_not_refused(world: Zone) -> None:
 def test_a_form_counts_for_its_signer(world: Zone) -> None:
     """Rule: an upload by form is its signer's in limits and in traffic, though its head names nobody."""
     read(world.nodes[0], "/bucket/one")
-    form = post_form(world.nodes[0], "bucket", "formed", (GWA[0], "gateway-secret-a"))
-    assert (form.status, form.headers["retry-after"]) == (503, "60")
-    assert post_form(world.nodes[0], "bucket", "formed", GWB).status == 204
+    target = Target(world.nodes[0], None, Path(), world.origin.endpoint)
+    refused = target.post_form(Policy("formed", bucket="bucket", signer=GWA).signed(), bucket="bucket")
+    assert (refused.error, refused.headers["retry-after"]) == ((503, "SlowDown"), "60")
+    assert target.post_form(Policy("formed", bucket="bucket", signer=GWB).signed(), bucket="bucket").status == 204
     labels = {"tenant": "b", "bucket": "bucket", "outcome": "BYPASS"}
     eventually(lambda: world.nodes[0].metric("larder_bucket_requests_total", TOKEN, **labels), bool, "the form")
 
@@ -160,7 +161,9 @@ def test_every_answer_is_traffic_of_its_tenant(world: Zone, used: Stock) -> None
     used.read(node, range(1), key=GWB)
     follower = get(node, "/requests")["follower"]
     digest = hashlib.sha256(used.bodies[0]).hexdigest()
-    assert eventually(lambda: ask(node, "GET", f"/v1/blobs/{digest}", key=GWB).status, lambda status: status == 200, "it")
+    assert eventually(
+        lambda: ask(node, "GET", f"/v1/blobs/{digest}", key=GWB).status, lambda status: status == 200, "it"
+    )
     listed = ask(node, "GET", "/v1/datasets", key=GWB)
     sizes = {"(blobs)": len(used.bodies[0]), "(datasets)": len(listed.body)}
     for kind, size in sizes.items():
@@ -173,6 +176,8 @@ def test_every_answer_is_traffic_of_its_tenant(world: Zone, used: Stock) -> None
     seen: set[str] = set()
 
     def all_seen() -> bool:
+        for path in (f"/v1/blobs/{digest}", "/v1/datasets"):
+            ask(node, "GET", path, key=GWB)
         seen.update(one["bucket"] for one in get(node, f"/requests?follower={follower}")["requests"])
         return sizes.keys() <= seen
 

@@ -15,7 +15,10 @@ JAVA = b"text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2"
     [
         {b"sec-fetch-mode": b"navigate", b"sec-fetch-dest": b"document"},
         {b"sec-fetch-mode": b"navigate"},
-        *({b"sec-fetch-mode": b"no-cors", b"sec-fetch-dest": kind} for kind in (b"iframe", b"object", b"embed", b"frame")),
+        *(
+            {b"sec-fetch-mode": b"no-cors", b"sec-fetch-dest": kind}
+            for kind in (b"iframe", b"object", b"embed", b"frame")
+        ),
         {b"upgrade-insecure-requests": b"1"},
         {b"accept": CHROMIUM},
         {b"accept": b"text/html"},

@@ -45,9 +45,10 @@ _WHOLE = frozenset({"replication"})
 
 
 class Destination(NamedTuple):
-    """A place that a document names: the start of its keys, as ``bucket/prefix``; empty for a target outside S3."""
+    """A place that a document names: a bucket and the start of its keys; the bucket is empty for a target outside S3."""
 
-    start: str
+    bucket: str
+    prefix: str = ""
 
 
 def names_destinations(call: S3Call) -> bool:
@@ -65,7 +66,7 @@ def check_destinations(call: S3Call, document: bytes) -> None:
     principal = call.auth.principal
     for destination in destinations_of(document, whole=not _WHOLE.isdisjoint(call.names)):
         if not _covered(principal, destination):
-            where = repr(destination.start[:200]) if destination.start else "the target outside S3"
+            where = repr("/".join(destination)[:200]) if destination.bucket else "the target outside S3"
             raise S3Error(
                 "AccessDenied",
                 explain=f"The allow-list of this access key does not cover {where}, which the document names.",
@@ -103,7 +104,7 @@ def _within(element: Element, whole: bool) -> list[Destination]:
         if name in _TARGETS:
             places.append(Destination(""))
         elif name in _BUCKETS and (_text(child) or not len(child)):
-            places.append(Destination(f"{_bucket(_text(child))}/{prefix}"))
+            places.append(Destination(_bucket(_text(child)), prefix))
         places += _within(child, whole)
     return places
 
@@ -123,5 +124,5 @@ def _bucket(name: str) -> str:
 
 
 def _covered(principal: Principal, destination: Destination) -> bool:
-    bucket = destination.start.partition("/")[0]
-    return is_bucket_name(bucket) and any(covers_prefix(pattern, destination.start) for pattern in principal.allow)
+    bucket, start = destination.bucket, "/".join(destination)
+    return is_bucket_name(bucket) and any(covers_prefix(pattern, start) for pattern in principal.allow)

@@ -21,7 +21,8 @@ from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.asgi_types import Scope
 from gateway.server.strangers import authenticated
 
-_HEARTBEAT = re.compile(r"/v1/jobs/[^/]+/heartbeat")
+_NEEDED = re.compile(r"GET /v1/fleet|PUT /v1/datasets/[^/]+|POST /v1/jobs(/[^/]+/heartbeat)?")
+"""What a training run needs to start and to stay alive, a few requests: refused, it would fail or look dead."""
 CALLER = "larder.caller"
 """Key of the ``Principal`` in the scope of a verified request."""
 
@@ -87,8 +88,7 @@ class Identities:
             )
         scope[CALLER] = found.principal
         if self._rates.limits:
-            # Without its heartbeats a job would look dead.
-            count = self._rates.count if _HEARTBEAT.fullmatch(scope["path"]) else self._rates.admit
-            count(found.principal.tenant)
+            needed = _NEEDED.fullmatch(f"{scope['method']} {scope['path']}")
+            (self._rates.count if needed else self._rates.admit)(found.principal.tenant)
         hashed = found.payload_form is PayloadForm.HASHED
         return Caller(found.principal, found.payload_hash.lower() if hashed else "")
