@@ -85,8 +85,8 @@ class Publisher:
             raise over_quota(limit, self.quota, used)
         return used
 
-    def known(self, tenant: str, name: str, caching: str, fingerprint: str, allow: tuple[str, ...]) -> bool:
-        """Whether the name already has this very file; if only ``caching`` differs, it is updated."""
+    def known(self, tenant: str, name: str, caching: str | None, fingerprint: str, allow: tuple[str, ...]) -> bool:
+        """Whether the name already has this very file; if only ``caching`` differs, it is updated, or kept if that is ``None``."""
         path = self.folders.of_tenant(tenant) / name / REGISTRATION
         document = read_document(path)
         if not fingerprint or document is None:
@@ -94,7 +94,7 @@ class Publisher:
         same = (document.get("version"), document.get("fingerprint"), document.get("allow"))
         if same != (VERSION, fingerprint, list(allow)):
             return False
-        if document.get("caching") != caching:
+        if caching is not None and document.get("caching") != caching:
             with self.folders.locked():
                 if read_document(path) != document:
                     return False

@@ -333,7 +333,8 @@ class Registry:
         look = self._publisher
         names = await self.work.chore(partial(look.content_names, tenant, name)) if source.content_name else [name]
         for each in names:
-            if await self.work.chore(partial(look.known, tenant, each, caching, source.fingerprint, source.allow)):
+            wanted = None if source.additive else caching
+            if await self.work.chore(partial(look.known, tenant, each, wanted, source.fingerprint, source.allow)):
                 return await self.work.glance(partial(self._opened.refreshed, tenant, each))
         return None
 
