@@ -86,7 +86,7 @@ class Publisher:
         return used
 
     def known(self, tenant: str, name: str, caching: str | None, fingerprint: str, allow: tuple[str, ...]) -> bool:
-        """Whether the name already has this very file; if only ``caching`` differs, it is updated, or kept if that is ``None``."""
+        """Whether the name already has this very file; if only ``caching`` differs, it is updated (not to ``None``)."""
         path = self.folders.of_tenant(tenant) / name / REGISTRATION
         document = read_document(path)
         if not fingerprint or document is None:
