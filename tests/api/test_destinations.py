@@ -15,9 +15,8 @@ from gateway.model.s3.sigv4 import WireRequest
 
 def within(path: str, content: str) -> str:
     """XML inside these elements."""
-    for name in reversed(path.split("/")):
-        content = f"<{name}>{content}</{name}>"
-    return content
+    names = path.split("/")
+    return "".join(f"<{name}>" for name in names) + content + "".join(f"</{name}>" for name in reversed(names))
 
 
 _AT_S3 = "Destination/S3BucketDestination"
@@ -121,6 +120,19 @@ def test_a_name_that_is_no_bucket_is_covered_by_nothing(name: str) -> None:
 def test_what_readers_understand_differently_is_refused(document: str | bytes) -> None:
     """Rule: comments, CDATA, instructions, entities, text beside elements and other encodings are refused."""
     assert refusal("logging", document) == "MalformedXML"
+
+
+def test_spaces_around_a_prefix_bound_nothing() -> None:
+    """Rule: a store may keep them or not, so the whole bucket must be covered."""
+    assert refusal("logging", LOGGING.format(" mine ", " logs/")) == ""
+    assert refusal("logging", LOGGING.format("shared", " out/")) == "AccessDenied"
+
+
+def test_a_deeply_nested_document_is_read_to_its_end() -> None:
+    """Rule: depth neither hides a destination nor breaks the request."""
+    path = "/".join(["a"] * 50_000)
+    assert refusal("logging", within(path, "<TargetBucket>victim</TargetBucket>")) == "AccessDenied"
+    assert refusal("logging", within(path, "<TargetBucket>mine</TargetBucket>")) == ""
 
 
 def test_an_empty_document_names_nothing() -> None:

@@ -10,6 +10,7 @@ Sources: the request documents in the "Actions" pages of the Amazon S3 API refer
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
@@ -92,27 +93,26 @@ def destinations_of(document: bytes, *, whole: bool = False) -> list[Destination
     # A comment splits a text, of which some readers take the first part and others all.
     if "<!" in text or "\0" in text or "<?" in text.lstrip("\ufeff \t\r\n")[1:]:
         raise S3Error("MalformedXML")
-    return _within(parsed(document), whole)
+    # Not by recursion: a hostile document is nested a hundred thousand times.
+    return [place for element in parsed(document).iter() for place in _in(element, whole)]
 
 
-def _within(element: Element, whole: bool) -> list[Destination]:
-    places = []
+def _in(element: Element, whole: bool) -> Iterator[Destination]:
     prefixes = [_text(child) for child in element if local_name(child).lower() in _PREFIXES]
-    prefix = "" if whole or len(prefixes) != 1 else prefixes[0]
+    # Readers differ on spaces around a text, and on which of two elements counts; no prefix covers both readings.
+    bounded = not whole and len(prefixes) == 1 and prefixes[0] == prefixes[0].strip()
     for child in element:
         name = local_name(child).lower()
         if name in _TARGETS:
-            places.append(Destination(""))
-        elif name in _BUCKETS and (_text(child) or not len(child)):
-            places.append(Destination(_bucket(_text(child)), prefix))
-        places += _within(child, whole)
-    return places
+            yield Destination("")
+        elif name in _BUCKETS and (_text(child).strip() or not len(child)):
+            yield Destination(_bucket(_text(child).strip()), prefixes[0] if bounded else "")
 
 
 def _text(element: Element) -> str:
     """The text of an element. Readers differ on that of one with children, so it must have none."""
-    text = (element.text or "").strip()
-    if text and len(element):
+    text = element.text or ""
+    if text.strip() and len(element):
         raise S3Error("MalformedXML")
     return text
 
