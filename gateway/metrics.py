@@ -28,13 +28,14 @@ REQUESTS = Counter(
 SENT_BYTES = Counter("larder_sent_bytes_total", "Object bytes sent to clients, by cache outcome", ["outcome"])
 BUCKET_REQUESTS = Counter(
     "larder_bucket_requests_total",
-    "S3 requests by tenant, bucket and cache outcome, and batches with dataset:NAME for the bucket. A worker names its first "
-    "50 pairs of tenant and bucket; others are (other)",
+    "S3 requests by tenant, bucket and cache outcome, batches with dataset:NAME for the bucket, and other requests of /-/v1 with "
+    "their kind, such as (blobs). A worker names its first "
+    "50 pairs of tenant and bucket; the others of a tenant are (other)",
     ["tenant", "bucket", "outcome"],
 )
 BUCKET_SENT_BYTES = Counter(
     "larder_bucket_sent_bytes_total",
-    "Object bytes sent to clients, by tenant, bucket and cache outcome, named as in larder_bucket_requests_total",
+    "Bytes of answers sent to clients, by tenant, bucket and cache outcome, named as in larder_bucket_requests_total",
     ["tenant", "bucket", "outcome"],
 )
 LATENCY = Histogram(

@@ -99,6 +99,34 @@ def test_an_unknown_sub_resource_never_becomes_the_plain_write(method: str, quer
     assert refused.value.code == "NotImplemented"
 
 
+METADATA_WRITES = [
+    ("PUT", "abac"), ("POST", "metadataConfiguration"), ("POST", "metadataTable"), ("PUT", "metadataInventoryTable"),
+    ("PUT", "metadataJournalTable"), ("PUT", "metadataAnnotationTable"),
+]  # fmt: skip
+DESTRUCTIVE = [
+    ("DELETE", None, "metadataConfiguration"), ("DELETE", None, "metadataTable"), ("PUT", "k", "annotation&annotationName=a"),
+    ("DELETE", "k", "annotation&annotationName=a"), ("PUT", "k", "renameObject"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "query"), METADATA_WRITES)
+def test_operations_on_metadata_tables_pass(method: str, query: str) -> None:
+    """They are writes to a bucket, which may change rights, as any other."""
+    made = call(method, None, query)
+    refuse_unknown_write(made)
+    assert changes_rights(made)
+
+
+@pytest.mark.parametrize(("method", "key", "query"), DESTRUCTIVE)
+def test_an_operation_that_other_stores_take_for_a_deletion_is_refused(
+    method: str, key: str | None, query: str
+) -> None:
+    """A store that ignores the parameter would delete or overwrite the object or the bucket."""
+    with pytest.raises(S3Error) as refused:
+        refuse_unknown_write(call(method, key, query))
+    assert refused.value.code == "NotImplemented"
+
+
 @pytest.mark.parametrize(
     ("method", "query", "changes"),
     [

@@ -129,7 +129,8 @@ class Accounting:
         series = _series(method if method in METHODS else "OTHER", answer.status // 100, outcome, answer.reason)
         series.requests._value += 1
         series.seconds._value += seconds
-        series.sent._value += sent
+        if method == "GET":
+            series.sent._value += sent
         series.buckets[bisect_left(series.bounds, seconds)]._value += 1
         if tracing.telemetry is not None and (trace_of := tracing.sampled_trace_id()) is not None:
             exposition.note(outcome.value, seconds, trace_of)
