@@ -1,7 +1,7 @@
 """The address of operators' pages: a listener of its own, where no object is served.
 
 The pages hold an admin token. An object that a browser shows at the same origin could read what they hold, so pages and objects
-have different ports (docs/decisions/0037-operators-pages-have-an-origin-of-their-own.md). Programs, which send the token
+have different ports (docs/decisions/0040-operators-pages-have-an-origin-of-their-own.md). Programs, which send the token
 themselves, may use ``/-/admin`` at either.
 """
 

@@ -1,7 +1,7 @@
 // The life of the page: poll the overview every two seconds and show it, or show why there is none.
 //
 // One request is in flight at a time, and none while the page is hidden. When the gateway is unreachable the last figures stay, greyed
-// and with their age, and polling continues. The token lives in memory only (docs/decisions/0037): no storage that another document
+// and with their age, and polling continues. The token lives in memory only (docs/decisions/0040): no storage that another document
 // could read has it, and a reload forgets it. A page without a token tries once without: only the gateway knows whether it needs one.
 
 import { showAnswers } from "./answers.js";
