@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from gateway.store.shared.generations import root_of, tables
+from gateway.store.shared.table_file import root_of, tables
 from tests import ending
 from tests.ending import end_marked
 from tests.origins.processes import MARK, end_spawned

@@ -8,7 +8,7 @@ import signal
 from contextlib import ExitStack
 from pathlib import Path
 
-from gateway.store.shared.generations import table_of
+from gateway.store.shared.table_file import table_of
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until
 from tests.scenarios.clients import Client, children, client_of_each_worker, finish, get, gone, workers_of

@@ -7,8 +7,9 @@ import pytest
 
 from gateway.model.keys import ObjectKey, rights_in
 from gateway.policies.reads import granularity
-from gateway.store.shared import evicted, forgotten, generations
-from gateway.store.shared.generations import SLOTS, TWINS, Generations, remove_dead, slots_of, table_of
+from gateway.store.shared import evicted, forgotten, table_file
+from gateway.store.shared.generations import Generations, slots_of
+from gateway.store.shared.table_file import SLOTS, TWINS, remove_dead, table_of
 
 KEY = ObjectKey("default", "bucket", "dir/ключ")
 OTHER = ObjectKey("default", "bucket", "other")
@@ -258,14 +259,14 @@ def test_tables_of_directories_that_are_gone_are_removed(tmp_path):
 
 def test_a_table_that_is_removed_while_it_is_attached_is_made_anew(tmp_path, monkeypatch):
     """Rule: no worker maps a table that has no name any more."""
-    path, flock, removed = tmp_path / "generations", generations.fcntl.flock, []
+    path, flock, removed = tmp_path / "generations", table_file.fcntl.flock, []
 
     def removing(descriptor, operation):
         if not removed:
             removed.append(path.unlink())
         flock(descriptor, operation)
 
-    monkeypatch.setattr(generations.fcntl, "flock", removing)
+    monkeypatch.setattr(table_file.fcntl, "flock", removing)
     table = Generations()
     table.attach(path)
     assert removed

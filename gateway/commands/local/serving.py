@@ -137,7 +137,8 @@ def _metrics_directory() -> Iterator[Path]:
     memory = Path("/dev/shm")  # noqa: S108 - the directory is newly created, for this user only
     place = memory if os.access(memory, os.W_OK) else Path(gettempdir())
     for left in place.glob(f"{_METRICS}*"):
-        if not Path("/proc", left.name.removeprefix(_METRICS).partition("-")[0]).exists():
+        process = left.name.removeprefix(_METRICS).partition("-")[0]
+        if not Path("/proc", process).exists() and left.lstat().st_uid == os.geteuid():
             shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(prefix=f"{_METRICS}{os.getpid()}-", dir=place, ignore_cleanup_errors=True) as directory:
         yield Path(directory)

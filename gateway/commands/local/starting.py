@@ -22,10 +22,14 @@ from gateway.origin.client import CHAIN
 from gateway.origin.credentials import is_chained
 from gateway.origin.trial import KeysRefused, try_keys
 from gateway.server.run import LISTENING, OPERATORS, Launch, serve
+from gateway.store.disk.threads import within
+from gateway.store.shared.table_file import hold, table_of
 from gateway.wiring import ENDPOINTS
 from gateway.wiring.config_file import launch_environment
 
 log = logging.getLogger("larder.app")
+_DISK_PATIENCE = 5.0
+"""Seconds that the cache disk may take to open a file; if it hangs, the gateway starts without it."""
 
 
 def start(
@@ -61,7 +65,19 @@ def start(
             ready=ready,
             operators=settings.admin.address,
         )
+        _hold_table(settings.cache.dir)
         return serve(settings.server, launch)
+
+
+def _hold_table(cache: str) -> None:
+    """Open what the workers share, before they are forked. Without ``/dev/shm`` it is on the disk, which may hang."""
+    root = Path(cache).absolute()
+    try:
+        asyncio.run(within(_DISK_PATIENCE, partial(hold, table_of(root), root)))
+    except OSError as error:  # includes TimeoutError
+        log.warning(
+            "the table of %(directory)s cannot be opened yet: %(error)s", {"directory": cache, "error": str(error)}
+        )
 
 
 def try_origin(quick: QuickStart) -> None:

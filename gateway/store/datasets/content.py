@@ -34,7 +34,8 @@ from gateway.store.datasets.layout import (
     padded,
     states_size,
 )
-from gateway.store.shared.generations import TWINS, table_of
+from gateway.store.shared.own_files import open_own
+from gateway.store.shared.table_file import TWINS, table_of
 
 NOT_KNOWN, RESIDENT, VERIFIED, FETCHING = 0, 1, 2, 3
 """The values of a flag: not known to be cached; cached; cached and verified since this start of the node; being read from the
@@ -191,7 +192,7 @@ def _twin(file: mmap.mmap, path: Path) -> mmap.mmap | None:
     if not path.with_name(path.name.partition(TWINS)[0]).exists():
         return None
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
     except OSError:
         return None
     try:
@@ -199,8 +200,6 @@ def _twin(file: mmap.mmap, path: Path) -> mmap.mmap | None:
             # Allocate all pages now: touching one that memory has no room for would kill the process.
             os.posix_fallocate(descriptor, 0, len(file))
             os.pwrite(descriptor, file[:HEADER], 0)
-        if os.fstat(descriptor).st_uid != os.geteuid():
-            return None
         return mmap.mmap(descriptor, len(file))
     except OSError:
         path.unlink(missing_ok=True)

@@ -4,7 +4,8 @@
     tmp/             blobs being written; those that take several steps are locked by their writer, so an old one without a lock
                      is abandoned
     index.db         see ../index/schema.py
-    boot             identifies this start of the node, and tells whether it ended cleanly; locked in shared mode by every worker
+    boot             identifies this start of the node and its table of generations, and tells whether it ended cleanly; locked in
+                     shared mode by every worker
     keeper.lock      locked by the worker that does the keeper's work
 
 A *start* begins when a worker opens a directory that no other worker has open: it gets the exclusive lock on ``boot``,
@@ -36,10 +37,11 @@ from gateway.policies.health.breaker import FailureKind
 from gateway.store.disk.blobs import Contents, read_contents
 from gateway.store.disk.failures import DiskFault
 from gateway.store.disk.locks import is_locked, open_lock, try_exclusive
-from gateway.store.shared.generations import table_of
+from gateway.store.shared.generations import Start
+from gateway.store.shared.table_file import leases_of, table_of
 
-Begin = Callable[[int, int, bool], None]
-"""Called when a start begins: with its number, the previous start's (0 for none), and whether that one ended cleanly."""
+Begin = Callable[[int, Start], bytes]
+"""Called when a start begins, with its number and the previous start; returns the identity of its table of generations."""
 
 log = logging.getLogger("larder.store")
 
@@ -48,6 +50,7 @@ _IN_THE_WAY = frozenset({errno.EPERM, errno.EACCES, errno.EISDIR, errno.ENOTEMPT
 """Errors that concern one path, not the file system."""
 _MOST_SKIPPED = 1000
 _CLEAN = b"\1"
+_TABLE_AT = 9
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _OPENAT2, _AT_FDCWD, _RESOLVE_CACHED = 437, -100, 0x20
 _how = (ctypes.c_uint64 * 3)(os.O_RDONLY | os.O_CLOEXEC, 0, _RESOLVE_CACHED)
@@ -72,13 +75,12 @@ class CacheDirectory:
         self.root = root
         self.index = root / "index.db"
         self.generations = table_of(root)
-        self.leases = self.generations.with_name(f"{self.generations.name}-fills")
-        """The file that leases.py locks; beside the table, because opening a file may block too."""
+        self.leases = leases_of(self.generations)
         shared = self.generations.parent != root
         self.reads = self.generations.with_name(f"{self.generations.name}-reads") if shared else None
         """The socket of observation.py, beside the table; ``None`` where that is on the cache disk."""
-        self.boot = 0
-        """The number of this start; 0 before ``join``."""
+        self.start = Start()
+        """This start; its number is 0 before ``join``."""
         self.started_ns = 0
         """When this start began: older files without a row were left by an earlier one."""
         self.skipped: set[str] = set()
@@ -91,7 +93,12 @@ class CacheDirectory:
         self._identity = (0, 0)
         self._lock_fd = -1
 
-    def join(self, begin: Begin = lambda boot, before, clean: None) -> None:
+    @property
+    def boot(self) -> int:
+        """The number of this start; 0 before ``join``."""
+        return self.start.boot
+
+    def join(self, begin: Begin = lambda boot, previous: b"") -> None:
         """Create missing parts and become a worker of this start; the first worker calls ``begin``."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in (self._tmp, self._blobs):
@@ -103,13 +110,14 @@ class CacheDirectory:
         descriptor = open_lock(self._boot_path)
         try:
             if try_exclusive(descriptor):
-                number, found = int.from_bytes(os.urandom(7), "little") + 1, os.pread(descriptor, 9, 0)
-                begin(number, int.from_bytes(found[:8], "little"), found[8:] == _CLEAN)
-                os.pwrite(descriptor, number.to_bytes(8, "little") + bytes(1), 0)
+                number = int.from_bytes(os.urandom(7), "little") + 1
+                table = begin(number, _start_in(descriptor))
+                os.pwrite(descriptor, number.to_bytes(8, "little") + bytes(1) + table, 0)
+                os.ftruncate(descriptor, _TABLE_AT + len(table))
                 # After a power failure the machine must not find the clean end of an earlier start.
                 os.fsync(descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-            self.boot = int.from_bytes(os.pread(descriptor, 8, 0), "little")
+            self.start = _start_in(descriptor)
             status = os.fstat(descriptor)
         except BaseException:
             os.close(descriptor)
@@ -313,6 +321,12 @@ class CacheDirectory:
             for entry in os.scandir(folder):
                 if not entry.is_symlink():
                     _for_owner_only(Path(entry.path))
+
+
+def _start_in(descriptor: int) -> Start:
+    """What is recorded: the number in 8 bytes, a byte for the clean end, and the table's identity."""
+    recorded = os.pread(descriptor, 64, 0)
+    return Start(int.from_bytes(recorded[:8], "little"), recorded[_TABLE_AT:], recorded[8:_TABLE_AT] == _CLEAN)
 
 
 def _for_owner_only(path: Path) -> None:

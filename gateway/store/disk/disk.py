@@ -14,13 +14,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from gateway.model.errors import ConfigError
 from gateway.policies.health.breaker import Breaker, BreakerState, Event, Failed, FailureKind, Ok, Probed, Step, Wrote
 from gateway.store.disk.directory import CacheDirectory
 from gateway.store.disk.failures import DiskFault, disk_fault, disk_faults
 from gateway.store.disk.threads import HUNG_AFTER, LONG, HangWatch, Threads
 from gateway.store.index.database import Database, Operation, SharedOperation
 from gateway.store.index.index_file import Identity, ensure_index, identity_of
-from gateway.store.shared.generations import TWINS, Generations, remove_dead
+from gateway.store.shared.generations import Generations, Start
+from gateway.store.shared.own_files import is_own
+from gateway.store.shared.table_file import TWINS, remove_dead
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -32,7 +35,20 @@ _MOUNT_PATIENCE = 30.0
 """Seconds for the first use of the directory, which syncs several files; after that, the start continues without the disk."""
 _CHORE_THREADS = 2
 
+_LOOK_AGAIN = 0.5
+
 log = logging.getLogger("larder.store")
+
+
+class Estranged(DiskFault):
+    """The directory is used by workers that map another table of generations: they would not learn of this worker's writes."""
+
+    def __init__(self, directory: CacheDirectory) -> None:
+        super().__init__(
+            FailureKind.GONE,
+            f"cache.dir: another gateway uses {directory.root}, and shares no {directory.generations} with this one: the file "
+            "was removed or replaced, or that gateway is in another container; stop it, or name another folder",
+        )
 
 
 class RunsWork(Protocol):
@@ -100,19 +116,42 @@ class Disk:
         self._closed = False
 
     async def mount(self) -> None:
-        """First use of the directory. A failure leaves the breaker DOWN."""
+        """First use of the directory. A failure leaves the breaker DOWN.
+
+        Raises:
+            ConfigError: another gateway has the directory, and does not end.
+        """
         threading.Thread(target=_remove_dead, name="larder-dead-tables", daemon=True).start()
         with suppress(OSError):
             # Before any disk access, so that workers that start on a hung disk share invalidations too.
             self.generations.attach(self.directory.generations, self.directory.root)
         try:
             async with asyncio.timeout(_MOUNT_PATIENCE):
-                await self._mounting.submit(self._mount)
+                await self._mount_alone()
+        except Estranged as fault:
+            raise ConfigError(str(fault)) from None
         except DiskFault as fault:
             log.error("the cache cannot be used: %(error)s", {"error": fault})
             self.note(Failed(fault.kind, total=True))
         except TimeoutError:
             self.note(Failed(FailureKind.HUNG, total=True))
+
+    async def _mount_alone(self) -> None:
+        """Mount the directory as soon as no gateway has it that would not hear of this worker's writes: it would serve old bytes.
+
+        Such a gateway may be ending, and its successor waits for it.
+        """
+        looks = int(_MOUNT_PATIENCE / 2 / _LOOK_AGAIN)
+        for look in range(looks):
+            try:
+                await self._mounting.submit(self._mount)
+                return
+            except Estranged as fault:
+                if look == looks - 1:
+                    raise
+                if not look:
+                    log.warning("waiting: %(error)s", {"error": str(fault)})
+            await asyncio.sleep(_LOOK_AGAIN)
 
     async def close(self) -> None:
         """Finish posted operations and release everything; afterwards the disk counts as not in use."""
@@ -258,42 +297,41 @@ class Disk:
         with disk_faults():
             self.directory.join(self._begin)
             self.generations.attach(self.directory.generations, self.directory.root)
-            if not self.generations.vouches(self.directory.boot):
-                raise DiskFault(
-                    FailureKind.GONE,
-                    f"{self.directory.generations} is not the table used by the other workers on {self.directory.root}; "
-                    "restart the gateway",
-                )
+            if not self.generations.join(self.directory.start):
+                self.directory.leave()  # else the others' successors could never begin a start
+                raise Estranged(self.directory)
             self.directory.probe()
             if ensure_index(self.directory.index, self._condemned):
                 self.audit_due = True
             self._condemned = None
 
-    def _begin(self, boot: int, before: int, clean: bool) -> None:
+    def _begin(self, boot: int, previous: Start) -> bytes:
         # The last worker of the previous start may have removed the table; under the lock, nobody removes this one.
         self.generations.attach(self.directory.generations, self.directory.root)
-        self.generations.begin(boot, before, self.now(), clean=clean)
+        self.generations.begin(boot, previous, self.now())
         self._remove_twins()
+        return self.generations.identity
 
     def _remove_twins(self) -> None:
         """Free the memory of item states from earlier starts."""
         table = self.directory.generations
         if table.parent != self.directory.root:
             for path in table.parent.glob(f"{table.name}{TWINS}*"):
-                path.unlink(missing_ok=True)
+                if is_own(path):
+                    path.unlink(missing_ok=True)
 
     def _leave(self) -> None:
         """Release locks and table. The last worker's end is clean unless marks are left."""
         with suppress(OSError):
             if (
-                self.generations.vouches(self.directory.boot)
+                self.generations.vouches(self.directory.boot, self.directory.start.table)
                 and not self.generations.distrusted()
                 and self.directory.end()
             ):
                 self.generations.unlink(self.directory.generations)
-                self.directory.leases.unlink(missing_ok=True)
-                if self.directory.reads is not None:
-                    self.directory.reads.unlink(missing_ok=True)
+                for path in (self.directory.leases, self.directory.reads):
+                    if path is not None and is_own(path):
+                        path.unlink(missing_ok=True)
                 self._remove_twins()
         self.directory.leave()
 

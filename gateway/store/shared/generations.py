@@ -19,14 +19,15 @@ Then follow as many debt marks: for keys written through this node without the f
 every worker of the node has reads of them checked with the origin, at whichever node they are answered. They are in the table,
 so that a process started after a crash takes over the debts of its predecessor.
 
-The table is a file in memory (``/dev/shm``), named after the cache directory. It is written in the event loop, and a page of a
-file on the cache disk could make the loop wait for that disk; besides, damage to the cache directory does not reach it. It
+The table is a file in memory (``table_file.py``), named after the cache directory. It is written in the event loop, and a page of
+a file on the cache disk could make the loop wait for that disk; besides, damage to the cache directory does not reach it. It
 survives the processes of a gateway, however they end. Its last bytes are the path of the cache directory, and every process that
 maps it holds a shared lock on it: an unlocked table whose directory is gone is removed by the next start of any gateway.
 
 The table does not survive a reboot, which may lose marks that never reached the disk. So the table records the start of the
-directory that it belongs to (``boot``). If a directory was not closed cleanly and its last start is not the recorded one, it is
-not vouched for: every row confirmed before ``since`` is checked with the origin before it is served.
+directory that it belongs to (``boot``), and the directory records which file the table is. If a directory was not closed cleanly
+and its last start is not the recorded one, it is not vouched for: every row confirmed before ``since`` is checked with the origin
+before it is served. A worker with another table than the other workers of the directory does not use the directory.
 
 At the end are the workers' shared records of small ranges (policies/reads/granularity.py), of evicted objects (evicted.py) and of
 forgotten ones (forgotten.py), and the name of the table, by which a worker knows that another one forgets for it.
@@ -38,43 +39,44 @@ file system would kill the process.
 
 from __future__ import annotations
 
-import errno
-import fcntl
+import math
 import mmap
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 from gateway.model.keys import ObjectKey
-from gateway.policies.reads import granularity
-from gateway.store.shared import evicted, forgotten
 from gateway.store.shared.evicted import EvictedKeys
 from gateway.store.shared.forgotten import ForgottenKeys
-
-SLOTS = 65_536
-_SLOT_BYTES = 8 * SLOTS
-_EVEN = bytes(byte & ~1 for byte in range(256))
-_MARKS_END = _SLOT_BYTES + SLOTS
-_DEBTS_END = _MARKS_END + SLOTS
-_BOOT_END = _DEBTS_END + 16
-_RANGES_END = _BOOT_END + 4 * granularity.SLOTS
-_EVICTED_END = _RANGES_END + 4 * evicted.SLOTS
-_FORGOTTEN_END = _EVICTED_END + 4 * forgotten.WORDS
-_TABLE_BYTES = _FORGOTTEN_END + 16
-_PATH_BYTES = 4096
-_FILE_BYTES = _TABLE_BYTES + _PATH_BYTES
-_DIGITS = 24
-TWINS = "-states-"
-"""The infix of the names of dataset states that are kept beside the table (datasets/content.py)."""
-_SHARED = Path("/dev/shm")  # noqa: S108 - files there are opened without following links, and their owner is checked
-
+from gateway.store.shared.table_file import (
+    BOOT_END,
+    DEBTS_END,
+    EVICTED_END,
+    FORGOTTEN_END,
+    MARKS_END,
+    RANGES_END,
+    SLOT_BYTES,
+    SLOTS,
+    TABLE_BYTES,
+    fresh_numbers,
+    identity,
+    identity_of,
+    open_table,
+)
 
 Mark = tuple[int, int]
 """A slot, and the number that a bump stored there."""
+
+
+class Start(NamedTuple):
+    """What a directory records of its start: a number, 0 for none; the table's identity; and whether the start ended cleanly."""
+
+    boot: int = 0
+    table: bytes = b""
+    clean: bool = False
 
 
 @lru_cache(maxsize=1024)
@@ -93,100 +95,64 @@ def _rights_slot(origin: str, bucket: str) -> int:
     return crc32(f"{origin}\0{bucket}\0".encode("utf-8", "surrogatepass")) & 0xFFFF
 
 
-def table_of(root: Path) -> Path:
-    """The path of a cache directory's table: in memory, or in the directory on a machine without ``/dev/shm``."""
-    if not os.access(_SHARED, os.W_OK):
-        return root / "generations"
-    return _SHARED / f"{_prefix()}{sha256(os.fsencode(root)).hexdigest()[:_DIGITS]}"
-
-
-def _prefix() -> str:
-    return f"larder-{os.geteuid()}-"
-
-
-def tables(shared: Path = _SHARED) -> list[Path]:
-    """All tables of this user's gateways."""
-    return [path for path in shared.glob(f"{_prefix()}*") if len(path.name) == len(_prefix()) + _DIGITS]
-
-
-def root_of(table: Path) -> Path:
-    """The cache directory that a table belongs to; raises ``OSError``."""
-    with table.open("rb") as file:
-        return Path(os.fsdecode(os.pread(file.fileno(), _PATH_BYTES, _TABLE_BYTES).rstrip(b"\0")))
-
-
-def remove_dead(shared: Path = _SHARED) -> None:
-    """Remove the tables of deleted cache directories, and files named after a deleted table.
-
-    Blocks if the file system of one of those directories hangs; raises ``OSError``.
-    """
-    length = len(_prefix()) + _DIGITS
-    for path in tables(shared):
-        _remove_if_dead(path)
-    for path in shared.glob(f"{_prefix()}*"):
-        if path.name[length : length + 1] == "-" and not path.with_name(path.name[:length]).exists():
-            path.unlink(missing_ok=True)
-
-
-def _remove_if_dead(path: Path) -> None:
-    """Remove a table that no process maps and whose directory is gone."""
-    with suppress(FileNotFoundError, BlockingIOError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            root = os.pread(descriptor, _PATH_BYTES, _TABLE_BYTES).rstrip(b"\0")
-            # Before taking the lock, for which attaching processes wait: the disk may hang.
-            if root and not os.path.lexists(root):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-        finally:
-            os.close(descriptor)
-
-
 class Generations:
     """The mapped table. Until ``attach`` succeeds it is private to this process."""
 
     def __init__(self) -> None:
-        self.detach()
-
-    def _use(self, table: mmap.mmap) -> None:
-        self.numbers = memoryview(table)[:_SLOT_BYTES].cast("Q")
-        """By slot; the generation of a key is the sum of the numbers of its slot and its bucket's slot."""
-        self._marks = memoryview(table)[_SLOT_BYTES:_MARKS_END]
-        self._debts = memoryview(table)[_MARKS_END:_DEBTS_END]
-        self._boot = memoryview(table)[_DEBTS_END : _DEBTS_END + 8].cast("Q")
-        self._since = memoryview(table)[_DEBTS_END + 8 : _BOOT_END].cast("d")
-        self.ranges = memoryview(table)[_BOOT_END:_RANGES_END].cast("I")
-        """See ``granularity.TouchTable``."""
-        self.evicted = EvictedKeys(memoryview(table)[_RANGES_END:_EVICTED_END].cast("I"))
-        self.forgotten = ForgottenKeys(memoryview(table)[_EVICTED_END:_FORGOTTEN_END].cast("I"))
-        self.name = table[_FORGOTTEN_END:].hex()
-        """No other table has it: of two workers with the same name, each forgets for both."""
-        self._learn_since()
-
-    def _learn_since(self) -> None:
-        self.since = self._since[0]
+        self.since = 0.0
         """Rows confirmed before this moment, in seconds since the epoch, are not vouched for; 0 when all are. Only the start of
         a directory changes it, before this worker has joined it."""
+        self.detach()
 
-    def vouches(self, boot: int) -> bool:
-        """Whether the table belongs to this start of the directory."""
-        return self._boot[0] == boot
+    def _use(self, table: mmap.mmap, identity: bytes) -> None:
+        self._table = table
+        self.identity = identity
+        """Which file the table is; empty for a private one."""
+        self.numbers = memoryview(table)[:SLOT_BYTES].cast("Q")
+        """By slot; the generation of a key is the sum of the numbers of its slot and its bucket's slot."""
+        self._marks = memoryview(table)[SLOT_BYTES:MARKS_END]
+        self._debts = memoryview(table)[MARKS_END:DEBTS_END]
+        self._boot = memoryview(table)[DEBTS_END : DEBTS_END + 8].cast("Q")
+        self._since = memoryview(table)[DEBTS_END + 8 : BOOT_END].cast("d")
+        self.ranges = memoryview(table)[BOOT_END:RANGES_END].cast("I")
+        """See ``granularity.TouchTable``."""
+        self.evicted = EvictedKeys(memoryview(table)[RANGES_END:EVICTED_END].cast("I"))
+        self.forgotten = ForgottenKeys(memoryview(table)[EVICTED_END:FORGOTTEN_END].cast("I"))
+        self.name = table[FORGOTTEN_END:].hex()
+        """No other table has it: of two workers with the same name, each forgets for both."""
 
-    def begin(self, boot: int, before: int, now: float, *, clean: bool) -> None:
+    def vouches(self, boot: int, recorded: bytes) -> bool:
+        """Whether the table belongs to a start of the directory: not if it is another one, nor a copy.
+
+        Args:
+            boot: the number of the start.
+            recorded: the identity of the table of that start; empty if an earlier release, which knew none, recorded it.
+        """
+        return self._boot[0] == boot and recorded in (b"", self.identity)
+
+    def begin(self, boot: int, previous: Start, now: float) -> None:
         """Record a start of the directory, which no other worker has open.
 
         Args:
             boot: the number of the start.
-            before: the number of the previous start, 0 for none.
+            previous: the start before.
             now: seconds since the epoch.
-            clean: whether the previous start ended without marks.
         """
-        if not self.vouches(before):
+        if not self.vouches(previous.boot, previous.table):
             self.bump_all()
-            if before and not clean:
+            if previous.boot and not previous.clean:
                 self._since[0] = now
-                self._learn_since()
         self._boot[0] = boot
+
+    def join(self, start: Start) -> bool:
+        """Whether this worker shares the table with all others of a start; if not, it trusts nothing that it has in memory."""
+        if self._boot[0] == 0 and start.table == self.identity:
+            self._boot[0] = start.boot  # the table was cut off, and completed
+        if not self.vouches(start.boot, start.table):
+            self.since = math.inf
+            return False
+        self.since = self._since[0]
+        return True
 
     def of(self, key: ObjectKey) -> int:
         """The key's generation: it changes when the key, or the rights in its bucket, are bumped.
@@ -232,7 +198,7 @@ class Generations:
 
     def bump_all(self) -> None:
         """``bump`` for every key."""
-        for slot, number in enumerate(memoryview(_fresh_numbers()).cast("Q")):
+        for slot, number in enumerate(memoryview(fresh_numbers()).cast("Q")):
             self.numbers[slot] = number
 
     def trusts(self, key: ObjectKey) -> bool:
@@ -288,11 +254,10 @@ class Generations:
 
     def detach(self) -> None:
         """Replace the shared table by a private one."""
-        table = mmap.mmap(-1, _TABLE_BYTES)
-        table[:_SLOT_BYTES] = _fresh_numbers()
-        table[_FORGOTTEN_END:] = os.urandom(_TABLE_BYTES - _FORGOTTEN_END)
-        self._identity: tuple[int, int] | None = None
-        self._use(table)
+        table = mmap.mmap(-1, TABLE_BYTES)
+        table[:SLOT_BYTES] = fresh_numbers()
+        table[FORGOTTEN_END:] = os.urandom(TABLE_BYTES - FORGOTTEN_END)
+        self._use(table, b"")
 
     def unlink(self, path: Path) -> None:
         """Remove the table at ``path`` if it is the one mapped; its last user calls this.
@@ -300,9 +265,15 @@ class Generations:
         Raises:
             OSError: the file cannot be removed.
         """
-        status = path.stat()
-        if (status.st_dev, status.st_ino) == self._identity:
+        if self.is_at(path):
             path.unlink()
+
+    def is_at(self, path: Path) -> bool:
+        """Whether ``path`` is the name of the mapped table. Raises ``OSError``."""
+        try:
+            return identity_of(path.stat()) == self.identity
+        except FileNotFoundError:
+            return False
 
     def attach(self, path: Path, root: Path | None = None) -> bool:
         """Map the table at ``path``, creating it if missing; ``False`` if it is mapped already.
@@ -317,66 +288,23 @@ class Generations:
         Raises:
             OSError: the file cannot be created or mapped.
         """
-        try:
-            found = path.stat()
-            if (found.st_dev, found.st_ino) == self._identity:
-                self._learn_since()
-                return False
-        except FileNotFoundError:
-            pass
-        table, identity = _open_table(path, root or path.parent)
-        marked, owed = self.distrusted(), [slot for slot, mark in enumerate(self._debts) if mark]
+        if identity(path) == self.identity:
+            return False
+        table, which = open_table(path, root or path.parent)
+        whole = (
+            not self.identity or self._table.size() >= TABLE_BYTES
+        )  # touching what was cut off would kill the process
+        marked = self.distrusted() if whole else list(range(SLOTS))
+        owed = [slot for slot, mark in enumerate(self._debts) if mark] if whole else []
         before = self.forgotten
-        self._use(table)
-        if self.forgotten.take_over(before):
+        self._use(table, which)
+        if not whole:
+            self.forgotten.note_all()
             self.bump_all()
-        self._identity = identity
+        elif self.forgotten.take_over(before):
+            self.bump_all()
         for slot in marked:
             self._marks[slot] = 1
         for slot in owed:
             self._debts[slot] = 1
         return True
-
-
-def _open_table(path: Path, root: Path) -> tuple[mmap.mmap, tuple[int, int]]:
-    """The mapped table, locked for as long as it is mapped (flock(2): the lock belongs to the open file, which the map keeps)."""
-    while True:
-        if not path.exists() or path.stat().st_size != _FILE_BYTES:
-            _create_table(path, root)
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-            status = os.fstat(descriptor)
-            if status.st_uid != os.geteuid():
-                raise PermissionError(errno.EPERM, "belongs to another user", str(path))
-            if status.st_nlink:
-                return mmap.mmap(descriptor, _TABLE_BYTES), (status.st_dev, status.st_ino)
-        finally:
-            os.close(descriptor)
-
-
-def _fresh_numbers() -> bytes:
-    """A random number for each slot, which counts as read: an odd one would have the first read draw another number."""
-    numbers = bytearray(os.urandom(_SLOT_BYTES))
-    numbers[::8] = numbers[::8].translate(_EVEN)
-    return bytes(numbers)
-
-
-def _create_table(path: Path, root: Path) -> None:
-    """Create a complete table at ``path`` atomically; of several processes that try, the first one wins."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    try:
-        with draft.open("xb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(_fresh_numbers() + bytes(_FORGOTTEN_END - _SLOT_BYTES))
-            file.write(os.urandom(_TABLE_BYTES - _FORGOTTEN_END))
-            file.write(os.fsencode(root)[:_PATH_BYTES].ljust(_PATH_BYTES, b"\0"))
-        if path.exists() and path.stat().st_size != _FILE_BYTES:
-            draft.replace(path)
-            return
-        try:
-            path.hardlink_to(draft)
-        except FileExistsError:
-            pass
-    finally:
-        draft.unlink(missing_ok=True)

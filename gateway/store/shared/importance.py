@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from gateway.model.importance import ScorePart
 from gateway.policies.items.importance import PartVerdict, Received, verdict
-from gateway.store.shared.generations import TWINS
+from gateway.store.shared.own_files import is_own, open_own
+from gateway.store.shared.table_file import TWINS
 
 MOST_JOBS = 8
 """Jobs of one dataset whose scores a node keeps: 3 MB each for a million items."""
@@ -213,21 +214,21 @@ class ScoreTables:
 
     def _mapped(self, path: Path, items: int) -> JobTable | None:
         try:
-            status, known = path.stat(), self._open.get(path.name)
+            status, known = path.lstat(), self._open.get(path.name)
+            if status.st_size != _HEAD + 3 * items:
+                return None
             if known is not None and known.identity == (status.st_dev, status.st_ino):
                 return known
-            if status.st_size != _HEAD + 3 * items or status.st_uid != os.geteuid():
-                return None
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = open_own(path, os.O_RDWR)
         except OSError:
             return None
         try:
-            return JobTable(descriptor, items)
+            return JobTable(descriptor, items) if os.fstat(descriptor).st_size == _HEAD + 3 * items else None
         finally:
             os.close(descriptor)
 
     def _paths(self, dataset: str) -> list[Path]:
-        return sorted(self._table.parent.glob(f"{self._table.name}{_NAMES}{dataset[:_DIGITS]}-*"))
+        return sorted(filter(is_own, self._table.parent.glob(f"{self._table.name}{_NAMES}{dataset[:_DIGITS]}-*")))
 
     def _path(self, dataset: str, job: str) -> Path:
         of_job = sha256(job.encode()).hexdigest()[:_DIGITS]
@@ -239,12 +240,10 @@ def _locked(path: Path, items: int, job: str) -> Iterator[JobTable]:
     """The table at ``path``, locked; created if it is missing or has another size."""
     size = _HEAD + 3 * items
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             status = os.fstat(descriptor)
-            if status.st_uid != os.geteuid():
-                raise PermissionError(f"{path} belongs to another user")
             if not status.st_nlink:
                 continue  # dropped since it was opened
             if status.st_size != size or os.pread(descriptor, 4, 0) != _MAGIC:

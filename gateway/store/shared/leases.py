@@ -4,7 +4,8 @@ Within a worker, fills are coalesced in memory. Between workers, the one that fi
 file; the byte's position is a hash of object, generation and block number, so that a read that begins after a write never
 waits for a fill of the old object. The kernel releases a worker's locks when it dies, however it dies, so a lease needs
 no time limit, and there is nothing to clean up. (POSIX record locks belong to the process: the file is opened once and stays
-open as long as the store, because closing any descriptor of it would release them all. fcntl(2).)
+open as long as the store, because closing any descriptor of it would release them all. fcntl(2).) The workers of a gateway share
+the file that it holds, whatever becomes of its name (table_file.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from gateway.model.keys import ObjectKey
+from gateway.store.shared import table_file
+from gateway.store.shared.own_files import open_own
 
 _POSITIONS = 2**62
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
@@ -36,9 +39,10 @@ class FillLeases:
         self._held: dict[int, int] = {}
         if path is not None:
             try:
-                self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                held = table_file.held(path)
+                self._fd = open_own(path, os.O_RDWR | os.O_CREAT) if held is None else os.dup(held)
             except OSError:
-                return  # a failing disk stores nothing, so there is nothing to coordinate
+                return  # nothing to coordinate by: duplicate fills are harmless
             self.shared = True
 
     def acquire(self, key: ObjectKey, number: int, generation: int) -> bool:

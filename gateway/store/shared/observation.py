@@ -7,14 +7,20 @@ beyond 512 between two hand-overs. So observation takes a bounded share of a cor
 recognition expects that (gateway/policies/streams).
 
 The receiver binds under another name and renames its socket to the senders' name. So a worker that becomes the keeper takes
-the name over, however the previous one ended.
+the name over, however the previous one ended. A receiver whose name another program has removed binds again.
+
+Every user may create files beside the table. Keys and access keys are in the datagrams, so they are sent only to a socket that
+this user owns: nobody else can put another one in its place. If another user has taken the name, only the keeper's own reads
+count, and the log says so.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from math import isfinite
@@ -22,6 +28,8 @@ from pathlib import Path
 
 from gateway.model.access import ObjectRead
 from gateway.model.keys import ObjectKey
+
+log = logging.getLogger("larder.store")
 
 _PAGE = 128
 """Reads in one datagram: some 15 KB with keys of usual length, of 200 KB that a socket may queue."""
@@ -39,6 +47,8 @@ class ReadChannel:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._receiver: socket.socket | None = None
+        self._bound: tuple[int, int] | None = None
+        self._told = False
         self._sender = _socket()
 
     @property
@@ -48,23 +58,34 @@ class ReadChannel:
 
     def open(self) -> None:
         """Direct the other workers' reads to this one; no effect where that is impossible."""
-        if self._receiver is not None or self._path is None:
+        if self._path is None or (self._receiver is not None and _socket_at(self._path) == self._bound):
             return
-        receiver, draft = _socket(), self._path.with_name(f"{self._path.name}.{os.getpid()}")
+        receiver, draft = _socket(), self._path.with_name(f"{self._path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
             os.fchmod(receiver.fileno(), 0o600)
-            draft.unlink(missing_ok=True)
             receiver.bind(str(draft))
+            self._bound = _socket_at(draft)
             draft.replace(self._path)
-        except OSError:
+        except OSError as error:
+            draft.unlink(missing_ok=True)
             receiver.close()
+            self._complain(error)
             return
-        self._receiver = receiver
+        self.stop_receiving()
+        self._receiver, self._told = receiver, False
+
+    def _complain(self, error: OSError) -> None:
+        if not self._told:
+            self._told = True
+            log.warning(
+                "reads of the other workers are not observed: %(path)s cannot be a socket of this gateway (%(error)s); remove it",
+                {"path": str(self._path), "error": error.strerror},
+            )
 
     def send(self, reads: Sequence[ObjectRead]) -> int:
         """Send reads to the keeper's worker; returns how many were accepted."""
         taken = 0
-        if self._path is not None:
+        if self._path is not None and _socket_at(self._path) is not None:
             for start in range(0, len(reads), _PAGE):
                 page = reads[start : start + _PAGE]
                 with suppress(OSError):  # no receiver, or the queue is full
@@ -90,6 +111,16 @@ class ReadChannel:
         """Close the sockets. The name stays: it may belong to another worker by now, and is removed with the table."""
         self.stop_receiving()
         self._sender.close()
+
+
+def _socket_at(path: Path) -> tuple[int, int] | None:
+    """Identifies the socket of this user at a path; ``None`` if there is none."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    own = stat.S_ISSOCK(status.st_mode) and status.st_uid == os.geteuid()
+    return (status.st_dev, status.st_ino) if own else None
 
 
 def _socket() -> socket.socket:

@@ -1,0 +1,259 @@
+"""The file behind the table of generations (``generations.py``): where it is, how it is made, and who has it open.
+
+A gateway opens the file once, before it forks workers (``hold``), and every worker maps that open file. So the workers of a
+gateway share one table whatever becomes of its name: programs remove files of ``/dev/shm`` (RemoveIPC of systemd at logout, a
+cleaner), replace them, or put a copy there, and a worker that is started later must not get another table than the others. A
+table that was cut off is completed in place, for the same reason. Without room in ``/dev/shm``, or if another user has taken the
+name, the gateway's table is memory without a name: it does the same, except that it ends with the gateway.
+
+A process outside a gateway, and another gateway on the same cache directory, open the file by its name. Whether that is the
+table of the directory's other workers is written in the directory (``Generations.vouches``).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import mmap
+import os
+import struct
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from gateway.policies.reads import granularity
+from gateway.store.shared import evicted, forgotten
+from gateway.store.shared.own_files import is_own, open_own
+
+SLOTS = 65_536
+SLOT_BYTES = 8 * SLOTS
+MARKS_END = SLOT_BYTES + SLOTS
+DEBTS_END = MARKS_END + SLOTS
+BOOT_END = DEBTS_END + 16
+RANGES_END = BOOT_END + 4 * granularity.SLOTS
+EVICTED_END = RANGES_END + 4 * evicted.SLOTS
+FORGOTTEN_END = EVICTED_END + 4 * forgotten.WORDS
+TABLE_BYTES = FORGOTTEN_END + 16
+_PATH_BYTES = 4096
+_FILE_BYTES = TABLE_BYTES + _PATH_BYTES
+_EVEN = bytes(byte & ~1 for byte in range(256))
+_DIGITS = 24
+TWINS = "-states-"
+"""The infix of the names of dataset states that are kept beside the table (datasets/content.py)."""
+_SHARED = Path("/dev/shm")  # noqa: S108 - files there are opened without following links, and their owner is checked
+_IDENTITY = struct.Struct("<QQ")
+_held: dict[Path, int] = {}
+"""Descriptors of the files that this process, and those forked from it, open under these paths."""
+
+log = logging.getLogger("larder.store")
+
+
+def table_of(root: Path) -> Path:
+    """The path of a cache directory's table: in memory, or in the directory on a machine without ``/dev/shm``."""
+    if not os.access(_SHARED, os.W_OK):
+        return root / "generations"
+    return _SHARED / f"{_prefix()}{sha256(os.fsencode(root)).hexdigest()[:_DIGITS]}"
+
+
+def leases_of(table: Path) -> Path:
+    """The path of the file that leases.py locks; beside the table, because opening a file may block too."""
+    return table.with_name(f"{table.name}-fills")
+
+
+def _prefix() -> str:
+    return f"larder-{os.geteuid()}-"
+
+
+def tables(shared: Path = _SHARED) -> list[Path]:
+    """All tables of this user's gateways."""
+    return [path for path in shared.glob(f"{_prefix()}*") if len(path.name) == len(_prefix()) + _DIGITS]
+
+
+def root_of(table: Path) -> Path:
+    """The cache directory that a table belongs to; raises ``OSError``."""
+    descriptor = open_own(table, os.O_RDONLY)
+    try:
+        return Path(os.fsdecode(os.pread(descriptor, _PATH_BYTES, TABLE_BYTES).rstrip(b"\0")))
+    finally:
+        os.close(descriptor)
+
+
+def remove_dead(shared: Path = _SHARED) -> None:
+    """Remove the tables of deleted cache directories, and files named after a deleted table.
+
+    Blocks if the file system of one of those directories hangs; raises ``OSError``.
+    """
+    length = len(_prefix()) + _DIGITS
+    for path in tables(shared):
+        _remove_if_dead(path)
+    for path in shared.glob(f"{_prefix()}*"):
+        nameless = path.name[length : length + 1] == "-" and not path.with_name(path.name[:length]).exists()
+        if nameless and is_own(path):
+            path.unlink(missing_ok=True)
+
+
+def _remove_if_dead(path: Path) -> None:
+    """Remove a table that no process maps and whose directory is gone."""
+    with suppress(FileNotFoundError, BlockingIOError, PermissionError):
+        descriptor = open_own(path, os.O_RDONLY)
+        try:
+            root = os.pread(descriptor, _PATH_BYTES, TABLE_BYTES).rstrip(b"\0")
+            # Before taking the lock, for which attaching processes wait: the disk may hang.
+            if root and not os.path.lexists(root):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+        finally:
+            os.close(descriptor)
+
+
+def hold(path: Path, root: Path) -> None:
+    """Open the table at ``path``, and the file of its leases, for this process and all that it forks.
+
+    Args:
+        path: of the table.
+        root: the table's cache directory.
+    """
+    try:
+        held = _open_named(path, root)
+    except OSError as error:
+        log.warning(
+            "the table of %(directory)s cannot be in %(path)s (%(error)s): the workers share memory without a name, and after "
+            "the next start cached objects are checked with the origin once",
+            {"directory": str(root), "path": str(path), "error": str(error)},
+        )
+        held = _anonymous(_new_table(root))
+    _held[path] = held
+    leases = leases_of(path)
+    try:
+        _held[leases] = open_own(leases, os.O_RDWR | os.O_CREAT)
+    except OSError:
+        _held[leases] = _anonymous(b"")
+
+
+def release(path: Path) -> None:
+    """Undo ``hold`` in this process."""
+    for each in (path, leases_of(path)):
+        if each in _held:
+            os.close(_held.pop(each))
+
+
+def held(path: Path) -> int | None:
+    """The descriptor that is held for a path; it stays the holder's."""
+    return _held.get(path)
+
+
+def identity(path: Path) -> bytes | None:
+    """Identifies the file that ``open_table`` would map; ``None`` if there is no complete one."""
+    try:
+        descriptor = _held.get(path)
+        status = path.stat() if descriptor is None else os.fstat(descriptor)
+    except FileNotFoundError:
+        return None
+    return identity_of(status) if status.st_size == _FILE_BYTES else None
+
+
+def open_table(path: Path, root: Path) -> tuple[mmap.mmap, bytes]:
+    """The mapped table and its identity; created if it is missing.
+
+    Raises:
+        OSError: the file cannot be created or mapped.
+    """
+    descriptor = _held.get(path)
+    if descriptor is not None:
+        _complete(descriptor, root)
+        return _mapped(descriptor)
+    descriptor = _open_named(path, root)
+    try:
+        return _mapped(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fresh_numbers() -> bytes:
+    """A random number for each slot, which counts as read: an odd one would have the first read draw another number."""
+    numbers = bytearray(os.urandom(SLOT_BYTES))
+    numbers[::8] = numbers[::8].translate(_EVEN)
+    return bytes(numbers)
+
+
+def _mapped(descriptor: int) -> tuple[mmap.mmap, bytes]:
+    return mmap.mmap(descriptor, TABLE_BYTES), identity_of(os.fstat(descriptor))
+
+
+def identity_of(status: os.stat_result) -> bytes:
+    """Identifies a file."""
+    return _IDENTITY.pack(status.st_dev, status.st_ino)
+
+
+def _open_named(path: Path, root: Path) -> int:
+    """The file at ``path``, locked for as long as it is open or mapped (flock(2): the lock belongs to the open file)."""
+    while True:
+        if not path.exists() or path.stat().st_size != _FILE_BYTES:
+            _create(path, root)
+        descriptor = open_own(path, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _create(path: Path, root: Path) -> None:
+    """Create a complete table at ``path`` atomically; of several processes that try, the first one wins."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(_new_table(root))
+        if path.exists() and path.stat().st_size != _FILE_BYTES:
+            draft.replace(path)
+            return
+        with suppress(FileExistsError):
+            path.hardlink_to(draft)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _new_table(root: Path) -> bytes:
+    """The content of a new file. All of it is written, so that no page is a hole: touching one needs memory."""
+    zeros = bytes(FORGOTTEN_END - SLOT_BYTES)
+    return b"".join((fresh_numbers(), zeros, os.urandom(TABLE_BYTES - FORGOTTEN_END), _root_bytes(root)))
+
+
+def _root_bytes(root: Path) -> bytes:
+    return os.fsencode(root)[:_PATH_BYTES].ljust(_PATH_BYTES, b"\0")
+
+
+def _anonymous(content: bytes) -> int:
+    """Memory without a name, which nobody can cut off."""
+    descriptor = os.memfd_create("larder-table", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(os.dup(descriptor), "wb") as file:
+        file.write(content)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    return descriptor
+
+
+def _complete(descriptor: int, root: Path) -> None:
+    """Write anew what was cut off from a file that others may map, of several processes by one.
+
+    What was lost may have been marks, so every key gets one: rows are deleted and read again, and no wrong byte is served.
+    """
+    fcntl.lockf(descriptor, fcntl.LOCK_EX)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size >= _FILE_BYTES:
+            os.ftruncate(descriptor, _FILE_BYTES)
+            return
+        log.error(
+            "the table of %(directory)s was cut off by another program: the cache starts anew", {"directory": str(root)}
+        )
+        os.posix_fallocate(descriptor, 0, _FILE_BYTES)
+        os.pwrite(descriptor, fresh_numbers() + b"\1" * (DEBTS_END - SLOT_BYTES), 0)
+        if size < TABLE_BYTES:
+            os.pwrite(descriptor, os.urandom(TABLE_BYTES - FORGOTTEN_END), FORGOTTEN_END)
+        os.pwrite(descriptor, _root_bytes(root), TABLE_BYTES)
+    finally:
+        fcntl.lockf(descriptor, fcntl.LOCK_UN)
