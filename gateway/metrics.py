@@ -16,6 +16,8 @@ from typing import Any
 
 from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
 
+from gateway import counter_files as counter_files
+
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -30,6 +30,8 @@ from gateway.store.disk.threads import within
 
 log = logging.getLogger("larder.app")
 _METRICS = "larder-metrics-"
+_COUNTERS = 2 * 1024**2
+"""Bytes that the counters of a process take, about."""
 _DISK_PATIENCE = 5.0
 """Seconds that the cache disk may take for a small directory; if the disk hangs, the gateway starts without it."""
 
@@ -79,7 +81,9 @@ def _serve(options: Namespace) -> int:
     AccessLog(settings.log.access).close()
     with ExitStack() as stack:
         if settings.server.workers > 1:
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(stack.enter_context(_metrics_directory()))
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(
+                stack.enter_context(_metrics_directory(settings.server.workers))
+            )
         starting = imported("gateway.commands.local.starting")
         if quick is not None:
             starting.try_origin(quick)
@@ -128,14 +132,26 @@ def _is_usable(run: Path) -> bool:
         return False
 
 
+def _room(place: Path) -> int:
+    """Free bytes of a file system."""
+    status = os.statvfs(place)
+    return status.f_bavail * status.f_frsize
+
+
 @contextmanager
-def _metrics_directory() -> Iterator[Path]:
-    """A directory for this start's counters, in memory: workers write to mapped files there, which no disk may delay.
+def _metrics_directory(workers: int) -> Iterator[Path]:
+    """A directory for this start's counters, in memory if there is room: workers write to mapped files there, which no disk may
+    delay.
 
     Directories left behind by killed starts are removed.
     """
     memory = Path("/dev/shm")  # noqa: S108 - the directory is newly created, for this user only
     place = memory if os.access(memory, os.W_OK) else Path(gettempdir())
+    if place == memory and _room(memory) < (workers + 1) * _COUNTERS:
+        place = Path(gettempdir())
+        log.warning(
+            "%(path)s is full: counters are shared in %(place)s instead", {"path": str(memory), "place": str(place)}
+        )
     for left in place.glob(f"{_METRICS}*"):
         process = left.name.removeprefix(_METRICS).partition("-")[0]
         if not Path("/proc", process).exists() and left.lstat().st_uid == os.geteuid():

@@ -1,0 +1,93 @@
+"""The files in which workers share counters: prometheus_client's, with every page allocated before it is written.
+
+prometheus_client makes its files longer without allocating them, and maps them. On a full file system the first write to such a
+page kills the process (SIGBUS), and so it does every process that replaces it; /dev/shm is small in containers and other programs
+fill it. So pages are allocated first. A worker that gets none counts in memory of its own: it serves as before, and what it
+counts from then on is missing in ``/-/metrics``, which the log says.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import values
+from prometheus_client.mmap_dict import MmapedDict
+
+_FIRST = 1 << 16
+"""Bytes of a new file, as prometheus_client has it."""
+_LONGEST_ENTRY = 64
+"""Bytes that an entry takes beside its key, at most."""
+
+log = logging.getLogger("larder.app")
+_told: list[int] = []
+"""The process that has said that counters are missing: once is enough."""
+
+
+class AllocatedDict(MmapedDict):
+    """One file of counters; of memory alone where the file system has no room for it."""
+
+    _f: Any
+    _m: Any
+    _capacity: int
+    _used: int
+
+    def __init__(self, filename: str, read_mode: bool = False) -> None:
+        try:
+            _allocate(Path(filename))
+            super().__init__(filename, read_mode)  # type: ignore[no-untyped-call]
+        except OSError as error:
+            _complain(filename, error)
+            self._f, self._fname, self._positions = None, filename, {}
+            self._m, self._capacity, self._used = mmap.mmap(-1, _FIRST), _FIRST, 8
+            self._m[:4] = self._used.to_bytes(4, "little")
+
+    def _init_value(self, key: str) -> None:
+        while self._used + len(key.encode()) + _LONGEST_ENTRY > self._capacity:
+            self._grow()
+        super()._init_value(key)  # type: ignore[no-untyped-call]
+
+    def _grow(self) -> None:
+        size = 2 * self._capacity
+        if self._f is not None:
+            try:
+                os.posix_fallocate(self._f.fileno(), 0, size)
+                self._m, self._capacity = mmap.mmap(self._f.fileno(), size), size
+                return
+            except OSError as error:
+                _complain(self._fname, error)
+                self._f.close()
+                self._f = None
+        longer = mmap.mmap(-1, size)
+        longer[: self._capacity] = self._m[:]
+        self._m, self._capacity = longer, size
+
+
+def _allocate(path: Path) -> None:
+    """Create a file with all its pages, unless there is one. The folder is made again if a program has removed it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, max(_FIRST, os.fstat(descriptor).st_size))
+    except OSError:
+        if not os.fstat(descriptor).st_size:
+            path.unlink(missing_ok=True)  # readers of all files expect a head in each
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _complain(path: str, error: OSError) -> None:
+    if os.getpid() not in _told:
+        _told[:] = [os.getpid()]
+        log.error(
+            "what this worker counts is missing in /-/metrics from now on: %(path)s has no room (%(error)s); free memory in %(place)s "
+            "and restart the gateway",
+            {"path": path, "error": error.strerror, "place": str(Path(path).parent.parent)},
+        )
+
+
+values.MmapedDict = AllocatedDict  # type: ignore[misc]
