@@ -84,10 +84,10 @@ def _complain(path: str, error: OSError) -> None:
     if os.getpid() not in _told:
         _told[:] = [os.getpid()]
         log.error(
-            "what this worker counts is missing in /-/metrics from now on: %(path)s has no room (%(error)s); free memory in %(place)s "
-            "and restart the gateway",
+            "what this worker counts is missing in /-/metrics from now on: %(path)s has no room (%(error)s); free memory in "
+            "%(place)s and restart the gateway",
             {"path": path, "error": error.strerror, "place": str(Path(path).parent.parent)},
         )
 
 
-values.MmapedDict = AllocatedDict  # type: ignore[misc]
+values.MmapedDict = AllocatedDict  # type: ignore[attr-defined]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policies.fleet.job_limits import JobLimits, Registering, registering
+from gateway.policies.fleet.job_limits import JobLimits, Registering, Usage, registering
 
 
 @pytest.mark.parametrize(
-    ("known", "jobs", "of_tenant", "expected"),
+    ("known", "used", "expected"),
     [
-        (None, 9, 2, Registering.NEW),
-        (None, 10, 2, Registering.ZONE_FULL),
-        (None, 9, 3, Registering.TENANT_FULL),
-        ("d", 10, 3, Registering.JOINS),
-        ("e", 1, 1, Registering.OTHER_DATASET),
+        (None, Usage(9, 2, 20), Registering.NEW),
+        (None, Usage(10, 2, 20), Registering.ZONE_FULL),
+        (None, Usage(9, 3, 20), Registering.TENANT_FULL),
+        ("d", Usage(10, 3), Registering.JOINS),
+        ("e", Usage(1, 1, 21), Registering.OTHER_DATASET),
+        (None, Usage(1, 1, 21), Registering.RANKS_FULL),
+        ("d", Usage(1, 1, 21), Registering.RANKS_FULL),
     ],
 )
-def test_a_registration(known: str | None, jobs: int, of_tenant: int, expected: Registering) -> None:
-    """Rule: a known job can be joined even at the limits, with its own dataset only; a new one needs room in zone and tenant."""
-    assert registering("d", known, jobs, of_tenant, JobLimits(zone=10, tenant=3)) is expected
+def test_a_registration(known: str | None, used: Usage, expected: Registering) -> None:
+    """Rule: a known job can be joined even at the limits, with its own dataset only; a new one needs room in zone and
+    tenant, and so do its ranks, and those that a known one gains."""
+    assert registering("d", known, used, JobLimits(zone=10, tenant=3, ranks=20)) is expected

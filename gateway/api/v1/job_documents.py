@@ -17,7 +17,7 @@ _COUNT = Annotated[int, Field(ge=0, le=2**53)]
 _TIME = Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)]
 _CHUNK = Annotated[int, Field(ge=0, lt=MOST_UNITS)]
 _STAGE = Annotated[int, Field(ge=1, le=1024)]
-MOST_MARKS = 64
+MOST_MARKS = 16
 """Marks of a pipeline."""
 
 PhaseName = Literal["probe-miss", "measure", "steady"]
@@ -238,16 +238,21 @@ class Job(ResponseModel):
     t_hit: float = Field(description="mean seconds of a step with it; 0: not measured", examples=[0.27])
 
 
+_NEXT = Field(None, description="`cursor` of the next page; null on the last page", examples=[None])
+
+
 class JobList(BaseModel):
     """A tenant's jobs by name."""
 
     jobs: list[Job]
+    next: str | None = _NEXT
 
 
 class PipelineList(BaseModel):
     """The pipelines of a tenant's jobs, by the job's name."""
 
     pipelines: list[PipelineDocument]
+    next: str | None = _NEXT
 
 
 class ChunksInForce(BaseModel):

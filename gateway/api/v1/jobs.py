@@ -8,12 +8,12 @@ every request is answered 503, and training continues with its last directives.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Request, Response
+from fastapi import Depends, Path, Query, Request, Response
 from pydantic import BaseModel
 
 from gateway import metrics
@@ -150,9 +150,10 @@ class JobService:
             raise _unknown(job)
         await self._advice.forget(key)
 
-    async def list(self, principal: Principal) -> JobList:
-        """The caller's jobs."""
-        return JobList(jobs=[self._describe(job) for job in await self._jobs.of_tenant(principal.tenant)])
+    async def list(self, principal: Principal, after: str, most: int) -> JobList:
+        """A page of the caller's jobs."""
+        jobs = await self._jobs.of_tenant(principal.tenant, after, most + 1)
+        return JobList(jobs=[self._describe(job) for job in jobs[:most]], next=_next(jobs, most))
 
     async def show(self, principal: Principal, job: str) -> Job:
         """One of the caller's jobs."""
@@ -161,15 +162,21 @@ class JobService:
             raise _unknown(job)
         return self._describe(known)
 
-    async def pipelines(self, principal: Principal) -> PipelineList:
-        """The pipelines of the caller's jobs."""
-        jobs = await self._jobs.of_tenant(principal.tenant)
-        return PipelineList(pipelines=await self._advice.pipelines([job.record for job in jobs]))
+    async def pipelines(self, principal: Principal, after: str, most: int) -> PipelineList:
+        """The pipelines of a page of the caller's jobs."""
+        records = await self._mine(principal.tenant)
+        left = [record for record in records if record.job > after]
+        pipelines = await self._advice.pipelines(left[:most])
+        return PipelineList(pipelines=pipelines, next=left[most - 1].job if len(left) > most else None)
+
+    async def _mine(self, tenant: str) -> Sequence[JobRecord]:
+        """A tenant's registrations by name."""
+        return [record for record in await self._jobs.records() if record.tenant == tenant]
 
     async def plan(self, principal: Principal) -> PlanDocument:
         """The part of the plan that concerns the caller."""
         history = await self._plans.history()
-        mine = {job.record.dataset for job in await self._jobs.of_tenant(principal.tenant)}
+        mine = {record.dataset for record in await self._mine(principal.tenant)}
         plan = self._plans.plan
         named = {str(event["dataset"]) for event in history if "dataset" in event}
         for dataset in {*plan.datasets, *named} - mine:
@@ -278,6 +285,12 @@ async def _counted(kind: str) -> AsyncIterator[None]:
 
 
 Service = Annotated[JobService, Depends(of_state("jobs"))]
+Limit = Annotated[int, Query(ge=1, le=200, description="most jobs in the answer, or jobs that it is about")]
+Cursor = Annotated[str, Query(max_length=128, description="`next` of the previous page; empty for the first")]
+
+
+def _next(jobs: Sequence[KnownJob], most: int) -> str | None:
+    return jobs[most - 1].record.job if len(jobs) > most else None
 
 
 def _takes(model: type[BaseModel]) -> dict[str, Any]:
@@ -312,10 +325,10 @@ async def register_job(request: Request, response: Response, caller: Asking, ser
 
 
 @router.get("/jobs", summary="List jobs", dependencies=WITHOUT_BODY)
-async def list_jobs(caller: Asking, service: Service) -> JobList:
-    """List the jobs of the caller's tenant."""
+async def list_jobs(caller: Asking, service: Service, limit: Limit = 100, cursor: Cursor = "") -> JobList:
+    """List the jobs of the caller's tenant by name, page by page."""
     async with _counted("show"):
-        return await service.list(caller.principal)
+        return await service.list(caller.principal, cursor, limit)
 
 
 @router.get("/jobs/{job}", summary="Show a job", dependencies=WITHOUT_BODY)
@@ -354,10 +367,10 @@ async def agree_on_order(
 
 
 @router.get("/pipelines", summary="List pipelines", dependencies=WITHOUT_BODY)
-async def list_pipelines(caller: Asking, service: Service) -> PipelineList:
-    """The pipelines of the caller's jobs: what stages cost, where they cache and why, and workers over time."""
+async def list_pipelines(caller: Asking, service: Service, limit: Limit = 100, cursor: Cursor = "") -> PipelineList:
+    """The pipelines of the caller's jobs, by pages of jobs: what stages cost, where they cache and why, and workers over time."""
     async with _counted("show"):
-        return await service.pipelines(caller.principal)
+        return await service.pipelines(caller.principal, cursor, limit)
 
 
 @router.get("/plan", summary="Show the plan", dependencies=WITHOUT_BODY)

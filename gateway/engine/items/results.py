@@ -251,7 +251,8 @@ class Results:
         loop = asyncio.get_running_loop()
         deadline, pause, open_ = loop.time() + claim.wait, _FIRST_PAUSE, found.missing
         while open_:
-            granted = await self._claims.take(collection, open_, claim.owner, claim.seconds)
+            tenant = request.registration.tenant
+            granted = await self._claims.take(collection, open_, claim.owner, claim.seconds, tenant)
             if granted:
                 # A result may have come between the look and the claim.
                 await self._collect(request, collection, np.array(sorted(granted), np.uint32), found)

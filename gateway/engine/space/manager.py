@@ -29,7 +29,7 @@ from gateway.fleet.jobs.leadership import Leadership
 from gateway.fleet.jobs.plans import Plans
 from gateway.fleet.jobs.read_times import ReadTimes
 from gateway.fleet.jobs.results import ResultUses
-from gateway.fleet.jobs.scaling import WorkerScaling
+from gateway.fleet.jobs.scaling import DETAILED, WorkerScaling
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.nodes.beginnings import Beginnings
 from gateway.fleet.nodes.live import LiveExchange
@@ -326,6 +326,8 @@ def _results(jobs: Iterable[KnownJob], pipelines: Mapping[str, KnownPipeline]) -
         )
         own = max(0.0, seconds - waited) / items if items else 0.0
         workers = sum(profile.workers for profile in known.profiles.values())
+        if (told := len(known.profiles)) == DETAILED < job.record.ranks:
+            workers = workers * job.record.ranks // told  # the others are not known
         found.append(
             ResultsUse(decision.pools[decision.stage], decision, own, workers, job.record.gpus, job.record.tenant)
         )

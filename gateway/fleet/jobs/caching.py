@@ -1,10 +1,10 @@
 """The marks at which the pipelines of jobs cache, in Redis: one decision for all ranks of a job.
 
 The first gateway that hears of a job decides. The decision is ``policies/space/cache_mode.py``; it is applied by
-compare-and-set, so ranks that report at the same time follow one decision. Beside it are the latest profile of each rank and
-the latest decisions, for those who look. All of it expires with the job. Which pools have results (``stored``) is kept longer:
-a job that starts tomorrow may read what today's has stored. That is a hint: results are looked up element by element, and what
-is gone is computed.
+compare-and-set, so ranks that report at the same time follow one decision. Beside it are the latest profiles of the first ranks
+and the latest decisions, for those who look. All of it expires with the job. Which pools have results (``stored``) is kept
+longer: a job that starts tomorrow may read what today's has stored. That is a hint: results are looked up element by element,
+and what is gone is computed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from redis.asyncio import Redis
 
 from gateway import metrics
 from gateway.fleet.jobs.read_times import ReadTimes
+from gateway.fleet.jobs.scaling import DETAILED
 from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
 from gateway.fleet.redis.connection import hashes, text_of
 from gateway.fleet.redis.documents import Document, by_rank
+from gateway.fleet.redis.tenant_index import TenantIndex
 from gateway.policies.space.autocache import CacheReason, Projection
 from gateway.policies.space.cache_mode import CacheDecision, CacheFacts, MarkSettings, PipelineProfile, decided
 from gateway.policies.space.read_model import fit_reads
@@ -29,6 +31,10 @@ PIPELINE = "pipeline:"
 """The prefix of a job's pipeline among the operators' overrides."""
 MOST_PAST = 32
 """Decisions of a job that are kept."""
+MOST_TEXT = 16 * 1024
+"""Bytes of these; older ones are left out."""
+MOST_STORED = 1000
+"""Pools of a tenant that are known to have results; the one that was used longest ago is forgotten for another."""
 STORED_FOR = 7 * 86_400_000
 """Milliseconds after its last use for which a pool is known to have results."""
 
@@ -47,7 +53,7 @@ class PastDecision:
 
 @dataclass(frozen=True, slots=True)
 class KnownPipeline:
-    """A job's pipeline: the decision in force, the latest profile of each rank, and past decisions, newest first."""
+    """A job's pipeline: the decision in force, the latest profiles of the first ranks, and past decisions, newest first."""
 
     decision: CacheDecision | None = None
     profiles: Mapping[int, PipelineProfile] = field(default_factory=dict)
@@ -83,6 +89,7 @@ class PipelineDecisions:
         self._silence = max(1, round(1000 * silence))
         self._reads = reads
         self._swap = CompareAndSet(redis)
+        self._pools = TenantIndex(redis, f"{prefix}stored:of:", MOST_STORED, STORED_FOR)
 
     async def decide(self, job: str, rank: int, profile: PipelineProfile, room: Room) -> CacheDecision:
         """The decision after a rank's profile.
@@ -101,7 +108,10 @@ class PipelineDecisions:
             await self._reads.add(tenant, profile.read)
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hget(f"{self._prefix}overrides", override_name(job))
-        pipeline.hset(name, f"rank:{rank}", _PROFILE.text(profile))
+        if rank < DETAILED:
+            pipeline.hset(name, f"rank:{rank}", _PROFILE.text(profile))
+        else:
+            pipeline.hget(name, "decision")  # as many answers
         pipeline.pexpire(name, self._silence)
         for pool in pools:
             pipeline.get(self._stored(pool))
@@ -114,18 +124,20 @@ class PipelineDecisions:
         )
         decision = await self._swap(partial(self._decide, job, profile, facts))
         if profile.cache == decision.stage and profile.cache in profile.pools:
-            name = self._stored(profile.pools[profile.cache])
-            await self._redis.set(name, _DECISION.text(decision), px=STORED_FOR)
+            pool = profile.pools[profile.cache]
+            if gone := await self._pools.enter(tenant, pool):
+                await self._redis.delete(*(self._stored(text_of(other)) for other in gone))
+            await self._redis.set(self._stored(pool), _DECISION.text(decision), px=STORED_FOR)
         return decision
 
     async def _decide(self, job: str, profile: PipelineProfile, facts: CacheFacts) -> Change[CacheDecision]:
         name = self._name(job)
-        text: Any
+        before_text: Any
         past: Any
-        text, past = await self._redis.hmget(name, ["decision", "past"])
-        before = _DECISION.read(text)
+        before_text, past = await self._redis.hmget(name, ["decision", "past"])
+        before = _DECISION.read(before_text)
         after = decided(before, profile, facts, MarkSettings())
-        change = Change(after, [(name, "decision", text)])
+        change = Change(after, [(name, "decision", before_text)])
         if after == before:
             return change
         change.commands.append(("HSET", name, "decision", _DECISION.text(after)))
@@ -133,7 +145,9 @@ class PipelineDecisions:
             at = (await self._redis.time())[0]
             made = PastDecision(at, profile.epoch, after.stage, after.reason, after.room, after.projections)
             kept = (made, *(_PAST.read(past) or ()))[:MOST_PAST]
-            change.commands.append(("HSET", name, "past", _PAST.text(kept)))
+            while len(text := _PAST.text(kept)) > MOST_TEXT and len(kept) > 1:
+                kept = kept[: len(kept) // 2]
+            change.commands.append(("HSET", name, "past", text))
             metrics.PIPELINE_DECISIONS.labels(after.reason.value).inc()
         left = "" if before is None or before.stage == after.stage else before.pools.get(before.stage, "")
         if left:  # others must not begin with results that do not pay

@@ -16,12 +16,15 @@ equal to it, counts new ones (``LEADS``). Earlier versions decide in a script, o
 old and a new node, two jobs that open an epoch in the same instant may therefore both set a sequence, if the first one sets the
 sequence that was already there. They then rotate separately until their next epochs; within each job all ranks still agree.
 
-Everything is bounded: jobs (``policies/fleet/job_limits.py``), ranks of a job, chunks in a heartbeat, orders of a job. If Redis
-is lost, every call raises (``DOWN``); jobs continue without it.
+Everything is bounded: jobs and ranks of a tenant (``policies/fleet/job_limits.py``), chunks in a heartbeat, the heartbeats that
+are kept whole (``job_scripts.py``), orders of a job. Lists are read page by page. docs/operations.md has the bounds of all that
+tenants have in Redis. If Redis is lost, every call raises (``DOWN``); jobs continue without it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import partial
@@ -30,101 +33,30 @@ from typing import Any
 from pydantic import FiniteFloat, NonNegativeInt, PositiveInt
 from redis.asyncio import Redis
 
+from gateway.fleet.jobs import job_scripts as scripts
 from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
-from gateway.fleet.redis.connection import hashes, pairs, text_of
+from gateway.fleet.redis.connection import PAGE, hashes, pairs, text_of
 from gateway.fleet.redis.documents import Document
-from gateway.policies.fleet.job_limits import JobLimits, Registering, registering
+from gateway.policies.fleet.job_limits import JobLimits, Registering, Usage, registering
+from gateway.policies.items.datasets import MOST_UNITS
 from gateway.policies.space.chunk_order import Opening, OrderState, Place, late_under, open_epoch
 from gateway.policies.space.orders import JobOrder, Phase
 from gateway.policies.space.plan import Plan
 from gateway.policies.space.probing import PhaseTotals
 
+WHOLE = 8
+"""Ranks of a job whose heartbeats are kept whole; of a job with more ranks, only that of the slowest is."""
+SLOWEST = 65_536
+"""The field of that heartbeat among those of the ranks, whose numbers are lower."""
 LEADS = " leads"
 """Suffix of a dataset's id: the field that counts the sequences that jobs have begun."""
+_AT_ONCE = 500
+"""Heartbeats, about, that are read without letting requests go first."""
+_SCANNED = 1000
+"""Registrations that one step of a scan looks at: Redis does nothing else meanwhile."""
 _AGAIN = 20
 """Looks at the registrations after which they are read although nothing says that they have changed."""
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
-
-_COMMON = """
-local K, silence = KEYS[1], tonumber(ARGV[1])
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local function changed() redis.call('SET', K .. 'registrations:version', time[1] .. '.' .. time[2]) end
-local function record_of(value)
-  local fine, record = pcall(cjson.decode, value and string.match(value, '^%d+ (.*)$') or '')
-  if fine and type(record) == 'table' and record.dataset and record.tenant and record.ranks then return record end
-  return nil
-end
-local function drop(name)
-  local record = record_of(redis.call('HGET', K .. 'jobs', name))
-  if record then
-    redis.call('ZREM', K .. 'using:' .. record.dataset, name)
-    redis.call('HDEL', K .. 'places:' .. record.dataset, name)
-    if redis.call('HINCRBY', K .. 'jobs:tenants', record.tenant, -1) <= 0 then
-      redis.call('HDEL', K .. 'jobs:tenants', record.tenant)
-    end
-  end
-  redis.call('DEL', K .. 'job:' .. name, K .. 'job:' .. name .. ':epochs')
-  redis.call('ZREM', K .. 'jobs:seen', name)
-  changed()
-  return redis.call('HDEL', K .. 'jobs', name)
-end
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', K .. 'jobs:seen', '-inf', now - silence)) do drop(name) end
-"""
-_REGISTERING = """
-return {string.format('%.0f', now), time[1] .. '.' .. time[2], redis.call('HGET', K .. 'jobs', ARGV[2]),
-  redis.call('HLEN', K .. 'jobs'), redis.call('HGET', K .. 'jobs:tenants', ARGV[3]) or 0}
-"""
-_BEAT = """
-local name, rank, json, epoch, left = ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5]), ARGV[6]
-local known = redis.call('HGET', K .. 'jobs', name)
-local record = record_of(known)
-if not record then return false end
-if rank < record.ranks then
-  redis.call('HSET', K .. 'job:' .. name, rank, string.format('%.0f', now) .. ' ' .. json)
-  redis.call('ZADD', K .. 'jobs:seen', now, name)
-  redis.call('ZADD', K .. 'using:' .. record.dataset, 'XX', now, name)
-  local places = K .. 'places:' .. record.dataset
-  local opened, _, count = string.match(redis.call('HGET', places, name) or '', '^(%d+) (%d+) (%d+)$')
-  if opened and opened ~= ARGV[7] then
-    redis.call('HSET', places, name, string.format('%.0f', epoch) .. ' ' .. left .. ' ' .. count)
-  end
-end
-return known
-"""
-_REMOVE = "return drop(ARGV[2])"
-_LIST = """
-local found = {}
-local names = ARGV[3] == '' and redis.call('HKEYS', K .. 'jobs') or {ARGV[3]}
-for _, name in ipairs(names) do
-  local value = string.sub(name, 1, #ARGV[2]) == ARGV[2] and redis.call('HGET', K .. 'jobs', name)
-  if value then
-    local seen = redis.call('ZSCORE', K .. 'jobs:seen', name) or '0'
-    table.insert(found, {value, seen, redis.call('HGETALL', K .. 'job:' .. name)})
-  end
-end
-return {string.format('%.0f', now), found}
-"""
-_NOW = "return string.format('%.0f', now)"
-_STATE = "return {redis.call('GET', K .. 'registrations:version'), redis.call('HLEN', K .. 'jobs')}"
-_OPENING = """
-local name, epoch = ARGV[2], ARGV[3]
-local job = redis.call('HGET', K .. 'jobs', name)
-local record = record_of(job)
-if not record then return false end
-local epochs, using, places = K .. 'job:' .. name .. ':epochs', K .. 'using:' .. record.dataset, K .. 'places:' .. record.dataset
-redis.call('ZREMRANGEBYSCORE', using, '-inf', now - silence)
-if redis.call('EXISTS', using) == 0 then redis.call('DEL', places) end
-redis.call('ZADD', K .. 'jobs:seen', now, name)
-local order = redis.call('HGET', epochs, epoch)
-if order then
-  redis.call('ZADD', using, now, name)
-  return {string.format('%.0f', now), job, {epoch, order}, {name}, {name, redis.call('HGET', places, name)}}
-end
-local sequence = redis.call('HMGET', K .. 'sequence', record.dataset, record.dataset .. ARGV[4])
-return {string.format('%.0f', now), job, redis.call('HGETALL', epochs), redis.call('ZRANGE', using, 0, -1),
-  redis.call('HGETALL', places), sequence[1], sequence[2]}
-"""
 
 
 class TooManyJobs(Exception):
@@ -184,10 +116,12 @@ class Beat:
     totals: Mapping[Phase, PhaseTotals]
     queue: int = -1
 
-    def to_text(self) -> str:
-        """The form in Redis, without the rank."""
+    def to_text(self, most: int = MOST_UNITS + 2) -> str:
+        """The form in Redis, with at most so many upcoming chunks."""
         totals: dict[Phase, _Totals] = {phase: astuple(total) for phase, total in self.totals.items()}
-        return _SAID.text(_BeatDocument(self.epoch, self.upcoming, self.epoch_left, totals, self.queue))
+        return _SAID.text(
+            _BeatDocument(self.epoch, self.upcoming[:most], self.epoch_left, totals, self.queue, self.rank)
+        )
 
 
 _Totals = tuple[NonNegativeInt, FiniteFloat, FiniteFloat, NonNegativeInt, NonNegativeInt]
@@ -195,13 +129,14 @@ _Totals = tuple[NonNegativeInt, FiniteFloat, FiniteFloat, NonNegativeInt, NonNeg
 
 @dataclass(frozen=True, slots=True)
 class _BeatDocument:
-    """A heartbeat: epoch, upcoming chunks, how many are left of the epoch, totals by phase, queue."""
+    """A heartbeat: epoch, upcoming chunks, how many are left of the epoch, totals by phase, queue, rank."""
 
     e: int
     u: tuple[int, ...]
     l: NonNegativeInt  # noqa: E741
     t: dict[Phase, _Totals]
     q: int
+    r: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +162,8 @@ def _beat(rank: bytes, text: bytes, now: float) -> tuple[float, Beat] | None:
         return None
     at, said = found
     totals = {phase: PhaseTotals(*values) for phase, values in said.t.items()}
-    return now - at, Beat(int(rank), said.e, said.u, said.l, totals, said.q)
+    number = said.r if int(rank) == SLOWEST else int(rank)
+    return now - at, Beat(number, said.e, said.u, said.l, totals, said.q)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +200,9 @@ def merged(
     present = [beat for age, beat in of_job if age <= silence]
     if not present:
         return KnownJob(record, joined_at, silent, totals=totals)
+    whole = [beat for beat in present if beat.upcoming and len(beat.upcoming) >= beat.epoch_left]
     last = min(
-        [beat for beat in present if beat.upcoming] or present,
+        whole or [beat for beat in present if beat.upcoming] or present,
         key=lambda beat: (beat.epoch, -beat.epoch_left, beat.rank),
     )
     return KnownJob(record, joined_at, silent, last.epoch, last.upcoming, last.epoch_left, totals, len(present))
@@ -298,14 +235,13 @@ class Jobs:
         self._prefix = prefix
         self._silence = silence
         self._limits = limits or JobLimits()
-        self._registering = redis.register_script(_COMMON + _REGISTERING)
-        self._beat = redis.register_script(_COMMON + _BEAT)
-        self._remove = redis.register_script(_COMMON + _REMOVE)
-        self._list = redis.register_script(_COMMON + _LIST)
-        self._opening = redis.register_script(_COMMON + _OPENING)
+        self._registering = redis.register_script(scripts.COMMON + scripts.REGISTERING)
+        self._beat = redis.register_script(scripts.COMMON + scripts.BEAT)
+        self._remove = redis.register_script(scripts.COMMON + scripts.REMOVE)
+        self._opening = redis.register_script(scripts.COMMON + scripts.OPENING)
         self._swap = CompareAndSet(redis)
-        self._now = redis.register_script(_COMMON + _NOW)
-        self._state = redis.register_script(_COMMON + _STATE)
+        self._now = redis.register_script(scripts.COMMON + scripts.NOW)
+        self._state = redis.register_script(scripts.COMMON + scripts.STATE)
         self._records: tuple[object, list[JobRecord]] = (None, [])
         self._looks = 0
 
@@ -323,13 +259,16 @@ class Jobs:
             raise TooManyJobs(f"the zone has {self._limits.zone} jobs")
         if done is Registering.TENANT_FULL:
             raise TooManyJobs(f"the tenant has {self._limits.tenant} jobs")
+        if done is Registering.RANKS_FULL:
+            raise TooManyJobs(f"the tenant's jobs would have more than {self._limits.ranks} ranks")
         return done is Registering.NEW
 
     async def _join(self, record: JobRecord) -> Change[Registering]:
-        now, version, known, jobs, of_tenant = await self._call(self._registering, record.key, record.tenant)
+        now, version, known, jobs, of_tenant, ranks = await self._call(self._registering, record.key, record.tenant)
         before = None if known is None else _NAMED.timed(known)
-        dataset = None if before is None else before[1].dataset
-        done = registering(record.dataset, dataset, int(jobs), int(of_tenant), self._limits)
+        dataset, more = (None, record.ranks) if before is None else (before[1].dataset, record.ranks - before[1].ranks)
+        used = Usage(int(jobs), int(of_tenant), max(0, int(ranks)) + more if more > 0 else 0)
+        done = registering(record.dataset, dataset, used, self._limits)
         table = f"{self._prefix}jobs"
         change = Change(done, [(table, record.key, known)])
         if done not in (Registering.NEW, Registering.JOINS):
@@ -338,6 +277,8 @@ class Jobs:
         value = since + b" " + _RECORD.text(record).encode()
         if done is Registering.NEW:
             change.commands.append(("HINCRBY", f"{table}:tenants", record.tenant, 1))
+        if more:
+            change.commands.append(("HINCRBY", f"{table}:ranks", record.tenant, more))
         if value != known:
             change.commands.append(("HSET", table, record.key, value))
             change.commands.append(("SET", f"{self._prefix}registrations:version", version))
@@ -349,7 +290,8 @@ class Jobs:
     async def beat(self, key: str, beat: Beat) -> JobRecord | None:
         """Store a rank's heartbeat; returns the job, ``None`` if there is none. An unregistered rank changes nothing."""
         late = late_under(beat.epoch)
-        known = await self._call(self._beat, key, beat.rank, beat.to_text(), beat.epoch, beat.epoch_left, late)
+        said = beat.rank, beat.to_text(), beat.epoch, beat.epoch_left, late, beat.to_text(1), WHOLE, SLOWEST
+        known = await self._call(self._beat, key, *said)
         return None if known is None else _readable(known)
 
     async def remove(self, key: str) -> bool:
@@ -358,7 +300,8 @@ class Jobs:
 
     async def find(self, key: str) -> KnownJob | None:
         """One job."""
-        found = await self._known("", key)
+        now, value = await self._clock(), await self._redis.hget(f"{self._prefix}jobs", key)
+        found = [] if value is None else await self._read(now, {key: value})
         return found[0] if found else None
 
     async def record(self, key: str) -> JobRecord | None:
@@ -366,28 +309,46 @@ class Jobs:
         value = await self._redis.hget(f"{self._prefix}jobs", key)
         return None if value is None else _readable(value)
 
-    async def of_tenant(self, tenant: str) -> list[KnownJob]:
-        """A tenant's jobs by name."""
-        found = await self._known(f"{tenant}/", "")
-        return sorted((job for job in found if job.record.tenant == tenant), key=lambda job: job.record.job)
+    async def of_tenant(self, tenant: str, after: str = "", most: int = 1000) -> list[KnownJob]:
+        """A tenant's jobs by name: at most ``most``, from the first one behind ``after``."""
+        now, own = await self._clock(), f"{tenant}/".encode()
+        names = re.sub(r"([][*?\\\\])", r"\\\1", f"{tenant}/") + "*"
+        values = {
+            name: value
+            async for name, value in self._redis.hscan_iter(f"{self._prefix}jobs", match=names, count=_SCANNED)
+            if b"/" not in name[len(own) :] and text_of(name[len(own) :]) > after
+        }
+        return await self._read(now, {name: values[name] for name in sorted(values)[:most]})
 
     async def all(self) -> tuple[float, list[KnownJob]]:
-        """The time, in seconds, and the jobs of the zone by tenant and name.
+        """The time, in seconds, and the jobs of the zone by tenant and name."""
+        now = await self._clock()
+        return now / 1000, await self._read(now, await self._redis.hgetall(f"{self._prefix}jobs"))
+
+    async def _clock(self) -> int:
+        """Redis's time in milliseconds; jobs that are silent for too long are forgotten."""
+        return int(await self._call(self._now))
+
+    async def _read(self, now: int, values: Mapping[Any, Any]) -> list[KnownJob]:
+        """Jobs by tenant and name, from their registrations.
 
         Sends many small requests: a script that lists thousands of jobs would block Redis, every second.
         """
-        now = int(await self._call(self._now))
-        values = await self._redis.hgetall(f"{self._prefix}jobs")
-        if not values:
-            return now / 1000, []
-        scores: Any = await self._redis.zrange(f"{self._prefix}jobs:seen", 0, -1, withscores=True)
-        seen = dict(scores)
+        seen: list[float | None] = []
+        for start in range(0, len(values), PAGE):
+            pipeline = self._redis.pipeline(transaction=False)
+            for name in [*values][start : start + PAGE]:
+                pipeline.zscore(f"{self._prefix}jobs:seen", name)
+            seen += await pipeline.execute()
         beats = await hashes(self._redis, [f"{self._prefix}job:{text_of(name)}" for name in values])
-        found = [
-            self._job(now, value, seen.get(name, 0), ranks)
-            for (name, value), ranks in zip(values.items(), beats, strict=True)
-        ]
-        return now / 1000, sorted(filter(None, found), key=lambda job: job.record.key)
+        found, ranks_read = [], 0
+        for value, at, ranks in zip(values.values(), seen, beats, strict=True):
+            found.append(self._job(now, value, at or 0, ranks))
+            ranks_read += len(ranks)
+            if ranks_read > _AT_ONCE:
+                ranks_read = 0
+                await asyncio.sleep(0)  # requests wait for the event loop meanwhile
+        return sorted(filter(None, found), key=lambda job: job.record.key)
 
     async def records(self) -> list[JobRecord]:
         """The registrations of the zone's jobs, without heartbeats, by tenant and name.
@@ -467,18 +428,16 @@ class Jobs:
     async def _call(self, script: Any, *arguments: object) -> Any:
         return await script(keys=[self._prefix], args=[round(1000 * self._silence), *arguments])
 
-    async def _known(self, prefix: str, key: str) -> list[KnownJob]:
-        now, found = await self._call(self._list, prefix, key)
-        known = (self._job(int(now), value, float(seen), pairs(ranks)) for value, seen, ranks in found)
-        return [job for job in known if job is not None]
-
     def _job(self, now: int, value: bytes | str, seen: float, ranks: Mapping[bytes, bytes]) -> KnownJob | None:
         found = _RECORD.timed(value)
-        beats = [_beat(rank, text, now / 1000) for rank, text in ranks.items()]
-        if found is None or None in beats:
+        beats = {field: _beat(field, text, now / 1000) for field, text in ranks.items()}
+        if found is None or None in beats.values():
             return None
         joined, record = found
-        return merged(record, joined, (now - seen) / 1000, [beat for beat in beats if beat is not None], self._silence)
+        # The whole heartbeat of the slowest rank comes last, and replaces its short one.
+        last = sorted(beats.items(), key=lambda entry: int(entry[0]) == SLOWEST)
+        of_ranks = {beat[1].rank: beat for _, beat in last if beat is not None}
+        return merged(record, joined, (now - seen) / 1000, [*of_ranks.values()], self._silence)
 
 
 def _readable(value: bytes | str) -> JobRecord | None:

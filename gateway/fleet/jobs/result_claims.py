@@ -18,10 +18,15 @@ from redis.asyncio import Redis
 from gateway.fleet.nodes.announcer import DOWN
 from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
 from gateway.fleet.redis.connection import text_of
+from gateway.fleet.redis.tenant_index import TenantIndex
 from gateway.policies.items.results import claimable
 
 LONGEST = 600.0
 """Seconds of the longest claim."""
+MOST = 16_384
+"""Claims of a collection that are recorded; further ones are granted as if Redis were down."""
+COLLECTIONS = 32
+"""Collections of a tenant of which claims are recorded."""
 
 _END = """
 for place = 2, #ARGV do
@@ -30,6 +35,20 @@ for place = 2, #ARGV do
 end
 return 1
 """
+
+
+_SWEEP = """
+if not redis.call('SET', KEYS[1] .. ':swept', '1', 'NX', 'PX', 10000) then return 0 end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local all = redis.call('HGETALL', KEYS[1])
+for place = 1, #all, 2 do
+  local at = string.match(all[place + 1], '^(%d+) ')
+  if not at or tonumber(at) <= now then redis.call('HDEL', KEYS[1], all[place]) end
+end
+return 1
+"""
+"""Ends claims whose time is over, of ``MOST`` at most; every ten seconds, for Redis does nothing else meanwhile."""
 
 
 class ResultClaims:
@@ -45,11 +64,21 @@ class ResultClaims:
         self._redis = redis
         self._swap = CompareAndSet(redis)
         self._end = redis.register_script(_END)
+        self._sweep = redis.register_script(_SWEEP)
+        self._collections = TenantIndex(redis, f"{prefix}claims:of:", COLLECTIONS, round(1000 * LONGEST))
 
-    async def take(self, collection: str, indices: Sequence[int], owner: str, seconds: float) -> set[int]:
+    async def take(
+        self, collection: str, indices: Sequence[int], owner: str, seconds: float, tenant: str = ""
+    ) -> set[int]:
         """Claim results; the ones that the owner may compute now, for ``seconds``. All of them while Redis is down."""
+        name = self._name(collection)
         try:
-            return await self._swap(partial(self._take, self._name(collection), indices, owner, seconds))
+            if not await self._collections.admit(tenant, collection):
+                return set(indices)
+            full = await self._redis.hlen(name) >= MOST
+            if full:
+                await self._sweep(keys=[name])
+            return await self._swap(partial(self._take, name, indices, owner, 0.0 if full else seconds))
         except DOWN:
             return set(indices)
 
@@ -62,7 +91,7 @@ class ResultClaims:
         held = dict(zip(indices, found, strict=True))
         granted = claimable({index: _claim(text) for index, text in held.items()}, owner, now)
         change = Change(set(granted), [(name, str(index), held[index]) for index in granted])
-        if granted:
+        if granted and seconds:
             mine = f"{now + round(1000 * min(seconds, LONGEST))} {owner}"
             # Lua takes at most 8,000 words in one command.
             change.commands += [("HSET", name, index, mine) for index in granted]

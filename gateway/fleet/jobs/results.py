@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 
 from gateway.fleet.nodes.reports import RESULTS, NodeReports, ResultsUsed
+from gateway.fleet.redis.tenant_index import TenantIndex
 from gateway.model.results import Collection, pool_of
+
+MOST = 1000
+"""Pools of results that a tenant may use at a time; the use of others is not told, so they get no space of their own."""
 
 
 @dataclass(slots=True)
@@ -33,6 +37,7 @@ class ResultUses:
 
     def __init__(self, redis: Redis, prefix: str, idle: float) -> None:
         self._reports = NodeReports(redis, prefix, RESULTS, idle)
+        self._pools = TenantIndex(redis, f"{prefix}results:of:", MOST, round(1000 * idle))
         self._seen: dict[str, _Seen] = {}
         self._sizes: dict[str, tuple[int, int]] = {}
 
@@ -57,6 +62,8 @@ class ResultUses:
             if not known and name in told:
                 known = told[name].size
             of = one.collection
+            if not await self._pools.admit(of.tenant, name):
+                continue
             await self._reports.tell(name, ResultsUsed(of.tenant, of.dataset, of.fingerprint, one.items, known))
 
     async def all(self) -> dict[str, ResultsUsed]:

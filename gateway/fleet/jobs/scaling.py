@@ -8,16 +8,18 @@ would be gone keeps its workers.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 
-from gateway.fleet.redis.connection import hashes
-from gateway.fleet.redis.documents import Document, by_rank
+from gateway.fleet.redis.connection import PAGE
+from gateway.fleet.redis.documents import Document
 from gateway.policies.space.autoscale import ScaleSettings, Scaling, TrainerReport, scaled
 
 MOST_PAST = 64
 """Changes of a rank's workers that are kept."""
+DETAILED = 8
+"""Ranks of a job of which more than the decision in force is kept: the first ones. It is for those who look."""
 
 
 class WorkersChange(NamedTuple):
@@ -58,7 +60,7 @@ class WorkerScaling:
         state = scaled(known if known is not None and usable else Scaling(), report, self._settings)
         await self._redis.hset(name, str(rank), _STATE.text(state))
         await self._redis.pexpire(name, self._silence)
-        if known is None or (known.workers, known.mode) != (state.workers, state.mode):
+        if rank < DETAILED and (known is None or (known.workers, known.mode) != (state.workers, state.mode)):
             await self._note(name, rank, state)
         return state.workers
 
@@ -70,10 +72,20 @@ class WorkerScaling:
         await self._redis.hset(name, field, _PAST.text((change, *past)[:MOST_PAST]))
 
     async def of(self, jobs: Collection[str]) -> dict[str, dict[int, tuple[WorkersChange, ...]]]:
-        """The workers of these jobs over time, by job and rank, the newest change first; jobs without any are left out."""
+        """The workers of these jobs over time, by job and rank (the first ones), the newest change first; jobs without any are
+        left out."""
         names = sorted(jobs)
-        found = await hashes(self._redis, [*map(self._name, names)])
-        known = {job: by_rank(fields, "past", _PAST) for job, fields in zip(names, found, strict=True)}
+        fields = [f"past:{rank}" for rank in range(DETAILED)]
+        found: list[Any] = []
+        for start in range(0, len(names), PAGE):
+            pipeline = self._redis.pipeline(transaction=False)
+            for job in names[start : start + PAGE]:
+                pipeline.hmget(self._name(job), fields)
+            found += await pipeline.execute()
+        known = {
+            job: {rank: past for rank, past in enumerate(map(_PAST.read, texts)) if past is not None}
+            for job, texts in zip(names, found, strict=True)
+        }
         return {job: past for job, past in known.items() if past}
 
     async def forget(self, job: str) -> None:

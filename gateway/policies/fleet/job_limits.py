@@ -11,6 +11,16 @@ class JobLimits(NamedTuple):
 
     zone: int = 10_000
     tenant: int = 1_000
+    ranks: int = 16_384
+    """Of all jobs of a tenant together: the leader reads a few hundred bytes of each every second."""
+
+
+class Usage(NamedTuple):
+    """The jobs of the zone, those of a tenant, and the ranks that these would have; 0 if they do not become more."""
+
+    jobs: int = 0
+    of_tenant: int = 0
+    ranks: int = 0
 
 
 class Registering(Enum):
@@ -22,20 +32,24 @@ class Registering(Enum):
     OTHER_DATASET = auto()
     ZONE_FULL = auto()
     TENANT_FULL = auto()
+    RANKS_FULL = auto()
 
 
-def registering(dataset: str, known: str | None, jobs: int, of_tenant: int, limits: JobLimits) -> Registering:
+def registering(dataset: str, known: str | None, used: Usage, limits: JobLimits) -> Registering:
     """Decide on a registration.
 
     Args:
         dataset: of the job.
         known: dataset of the registered job with the same tenant and name; ``None`` if there is none.
-        jobs: of the zone.
-        of_tenant: jobs of the tenant.
-        limits: of both.
+        used: without this job; ranks with it.
+        limits: of all of them.
     """
+    if known is not None and known != dataset:
+        return Registering.OTHER_DATASET
+    if used.ranks > limits.ranks:
+        return Registering.RANKS_FULL
     if known is not None:
-        return Registering.JOINS if known == dataset else Registering.OTHER_DATASET
-    if jobs >= limits.zone:
+        return Registering.JOINS
+    if used.jobs >= limits.zone:
         return Registering.ZONE_FULL
-    return Registering.TENANT_FULL if of_tenant >= limits.tenant else Registering.NEW
+    return Registering.TENANT_FULL if used.of_tenant >= limits.tenant else Registering.NEW

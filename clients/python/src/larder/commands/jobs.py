@@ -17,9 +17,7 @@ _HEADING = ("JOB", "DATASET", "GPUS", "RANKS", "EPOCH", "PHASE", "CACHE", "T_MIS
 def listing(arguments: Namespace) -> int:
     """``larder jobs list``."""
     api = api_of(arguments)
-    jobs = api.json("GET", "/-/v1/jobs").get("jobs")
-    if not isinstance(jobs, list):
-        raise UnexpectedAnswer(api.endpoint, 200, '"jobs" is missing')
+    jobs = all_pages(api, "/-/v1/jobs", "jobs")
     if arguments.json:
         output.document({"jobs": jobs})
     elif jobs:
@@ -37,6 +35,21 @@ def show(arguments: Namespace) -> int:
     else:
         output.table([(name, _shown(value)) for name, value in job.items()])
     return 0
+
+
+def all_pages(api: Api, path: str, name: str) -> list[dict[str, Any]]:
+    """A list that the gateway answers page by page; ``name`` is its field in each answer."""
+    found: list[dict[str, Any]] = []
+    cursor = ""
+    while True:
+        page = api.json("GET", path, query=f"cursor={quote(cursor, safe='')}" if cursor else "")
+        part, following = page.get(name), page.get("next")
+        if not isinstance(part, list):
+            raise UnexpectedAnswer(api.endpoint, 200, f'"{name}" is missing')
+        found += part
+        if not isinstance(following, str) or following <= cursor:
+            return found
+        cursor = following
 
 
 def api_of(arguments: Namespace) -> Api:

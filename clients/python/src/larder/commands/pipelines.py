@@ -7,8 +7,8 @@ from typing import Any
 
 from larder.api import Api
 from larder.commands import output
-from larder.commands.jobs import api_of
-from larder.errors import LarderError, UnexpectedAnswer
+from larder.commands.jobs import all_pages, api_of
+from larder.errors import LarderError
 
 _HEADING = ("JOB", "DATASET", "MODE", "MARK", "WHY", "WORKERS")
 _STAGES = ("STAGE", "", "PER ELEMENT", "BYTES", "ELEMENTS")
@@ -44,10 +44,7 @@ def show(arguments: Namespace) -> int:
 
 
 def _pipelines(api: Api) -> list[dict[str, Any]]:
-    found = api.json("GET", "/-/v1/pipelines").get("pipelines")
-    if not isinstance(found, list):
-        raise UnexpectedAnswer(api.endpoint, 200, '"pipelines" is missing')
-    return found
+    return all_pages(api, "/-/v1/pipelines", "pipelines")
 
 
 def _part(heading: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:

@@ -1,0 +1,62 @@
+"""Bounds what a tenant may have of one kind in Redis, where each thing has a key of its own and a time after which it is gone.
+
+An index per tenant names the tenant's things and when each ends. It is a sorted set that is bounded itself, and it is gone when
+the last thing is. Who adds one beyond the bound either is refused, or ends the one that would have ended first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis.asyncio import Redis
+
+_ENTER = """
+local index, thing = KEYS[1], ARGV[1]
+local lasts, most, replaces = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZREMRANGEBYSCORE', index, '-inf', now)
+local gone = {}
+if not redis.call('ZSCORE', index, thing) and redis.call('ZCARD', index) >= most then
+  if not replaces then return {0, gone} end
+  gone = redis.call('ZRANGE', index, 0, 0)
+  redis.call('ZREM', index, gone[1])
+end
+redis.call('ZADD', index, now + lasts, thing)
+if redis.call('PTTL', index) < lasts then redis.call('PEXPIRE', index, lasts) end
+return {1, gone}
+"""
+
+
+class TenantIndex:
+    """The things of one kind.
+
+    Args:
+        redis: for commands.
+        prefix: of the indices' keys, which ends with the kind.
+        most: things of a tenant.
+        lasts: milliseconds after its last use for which a thing lasts.
+
+    Every method raises one of ``DOWN`` if Redis is down, slow or refuses.
+    """
+
+    def __init__(self, redis: Redis, prefix: str, most: int, lasts: int) -> None:
+        self._prefix = prefix
+        self._most = most
+        self._lasts = lasts
+        self._enter = redis.register_script(_ENTER)
+
+    async def admit(self, tenant: str, thing: str) -> bool:
+        """Note a use; ``False`` if the thing is new, and the tenant has the maximum."""
+        admitted, _ = await self._call(tenant, thing, replaces=False)
+        return bool(admitted)
+
+    async def enter(self, tenant: str, thing: str) -> list[bytes]:
+        """Note a use; returns the thing that must end for it, if any."""
+        _, gone = await self._call(tenant, thing, replaces=True)
+        return list(gone)
+
+    async def _call(self, tenant: str, thing: str, *, replaces: bool) -> Any:
+        return await self._enter(
+            keys=[f"{self._prefix}{tenant}"], args=[thing, self._lasts, self._most, "1" if replaces else "0"]
+        )
