@@ -73,6 +73,7 @@ from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.registry import Registry
 from gateway.store.disk.failures import DiskFault
 from gateway.store.shared.leases import FillLeases
+from gateway.store.shared.only_once import OnlyOnce
 from gateway.store.store import Store
 from gateway.tasks import keep_running, repeat
 from gateway.tracing import Traced
@@ -375,6 +376,8 @@ class Larder:
                 "results": peer_results(registrations, self._results),
             }
             limit = self._settings.server.max_in_flight
+            services = ground.engine.services
+            ground.fleet.gate.once = OnlyOnce(lambda: services.store.generations.seen, services.leases, services.now)
             self._peer = PeerApp(ground.fleet.gate, ground.engine.services.origin.has, addresses, limit)
         return operations.fleet.sources.watch
 

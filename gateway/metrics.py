@@ -236,7 +236,8 @@ PEER_REQUESTS = Counter(
 )
 PEER_REFUSED = Counter(
     "larder_peer_refused_total",
-    "Refused requests of other nodes, by reason: unsigned, protocol, date, signature, body, request",
+    "Refused requests of other nodes, by reason: unsigned, protocol, date, signature, body, request, "
+    "replayed (it changes something, and was carried out before)",
     ["reason"],
 )
 JOB_REQUESTS = Counter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import lru_cache
-from re import Pattern
+from re import Pattern, escape
 from re import compile as compile_pattern
 from typing import NamedTuple
 from urllib.parse import quote
@@ -90,11 +90,26 @@ def _compiled(pattern: str) -> Pattern[str]:
     return compile_pattern(f"(?s:{text}.*{_piece(last.lstrip('*'))})\\Z")
 
 
+_WILD = compile_pattern(r"\*+|\?|\[!?\]?[^\]]*\]|[^*?\[]+|\[")
+"""The parts of a glob: stars, a question mark, a class, letters, a bracket that begins no class."""
+
+
 def _piece(glob: str, *, lazy: bool = False) -> str:
-    """The expression of a glob without "**"; ``lazy``: it ends as early as possible."""
-    body = translate(glob).removeprefix("(?s:").removesuffix(r")\Z").removesuffix(r")\z")
-    # fnmatch's "*" crosses "/"; here it does not, as in shells and .gitignore.
-    return body.replace(".*?", "[^/]*?").replace(".*", "[^/]*?" if lazy else "[^/]*")
+    """The expression of a glob without "**"; ``lazy``: it ends as early as possible.
+
+    As in shells and .gitignore, and unlike in fnmatch, no wildcard matches a slash, nor does a class, negated or not.
+    """
+    return "".join(_expression(part, lazy) for part in _WILD.findall(glob))
+
+
+def _expression(part: str, lazy: bool) -> str:
+    if part[0] == "*":
+        return "[^/]*?" if lazy else "[^/]*"
+    if part == "?":
+        return "[^/]"
+    if part[0] == "[" and part[-1] == "]":
+        return "(?!/)" + translate(part).removeprefix("(?s:").removesuffix(r")\Z").removesuffix(r")\z")
+    return escape(part)
 
 
 def glob_matches(pattern: str, path: str) -> bool:

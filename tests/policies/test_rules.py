@@ -33,6 +33,36 @@ def test_globs_read_like_a_shell(pattern: str, path: str, matches: bool) -> None
     assert glob_matches(pattern, path) is matches
 
 
+@pytest.mark.parametrize(
+    ("pattern", "inside", "across"),
+    [
+        ("b/?c", "b/ac", "b//c"),
+        ("b/x?y/z", "b/x.y/z", "b/x/y/z"),
+        ("b/x[!a]y", "b/xby", "b/x/y"),
+        ("b/x[^a]y", "b/x^y", "b/x/y"),
+        ("b/x[+-9]y", "b/x5y", "b/x/y"),
+        ("b/x[/a]y", "b/xay", "b/x/y"),
+        ("b/x[]/a]y", "b/x]y", "b/x/y"),
+        ("b/x[!]a]y", "b/xby", "b/x/y"),
+        ("**/x?y", "b/c/xay", "b/c/x/y"),
+        ("b/**x[!a]y", "b/c/xby", "b/c/x/y"),
+        ("bucke?/**", "bucket/k", "bucke/t/k"),
+        ("tenant[!z]/**", "tenanta/k", "tenant//k"),
+    ],
+)
+def test_only_two_stars_cross_a_slash(pattern: str, inside: str, across: str) -> None:
+    """Rule: no question mark and no class, negated or a range, matches a slash: an allow-list would cover other folders."""
+    assert glob_matches(pattern, inside)
+    assert not glob_matches(pattern, across)
+
+
+def test_a_bracket_that_begins_no_class_is_a_bracket() -> None:
+    """Rule: keys may have brackets, as in shells."""
+    assert glob_matches("b/a[1", "b/a[1")
+    assert glob_matches("b/[", "b/[")
+    assert not glob_matches("b/a[1", "b/a1")
+
+
 def test_the_first_matching_rule_counts() -> None:
     """Order in the file decides, not length."""
     rules = Rules([Caching("b/**", freshness=1), Caching("b/train/**", freshness=2)])

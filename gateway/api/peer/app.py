@@ -53,6 +53,9 @@ class NodeGate(Protocol):
     def confirm(self, caller: Verified, body: bytes) -> None:
         """Verify the body of an admitted request. Raises ApiError when it differs from what the node signed."""
 
+    def admit_once(self, caller: Verified) -> None:
+        """Admit a request that changes something. Raises ApiError when it is a repetition."""
+
 
 class OnBehalfOf(Enum):
     """On whose behalf a node asks."""
@@ -87,6 +90,7 @@ Handler = Callable[[PeerRequest], Awaitable[None]]
 class Address:
     """One endpoint: its paths under ``/-/peer/v1/``, methods and handler; ``longest`` is the body limit in bytes.
 
+    ``changes``: its requests other than GET and HEAD change something, so each is carried out once.
     ``at_once`` finds what a GET can be answered with at once. So does ``plain``, for one that has nothing but its address; one
     endpoint has it.
     """
@@ -96,6 +100,7 @@ class Address:
     handler: Handler
     longest: int = 0
     on_behalf_of: OnBehalfOf = OnBehalfOf.READER
+    changes: bool = True
     at_once: Callable[[WireRequest, Principal], Hit | None] | None = None
     plain: Callable[[bytes, Principal], Hit | None] | None = None
 
@@ -201,6 +206,8 @@ class PeerApp(Edge):
         kind, address, caller, _, principal, names = admitted
         body = await whole_body(receive, address.longest)
         self._gate.confirm(caller, body)
+        if address.changes and scope["method"] not in ("GET", "HEAD"):
+            self._gate.admit_once(caller)
         _served(kind).inc()
         await address.handler(PeerRequest(scope, send, body, principal, names))
 

@@ -57,8 +57,12 @@ class PeerItemsEdge:
     def addresses(self) -> Mapping[str, Address]:
         """Addresses by the kind they are counted as."""
         return {
-            "batch": Address(re.compile(r"datasets/([0-9a-f]{64})/batch"), ("POST",), self.batch, 4 * MOST_INDICES),
-            "lookup": Address(re.compile(r"datasets/([0-9a-f]{64})/lookup"), ("POST",), self.lookup, 4 * MOST_INDICES),
+            "batch": Address(
+                re.compile(r"datasets/([0-9a-f]{64})/batch"), ("POST",), self.batch, 4 * MOST_INDICES, changes=False
+            ),
+            "lookup": Address(
+                re.compile(r"datasets/([0-9a-f]{64})/lookup"), ("POST",), self.lookup, 4 * MOST_INDICES, changes=False
+            ),
             "dataset": Address(
                 re.compile(r"datasets/([0-9a-f]{64})"), ("GET",), self.dataset, on_behalf_of=OnBehalfOf.TENANT
             ),
@@ -66,7 +70,12 @@ class PeerItemsEdge:
                 re.compile(r"blobs/([0-9a-f]{64})"), ("GET", "HEAD"), self.blob, on_behalf_of=OnBehalfOf.NODE
             ),
             "blobs": Address(
-                re.compile(r"blobs/lookup"), ("POST",), self.blobs, _DIGEST * MOST_DIGESTS, on_behalf_of=OnBehalfOf.NODE
+                re.compile(r"blobs/lookup"),
+                ("POST",),
+                self.blobs,
+                _DIGEST * MOST_DIGESTS,
+                OnBehalfOf.NODE,
+                changes=False,
             ),
         }
 

@@ -50,7 +50,7 @@ class PeerOperations:
         """Addresses by the kind they are counted as."""
         return {
             "forget": Address(re.compile("forget"), ("POST",), self.forget, LONGEST, on_behalf_of=OnBehalfOf.NODE),
-            "explain": Address(re.compile("explain"), ("POST",), self.explain, LONGEST),
+            "explain": Address(re.compile("explain"), ("POST",), self.explain, LONGEST, changes=False),
             "warm": Address(re.compile("warm"), ("POST",), self.warm, LONGEST),
         }
 

@@ -78,11 +78,11 @@ class ResultClaims:
             full = await self._redis.hlen(name) >= MOST
             if full:
                 await self._sweep(keys=[name])
-            return await self._swap(partial(self._take, name, indices, owner, 0.0 if full else seconds))
+            return await self._swap(partial(self._take, name, indices, owner, None if full else seconds))
         except DOWN:
             return set(indices)
 
-    async def _take(self, name: str, indices: Sequence[int], owner: str, seconds: float) -> Change[set[int]]:
+    async def _take(self, name: str, indices: Sequence[int], owner: str, seconds: float | None) -> Change[set[int]]:
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.time()
         pipeline.hmget(name, list(map(str, indices)))
@@ -91,7 +91,7 @@ class ResultClaims:
         held = dict(zip(indices, found, strict=True))
         granted = claimable({index: _claim(text) for index, text in held.items()}, owner, now)
         change = Change(set(granted), [(name, str(index), held[index]) for index in granted])
-        if granted and seconds:
+        if granted and seconds is not None:
             mine = f"{now + round(1000 * min(seconds, LONGEST))} {owner}"
             # Lua takes at most 8,000 words in one command.
             change.commands += [("HSET", name, index, mine) for index in granted]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from gateway import metrics
 from gateway.model.datasets import ApiError
-from gateway.model.peer.auth import PeerRefused, Verified, verify, verify_get
+from gateway.model.peer.auth import WRITE_WINDOW, PeerRefused, Verified, verify, verify_get
 from gateway.model.s3.sigv4 import RawHeader, WireRequest
 
 REFUSED = "x-larder-peer-refused"
@@ -28,6 +28,9 @@ class PeerGate:
     Args:
         secret: of the fleet; not empty.
         now: seconds since the epoch.
+
+    Attributes:
+        once: notes a signature, and the time at which it expires; whether it is new. Until it is set, all are.
     """
 
     def __init__(self, secret: str, now: Callable[[], float] = time.time) -> None:
@@ -35,6 +38,7 @@ class PeerGate:
             raise ValueError("without a secret, every caller would be admitted")
         self._secret = secret
         self._now = now
+        self.once: Callable[[bytes, float], bool] = lambda signature, expires: True
 
     def admit(self, request: WireRequest) -> Verified:
         """Verify the head of a request, as it arrived, before its body is read; ``confirm`` verifies that.
@@ -57,6 +61,22 @@ class PeerGate:
             caller.confirm(body)
         except PeerRefused as refused:
             raise _refusal(refused) from None
+
+    def admit_once(self, caller: Verified) -> None:
+        """Admit a request that changes something, whose body is confirmed: the first one with its signature.
+
+        Raises:
+            ApiError: it is older than such requests may be, or was carried out already. Counted.
+        """
+        if abs(caller.date - self._now()) > WRITE_WINDOW:
+            minutes = f"{WRITE_WINDOW / 60:.0f} minutes"
+            raise _refusal(
+                PeerRefused("date", f"The request's date is off by more than {minutes}; set the clocks of the nodes.")
+            )
+        if not self.once(caller.signature, caller.date + WRITE_WINDOW):
+            metrics.PEER_REFUSED.labels("replayed").inc()
+            # Without the header REFUSED: a node whose connection broke may send a request again, and is no stranger.
+            raise ApiError("Conflict", "A request with this signature was carried out before; sign it again.")
 
 
 def _refusal(refused: PeerRefused) -> ApiError:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Sequence
+from secrets import token_hex
 from typing import Any, Protocol
 
 from gateway import metrics
@@ -33,6 +34,7 @@ SILENCE = 2.0
 """Seconds of silence before a node is checked, and seconds for it to confirm that it is alive."""
 _LONGEST = 120.0
 """Seconds that a live node may be silent."""
+_READS = frozenset({"GET", "HEAD"})
 _CONNECT = 0.5
 """Time-out of a connection attempt, in seconds."""
 # An answer whose reader is slow keeps about this much and one read of the socket in memory: 256 KiB took 710 KiB
@@ -153,12 +155,14 @@ class Peers:
         body: bytes,
         within: float,
     ) -> StreamedResponse:
-        """One request. All calls between nodes are idempotent, so one whose connection broke is repeated."""
+        """One request. One whose connection broke is repeated: it is idempotent, or the node carries it out once."""
         address, target = peer.address, f"{path}?{query}" if query else path
         raw = []
         for name, value in headers:
             raw.append((name.lower().encode(), value.encode()))  # in Python 3.11 a comprehension is a call
-        signed = self._signer.headers(WireRequest(method, path.encode(), query.encode(), raw), body, time.time())
+        nonce = "" if method in _READS else token_hex(8)
+        wire = WireRequest(method, path.encode(), query.encode(), raw)
+        signed = self._signer.headers(wire, body, time.time(), nonce)
         sent = (("Host", address.name), *headers, *signed)
         began = time.perf_counter()
         answer = await self._connections.ask(peer, method, address, target, sent, body, within=within, repeat=True)

@@ -4,8 +4,13 @@ The signature covers the protocol's version, the sender, the time, the hash of t
 and every other ``x-larder-`` header; so none of these can be changed or removed on the way, and a signature is valid for one
 address only. Other headers (Range, If-Match, ...) only select the part to send.
 
-An intercepted request can be replayed for a quarter of an hour. Calls between nodes only read, so a replay returns an answer that
-the attacker has already seen. Clocks of nodes may differ by as much.
+The body of a request is bound by its hash, which is compared before the request is carried out. A request is accepted within a
+quarter of an hour of its date; clocks of nodes may differ by as much. Within that time, an intercepted request that only reads can
+be replayed, and returns what it would return to its sender then. A request that changes anything (stores results or scores,
+forgets, announces, warms) is carried out once: it has a random number, so that no two have the same signature, it is
+accepted within ``WRITE_WINDOW`` only, and the node remembers its signature for as long, in all its workers
+(gateway/store/shared/seen.py). What a node remembers is in memory: one whose machine restarts within that time may be told again.
+Whether a request is secret is up to the network; nothing here encrypts it.
 """
 
 from __future__ import annotations
@@ -29,6 +34,10 @@ PEER_PROTOCOL = "x-larder-protocol"
 PEER_DATE = "x-larder-date"
 PEER_BODY = "x-larder-body"
 PEER_SIGNATURE = "x-larder-signature"
+PEER_NONCE = "x-larder-nonce"
+"""The header with the random number of a request that changes something."""
+WRITE_WINDOW = 5 * 60.0
+"""As ``WINDOW``, of a request that changes something."""
 WINDOW = 15 * 60.0
 """Accepted difference, in seconds, between a request's date and the receiver's clock."""
 
@@ -50,7 +59,7 @@ class PeerRefused(LarderError):
     """A request does not come from another node of this fleet.
 
     Args:
-        reason: one word, for counting: ``unsigned``, ``protocol``, ``date``, ``signature`` or ``body``.
+        reason: one word, for counting: ``unsigned``, ``protocol``, ``date``, ``signature`` ``body`` or ``replayed``.
         detail: what is wrong, and the remedy.
     """
 
@@ -67,10 +76,19 @@ class PeerSigner:
     secret: str
     node: str
 
-    def headers(self, request: WireRequest, body: bytes, now: float) -> list[Header]:
-        """The headers to add to a request that has all its other headers; ``now`` in seconds since the epoch."""
+    def headers(self, request: WireRequest, body: bytes, now: float, nonce: str = "") -> list[Header]:
+        """The headers to add to a request that has all its other headers.
+
+        Args:
+            request: to be signed.
+            body: its whole body.
+            now: seconds since the epoch.
+            nonce: of a request that changes something: a text that no other request has.
+        """
         digest = sha256(body).hexdigest() if body else EMPTY_SHA256
         own = [(PEER, self.node), (PEER_PROTOCOL, _PROTOCOL), (PEER_DATE, str(int(now))), (PEER_BODY, digest)]
+        if nonce:
+            own.append((PEER_NONCE, nonce))
         fields = dict(request.headers)
         for name, value in own:
             fields[name.encode()] = value.encode()
@@ -95,10 +113,15 @@ def _lines_of_get(node: str, principal: str, second: int) -> tuple[str, str]:
 
 
 class Verified(NamedTuple):
-    """The verified head of a request from the node ``node``; its body must have the SHA-256 ``body``, in hex."""
+    """The verified head of a request from the node ``node``; its body must have the SHA-256 ``body``, in hex.
+
+    ``signature`` is the request's, ``date`` the time at which it was signed, in seconds since the epoch.
+    """
 
     node: str
     body: str
+    signature: bytes = b""
+    date: int = 0
 
     def confirm(self, body: bytes) -> None:
         """Verify the body.
@@ -150,7 +173,7 @@ def verify(secret: str, request: WireRequest, now: float) -> Verified:
     name = node.decode("latin-1")
     if not _is_node_name(name):
         raise PeerRefused("unsigned", f"{PEER} must be a node's id.")
-    return Verified(name, body.decode("latin-1"))
+    return Verified(name, body.decode("latin-1"), claimed, int(told))
 
 
 def verify_get(secret: str, raw_path: bytes, headers: Sequence[RawHeader], now: float) -> bytes | None:

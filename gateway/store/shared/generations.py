@@ -29,8 +29,9 @@ directory that it belongs to (``boot``), and the directory records which file th
 and its last start is not the recorded one, it is not vouched for: every row confirmed before ``since`` is checked with the origin
 before it is served. A worker with another table than the other workers of the directory does not use the directory.
 
-At the end are the workers' shared records of small ranges (policies/reads/granularity.py), of evicted objects (evicted.py) and of
-forgotten ones (forgotten.py), and the name of the table, by which a worker knows that another one forgets for it.
+At the end are the workers' shared records of small ranges (policies/reads/granularity.py), of evicted objects (evicted.py), of
+forgotten ones (forgotten.py) and of requests of other nodes (seen.py), and the name of the table, by which a worker knows that
+another one forgets for it.
 
 A new table is filled with random numbers. So a number of an old table (lost at a reboot, or private to a worker that could not
 attach one) is never mistaken for a number of the new one; and all pages exist, for touching a hole of a mapped file on a full
@@ -51,6 +52,7 @@ from zlib import crc32
 from gateway.model.keys import ObjectKey
 from gateway.store.shared.evicted import EvictedKeys
 from gateway.store.shared.forgotten import ForgottenKeys
+from gateway.store.shared.seen import SeenRequests
 from gateway.store.shared.table_file import (
     BOOT_END,
     DEBTS_END,
@@ -58,6 +60,7 @@ from gateway.store.shared.table_file import (
     FORGOTTEN_END,
     MARKS_END,
     RANGES_END,
+    SEEN_END,
     SLOT_BYTES,
     SLOTS,
     TABLE_BYTES,
@@ -118,7 +121,8 @@ class Generations:
         """See ``granularity.TouchTable``."""
         self.evicted = EvictedKeys(memoryview(table)[RANGES_END:EVICTED_END].cast("I"))
         self.forgotten = ForgottenKeys(memoryview(table)[EVICTED_END:FORGOTTEN_END].cast("I"))
-        self.name = table[FORGOTTEN_END:].hex()
+        self.seen = SeenRequests(memoryview(table)[FORGOTTEN_END:SEEN_END].cast("I"))
+        self.name = table[SEEN_END:].hex()
         """No other table has it: of two workers with the same name, each forgets for both."""
 
     def vouches(self, boot: int, recorded: bytes) -> bool:
@@ -256,7 +260,7 @@ class Generations:
         """Replace the shared table by a private one."""
         table = mmap.mmap(-1, TABLE_BYTES)
         table[:SLOT_BYTES] = fresh_numbers()
-        table[FORGOTTEN_END:] = os.urandom(TABLE_BYTES - FORGOTTEN_END)
+        table[SEEN_END:] = os.urandom(TABLE_BYTES - SEEN_END)
         self._use(table, b"")
 
     def unlink(self, path: Path) -> None:

@@ -2,7 +2,8 @@
 
 A path alone proves nothing: here it may lead to another gateway or to an impostor, and after a restart to a new socket. So the
 gateway names the inode of its socket and when that changed, which nobody can set, and the socket is used only while the path
-leads to it.
+leads to it. The listening process must belong to the owner of the socket, and no other user may be able to put another one into
+its folder.
 
 The gateway can attach open files to an answer (SCM_RIGHTS, unix(7)). They come with the bytes that are read into a buffer, so the
 connection's socket collects them, and the reader of the answer takes them from there.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import struct
 from array import array
 from collections.abc import Iterable
 from http.client import HTTPConnection, HTTPResponse
@@ -29,6 +31,8 @@ _CLOEXEC = int(socket.MSG_CMSG_CLOEXEC) if SUPPORTED else 0
 """A plain number: operations of the enumeration take as long as receiving."""
 _SPACE = socket.CMSG_SPACE(253 * array("i").itemsize) if SUPPORTED else 0
 """Bytes for the descriptors of one message (SCM_MAX_FD, unix(7))."""
+_CREDENTIALS = struct.Struct("iII")
+"""Process, user and group of the other end (SO_PEERCRED, unix(7))."""
 _SHARE = 4
 """An answer may take one part in so many of the descriptors that this process may open."""
 
@@ -47,16 +51,33 @@ class LocalSocket(NamedTuple):
             return None
         found = cls.at(path)
         same = found == (path, named.get("inode"), named.get("changed_ns"))
-        return found if same and os.access(path, os.W_OK) else None
+        return found if same and _is_safe(path) and os.access(path, os.W_OK) else None
 
     @classmethod
     def at(cls, path: str) -> LocalSocket | None:
         """The socket at a path; ``None`` if there is none on this machine."""
         try:
-            status = os.stat(path)
+            status = os.lstat(path)
         except (OSError, ValueError):
             return None
         return cls(path, status.st_ino, status.st_ctime_ns) if stat.S_ISSOCK(status.st_mode) else None
+
+
+def _is_safe(path: str) -> bool:
+    """Whether only the owner of the socket, this user and root can put another socket at this absolute path."""
+    if not os.path.isabs(path):
+        return False
+    owner, folder = os.lstat(path).st_uid, os.stat(os.path.dirname(path))
+    shared = folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX
+    return not shared and folder.st_uid in (owner, os.geteuid(), 0)
+
+
+def _listens(sock: socket.socket, path: str) -> bool:
+    """Whether the process at the other end belongs to the owner of the socket at a path; true where the system does not tell."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return bool(user == os.lstat(path).st_uid)
 
 
 def acceptable() -> int:
@@ -155,7 +176,7 @@ class LocalConnection(HTTPConnection):
         try:
             sock.settimeout(self.timeout)
             sock.connect(path)
-            if LocalSocket.at(path) != self._local:
+            if LocalSocket.at(path) != self._local or not _listens(sock, path):
                 raise FileNotFoundError(f"{path} is not the socket that it was")
         except BaseException:
             sock.close()

@@ -6,7 +6,8 @@ strings) and are dependencies; numpy is one already (docs/decisions/0022).
 
 Layout, little-endian: ``LRE1``, the length of the tree (u32), the tree, then the data of arrays, tensors and ``bytes`` in the
 order of the tree, each at the next multiple of 64 from the beginning. The tree is one tag byte per value and what the tag needs.
-A reader takes nothing on trust: every count, length and shape is compared with the bytes that are there.
+A reader takes nothing on trust: every count, length and shape is compared with the bytes that are there, and the number of values
+and of levels is bounded, so that what is read takes little more memory than its bytes and 100 MB.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ ALIGNMENT = 64
 """Bytes: the data of each array begins at a multiple of this, a cache line."""
 DEEPEST = 64
 """Levels of nesting; deeper ones are refused by writer and reader."""
+MOST_VALUES = 1_000_000
+"""Values of an element: numbers, texts, arrays, and the containers around them. One takes a byte and becomes an object."""
 _MOST_DIMENSIONS = 32
 _DTYPE = re.compile(r"[|<>][biufcSU]\d{1,9}|[<>][mM]8(\[\d{0,9}[A-Za-zμ]{1,2}\])?")
 _HEAD = struct.Struct("<4sI")
@@ -68,6 +71,7 @@ class Encoded:
     def __init__(self, value: Any) -> None:
         self._tree = bytearray()
         self._data: list[memoryview] = []
+        self._values = 0
         self._encode(value, "the element", 0)
         self.size = _HEAD.size + len(self._tree)
         for part in self._data:
@@ -90,6 +94,11 @@ class Encoded:
     def _encode(self, value: Any, where: str, depth: int) -> None:
         if depth > DEEPEST:
             raise ElementUnstorable(f"{where} is nested deeper than {DEEPEST} levels")
+        self._values += 1
+        if self._values > MOST_VALUES:
+            raise ElementUnstorable(
+                f"{where} is one value too many, of {MOST_VALUES}; make arrays of them (numpy.asarray)"
+            )
         kind = type(value)
         if kind in _SIMPLE:
             self._tree += _SIMPLE[kind](value)
@@ -167,7 +176,7 @@ class _Reader:
         magic, length = _HEAD.unpack_from(data)
         if magic != MAGIC:
             raise ElementDamaged(f"these bytes begin with {bytes(magic)!r}, an element begins with {MAGIC!r}")
-        self._at = _HEAD.size
+        self._at, self._values = _HEAD.size, 0
         self._end = self._next = _HEAD.size + length
         if self._end > data.nbytes:
             raise ElementDamaged(f"a tree of {length} bytes does not fit {data.nbytes}")
@@ -175,7 +184,7 @@ class _Reader:
     def element(self) -> Any:
         try:
             value = self._value(0)
-        except (struct.error, UnicodeDecodeError, OverflowError, TypeError, ValueError) as error:
+        except (struct.error, UnicodeDecodeError, OverflowError, TypeError, ValueError, RuntimeError) as error:
             raise ElementDamaged(f"the element is damaged at byte {self._at}: {error}") from error
         if self._at != self._end or self._next != self._data.nbytes:
             raise ElementDamaged(f"{self._data.nbytes} bytes have more than one element of {self._next}")
@@ -198,6 +207,9 @@ class _Reader:
     def _value(self, depth: int) -> Any:
         if depth > DEEPEST:
             raise ElementDamaged(f"the element is nested deeper than {DEEPEST} levels")
+        self._values += 1
+        if self._values > MOST_VALUES:
+            raise ElementDamaged(f"the element has more than {MOST_VALUES} values")
         (tag,) = self._take("<B")
         if tag in (_LIST, _TUPLE, _DICT):
             (count,) = self._take("<I")
