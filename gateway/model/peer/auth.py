@@ -5,8 +5,8 @@ and every other ``x-larder-`` header; so none of these can be changed or removed
 address only. Other headers (Range, If-Match, ...) only select the part to send.
 
 The body of a request is bound by its hash, which is compared before the request is carried out. A request is accepted within a
-quarter of an hour of its date; clocks of nodes may differ by as much. Within that time, an intercepted request that only reads can
-be replayed, and returns what it would return to its sender then. A request that changes anything (stores results or scores,
+quarter of an hour of its date; clocks of nodes may differ by as much. Within that time, an intercepted request that only reads
+can be replayed, and returns what it would return to its sender then. A request that changes anything (stores results or scores,
 forgets, announces, warms) is carried out once: it has a random number, so that no two have the same signature, it is
 accepted within ``WRITE_WINDOW`` only, and the node remembers its signature for as long, in all its workers
 (gateway/store/shared/seen.py). What a node remembers is in memory: one whose machine restarts within that time may be told again.

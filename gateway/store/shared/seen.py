@@ -1,8 +1,8 @@
 """Which signed requests of other nodes this node has carried out, so that none is carried out twice.
 
-The record is in memory that all workers share (generations.py): a table of 32-bit fingerprints of signatures, each with the second
-at which the signature itself expires. A signature has a few places that follow each other; it takes the first that is free or
-has expired. So nothing is forgotten early, and a table without a free place admits nothing. One signature in four billion is
+The record is in memory that all workers share (generations.py): a table of 32-bit fingerprints of signatures, each with the
+second at which the signature itself expires. A signature has a few places that follow each other; it takes the first that is free
+or has expired. So nothing is forgotten early, and a table without a free place admits nothing. One signature in four billion is
 taken for another one, and refused: its sender signs again.
 
 Two workers may get the same request in one moment: only_once.py lets one of them look and note.
