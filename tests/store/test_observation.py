@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from gateway.model.keys import ObjectKey
 from gateway.store.disk.directory import CacheDirectory
 from gateway.store.shared.accesses import MOST, ObservedReads
 from gateway.store.shared.observation import ReadChannel, decode_reads, encode_reads
+from tests.other_user import NOBODY
 
 KEY = ObjectKey("default", "bucket", "train/ä b\n.jpg")
 ALL = 1000
@@ -191,3 +193,47 @@ def test_a_datagram_with_wrong_types_is_dropped(wrong: dict[str, object]) -> Non
 def test_a_datagram_that_holds_no_reads_is_dropped(datagram: bytes) -> None:
     """Rule: a datagram without reads is dropped without an error."""
     assert decode_reads(datagram) == []
+
+
+def test_reads_go_to_no_other_user(place, channel):
+    """Rule: a user who binds the name first gets no key and no access key. Needs root."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as spy:
+        spy.bind(str(place))
+        os.chown(place, NOBODY, NOBODY)
+        os.chmod(place, 0o777)
+        spy.setblocking(False)
+        assert channel(place).send([read(1)]) == 0
+        with pytest.raises(BlockingIOError):
+            spy.recv(1000)
+
+
+def test_a_receiver_whose_name_was_removed_takes_it_again(place, channel):
+    """Rule: a cleaner of /dev/shm ends the observation of the other workers' reads until the keeper's next turn only."""
+    keeper, other = channel(place), channel(place)
+    keeper.open()
+    place.unlink()
+    assert other.send([read(1)]) == 0
+    keeper.open()
+    assert other.send([read(2)]) == 1
+    assert keeper.receive(ALL) == [read(2)]
+
+
+def test_a_receiver_that_has_its_name_keeps_its_socket(place, channel):
+    """Rule: what waits to be received is not lost by another turn."""
+    keeper, other = channel(place), channel(place)
+    keeper.open()
+    other.send([read(1)])
+    keeper.open()
+    assert keeper.receive(ALL) == [read(1)]
+
+
+def test_a_name_that_cannot_be_taken_is_told_once(tmp_path, channel, caplog):
+    """Rule: the log says why only the keeper's own reads count."""
+    place = tmp_path / "reads"
+    place.mkdir()
+    (place / "file").touch()
+    keeper = channel(place)
+    for _ in range(3):
+        keeper.open()
+    assert [str(place) in record.getMessage() for record in caplog.records] == [True]
+    assert not keeper.receives
