@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from gateway.model.importance import ScorePart, decode
 from gateway.policies.items.importance import PartVerdict, combined
 from gateway.store.shared import importance
+from gateway.store.shared.decile_reads import ROWS, DecileReads
 from gateway.store.shared.importance import DIRECT, FORWARDED, MOST_JOBS, Receipt, ScoreTables, TooManyScorers
+from tests.other_user import NOBODY
 from tests.scored import Part
 
 DATASET = "d" * 64
@@ -191,3 +194,39 @@ def test_a_million_items_take_at_most_40_mb(table: Path) -> None:
     # The keeper has the combined scores, the ranks that the index has (as many bytes), and which items are at home.
     kept = sum(table.nbytes for table in found) + 2 * one.nbytes + items
     assert kept <= 40_000_000
+
+
+def test_a_table_that_was_cut_off_is_not_read(table: Path) -> None:
+    """Rule: touching what is no longer there would kill the process; the job sends everything again."""
+    tables = ScoreTables(table)
+    send(tables, Part(1, 0, {1: 1.0}))
+    assert scores(tables) == {1: 1.0}
+    (path,) = table.parent.glob(f"{table.name}*")
+    os.truncate(path, 100)
+    assert tables.of(DATASET, ITEMS) == []
+    assert send(tables, Part(2, 1, {2: 1.0})).verdict is PartVerdict.UNKNOWN_BASE
+
+
+def test_a_table_of_another_user_is_not_read(table: Path) -> None:
+    """Rule: a user who guesses the name neither gives a job scores nor learns any. Needs root."""
+    tables = ScoreTables(table)
+    send(tables, Part(1, 0, {1: 1.0}))
+    (path,) = table.parent.glob(f"{table.name}*")
+    os.chown(path, NOBODY, NOBODY)
+    assert ScoreTables(table).of(DATASET, ITEMS) == []
+    with pytest.raises(PermissionError):
+        send(tables, Part(2, 1, {2: 1.0}))
+
+
+def test_counts_of_reads_outlive_the_removal_of_their_file(table: Path) -> None:
+    """Rule: a worker's counts are written again with its next reads, and a file of another user counts nothing. Needs root."""
+    reads, counts = DecileReads(table), np.ones((2, ROWS), dtype=np.uint64)
+    reads.add(DATASET, counts)
+    (path,) = table.parent.glob(f"{table.name}*")
+    path.unlink()
+    reads.add(DATASET, counts)
+    assert reads.all(DATASET).tolist() == (2 * counts).tolist()
+    foreign = path.with_name(path.name + "0")
+    foreign.write_bytes(path.read_bytes())
+    os.chown(foreign, NOBODY, NOBODY)
+    assert reads.all(DATASET).tolist() == (2 * counts).tolist()

@@ -10,7 +10,7 @@ import larder
 from larder.api import Api
 from larder.connection import Connection
 from larder.fleet import Neighbours
-from larder.local import LocalSocket
+from larder.local import LocalConnection, LocalSocket
 
 KEY = larder.Credentials("key", "secret")
 
@@ -89,3 +89,37 @@ def test_the_socket_of_a_restarted_node_is_found_again(path, monkeypatch):
         assert all(neighbours.reach(node) for node in neighbours.ready())
         assert asked == ["http://first", "http://near"]
         assert near.local == LocalSocket.at(path)
+
+
+def test_a_folder_that_every_user_can_write_to_is_not_trusted(path, tmp_path):
+    """Rule: another user could put a socket of his own there between two requests."""
+    with listening(path):
+        document = document_of(path)
+        tmp_path.chmod(0o777)
+        assert LocalSocket.named(document) is None
+        tmp_path.chmod(0o1777)
+        assert LocalSocket.named(document) is not None
+
+
+def test_a_link_to_a_socket_is_not_used(path, tmp_path):
+    """Rule: the named path is the socket itself, or a link could lead elsewhere tomorrow."""
+    with listening(path):
+        (tmp_path / "link").symlink_to(path)
+        assert LocalSocket.named(document_of(path, path=str(tmp_path / "link"))) is None
+
+
+def test_a_relative_path_is_not_used(path, tmp_path, monkeypatch):
+    """Rule: what a path means must not depend on the folder in which the client runs."""
+    monkeypatch.chdir(tmp_path)
+    with listening(path):
+        assert LocalSocket.named(document_of("s")) is None
+
+
+def test_only_the_owner_of_the_socket_may_listen_there(path):
+    """Rule: requests are sent to a process of the socket's owner only. Needs root."""
+    with listening(path):
+        os.chown(path, 65534, 65534)
+        local = LocalSocket.at(path)
+        with closing(LocalConnection(local, "host", timeout=5, blocksize=1000)) as connection:
+            with pytest.raises(FileNotFoundError):
+                connection.connect()

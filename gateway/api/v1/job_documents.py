@@ -38,7 +38,7 @@ class JobRequest(_StrictModel):
     dataset: str = Field(min_length=1, max_length=128, description="name or id", examples=["imagenet-train"])
     gpus: int = Field(ge=1, le=65_536, examples=[8])
     batch_size: int = Field(ge=1, le=1_048_576, description="items in a mini-batch of one rank", examples=[256])
-    ranks: int = Field(1, ge=1, le=65_536, description="processes that train together", examples=[8])
+    ranks: int = Field(1, ge=1, le=16_384, description="processes that train together", examples=[8])
     caching: Literal["auto", "on", "off"] = Field(
         "auto", description="off: never use the cache; on: always use it; auto: use it if measurements show a gain"
     )
@@ -126,7 +126,7 @@ class ProfileReport(_StrictModel):
 class Heartbeat(_StrictModel):
     """The state of one rank."""
 
-    rank: int = Field(ge=0, lt=65_536, examples=[0])
+    rank: int = Field(ge=0, lt=16_384, examples=[0])
     epoch: int = Field(ge=0, lt=2**31, examples=[3])
     upcoming: list[_CHUNK] = Field(
         max_length=MOST_UNITS + 2,

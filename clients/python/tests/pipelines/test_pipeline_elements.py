@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from larder.errors import ElementDamaged, ElementUnstorable
+from larder.pipelines import elements
 from larder.pipelines.elements import ALIGNMENT, DEEPEST, DROPPED, Encoded, decode, encode
 
 KEYS = st.none() | st.booleans() | st.integers() | st.text()
@@ -156,3 +157,31 @@ def test_two_elements_are_not_one():
     """Bytes after an element are not passed over."""
     with pytest.raises(ElementDamaged, match="more than one element"):
         decode(encode(1) + encode(2))
+
+
+def test_an_element_has_a_bounded_number_of_values(monkeypatch):
+    """Rule: a byte of an element can become an object of a hundred; the writer says what to do instead."""
+    whole = encode([[1, 2], {"a": 3}])
+    monkeypatch.setattr(elements, "MOST_VALUES", 5)
+    with pytest.raises(ElementDamaged, match="more than 5 values"):
+        decode(whole)
+    with pytest.raises(ElementUnstorable, match="make arrays"):
+        encode([[1, 2], {"a": 3}])
+    assert decode(encode([1, 2, 3, 4])) == [1, 2, 3, 4]
+
+
+def test_a_bomb_of_nothing_is_refused():
+    """Rule: a short element does not become gigabytes: its tree of a few million bytes is not read to its end."""
+    count = elements.MOST_VALUES + 1
+    tree = bytes([8]) + count.to_bytes(4, "little") + bytes(count)
+    with pytest.raises(ElementDamaged, match="values"):
+        decode(b"LRE1" + len(tree).to_bytes(4, "little") + tree)
+
+
+@pytest.mark.parametrize("shape", [(0, 2**62), (2**62, 0, 2**62), (2**63 - 1, 0)])
+def test_an_empty_array_of_an_impossible_shape_is_damaged(shape):
+    """Rule: the shape of an array without data is bounded too."""
+    dimensions = b"".join(size.to_bytes(8, "little") for size in shape)
+    tree = bytes([11, 3]) + b"<f8" + bytes([len(shape)]) + dimensions
+    with pytest.raises(ElementDamaged):
+        decode(b"LRE1" + len(tree).to_bytes(4, "little") + tree)
