@@ -120,6 +120,6 @@ def test_only_the_owner_of_the_socket_may_listen_there(path):
     with listening(path):
         os.chown(path, 65534, 65534)
         local = LocalSocket.at(path)
-        with closing(LocalConnection(local, "host", timeout=5, blocksize=1000)) as connection:
-            with pytest.raises(FileNotFoundError):
-                connection.connect()
+        connection = LocalConnection(local, "host", timeout=5, blocksize=1000)
+        with closing(connection), pytest.raises(FileNotFoundError):
+            connection.connect()
