@@ -391,7 +391,7 @@ def test_other_tenants_jobs_are_unknown(running: Running, data: Data) -> None:
     ):
         assert (reply.status, reply.code) == (404, "UnknownJob")
     assert register(running, data, GWB).code == "UnknownDataset"
-    assert ask(running, "GET", "/v1/jobs", key=GWB).json == {"jobs": []}
+    assert ask(running, "GET", "/v1/jobs", key=GWB).json == {"jobs": [], "next": None}
     wait_until(lambda: bool(planned(running, data)), SOON, "a plan")
     theirs = ask(running, "GET", "/v1/plan", key=GWB).json
     assert (theirs["datasets"], theirs["jobs"], theirs["history"]) == ({}, {}, [])
@@ -411,7 +411,7 @@ def test_addresses_and_methods(running: Running) -> None:
     """Rule: other methods get 405 with Allow; unexpected parameters and bodies are refused."""
     wrong = ask(running, "PUT", "/v1/jobs", b"{}")
     assert (wrong.status, wrong.code, wrong.headers["allow"]) == (405, "MethodNotAllowed", "GET, POST")
-    assert ask(running, "GET", "/v1/jobs?limit=1").code == "InvalidRequest"
+    assert ask(running, "GET", "/v1/jobs?limit=0").code == "InvalidRequest"
     assert ask(running, "GET", "/v1/plan", b"hello").code == "InvalidRequest"
     assert ask(running, "GET", "/v1/plan", key=None).status == 403
     assert ask(running, "POST", "/v1/jobs", b"{}", key=None).status == 403
