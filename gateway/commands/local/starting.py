@@ -75,9 +75,7 @@ def _hold_table(cache: str) -> None:
     try:
         asyncio.run(within(_DISK_PATIENCE, partial(hold, table_of(root), root)))
     except OSError as error:  # includes TimeoutError
-        log.warning(
-            "the table of %(directory)s cannot be opened yet: %(error)s", {"directory": cache, "error": str(error)}
-        )
+        log.warning("the table of %(target)s cannot be opened yet: %(error)s", {"target": cache, "error": str(error)})
 
 
 def try_origin(quick: QuickStart) -> None:

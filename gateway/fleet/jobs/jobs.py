@@ -37,7 +37,7 @@ from gateway.fleet.jobs import job_scripts as scripts
 from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
 from gateway.fleet.redis.connection import PAGE, hashes, pairs, text_of
 from gateway.fleet.redis.documents import Document
-from gateway.policies.fleet.job_limits import JobLimits, Registering, Usage, registering
+from gateway.policies.fleet.job_limits import JobLimits, Registering, JobUsage, registering
 from gateway.policies.items.datasets import MOST_UNITS
 from gateway.policies.space.chunk_order import Opening, OrderState, Place, late_under, open_epoch
 from gateway.policies.space.orders import JobOrder, Phase
@@ -267,7 +267,7 @@ class Jobs:
         now, version, known, jobs, of_tenant, ranks = await self._call(self._registering, record.key, record.tenant)
         before = None if known is None else _NAMED.timed(known)
         dataset, more = (None, record.ranks) if before is None else (before[1].dataset, record.ranks - before[1].ranks)
-        used = Usage(int(jobs), int(of_tenant), max(0, int(ranks)) + more if more > 0 else 0)
+        used = JobUsage(int(jobs), int(of_tenant), max(0, int(ranks)) + more if more > 0 else 0)
         done = registering(record.dataset, dataset, used, self._limits)
         table = f"{self._prefix}jobs"
         change = Change(done, [(table, record.key, known)])

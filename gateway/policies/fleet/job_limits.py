@@ -15,7 +15,7 @@ class JobLimits(NamedTuple):
     """Of all jobs of a tenant together: the leader reads a few hundred bytes of each every second."""
 
 
-class Usage(NamedTuple):
+class JobUsage(NamedTuple):
     """The jobs of the zone, those of a tenant, and the ranks that these would have; 0 if they do not become more."""
 
     jobs: int = 0
@@ -35,7 +35,7 @@ class Registering(Enum):
     RANKS_FULL = auto()
 
 
-def registering(dataset: str, known: str | None, used: Usage, limits: JobLimits) -> Registering:
+def registering(dataset: str, known: str | None, used: JobUsage, limits: JobLimits) -> Registering:
     """Decide on a registration.
 
     Args:

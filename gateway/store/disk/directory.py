@@ -37,10 +37,10 @@ from gateway.policies.health.breaker import FailureKind
 from gateway.store.disk.blobs import Contents, read_contents
 from gateway.store.disk.failures import DiskFault
 from gateway.store.disk.locks import is_locked, open_lock, try_exclusive
-from gateway.store.shared.generations import Start
+from gateway.store.shared.generations import DirectoryStart
 from gateway.store.shared.table_file import leases_of, table_of
 
-Begin = Callable[[int, Start], bytes]
+Begin = Callable[[int, DirectoryStart], bytes]
 """Called when a start begins, with its number and the previous start; returns the identity of its table of generations."""
 
 log = logging.getLogger("larder.store")
@@ -79,7 +79,7 @@ class CacheDirectory:
         shared = self.generations.parent != root
         self.reads = self.generations.with_name(f"{self.generations.name}-reads") if shared else None
         """The socket of observation.py, beside the table; ``None`` where that is on the cache disk."""
-        self.start = Start()
+        self.start = DirectoryStart()
         """This start; its number is 0 before ``join``."""
         self.started_ns = 0
         """When this start began: older files without a row were left by an earlier one."""
@@ -323,10 +323,10 @@ class CacheDirectory:
                     _for_owner_only(Path(entry.path))
 
 
-def _start_in(descriptor: int) -> Start:
+def _start_in(descriptor: int) -> DirectoryStart:
     """What is recorded: the number in 8 bytes, a byte for the clean end, and the table's identity."""
     recorded = os.pread(descriptor, 64, 0)
-    return Start(int.from_bytes(recorded[:8], "little"), recorded[_TABLE_AT:], recorded[8:_TABLE_AT] == _CLEAN)
+    return DirectoryStart(int.from_bytes(recorded[:8], "little"), recorded[_TABLE_AT:], recorded[8:_TABLE_AT] == _CLEAN)
 
 
 def _for_owner_only(path: Path) -> None:

@@ -21,7 +21,7 @@ from gateway.store.disk.failures import DiskFault, disk_fault, disk_faults
 from gateway.store.disk.threads import HUNG_AFTER, LONG, HangWatch, Threads
 from gateway.store.index.database import Database, Operation, SharedOperation
 from gateway.store.index.index_file import Identity, ensure_index, identity_of
-from gateway.store.shared.generations import Generations, Start
+from gateway.store.shared.generations import Generations, DirectoryStart
 from gateway.store.shared.own_files import is_own
 from gateway.store.shared.table_file import TWINS, remove_dead
 
@@ -305,7 +305,7 @@ class Disk:
                 self.audit_due = True
             self._condemned = None
 
-    def _begin(self, boot: int, previous: Start) -> bytes:
+    def _begin(self, boot: int, previous: DirectoryStart) -> bytes:
         # The last worker of the previous start may have removed the table; under the lock, nobody removes this one.
         self.generations.attach(self.directory.generations, self.directory.root)
         self.generations.begin(boot, previous, self.now())

@@ -74,7 +74,7 @@ Mark = tuple[int, int]
 """A slot, and the number that a bump stored there."""
 
 
-class Start(NamedTuple):
+class DirectoryStart(NamedTuple):
     """What a directory records of its start: a number, 0 for none; the table's identity; and whether the start ended cleanly."""
 
     boot: int = 0
@@ -134,7 +134,7 @@ class Generations:
         """
         return self._boot[0] == boot and recorded in (b"", self.identity)
 
-    def begin(self, boot: int, previous: Start, now: float) -> None:
+    def begin(self, boot: int, previous: DirectoryStart, now: float) -> None:
         """Record a start of the directory, which no other worker has open.
 
         Args:
@@ -148,7 +148,7 @@ class Generations:
                 self._since[0] = now
         self._boot[0] = boot
 
-    def join(self, start: Start) -> bool:
+    def join(self, start: DirectoryStart) -> bool:
         """Whether this worker shares the table with all others of a start; if not, it trusts nothing that it has in memory."""
         if self._boot[0] == 0 and start.table == self.identity:
             self._boot[0] = start.boot  # the table was cut off, and completed

@@ -118,9 +118,9 @@ def hold(path: Path, root: Path) -> None:
         held = _open_named(path, root)
     except OSError as error:
         log.warning(
-            "the table of %(directory)s cannot be in %(path)s (%(error)s): the workers share memory without a name, and after "
+            "the table of %(target)s cannot be in %(path)s (%(error)s): the workers share memory without a name, and after "
             "the next start cached objects are checked with the origin once",
-            {"directory": str(root), "path": str(path), "error": str(error)},
+            {"target": str(root), "path": str(path), "error": str(error)},
         )
         held = _anonymous(_new_table(root))
     _held[path] = held
@@ -249,7 +249,7 @@ def _complete(descriptor: int, root: Path) -> None:
             os.ftruncate(descriptor, _FILE_BYTES)
             return
         log.error(
-            "the table of %(directory)s was cut off by another program: the cache starts anew", {"directory": str(root)}
+            "the table of %(target)s was cut off by another program: the cache starts anew", {"target": str(root)}
         )
         os.posix_fallocate(descriptor, 0, _FILE_BYTES)
         os.pwrite(descriptor, fresh_numbers() + b"\1" * (DEBTS_END - SLOT_BYTES), 0)
