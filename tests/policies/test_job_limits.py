@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.policies.fleet.job_limits import JobLimits, Registering, JobUsage, registering
+from gateway.policies.fleet.job_limits import JobLimits, JobUsage, Registering, registering
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from gateway.fleet.jobs import job_scripts as scripts
 from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
 from gateway.fleet.redis.connection import PAGE, hashes, pairs, text_of
 from gateway.fleet.redis.documents import Document
-from gateway.policies.fleet.job_limits import JobLimits, Registering, JobUsage, registering
+from gateway.policies.fleet.job_limits import JobLimits, JobUsage, Registering, registering
 from gateway.policies.items.datasets import MOST_UNITS
 from gateway.policies.space.chunk_order import Opening, OrderState, Place, late_under, open_epoch
 from gateway.policies.space.orders import JobOrder, Phase

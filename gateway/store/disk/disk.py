@@ -21,7 +21,7 @@ from gateway.store.disk.failures import DiskFault, disk_fault, disk_faults
 from gateway.store.disk.threads import HUNG_AFTER, LONG, HangWatch, Threads
 from gateway.store.index.database import Database, Operation, SharedOperation
 from gateway.store.index.index_file import Identity, ensure_index, identity_of
-from gateway.store.shared.generations import Generations, DirectoryStart
+from gateway.store.shared.generations import DirectoryStart, Generations
 from gateway.store.shared.own_files import is_own
 from gateway.store.shared.table_file import TWINS, remove_dead
 
