@@ -73,7 +73,8 @@ def build(root: str, objects: int) -> None:
             ),
         )
         connection.executemany(
-            "INSERT INTO object_blocks VALUES (?, 0, ?)", ((first + 1 + number, digest) for number, digest, _ in chunk)
+            "INSERT INTO object_blocks (object_id, no, digest) VALUES (?, 0, ?)",
+            ((first + 1 + number, digest) for number, digest, _ in chunk),
         )
         connection.execute("COMMIT")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

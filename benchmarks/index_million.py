@@ -75,7 +75,9 @@ def build(root: str, objects: int) -> None:
             " confirmed_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, '[]', 4194304, 0)",
             (key.origin, key.bucket, key.key, slots_of(key)[0], f'"{digest[:16].hex()}"', SIZE, "", HEADERS),
         )
-        connection.execute("INSERT INTO object_blocks VALUES (last_insert_rowid(), 0, ?)", (digest,))
+        connection.execute(
+            "INSERT INTO object_blocks (object_id, no, digest) VALUES (last_insert_rowid(), 0, ?)", (digest,)
+        )
         name = digest.hex()
         _make_file(f"{root}/blobs/{name[:2]}", name[2:], first)
     connection.execute("COMMIT")

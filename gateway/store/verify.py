@@ -18,9 +18,12 @@ from pathlib import Path
 from gateway.config import CacheSettings
 from gateway.model.errors import BlobGone, LarderError
 from gateway.model.objects import BlobRef
+from gateway.policies.health.breaker import FailureKind
 from gateway.store.disk.blobs import read_contents
-from gateway.store.disk.failures import disk_faults
+from gateway.store.disk.failures import DiskFault, disk_faults
 from gateway.store.index import blob_rows
+from gateway.store.index.index_file import ensure_index, identity_of
+from gateway.store.index.salvage import damage
 from gateway.store.index.schema import driver_of, open_engine
 from gateway.store.store import Store
 
@@ -31,13 +34,16 @@ _PATIENCE = 5.0
 
 @dataclass(slots=True)
 class VerifyReport:
-    """The result. ``corrupt``, ``missing`` and ``orphans`` name files below ``blobs/``; sizes are bytes."""
+    """The result. ``corrupt``, ``missing`` and ``orphans`` name files below ``blobs/``; sizes are bytes.
+
+    ``damaged`` counts the rows and pages of the index that are not as they were written."""
 
     blobs: int = 0
     bytes: int = 0
     corrupt: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
+    damaged: int = 0
     repaired: bool = False
     shards: int = 0
     """Number of the 256 folders that have been read."""
@@ -45,7 +51,7 @@ class VerifyReport:
     @property
     def sound(self) -> bool:
         """Whether there are no defects, or all were repaired."""
-        return self.repaired or not (self.corrupt or self.missing or self.orphans)
+        return self.repaired or not (self.corrupt or self.missing or self.orphans or self.damaged)
 
     def describe(self) -> str:
         """One line per problem."""
@@ -55,6 +61,10 @@ class VerifyReport:
             ("orphan, no object uses it", self.orphans),
         )
         lines = [f"{name}: {what}" for what, names in kinds for name in names]
+        if self.damaged:
+            lines.append(
+                f"index.db: {self.damaged} of its rows or pages damaged; --repair makes a new index of the others"
+            )
         if self.repaired and lines:
             lines.append("all of these were dropped; the next reads fetch the data again")
         return "\n".join(lines)
@@ -76,14 +86,19 @@ async def verify_cache(
     root = Path(settings.dir)
     if not (root / "index.db").is_file():
         raise LarderError(f"cache.dir: no cache in {root}")
-    report = await asyncio.to_thread(_look, root, told)
+    try:
+        report = await asyncio.to_thread(_look, root, told)
+    except DiskFault as fault:
+        if not repair or fault.kind is not FailureKind.CORRUPT:
+            raise
+        report = VerifyReport(damaged=1)
     if repair and not report.sound:
         await _repair(settings, report)
     return report
 
 
 def _look(root: Path, told: Callable[[VerifyReport], bool] | None) -> VerifyReport:
-    report = VerifyReport()
+    report = VerifyReport(damaged=damage(root / "index.db", _PATIENCE))
     engine = open_engine(root / "index.db", patience=_PATIENCE)
     try:
         with disk_faults(), engine.connect() as connection:
@@ -146,6 +161,9 @@ async def _repair(settings: CacheSettings, report: VerifyReport) -> None:
     try:
         if not await store.try_lock():
             raise LarderError("cache.dir: a gateway is using this cache; stop it before --repair")
+        if report.damaged:
+            index = store.directory.index
+            await asyncio.to_thread(ensure_index, index, identity_of(index))
         await store.recover()
         for name in report.corrupt:
             digest = bytes.fromhex(name.replace("/", ""))

@@ -121,14 +121,16 @@ async def test_a_newer_index_is_left_alone(open_store, root: Path, caplog: pytes
     assert await get(await open_store(), "a") == b"abc"
 
 
-async def test_an_unknown_schema_starts_anew(open_store, root: Path) -> None:
-    """Rule: a version that never was is a broken index, and replaced like one."""
+async def test_an_unknown_schema_is_damage(open_store, root: Path) -> None:
+    """Rule: a version that never was is a damaged index: its sound rows are kept, and checked with the origin."""
     first = await open_store()
     await put(first, "a", b"abc")
     await first.close()
     change_schema(root, 1)
     store = await open_store()
-    assert await store.lookup(key_of("a")) is None
+    record = await store.lookup(key_of("a"))
+    assert record is not None
+    assert record.confirmed_at == 0
     assert store.status().state == "normal"
 
 

@@ -92,8 +92,10 @@ def _document(report: VerifyReport, state: str) -> dict[str, Any]:
         "share": round(report.shards / _SHARDS, 4),
         "blobs": report.blobs,
         "bytes": report.bytes,
-        "corrupt": len(report.corrupt),
+        "corrupt": len(report.corrupt) + report.damaged,
         "missing": len(report.missing),
         "orphans": len(report.orphans),
-        "examples": [*report.corrupt, *report.missing, *report.orphans][:_EXAMPLES],
+        "examples": [*(["index.db"] if report.damaged else []), *report.corrupt, *report.missing, *report.orphans][
+            :_EXAMPLES
+        ],
     }

@@ -30,7 +30,8 @@ _ERRNO = {
     errno.ESTALE: FailureKind.GONE,
 }
 
-# SQLITE_ERROR: every statement is valid on the current schema, so if one is refused, a table is missing.
+# SQLITE_ERROR: every statement is valid on the current schema, so if one is refused, a table is missing. SQLITE_CONSTRAINT: rows
+# are looked up before they are inserted, in the same transaction, so a conflict means that a tree and its table differ.
 _SQLITE = {
     sqlite3.SQLITE_FULL: FailureKind.NO_SPACE,
     sqlite3.SQLITE_READONLY: FailureKind.READ_ONLY,
@@ -39,6 +40,11 @@ _SQLITE = {
     sqlite3.SQLITE_CORRUPT: FailureKind.CORRUPT,
     sqlite3.SQLITE_NOTADB: FailureKind.CORRUPT,
     sqlite3.SQLITE_ERROR: FailureKind.CORRUPT,
+    sqlite3.SQLITE_CONSTRAINT: FailureKind.CORRUPT,
+    sqlite3.SQLITE_MISMATCH: FailureKind.CORRUPT,
+    sqlite3.SQLITE_TOOBIG: FailureKind.CORRUPT,
+    sqlite3.SQLITE_FORMAT: FailureKind.CORRUPT,
+    sqlite3.SQLITE_INTERNAL: FailureKind.CORRUPT,
     sqlite3.SQLITE_BUSY: FailureKind.BUSY,
     sqlite3.SQLITE_LOCKED: FailureKind.BUSY,
 }
@@ -58,8 +64,15 @@ def disk_fault(error: BaseException) -> DiskFault | None:
         return error
     if isinstance(error, DBAPIError) and error.orig is not None:
         return disk_fault(error.orig)
+    if isinstance(error, UnicodeDecodeError):
+        # The driver decodes texts of the index, and SQLite's messages that quote them; nothing else decodes on the disk.
+        return DiskFault(FailureKind.CORRUPT, f"index.db: a text is not UTF-8: {error}")
     if isinstance(error, sqlite3.Error):
-        primary = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_IOERR) & 0xFF
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None and isinstance(error, sqlite3.OperationalError):
+            # Raised by the driver itself, for a text that it could not decode.
+            return DiskFault(FailureKind.CORRUPT, str(error))
+        primary = (sqlite3.SQLITE_IOERR if code is None else code) & 0xFF
         return DiskFault(_SQLITE.get(primary, FailureKind.IO), str(error))
     if isinstance(error, OSError):
         return DiskFault(_ERRNO.get(error.errno or 0, FailureKind.IO), str(error))
@@ -92,7 +105,7 @@ class disk_faults:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (OSError, sqlite3.Error, DBAPIError)):
+        if isinstance(error, (OSError, sqlite3.Error, DBAPIError, UnicodeDecodeError)):
             fault = disk_fault(error)
             if fault is not None:
                 raise fault from error

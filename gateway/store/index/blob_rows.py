@@ -11,11 +11,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef
-from gateway.store.index import pool_rows
+from gateway.store.index import pool_rows, seals
 from gateway.store.index.pool_rows import Entering, NewBlob
 from gateway.store.index.schema import NODE
 
@@ -77,14 +77,26 @@ def find(connection: Connection, digest: bytes) -> BlobRow | None:
     row = connection.execute(
         "SELECT digest, size, crc32, mtime_ns, boot FROM blobs WHERE digest = ?", (digest,)
     ).fetchone()
-    return None if row is None else BlobRow(*row)
+    return None if row is None else as_row(row)
 
 
 def find_many(connection: Connection, digests: Sequence[bytes]) -> list[BlobRow]:
     """The existing rows of at most 500 blobs."""
     marks = ",".join("?" * len(digests))
     statement = f"SELECT digest, size, crc32, mtime_ns, boot FROM blobs WHERE digest IN ({marks})"  # noqa: S608 - "?" only
-    return [BlobRow(*row) for row in connection.execute(statement, tuple(digests))]
+    return [as_row(row) for row in connection.execute(statement, tuple(digests))]
+
+
+def as_row(values: Sequence[Any]) -> BlobRow:
+    """A row with these values.
+
+    Raises:
+        DiskFault: CORRUPT if no version of Larder wrote them.
+    """
+    digest, size, crc32, mtime_ns, boot = values
+    if not seals.blob_is_sound(digest, size, crc32, 0.0, mtime_ns, boot):
+        raise seals.damaged("the row of a blob")
+    return BlobRow(digest, size, crc32, mtime_ns, boot)
 
 
 def held(connection: Connection, digests: Sequence[bytes]) -> set[bytes]:

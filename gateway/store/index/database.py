@@ -36,6 +36,7 @@ from sqlalchemy import Connection
 from gateway.policies.health.breaker import FailureKind
 from gateway.store.disk.failures import DiskFault, disk_fault
 from gateway.store.disk.threads import HUNG_AFTER, LONG, HangWatch
+from gateway.store.index.salvage import unsound
 from gateway.store.index.schema import driver_of, open_engine, prepare_connection, rollback
 
 A = TypeVar("A")
@@ -64,6 +65,8 @@ class _QueuedOperation:
     future: asyncio.Future[Any]
     argument: object
 
+
+_FROM_WRONG_VALUES = (TypeError, ValueError, LookupError, ArithmeticError)
 
 Outcome = tuple["_QueuedOperation", Any, BaseException | None]
 
@@ -332,9 +335,20 @@ def _results(connection: sqlite3.Connection, group: Sequence[_QueuedOperation]) 
     return results
 
 
+def _damage_behind(error: Exception, session: _Session) -> DiskFault | None:
+    """The fault if a value of the wrong kind in the index made an operation fail."""
+    if isinstance(error, UnicodeEncodeError) or not isinstance(error, _FROM_WRONG_VALUES):
+        return None
+    try:
+        wrong = unsound(session.connection())
+    except Exception as failure:
+        return disk_fault(failure)
+    return DiskFault(FailureKind.CORRUPT, f"index.db: a value of the wrong kind: {error}") if wrong else None
+
+
 def _judged(error: Exception, session: _Session) -> Exception:
     """Classify an error: a fault of the disk, after which the session is reopened, or a bug."""
-    fault = disk_fault(error)
+    fault = disk_fault(error) or _damage_behind(error, session)
     if fault is None:
         return error
     session.close()

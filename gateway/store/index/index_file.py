@@ -1,7 +1,8 @@
-"""The index file: created if missing, replaced if unreadable, by one process at a time."""
+"""The index file: created if missing, made anew from its sound rows if damaged, by one process at a time."""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from contextlib import suppress
@@ -12,7 +13,10 @@ from gateway.store.disk.failures import DiskFault, disk_faults
 from gateway.store.disk.locks import exclusive
 from gateway.store.index.database import PATIENCE
 from gateway.store.index.migrations import migrate
+from gateway.store.index.salvage import salvage
 from gateway.store.index.schema import open_engine, prepare_connection
+
+log = logging.getLogger("larder.store")
 
 Identity = tuple[int, int]
 
@@ -27,27 +31,56 @@ def identity_of(path: Path) -> Identity | None:
 
 
 def ensure_index(path: Path, condemned: Identity | None) -> bool:
-    """Have a readable index at ``path``. A ``condemned`` or unreadable index is replaced by an empty one.
+    """Have a readable index at ``path``. A ``condemned`` or unreadable index is replaced by one with its sound rows.
 
     Returns:
-        Whether a new index was created; then all existing blob files are orphans.
+        Whether a new index was created; then blob files without a row are orphans.
 
     Raises:
         DiskFault: the index cannot be read or written, and a new one would not help.
     """
     with disk_faults(), exclusive(path.with_name("index.lock")):
+        _salvaged(path).unlink(missing_ok=True)
         if condemned is not None and identity_of(path) == condemned:
-            _remove(path)
+            _replace(path)
+            _open_once(path)
+            return True
         new = not path.exists()
         try:
             _open_once(path)
         except DiskFault as fault:
             if fault.kind is not FailureKind.CORRUPT:
                 raise
-            _remove(path)
+            _replace(path)
             _open_once(path)
             return True
         return new
+
+
+def _replace(path: Path) -> None:
+    """Put an index with the sound rows of a damaged one in its place, or nothing if none can be made."""
+    new = _salvaged(path)
+    try:
+        _open_once(new)
+        rescued = salvage(path, new)
+    except DiskFault as fault:
+        if fault.kind is not FailureKind.CORRUPT:
+            raise
+        log.error("index.db is damaged, and none of it can be read: %(error)s", {"error": fault, "path": path})
+        _remove(new)
+        _remove(path)
+        return
+    _remove(path)
+    os.rename(new, path)
+    log.error(
+        "index.db is damaged: a new one has %(blobs)s blobs and %(objects)s objects of it; %(lost)s rows are lost, and "
+        "read again from the origin when somebody needs them",
+        {"path": path, "blobs": rescued.blobs, "objects": rescued.objects, "lost": rescued.lost},
+    )
+
+
+def _salvaged(path: Path) -> Path:
+    return path.with_name("salvaged.db")
 
 
 def _open_once(path: Path) -> None:

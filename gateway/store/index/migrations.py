@@ -41,7 +41,9 @@ def _version(connection: Connection) -> int:
     if not connection.exec_driver_sql("SELECT 1 FROM sqlite_master WHERE name = 'meta'").scalar():
         return SCHEMA_VERSION
     found = connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'schema'").scalar()
-    if found is not None and found > SCHEMA_VERSION:
+    if type(found) is not int:
+        raise DiskFault(FailureKind.CORRUPT, f"index.db has schema {found!r}, which no version of Larder wrote")
+    if found > SCHEMA_VERSION:
         raise DiskFault(
             FailureKind.NEWER,
             f"index.db was written by a newer version of Larder (schema {found}, this version has {SCHEMA_VERSION}); "
@@ -49,7 +51,7 @@ def _version(connection: Connection) -> int:
         )
     if found != SCHEMA_VERSION and found not in _STEPS:
         raise DiskFault(FailureKind.CORRUPT, f"index.db has schema {found}, which no version of Larder wrote")
-    return int(found)
+    return found
 
 
 def _from_2(connection: Connection) -> None:
@@ -74,5 +76,11 @@ def _from_2(connection: Connection) -> None:
     connection.exec_driver_sql("DROP TABLE spaces")
 
 
-_STEPS: dict[int, Callable[[Connection], None]] = {2: _from_2}
+def _from_3(connection: Connection) -> None:
+    """Checksums of rows; those of older rows stay empty, as writing millions of them would keep the cache closed."""
+    for table in ("objects", "object_blocks", "grants"):
+        connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN seal BIGINT")
+
+
+_STEPS: dict[int, Callable[[Connection], None]] = {2: _from_2, 3: _from_3}
 """Migration steps, by the version that they start from."""

@@ -15,12 +15,14 @@ from typing import NamedTuple
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, Header, ObjectMeta, ObjectRecord
 from gateway.policies.reads.freshness import latest
+from gateway.store.index import seals
 from gateway.store.index.schema import DEFAULT_POOL
+from gateway.store.shared.generations import slots_of
 
-_OBJECT = "id, etag, size, last_modified, headers, checksums, block_size, confirmed_at"
+_OBJECT = "id, confirmed_at, seal, slot, etag, size, last_modified, headers, checksums, block_size"
 _SELECT = f"SELECT {_OBJECT} FROM objects WHERE origin = ? AND bucket = ? AND key = ?"  # noqa: S608
 _ROW_ID = "SELECT id FROM objects WHERE origin = ? AND bucket = ? AND key = ?"
-_REFRESH = "UPDATE objects SET last_modified = ?, headers = ?, checksums = ?, confirmed_at = ? WHERE id = ?"
+_REFRESH = "UPDATE objects SET last_modified = ?, headers = ?, checksums = ?, confirmed_at = ?, slot = ?, seal = ? WHERE id = ?"
 _DROP_UNTIED = (
     "DELETE FROM blobs WHERE digest = ? AND item = 0 "
     "AND NOT EXISTS (SELECT 1 FROM object_blocks b WHERE b.digest = blobs.digest)"
@@ -69,18 +71,29 @@ def lookup(connection: Connection, key: ObjectKey) -> ObjectRecord | None:
     row = connection.execute(_SELECT, (key.origin, key.bucket, key.key)).fetchone()
     if row is None:
         return None
-    checksums = None if row[5] is None else _decode(row[5])
-    return ObjectRecord(row[0], ObjectMeta(row[1], row[2], row[3], _decode(row[4]), checksums), row[6], row[7])
+    row_id, confirmed_at, seal, *values = row
+    if not seals.object_is_sound(key, values, confirmed_at, seal):
+        raise seals.damaged("the row of an object")
+    _slot, etag, size, last_modified, headers, checksums, block_size = values
+    try:
+        meta = ObjectMeta(
+            etag, size, last_modified, _decode(headers), None if checksums is None else _decode(checksums)
+        )
+    except (ValueError, TypeError) as error:
+        raise seals.damaged("the row of an object") from error
+    return ObjectRecord(row_id, meta, block_size, confirmed_at)
 
 
 def blocks(connection: Connection, row_id: int, first: int, last: int) -> dict[int, BlobRef]:
     """The cached blobs among blocks ``first`` to ``last``, inclusive."""
     rows = connection.execute(
-        "SELECT b.no, b.digest, blobs.size, blobs.crc32 FROM object_blocks b JOIN blobs ON blobs.digest = b.digest "
+        "SELECT b.no, b.digest, blobs.size, blobs.crc32, b.seal FROM object_blocks b JOIN blobs ON blobs.digest = b.digest "
         "WHERE b.object_id = ? AND b.no BETWEEN ? AND ?",
         (row_id, first, last),
     ).fetchall()
-    return {no: BlobRef(digest, size, crc32) for no, digest, size, crc32 in rows}
+    if not all(seals.tie_is_sound(row_id, *row) for row in rows):
+        raise seals.damaged("the row of a block")
+    return {no: BlobRef(digest, size, crc32) for no, digest, size, crc32, _ in rows}
 
 
 def present(connection: Connection, keys: Sequence[ObjectKey]) -> set[ObjectKey]:
@@ -119,26 +132,40 @@ def _known(connection: Connection, key: ObjectKey, most: int) -> CachedObject | 
 
 
 def refresh(
-    connection: Connection, old: ObjectRecord, meta: ObjectMeta, confirmed_at: float, now: float
+    connection: Connection, key: ObjectKey, old: ObjectRecord, meta: ObjectMeta, confirmed_at: float, now: float
 ) -> ObjectRecord:
-    """Update an object's row from another answer of the origin."""
+    """Update the row ``old`` of a key from another answer of the origin."""
     # ``None`` means that the answer could not carry checksums, not that there are none.
     checksums = old.meta.checksums if meta.checksums is None else meta.checksums
     row = ObjectRecord(
         old.row_id, replace(meta, checksums=checksums), old.block_size, latest(old.confirmed_at, confirmed_at, now)
     )
-    stored = None if checksums is None else encode(checksums)
-    connection.execute(
-        _REFRESH, (row.meta.last_modified, encode(row.meta.headers), stored, row.confirmed_at, row.row_id)
-    )
+    values = sealed(key, row.meta, row.block_size)
+    _slot, _etag, _size, last_modified, headers, stored, _block_size, seal = values
+    connection.execute(_REFRESH, (last_modified, headers, stored, row.confirmed_at, _slot, seal, row.row_id))
     return row
+
+
+def sealed(key: ObjectKey, meta: ObjectMeta, block_size: int) -> tuple[int, str, int, str, str, str | None, int, int]:
+    """The values of an object's row, from slot to block size, and their checksum."""
+    checksums = None if meta.checksums is None else encode(meta.checksums)
+    values = (
+        slots_of(key)[0],
+        meta.etag,
+        meta.size,
+        meta.last_modified,
+        encode(meta.headers),
+        checksums,
+        block_size,
+    )
+    return *values, seals.object_seal(key, values)
 
 
 def confirm(connection: Connection, key: ObjectKey, meta: ObjectMeta, confirmed_at: float, now: float) -> None:
     """Record that the origin confirmed the object again; ignored if the row is of another version."""
     old = lookup(connection, key)
     if old is not None and (old.meta.etag, old.meta.size) == (meta.etag, meta.size):
-        refresh(connection, old, meta, confirmed_at, now)
+        refresh(connection, key, old, meta, confirmed_at, now)
 
 
 def forget(connection: Connection, keys: Sequence[ObjectKey]) -> list[bytes]:
@@ -166,6 +193,8 @@ def forget_origin_page(connection: Connection, origin: str) -> tuple[int, list[b
 def origin_mark(connection: Connection, origin: str) -> int | None:
     """The mark of an origin, written by ``mark_origin``."""
     row = connection.execute("SELECT value FROM meta WHERE name = ?", (f"origin:{origin}",)).fetchone()
+    if row is not None and type(row[0]) is not int:
+        raise seals.damaged("the mark of an origin")
     return None if row is None else int(row[0])
 
 
@@ -213,15 +242,17 @@ def drop_untied(connection: Connection, digests: Iterable[bytes]) -> list[bytes]
 
 def grants(connection: Connection, row_id: int) -> dict[str, float]:
     """The grants of an object: times by identity, in seconds since the epoch."""
-    rows = connection.execute("SELECT identity, granted_at FROM grants WHERE object_id = ?", (row_id,)).fetchall()
+    rows = connection.execute("SELECT identity, granted_at, seal FROM grants WHERE object_id = ?", (row_id,)).fetchall()
+    if not all(seals.grant_is_sound(row_id, *row) for row in rows):
+        raise seals.damaged("the row of a grant")
     return {row[0]: row[1] for row in rows}
 
 
 def grant(connection: Connection, row_id: int, identity: str, now: float) -> None:
     """Record a grant, if the object still has its row."""
     connection.execute(
-        "INSERT OR REPLACE INTO grants (object_id, identity, granted_at) SELECT id, ?, ? FROM objects WHERE id = ?",
-        (identity, now, row_id),
+        "INSERT OR REPLACE INTO grants (object_id, identity, granted_at, seal) SELECT id, ?, ?, ? FROM objects WHERE id = ?",
+        (identity, now, seals.grant_seal(row_id, identity, now), row_id),
     )
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from gateway.store.disk.disk import Disk
 from gateway.store.disk.failures import DiskFault, attempt, succeeds
 from gateway.store.disk.locks import open_lock, try_exclusive
+from gateway.store.index import seals
 
 _NAME = "purges"
 _AGAIN = 0.02
@@ -74,7 +75,12 @@ def _read(connection: Connection) -> Applied:
     row = connection.execute("SELECT value FROM meta WHERE name = ?", (_NAME,)).fetchone()
     if row is None:
         return Applied()
-    last, *ahead = json.loads(row[0])
+    try:
+        last, *ahead = json.loads(row[0])
+    except (ValueError, TypeError) as error:
+        raise seals.damaged("the record of purges") from error
+    if not all(type(name) is str for name in (last, *ahead)):
+        raise seals.damaged("the record of purges")
     return Applied(last, tuple(ahead))
 
 

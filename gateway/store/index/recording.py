@@ -21,17 +21,17 @@ from gateway.store.index.blob_rows import Counts, Kept
 from gateway.store.index.objects import Recorded
 from gateway.store.index.pool_rows import Entering, NewBlob
 from gateway.store.index.schema import ROWS, insert
-from gateway.store.shared.generations import slots_of
+from gateway.store.index.seals import grant_seal, tie_seal
 
 _ANYBODY = OriginIdentity("", "")
 """The reader of a fill is recorded with the access that missed, not with the blob."""
 _OBJECTS = (
-    "objects (origin, bucket, key, slot, etag, size, last_modified, headers, checksums, block_size, confirmed_at)"
+    "objects (origin, bucket, key, slot, etag, size, last_modified, headers, checksums, block_size, seal, confirmed_at)"
 )
 _BLOBS = "blobs (digest, size, crc32, rank, mtime_ns, boot, item, pool)"
-_TIES = "object_blocks (object_id, no, digest)"
-_TIE = "INSERT OR REPLACE INTO object_blocks (object_id, no, digest) VALUES (?, ?, ?)"
-_GRANTS = "grants (object_id, identity, granted_at)"
+_TIES = "object_blocks (object_id, no, digest, seal)"
+_TIE = "INSERT OR REPLACE INTO object_blocks (object_id, no, digest, seal) VALUES (?, ?, ?, ?)"
+_GRANTS = "grants (object_id, identity, granted_at, seal)"
 
 
 class Recording(NamedTuple):
@@ -64,10 +64,7 @@ class Recording(NamedTuple):
 
     def columns(self) -> tuple[object, ...]:
         """The values of ``_OBJECTS``, in order."""
-        key, meta = self.key, self.meta
-        checksums = None if meta.checksums is None else objects.encode(meta.checksums)
-        stated = (meta.etag, meta.size, meta.last_modified, objects.encode(meta.headers), checksums)
-        return (*key, slots_of(key)[0], *stated, self.block_size, self.confirmed_at)
+        return (*self.key, *objects.sealed(self.key, self.meta, self.block_size), self.confirmed_at)
 
 
 class _Arrived(NamedTuple):
@@ -80,9 +77,13 @@ class _Arrived(NamedTuple):
         """Bytes of the blobs, by digest."""
         return {block.ref.digest: block.ref.size for block, _ in self.present.values()}
 
-    def ties(self, row_id: int) -> list[tuple[int, int, bytes]]:
+    def ties(self, row_id: int) -> list[tuple[int, int, bytes, int]]:
         """The rows that tie its blocks."""
-        return [(row_id, number, block.ref.digest) for number, (block, _) in self.present.items()]
+        refs = [(number, block.ref) for number, (block, _) in self.present.items()]
+        return [
+            (row_id, number, ref.digest, tie_seal(row_id, number, ref.digest, ref.size, ref.crc32))
+            for number, ref in refs
+        ]
 
     def blobs(self) -> list[NewBlob]:
         """Its blobs about to enter a pool."""
@@ -173,7 +174,11 @@ def _insert(connection: Connection, arrived: Sequence[_Arrived], held: Collectio
     first = last - len(rows) + 1
     _enter(connection, [blob for one in arrived for blob in one.blobs()], held, now)
     insert(connection, _TIES, [tie for row_id, one in enumerate(arrived, first) for tie in one.ties(row_id)])
-    grants = [(row_id, *grant) for row_id, one in enumerate(arrived, first) for grant in one.recording.grants.items()]
+    grants = [
+        (row_id, *grant, grant_seal(row_id, *grant))
+        for row_id, one in enumerate(arrived, first)
+        for grant in one.recording.grants.items()
+    ]
     insert(connection, _GRANTS, grants)
     return [Recorded(one.recording.row(row_id)) for row_id, one in enumerate(arrived, first)]
 
@@ -213,7 +218,7 @@ def _merge(connection: Connection, recording: Recording, capacity: int, now: flo
 def _extend(connection: Connection, old: ObjectRecord, arrived: _Arrived, now: float) -> Recorded:
     """Add blocks and newer metadata to an object's row."""
     recording = arrived.recording
-    row = objects.refresh(connection, old, recording.meta, recording.confirmed_at, now)
+    row = objects.refresh(connection, recording.key, old, recording.meta, recording.confirmed_at, now)
     replaced = objects.tied(connection, row.row_id, arrived.present)
     for blob in arrived.blobs():
         pool_rows.enter(connection, blob, now)

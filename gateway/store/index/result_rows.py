@@ -9,21 +9,22 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from sqlite3 import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gateway.model.access import Access
-from gateway.model.keys import OriginIdentity
+from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import ObjectMeta
 from gateway.model.results import PutResult, result_key
 from gateway.policies.items.results import judged
 from gateway.policies.pools import RESULTS
-from gateway.store.index import blob_rows, pool_rows, recording
+from gateway.store.index import blob_rows, pool_rows, recording, seals
 from gateway.store.index.blob_rows import BlobRow, Counts, Kept
 from gateway.store.index.pool_rows import Entering
 from gateway.store.index.recording import Recording
 
 _FIND = (
-    "SELECT objects.key, blobs.digest, blobs.size, blobs.crc32, blobs.mtime_ns, blobs.boot FROM objects "
+    "SELECT objects.key, objects.seal, slot, etag, objects.size, last_modified, headers, checksums, block_size, confirmed_at, "
+    "objects.id, no, object_blocks.seal, blobs.digest, blobs.size, blobs.crc32, blobs.mtime_ns, blobs.boot FROM objects "
     "JOIN object_blocks ON object_blocks.object_id = objects.id JOIN blobs ON blobs.digest = object_blocks.digest "
     "WHERE origin = ? AND bucket = ? AND key IN (SELECT value FROM json_each(?))"
 )
@@ -73,7 +74,22 @@ def find(connection: Connection, collection: str, indices: Iterable[int]) -> dic
     keys = {result_key(collection, index).key: index for index in indices}
     place = result_key(collection, 0)
     found = connection.execute(_FIND, (place.origin, place.bucket, json.dumps(list(keys))))
-    return {keys[key]: BlobRow(*row) for key, *row in found}
+    return {keys[key]: _sound(ObjectKey(place.origin, place.bucket, key), *row) for key, *row in found}
+
+
+def _sound(key: ObjectKey, seal: Any, *row: Any) -> BlobRow:
+    """The blob of a result.
+
+    Raises:
+        DiskFault: CORRUPT if a row is not as it was written.
+    """
+    *values, confirmed_at, row_id, number, tie = row[:11]
+    blob = blob_rows.as_row(row[11:])
+    if not seals.object_is_sound(key, values, confirmed_at, seal) or not seals.tie_is_sound(
+        row_id, number, blob.digest, blob.size, blob.crc32, tie
+    ):
+        raise seals.damaged("the row of a result")
+    return blob
 
 
 def outlook(

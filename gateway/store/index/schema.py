@@ -9,6 +9,8 @@ Every blob is charged to one of ``pools`` and has a rank in its eviction order (
 ``NODE`` counts all blobs. Triggers keep the counts in ``pools``, inside the transaction that changes ``blobs`` or ``ghosts``,
 so they are right whichever worker writes. ``ghosts`` are evicted blobs that their pool's order remembers.
 
+``seal`` is the checksum of a row (seals.py).
+
 SQLite in WAL mode with synchronous=NORMAL may lose the last transactions at a power failure, never its
 consistency (https://www.sqlite.org/pragma.html#pragma_synchronous). A cache can afford that.
 """
@@ -42,7 +44,7 @@ from sqlalchemy.pool import NullPool
 
 from gateway.policies.pools import DEFAULT
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 NODE, DEFAULT_POOL = 0, 1
 """Ids of pools: all blobs together, and ``policies.pools.DEFAULT``."""
 
@@ -83,6 +85,7 @@ objects = Table(
     Column("checksums", Text),
     Column("block_size", BigInteger, nullable=False),
     Column("confirmed_at", Float, nullable=False),
+    Column("seal", BigInteger),
     UniqueConstraint("origin", "bucket", "key"),
     sqlite_autoincrement=True,
 )
@@ -93,6 +96,7 @@ object_blocks = Table(
     Column("object_id", Integer, ForeignKey("objects.id", ondelete="CASCADE"), primary_key=True),
     Column("no", Integer, primary_key=True),
     Column("digest", LargeBinary, nullable=False),
+    Column("seal", BigInteger),
     Index("object_blocks_by_digest", "digest"),
     sqlite_with_rowid=False,
 )
@@ -103,6 +107,7 @@ grants = Table(
     Column("object_id", Integer, ForeignKey("objects.id", ondelete="CASCADE"), primary_key=True),
     Column("identity", Text, primary_key=True),
     Column("granted_at", Float, nullable=False),
+    Column("seal", BigInteger),
     sqlite_with_rowid=False,
 )
 

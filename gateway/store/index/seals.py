@@ -1,0 +1,81 @@
+"""Checksums of the index's rows, so that damage is found where SQLite does not look for it.
+
+SQLite detects a page whose structure is wrong, not a wrong byte inside a value or a key. An object under the name of another
+one, or with its block, would be served as the wrong bytes. So each row that says what an object is, which blobs it has, or who
+may read it has a CRC-32 of its values, computed with the requested key: an entry that a damaged tree attaches to another key
+fails too. Rows of an index that version 3 wrote have no checksum; their types are checked alone.
+
+A failed check raises ``DiskFault`` CORRUPT: the index is condemned, and salvage.py makes a new one of the sound rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+from gateway.model.keys import ObjectKey
+from gateway.policies.health.breaker import FailureKind
+from gateway.store.disk.failures import DiskFault
+
+_DIGEST = 32
+_LARGEST = 2**63
+ObjectValues = tuple[int, str, int, str, str, str | None, int]
+"""Slot, ETag, size, last_modified, headers, checksums and block size, as they are in the row."""
+
+
+def object_seal(key: ObjectKey, values: Sequence[object]) -> int:
+    """The checksum of an object's row; ``values`` as in ``ObjectValues``."""
+    return crc32(repr((key.origin, key.bucket, key.key, *values)).encode())
+
+
+def tie_seal(row_id: int, number: int, digest: bytes, size: int, crc: int) -> int:
+    """The checksum of the row that ties a blob, with its size and CRC-32, to an object."""
+    return crc32(digest, crc32(b"%d %d %d %d" % (row_id, number, size, crc)))
+
+
+def grant_seal(row_id: int, identity: str, granted_at: float) -> int:
+    """The checksum of a grant's row."""
+    return crc32(repr((row_id, identity, float(granted_at))).encode())
+
+
+def object_is_sound(key: ObjectKey, values: Sequence[object], confirmed_at: object, seal: object) -> bool:
+    """Whether an object's row is as it was written."""
+    slot, etag, size, last_modified, headers, checksums, block_size = values
+    texts = (key.origin, key.bucket, key.key, etag, last_modified, headers, checksums if checksums is not None else "")
+    return (
+        all(type(text) is str for text in texts)
+        and all(type(number) is int and number >= 0 for number in (slot, size, block_size))
+        and block_size != 0
+        and type(confirmed_at) is float
+        and (seal is None or seal == object_seal(key, values))
+    )
+
+
+def tie_is_sound(row_id: int, number: object, digest: object, size: object, crc: object, seal: object) -> bool:
+    """Whether the row that ties a blob to an object, and the blob's size and CRC-32, are as they were written."""
+    if type(number) is not int or type(size) is not int or type(crc) is not int or type(digest) is not bytes:
+        return False
+    right = number >= 0 and size >= 0 and crc >= 0 and len(digest) == _DIGEST
+    return right and (seal is None or seal == tie_seal(row_id, number, digest, size, crc))
+
+
+def grant_is_sound(row_id: int, identity: object, granted_at: object, seal: object) -> bool:
+    """Whether a grant's row is as it was written."""
+    if type(identity) is not str or type(granted_at) is not float:
+        return False
+    return seal is None or seal == grant_seal(row_id, identity, granted_at)
+
+
+def blob_is_sound(digest: object, size: object, crc: object, rank: object, mtime_ns: object, boot: object) -> bool:
+    """Whether a blob's row has values of the right kinds; its bytes are compared with the digest when the file is opened."""
+    return (
+        type(digest) is bytes
+        and len(digest) == _DIGEST
+        and type(rank) is float
+        and all(type(number) is int and 0 <= number < _LARGEST for number in (size, crc, mtime_ns, boot))
+    )
+
+
+def damaged(what: str) -> DiskFault:
+    """The fault for a row that fails its check."""
+    return DiskFault(FailureKind.CORRUPT, f"index.db: {what} is damaged")
