@@ -20,6 +20,7 @@ from gateway.model.errors import (
     S3_CODES,
     CatalogUnavailable,
     DiskUnavailable,
+    GatewayRefused,
     LarderError,
     OriginBusy,
     OriginUnavailable,
@@ -102,6 +103,9 @@ def _as_refusal(error: Exception) -> ApiError:
             return ApiError("ServiceUnavailable", what, headers=LATER)
         case OriginBusy():
             return ApiError("SlowDown", "All connections to the origin are in use; try again.", headers=RETRY)
+        case GatewayRefused():
+            what = "The origin refuses the gateway's own request; the operator of the gateway must act, not the caller."
+            return ApiError("ServiceUnavailable", what, headers=RETRY)
         case OriginUnavailable():
             return ApiError("ServiceUnavailable", "The origin cannot be reached; try again.", headers=RETRY)
         case DiskUnavailable():

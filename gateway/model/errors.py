@@ -160,6 +160,23 @@ class IdentityGone(OriginUnavailable):
     told = "the origin of the access key is no longer configured"
 
 
+class GatewayRefused(OriginUnavailable):
+    """The origin refuses the gateway: its keys, its clock, its region or its address. No reader can change that.
+
+    Args:
+        message: for the log.
+        document: the origin's answer, as far as it was read.
+        own: the keys are those that a credential has for the origin, not the origin's.
+        revokes: the keys were withdrawn from the tenant that they belong to, so what they were allowed counts no longer.
+    """
+
+    told = "the origin refuses the gateway's own requests; the problems of the gateway name the setting"
+
+    def __init__(self, message: str, document: bytes = b"", *, own: bool = False, revokes: bool = False) -> None:
+        super().__init__(message)
+        self.document, self.own, self.revokes = document, own, revokes
+
+
 class CatalogUnavailable(LarderError):
     """The catalog cannot be read or written at the moment; the message has the reason, without secrets."""
 

@@ -27,7 +27,7 @@ from gateway.metrics import (
     LoopHistogram,
     LoopSum,
 )
-from gateway.model.errors import IdentityGone, OriginBusy, OriginUnavailable, S3Error
+from gateway.model.errors import GatewayRefused, IdentityGone, LarderError, OriginBusy, OriginUnavailable, S3Error
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
 from gateway.model.s3 import sigv4
@@ -36,12 +36,11 @@ from gateway.net.exchange import PLACE_WITHIN, Connections, StreamedResponse, pr
 from gateway.net.requests import OWN_HEADERS, Upload
 from gateway.origin.credentials import KeyRing, Keys, KeySource, is_chained
 from gateway.origin.reach import Reach
-from gateway.origin.refusals import RefusedKeys
+from gateway.origin.refusals import FRESH, SUSPECT, Refusals, refusal_of
+from gateway.tasks import SingleFlight
 
 CHAIN = "gateway.origin.chain"
 """The module of the AWS credential chain, imported when an origin first needs it."""
-_OF_KEYS = (400, 401, 403)
-"""Statuses of answers that may refuse a key itself."""
 _READ_BUFFER = 128 * 1024
 """Bytes of an answer that are read ahead."""
 _KEPT_KEYS = 1024
@@ -220,7 +219,10 @@ class OriginClient:
         self._links = {origin.name: _Link(origin) for origin in origins}
         self._ring = KeyRing(origins, credentials, self._chain)
         self._retired: list[_Link] = []
-        self._refused = RefusedKeys(now)
+        self._refusals = Refusals(now)
+        self._accepted: dict[OriginIdentity, float] = {}
+        """By identity: when the last request was sent that its origin accepted, by the performance counter."""
+        self._questions: SingleFlight[OriginIdentity, GatewayRefused | None] = SingleFlight()
 
     def has(self, identity: OriginIdentity) -> bool:
         """Whether the configuration has this identity."""
@@ -259,8 +261,8 @@ class OriginClient:
 
     @property
     def refused_keys(self) -> str:
-        """The keys that origins refuse, in words; empty if there are none."""
-        return self._refused.problem
+        """How origins refuse the gateway's keys or redirect it, and the remedies, in words; empty if they do not."""
+        return self._refusals.problem
 
     async def replace(self, origins: Sequence[Origin], credentials: Sequence[Credential]) -> None:
         """Adopt a reloaded configuration.
@@ -306,6 +308,7 @@ class OriginClient:
 
         Raises:
             OriginUnavailable: no connection, or it broke or fell silent before the head of an answer.
+            GatewayRefused: the origin does not accept the keys, the clock or the region of the gateway, or redirects it.
             S3Error: ``InvalidURI``: path or query fit no request line; ``IncompleteBody``: the body has another length.
             IdentityGone: the origin or the identity is not configured.
         """
@@ -337,20 +340,56 @@ class OriginClient:
             raise _invalid(link, method, response)
         link.reach.heard()
         _series(link.origin.name, method, response.status // 100).observe(time.perf_counter() - began)
-        if keys is not None and (response.status in _OF_KEYS or self._refused.current):
-            await self._judge(response, identity.origin, keys.access_key_id)
+        if response.status in SUSPECT:
+            await self._judge(response, identity, method, (raw_path, query))
+        elif response.status < 500:
+            self._accepted[identity] = began
+            if self._refusals.current:
+                self._refusals.accepted(identity)
         return response
 
-    async def _judge(self, response: StreamedResponse, origin: str, access_key_id: str) -> None:
-        """Note whether an answer refuses the key itself. An answer without a body, as to HEAD, says neither."""
-        if response.status in _OF_KEYS:
-            with suppress(OriginUnavailable):  # raised again for the reader of the body
-                self._refused.refused(origin, access_key_id, await response.beginning())
-        elif response.status < 500:
-            self._refused.accepted(origin, access_key_id)
+    async def _judge(
+        self, response: StreamedResponse, identity: OriginIdentity, method: str, place: tuple[str, str]
+    ) -> None:
+        """Raise ``GatewayRefused`` if an answer refuses the gateway and not a reader."""
+        body = b""
+        with suppress(OriginUnavailable):  # raised again for the reader of the body
+            body = await response.beginning()
+        refusal = refusal_of(response.status, body, response.header("x-amz-bucket-region") or "")
+        if refusal is not None:
+            response.abort()
+            self._refusals.refused(identity, refusal)
+            own = identity in self._ring.own
+            what = f"the origin {identity.origin!r} refuses the gateway: {refusal.said}"
+            raise GatewayRefused(what, body, own=own, revokes=own and refusal.withdraws)
+        if method != "HEAD":
+            self._accepted[identity] = time.perf_counter()
+            self._refusals.accepted(identity)
+        elif identity.access_key_id and not (response.status == 403 and self._just_accepted(identity)):
+            # An answer to HEAD has no document: ask once by GET, for all that are in doubt about this key.
+            refused = await self._questions.result(identity, partial(self._refused_get, identity, *place))
+            if refused is not None:
+                response.abort()
+                raise refused
+
+    def _just_accepted(self, identity: OriginIdentity) -> bool:
+        return time.perf_counter() - self._accepted.get(identity, -math.inf) < FRESH
+
+    async def _refused_get(self, identity: OriginIdentity, raw_path: str, query: str) -> GatewayRefused | None:
+        """How the gateway is refused a GET of one byte; ``None`` if it is not."""
+        of_object = raw_path.strip("/").partition("/")[2]
+        asked = query if of_object or query else "list-type=2&max-keys=1"
+        try:
+            (await self.send(identity, "GET", raw_path, asked, [("Range", "bytes=0-0")])).abort()
+        except GatewayRefused as refused:
+            return refused
+        except LarderError:
+            return None
+        return None
 
     async def close(self) -> None:
         """Close every connection; answers in progress break off."""
+        await self._questions.stop()
         links = [*self._links.values(), *self._retired]
         self._links, self._retired = {}, []
         for link in links:

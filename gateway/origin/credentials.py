@@ -58,10 +58,15 @@ class KeyRing:
             if origin.access_key_id:
                 keys = Keys(origin.access_key_id, origin.secret_access_key, origin.session_token)
                 self.fixed[OriginIdentity(origin.name, origin.access_key_id)] = keys
+        self.own: set[OriginIdentity] = set()
+        """Identities with keys that a credential has for itself, and the origin has not."""
         for own in credentials:
             if own.origin_access_key_id:
                 keys = Keys(own.origin_access_key_id, own.origin_secret_access_key, own.origin_session_token)
-                self.fixed[OriginIdentity(own.origin, own.origin_access_key_id)] = keys
+                identity = OriginIdentity(own.origin, own.origin_access_key_id)
+                if identity not in self.fixed:
+                    self.own.add(identity)
+                self.fixed[identity] = keys
         # Tuples of strings, which are hashed without a call of Python: every read of another node looks one up.
         self._known = {(each.origin, each.access_key_id) for each in self.fixed}
         self._known |= {(origin.name, "") for origin in origins}

@@ -1,8 +1,16 @@
-"""Refusals that concern the gateway's own key at an origin, not a reader's rights.
+"""Answers of an origin that refuse the gateway itself, not a reader.
 
-A client whose signature the gateway has verified gets the origin's answer, such as ``SignatureDoesNotMatch``, and looks for a
-mistake in its own key. So the gateway says that its key is wrong: in its log, and in its list of problems, until the origin
-accepts the key or has not refused it for a while. The list can be read without a key, so it names none.
+A reader signs with a key of the gateway and cannot mend the gateway's key, clock, region or address. If it got the origin's
+answer, such as ``SignatureDoesNotMatch``, it would look for a mistake in its own key. So the client raises ``GatewayRefused``
+instead: cached objects are served within ``stale_if_error``, and other requests get a 503. The log has the origin's words, and
+the list of problems has the setting, until the origin accepts the gateway or has not refused it for a while. The list can be read
+without a key, so it names none. ``AccessDenied`` is about an object and its reader, and is none of these.
+
+Redirects are among them: the gateway sends signed requests to the configured address only, and a redirect means that a bucket is
+elsewhere.
+
+An answer to HEAD has no document. Its status alone may mean either, so the client asks again by GET, unless the origin has just
+accepted the key.
 """
 
 from __future__ import annotations
@@ -11,37 +19,97 @@ import logging
 import re
 from collections.abc import Callable
 from html import unescape
+from typing import NamedTuple
 
-ABOUT_KEYS = frozenset(
-    {
-        "AuthorizationHeaderMalformed",
-        "ExpiredToken",
-        "InvalidAccessKeyId",
-        "InvalidToken",
-        "RequestTimeTooSkewed",
-        "SignatureDoesNotMatch",
-    }
+from gateway.model.keys import OriginIdentity
+
+_KEYS = (
+    "correct origins.access_key_id and origins.secret_access_key, or origin_access_key_id and origin_secret_access_key of the "
+    "credential"
 )
-"""Refusals of every request with a key ("Error responses", Amazon S3 API reference); others may concern one object."""
+_RENEW = (
+    "renew the keys and origins.session_token, or those of the credential, or leave origins.access_key_id empty, so that the AWS "
+    "credential chain renews them"
+)
+_PLACE = "correct origins.endpoint and origins.region"
 _REMEDIES = {
-    "AuthorizationHeaderMalformed": "the region of the origin is another",
+    "AccountProblem": "the store's owner must restore the account",
+    "AuthorizationHeaderMalformed": "correct origins.region",
+    "ExpiredToken": _RENEW,
+    "IncorrectEndpoint": _PLACE,
+    "InvalidAccessKeyId": _KEYS,
+    "InvalidSecurity": _KEYS,
+    "InvalidToken": _RENEW,
+    "NotSignedUp": "the store's owner must sign the account up",
+    "PermanentRedirect": _PLACE,
+    "Redirect": _PLACE,
+    "RequestExpired": "set the clock of this machine",
     "RequestTimeTooSkewed": "set the clock of this machine",
+    "SignatureDoesNotMatch": _KEYS,
+    "TemporaryRedirect": "wait, as a new bucket is not known everywhere at once; if it stays, " + _PLACE,
+    "TokenRefreshRequired": _RENEW,
+    "UserSuspended": "the store's owner must restore the user of the keys",
 }
+"""What to do, by the origin's code ("Error responses", Amazon S3 API reference; ``UserSuspended`` is Ceph's)."""
+_WITHDRAWN = frozenset(
+    {"AccountProblem", "InvalidAccessKeyId", "InvalidSecurity", "NotSignedUp", "SignatureDoesNotMatch", "UserSuspended"}
+)
+"""Codes by which a store's owner takes a key from a tenant. Time and place are nobody's decision."""
+_REDIRECTS = {
+    301: "PermanentRedirect",
+    302: "Redirect",
+    303: "Redirect",
+    307: "TemporaryRedirect",
+    308: "PermanentRedirect",
+}
+SUSPECT = frozenset({*_REDIRECTS, 400, 401, 403})
+"""Statuses of answers that may refuse the gateway."""
 _REMEMBERED = 300.0
-"""Seconds for which a refusal is a problem, unless the key is refused again."""
+"""Seconds for which a refusal is a problem, unless the gateway is refused again."""
+FRESH = 1.0
+"""Seconds for which an answer to a key speaks for the next ones."""
 log = logging.getLogger("larder.origin")
 
 
-def refusal_of_key(body: bytes, remedy: str = "") -> str:
-    """The code, the origin's sentence and a remedy, if an error document refuses the key itself; else empty. ``remedy`` is for
-    what is no matter of clock or region."""
-    if (code := _element(body, "Code")) not in ABOUT_KEYS:
-        return ""
-    return "; ".join(filter(None, [code, _element(body, "Message"), _REMEDIES.get(code, remedy)]))
+class Refusal(NamedTuple):
+    """An answer that refuses the gateway: the origin's code, and its words with a remedy."""
+
+    code: str
+    said: str
+
+    @property
+    def withdraws(self) -> bool:
+        """Whether somebody took the key away."""
+        return self.code in _WITHDRAWN
+
+    @property
+    def redirects(self) -> bool:
+        """Whether the origin sends the gateway elsewhere."""
+        return self.code in _REDIRECTS.values()
 
 
-class RefusedKeys:
-    """The gateway's keys that origins refuse now.
+def refusal_of(status: int, body: bytes, region: str = "", remedy: str = "") -> Refusal | None:
+    """The refusal in the beginning of an answer; ``None`` if the answer is a reader's matter.
+
+    Args:
+        status: of the answer.
+        body: the beginning of its document.
+        region: ``x-amz-bucket-region`` of the answer.
+        remedy: replaces that for keys.
+    """
+    code = _element(body, "Code")
+    if code not in _REMEDIES:
+        if status not in _REDIRECTS:
+            return None
+        code = _REDIRECTS[status]
+    advice = remedy if remedy and _REMEDIES[code] in (_KEYS, _RENEW) else _REMEDIES[code]
+    place = [f"the bucket is in region {region}"] if (region := region or _element(body, "Region")) else []
+    place += [f"at {endpoint}"] if (endpoint := _element(body, "Endpoint")) else []
+    return Refusal(code, "; ".join(filter(None, [code, _element(body, "Message"), *place, advice])))
+
+
+class Refusals:
+    """How origins refuse the gateway now.
 
     Args:
         now: a clock in seconds.
@@ -49,31 +117,37 @@ class RefusedKeys:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self.current: dict[tuple[str, str], tuple[float, str]] = {}
-        """By origin and key: until when it is a problem, and what the origin said."""
+        self.current: dict[OriginIdentity, tuple[float, Refusal]] = {}
+        """By identity: until when it is a problem, and the refusal."""
 
-    def refused(self, origin: str, access_key_id: str, body: bytes) -> None:
-        """Note the beginning of a refusal's document, and log a key that was not refused before."""
-        if said := refusal_of_key(body):
-            if (origin, access_key_id) not in self.current:
-                log.warning(
-                    "the origin %(origin)r refuses the gateway's key %(access_key_id)s: %(error)s",
-                    {"origin": origin, "access_key_id": access_key_id, "error": said},
-                )
-            self.current[origin, access_key_id] = self._now() + _REMEMBERED, said
+    def refused(self, identity: OriginIdentity, refusal: Refusal) -> None:
+        """Note a refusal, and log an identity that was not refused before."""
+        if identity not in self.current:
+            log.warning(
+                "the origin %(origin)r refuses the gateway's key %(access_key_id)s: %(error)s",
+                {"origin": identity.origin, "access_key_id": identity.access_key_id, "error": refusal.said},
+            )
+        self.current[identity] = self._now() + _REMEMBERED, refusal
 
-    def accepted(self, origin: str, access_key_id: str) -> None:
-        """Note that the origin has answered a request with this key."""
-        self.current.pop((origin, access_key_id), None)
+    def accepted(self, identity: OriginIdentity) -> None:
+        """Note that the origin has answered a request of this identity."""
+        self.current.pop(identity, None)
 
     @property
     def problem(self) -> str:
-        """The origins and their codes, in words; empty if no key is refused."""
+        """The origins, their codes and the remedies, in words; empty if the gateway is not refused."""
         now = self._now()
-        self.current = {name: each for name, each in self.current.items() if each[0] > now}
-        found = {(origin, said.partition(";")[0]) for (origin, _), (_, said) in self.current.items()}
-        told = [f"the origin {origin!r} refuses a key of the gateway: {code}" for origin, code in sorted(found)]
-        return "; ".join([*told, "the log names it"]) if told else ""
+        self.current = {identity: entry for identity, entry in self.current.items() if entry[0] > now}
+        refused = sorted({(identity.origin, entry[1]) for identity, entry in self.current.items()})
+        if not refused:
+            return ""
+        what = [
+            f"the origin {origin!r} {'redirects the gateway' if refusal.redirects else 'refuses a key of the gateway'}: "
+            f"{refusal.code}"
+            for origin, refusal in refused
+        ]
+        remedies = dict.fromkeys(_REMEDIES[refusal.code] for _, refusal in refused)
+        return "; ".join([*dict.fromkeys(what), "the log names it", *remedies])
 
 
 def _element(body: bytes, name: str) -> str:

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from gateway.config import Origin
 from gateway.imports import imported
-from gateway.model.errors import LarderError, OriginUnavailable
+from gateway.model.errors import GatewayRefused, LarderError, OriginUnavailable
 from gateway.model.keys import OriginIdentity
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.client import CHAIN, OriginClient
-from gateway.origin.refusals import refusal_of_key
+from gateway.origin.refusals import refusal_of
 
 _WITHIN = 10.0
 """Seconds that the origin may take to answer."""
@@ -52,12 +52,15 @@ async def try_keys(origin: Origin) -> Trial:
         while len(body) < _BEGINNING and (chunk := await answer.next_chunk()):
             body += chunk
         answer.release()
+    except GatewayRefused as refused:
+        refusal = refusal_of(400, refused.document, remedy="AWS_ACCESS_KEY_ID or AWS_PROFILE chooses another")
+        if keys is None or refusal is None:
+            raise
+        raise KeysRefused(f"the origin refuses the key {keys.access_key_id}: {refusal.said}") from None
     finally:
         await client.close()
     if keys is None:
         return Trial(signed=False, doubt="")
-    if said := refusal_of_key(body, "AWS_ACCESS_KEY_ID or AWS_PROFILE chooses another"):
-        raise KeysRefused(f"the origin refuses the key {keys.access_key_id}: {said}")
     return Trial(signed=True, doubt=_doubt(origin.endpoint, answer.status, body))
 
 
@@ -65,6 +68,8 @@ async def _sent(client: OriginClient, identity: OriginIdentity, endpoint: str) -
     """The answer to a request for the buckets; a failure names what to look at."""
     try:
         return await client.send(identity, "GET", "/", "", ())
+    except GatewayRefused:
+        raise
     except OriginUnavailable as error:
         plain = f"it may speak plain http: http://{endpoint.partition('://')[2]}"
         remedy = plain if "WRONG_VERSION_NUMBER" in str(error) else "check its address, and whether it is running"

@@ -9,6 +9,7 @@ from gateway.model.datasets import ApiError
 from gateway.model.errors import (
     S3_CODES,
     DiskUnavailable,
+    GatewayRefused,
     LarderError,
     OriginBusy,
     OriginUnavailable,
@@ -56,6 +57,9 @@ def outcome_of(error: S3Error) -> tuple[Outcome, Reason | None]:
     return Outcome.BYPASS, Reason.REFUSED if error.status in (401, 403) else Reason.INVALID
 
 
+_REFUSED = "The origin refuses the gateway's own request. Your access key is not the cause: the operator of the gateway must act."
+
+
 def as_s3_error(failure: LarderError) -> S3Error:
     """The S3 error for a failure."""
     if isinstance(failure, S3Error):
@@ -65,6 +69,8 @@ def as_s3_error(failure: LarderError) -> S3Error:
     if isinstance(failure, OriginBusy):
         explain = "All connections to the origin are in use. Please try again."
         return S3Error("SlowDown", explain=explain, headers=RETRY, detail=str(failure))
+    if isinstance(failure, GatewayRefused):
+        return S3Error("ServiceUnavailable", explain=_REFUSED, headers=RETRY, detail=str(failure))
     if isinstance(failure, OriginUnavailable):
         # The origin's address and failure concern the operator, not the client.
         explain = "The origin cannot be reached. Please try again."

@@ -315,8 +315,9 @@ class Blocks:
         meta = entry.record.meta
         try:
             return await read_range(self._services.origin, identity, entry.key, (meta.etag, meta.size), (start, stop))
-        except ReaderRefused:
-            await self._grants.revoke(entry, identity)
+        except ReaderRefused as refused:
+            if refused.revokes:
+                await self._grants.revoke(entry, identity)
             raise
         except ObjectChanged:
             row = await self.store.lookup(entry.key)

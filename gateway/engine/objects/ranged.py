@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.model.errors import LarderError, OriginUnavailable
+from gateway.model.errors import GatewayRefused, LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.client import OriginClient
@@ -19,9 +19,11 @@ class ObjectChanged(LarderError):
 class ReaderRefused(ObjectChanged):
     """The origin refuses the keys with which it was asked for more of the object: that is about ``identity`` alone."""
 
-    def __init__(self, identity: OriginIdentity, text: str) -> None:
+    def __init__(self, identity: OriginIdentity, text: str, *, revokes: bool = True) -> None:
         super().__init__(text)
         self.identity = identity
+        self.revokes = revokes
+        """Whether the identity may no longer read the object; else its keys are refused for now, as after they expired."""
 
 
 async def read_range(
@@ -40,7 +42,13 @@ async def read_range(
     headers = [("If-Match", etag)]
     if not whole:
         headers.append(("Range", f"bytes={start}-{stop - 1}"))
-    response = await origin.send(identity, "GET", key.raw_path, "", headers)
+    try:
+        response = await origin.send(identity, "GET", key.raw_path, "", headers)
+    except GatewayRefused as refused:
+        if refused.own:
+            # Readers with other keys share this fill, and continue with theirs.
+            raise ReaderRefused(identity, str(refused), revokes=refused.revokes) from refused
+        raise
     if response.status == (200 if whole else 206) and is_exact(response, version, span):
         return response
     response.abort()

@@ -22,7 +22,7 @@ from gateway.engine.objects.handover import Moved
 from gateway.engine.objects.ranged import is_exact
 from gateway.engine.services import Services
 from gateway.metrics import CHECKS
-from gateway.model.errors import DiskUnavailable, OriginUnavailable
+from gateway.model.errors import DiskUnavailable, GatewayRefused, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.objects import ObjectMeta, ObjectRecord
 from gateway.model.outcomes import Outcome, Reason
@@ -180,8 +180,11 @@ class Reads:
         )
         try:
             result = await self._checked(ask, lambda: self._ask_origin(entry, ask.identity, rule), stale=stale)
-        except OriginUnavailable:
+        except OriginUnavailable as failure:
             CHECKS.labels("failed").inc()
+            if isinstance(failure, GatewayRefused) and failure.revokes:
+                await self._grants.revoke(entry, ask.identity)
+                raise
             if stale:
                 return await self._granted(entry, ask, Outcome.STALE, Reason.ORIGIN_DOWN)
             raise

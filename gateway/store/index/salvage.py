@@ -27,8 +27,8 @@ from gateway.store.index import seals
 from gateway.store.index.schema import DEFAULT_POOL
 
 _PAGE = 512
-_KEYS = 256**2
-"""Parts of the digests that are skipped one by one."""
+_PREFIX = 7
+"""Bytes of a digest that determine its place."""
 _MARK = "origin:"
 _SURROGATE = "surrogateescape"
 
@@ -85,12 +85,14 @@ class _Reader:
         connection.text_factory = lambda text: text.decode("utf-8", _SURROGATE)
         self._connection = connection
         self.lost = 0
+        # A schema that cannot be read fails here, not once for each row.
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
         sealed = self._all("SELECT 1 FROM pragma_table_info('objects') WHERE name = 'seal'", ())
         self._seal = "seal" if sealed else "NULL"
 
     def blobs(self) -> Iterator[Row]:
         """The sound rows of blobs, by digest."""
-        for row in self._pages(_BLOBS, b"", _next_digest):
+        for row in self._pages(_BLOBS, _DIGESTS):
             if seals.blob_is_sound(*row[:6]) and row[6] in (0, 1):
                 yield row
             else:
@@ -98,9 +100,8 @@ class _Reader:
 
     def objects(self) -> Iterator[tuple[int, ObjectKey, Row]]:
         """The sound rows of objects with id, key and values."""
-        skip = _Doubling()
         for row_id, origin, bucket, name, seal, confirmed_at, *values in self._pages(
-            _OBJECTS.format(seal=self._seal), -(2**63), skip
+            _OBJECTS.format(seal=self._seal), _IDS
         ):
             key = ObjectKey(origin, bucket, name)
             if seals.object_is_sound(key, values, confirmed_at, seal) and all(map(_is_text, (*key, *values))):
@@ -115,7 +116,7 @@ class _Reader:
             blob = blob_of(digest) if type(digest) is bytes else None
             if blob is not None and seals.tie_is_sound(row_id, number, digest, *blob, seal):
                 found.append((number, digest, *blob))
-            elif blob is not None or type(digest) is not bytes:
+            elif blob is not None or not seals.is_digest(digest):
                 self.lost += 1
         return found
 
@@ -157,10 +158,10 @@ class _Reader:
             self.lost += 1
             return []
 
-    def _pages(self, statement: str, first: Any, skip: Callable[[Any], Any]) -> Iterator[Row]:
+    def _pages(self, statement: str, place: _Places) -> Iterator[Row]:
         """Rows in the order of their first column, around those that cannot be read."""
-        last, size = first, _PAGE
-        while last is not None:
+        last, size = place.first, _PAGE
+        while True:
             try:
                 rows = self._connection.execute(statement, (last, size)).fetchall()
             except (sqlite3.Error, UnicodeDecodeError):
@@ -168,33 +169,63 @@ class _Reader:
                     size = 1
                     continue
                 self.lost += 1
-                last, size = skip(last), _PAGE
+                beyond = self._beyond(statement, place, last)
+                if beyond is None:
+                    return
+                last, size = beyond, _PAGE
                 continue
             yield from rows
             if len(rows) < size:
                 return
-            # A damaged tree may be out of order; going back would never end.
             following = rows[-1][0]
-            last = following if type(following) is type(last) and following > last else skip(last)
+            if type(following) is not type(last) or following <= last:
+                return  # a damaged tree is out of order; going on might never end
+            last = following
+
+    def _beyond(self, statement: str, place: _Places, last: Any) -> Any:
+        """The first place behind ``last`` from which rows can be read: by doubling the distance, then by halving it."""
+        start = low = place.number(last)
+        step = 1
+        while not self._readable(statement, place, high := start + step):
+            low, step = high, 2 * step
+        if high >= place.end:
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._readable(statement, place, middle):
+                high = middle
+            else:
+                low = middle
+        return place.at(high)
+
+    def _readable(self, statement: str, place: _Places, number: int) -> bool:
+        """Whether a row can be read at a place; true at the end."""
+        if number >= place.end:
+            return True
+        try:
+            self._connection.execute(statement, (place.at(number), 1)).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError):
+            return False
+        return True
 
 
-class _Doubling:
-    """The next id at which to read on: twice as far with each failure in a row, so that a few attempts cross any gap."""
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The order of a table's first column, as numbers below ``end``."""
 
-    def __init__(self) -> None:
-        self._step = 1
-        self._reached = 0
-
-    def __call__(self, last: int) -> int | None:
-        self._step = 2 * self._step if last == self._reached else 1
-        self._reached = last + self._step
-        return None if self._reached >= 2**63 else self._reached
+    first: Any
+    end: int
+    number: Callable[[Any], int]
+    at: Callable[[int], Any]
 
 
-def _next_digest(last: bytes) -> bytes | None:
-    """The first digest with other two first bytes."""
-    number = int.from_bytes(last[:2].ljust(2, b"\0")) + 1
-    return None if number >= _KEYS else number.to_bytes(2)
+_IDS = _Places(0, 2**63, int, int)
+_DIGESTS = _Places(
+    b"",
+    256**_PREFIX,
+    lambda digest: int.from_bytes(digest[:_PREFIX].ljust(_PREFIX, b"\0")),
+    lambda number: number.to_bytes(_PREFIX),
+)
 
 
 def _is_text(value: object) -> bool:

@@ -69,11 +69,15 @@ def grant_is_sound(row_id: int, identity: object, granted_at: object, seal: obje
 def blob_is_sound(digest: object, size: object, crc: object, rank: object, mtime_ns: object, boot: object) -> bool:
     """Whether a blob's row has values of the right kinds; its bytes are compared with the digest when the file is opened."""
     return (
-        type(digest) is bytes
-        and len(digest) == _DIGEST
+        is_digest(digest)
         and type(rank) is float
         and all(type(number) is int and 0 <= number < _LARGEST for number in (size, crc, mtime_ns, boot))
     )
+
+
+def is_digest(value: object) -> bool:
+    """Whether a value has the form of a digest."""
+    return type(value) is bytes and len(value) == _DIGEST
 
 
 def damaged(what: str) -> DiskFault:
