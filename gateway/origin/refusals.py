@@ -34,7 +34,7 @@ _RENEW = (
 _PLACE = "correct origins.endpoint and origins.region"
 _REMEDIES = {
     "AccountProblem": "the store's owner must restore the account",
-    "AuthorizationHeaderMalformed": "correct origins.region",
+    "AuthorizationHeaderMalformed": "the region of the origin is another: correct origins.region",
     "ExpiredToken": _RENEW,
     "IncorrectEndpoint": _PLACE,
     "InvalidAccessKeyId": _KEYS,

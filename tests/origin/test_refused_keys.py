@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
+from gateway.model.errors import GatewayRefused
+from gateway.model.keys import OriginIdentity
 from gateway.origin.client import OriginClient
-from gateway.origin.refusals import RefusedKeys
+from gateway.origin.refusals import Refusals, refusal_of
 from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
 from gateway.testing.origin_auth import User
 from tests.gateways import Settings, gateway
@@ -27,14 +29,14 @@ async def read(client: OriginClient, path: str) -> tuple[int, bytes]:
 
 
 async def test_a_refused_key_is_a_problem_until_it_is_accepted(caplog: pytest.LogCaptureFixture) -> None:
-    """Rule: it is logged once and listed; the client still gets the whole document; an answer to the key ends it."""
+    """Rule: it is logged once and listed; requests raise ``GatewayRefused``; an answer to the key ends it."""
     async with FakeOrigin([User(ALICE.access_key_id, "another secret")]) as origin:
         origin.put("b", "k", b"body")
         client = await client_for(origin_at(origin.endpoint))
         with caplog.at_level(logging.WARNING, "larder.origin"):
             for _ in range(2):
-                status, body = await read(client, "/b/k")
-                assert (status, body.endswith(b"</Error>")) == (403, True)
+                with pytest.raises(GatewayRefused, match="SignatureDoesNotMatch"):
+                    await read(client, "/b/k")
         assert SAID in client.refused_keys
         [logged] = caplog.records
         assert f"refuses the gateway's key {ALICE.access_key_id}: SignatureDoesNotMatch" in logged.getMessage()
@@ -60,9 +62,13 @@ async def test_a_right_that_is_missing_is_no_refused_key() -> None:
 def test_a_refusal_is_forgotten_after_a_while() -> None:
     """Rule: the problem of a refused key ends when the key is no longer used."""
     now = 0.0
-    keys = RefusedKeys(lambda: now)
-    keys.refused("o", "k", b"<Error><Code>InvalidAccessKeyId</Code><Message>Unknown.</Message></Error>")
-    assert keys.problem == "the origin 'o' refuses a key of the gateway: InvalidAccessKeyId; the log names it"
+    keys = Refusals(lambda: now)
+    refusal = refusal_of(403, b"<Error><Code>InvalidAccessKeyId</Code><Message>Unknown.</Message></Error>")
+    assert refusal is not None
+    keys.refused(OriginIdentity("o", "k"), refusal)
+    assert keys.problem.startswith(
+        "the origin 'o' refuses a key of the gateway: InvalidAccessKeyId; the log names it; correct"
+    )
     now = 301.0
     assert keys.problem == ""
 
@@ -71,7 +77,7 @@ def test_an_operator_sees_a_refused_key(tmp_path: Path) -> None:
     """Rule: /-/readyz, which is public, lists origin-keys if the origin refuses a key, without naming the key."""
     users = [User("origin-key-a", "another secret")]
     with OriginThread(users) as origin, gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as running:
-        with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
+        with pytest.raises(ClientError, match="ServiceUnavailable.*Your access key is not the cause"):
             running.client().get_object(Bucket="b", Key="k")
         problems = json.loads(ask(running, "GET", "/readyz", key=None).body)["problems"]
     assert SAID in problems["origin-keys"]

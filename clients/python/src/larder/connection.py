@@ -16,13 +16,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import BinaryIO
 from urllib.parse import SplitResult, urlsplit
 
 from larder.credentials import Credentials, CredentialSource, source_of
 from larder.local import LocalConnection, LocalSocket
 from larder.signing import EMPTY_SHA256, sign
+from larder.silence import SILENCE, Hung, Silence, TlsConnection
 from larder.tcp import TcpConnection
 
 Body = bytes | BinaryIO | None
@@ -31,7 +32,8 @@ TRANSIENT = (OSError, HTTPException)
 
 # Errors of using a connection that the server closed while it was idle.
 _STALE = (ConnectionResetError, BrokenPipeError, ConnectionAbortedError)
-_Idle = deque[tuple[HTTPConnection, int]]
+_Watched = LocalConnection | TcpConnection | TlsConnection
+_Idle = deque[tuple[_Watched, int]]
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _UPLOAD_BLOCK = 1 << 18
 """Bytes that an upload reads from its file at a time."""
@@ -121,7 +123,7 @@ class Connection:
     ) -> Iterator[HTTPResponse]:
         """Send a request; yields the answer, whose body the caller reads. A partly read answer closes its connection.
 
-        An idle connection that the server has closed is replaced once, silently.
+        An idle connection that the server has closed, or does not answer over while it is alive, is replaced once, silently.
 
         Args:
             method: upper-case HTTP method.
@@ -157,17 +159,28 @@ class Connection:
                 response.close()
                 connection.close()
 
-    def _send(
-        self, method: str, target: str, headers: dict[str, str], body: Body
-    ) -> tuple[HTTPConnection, HTTPResponse]:
+    def _send(self, method: str, target: str, headers: dict[str, str], body: Body) -> tuple[_Watched, HTTPResponse]:
         kept = self._kept() if body is None or isinstance(body, bytes) else None
         if kept is not None:
-            with suppress(*_STALE):
+            kept.silence.kept = True
+            with suppress(Hung, *_STALE):
                 return kept, _answer(kept, method, target, headers, body)
         connection = self._new()
         return connection, _answer(connection, method, target, headers, body)
 
-    def _kept(self) -> HTTPConnection | None:
+    def _alive(self) -> bool:
+        """Whether the server answers over a new connection."""
+        connection = self._new(min(SILENCE, self.timeout))
+        try:
+            connection.request("GET", "/-/healthz", headers={"Host": _host(self._parts), "Connection": "close"})
+            connection.getresponse()
+        except TRANSIENT:
+            return False
+        finally:
+            connection.close()
+        return True
+
+    def _kept(self) -> _Watched | None:
         while True:
             try:
                 connection, process = self._idle.pop()
@@ -177,10 +190,12 @@ class Connection:
                 return connection
             connection.close()
 
-    def _new(self) -> HTTPConnection:
+    def _new(self, longest: float | None = None) -> _Watched:
+        """A connection whose silence may last ``longest`` seconds."""
+        silence = Silence(self._alive, self.timeout if longest is None else longest)
         host, port = self._parts.hostname or "", self._parts.port
         if (local := self.local) is not None:
-            near = LocalConnection(local, host, timeout=self.timeout, blocksize=_UPLOAD_BLOCK)
+            near = LocalConnection(local, host, silence, blocksize=_UPLOAD_BLOCK)
             try:
                 near.connect()
             except OSError:
@@ -188,10 +203,10 @@ class Connection:
             else:
                 return near
         if self._parts.scheme == "http":
-            return TcpConnection(host, port, timeout=self.timeout, blocksize=_UPLOAD_BLOCK)
+            return TcpConnection(host, port, silence, blocksize=_UPLOAD_BLOCK)
         if self._tls is None:
             self._tls = _tls_context()
-        return HTTPSConnection(host, port, timeout=self.timeout, blocksize=_UPLOAD_BLOCK, context=self._tls)
+        return TlsConnection(host, port, silence, blocksize=_UPLOAD_BLOCK, context=self._tls)
 
 
 def _answer(connection: HTTPConnection, method: str, target: str, headers: dict[str, str], body: Body) -> HTTPResponse:

@@ -69,6 +69,8 @@ class Neighbours:
         self.clock: Callable[[], float] = time.monotonic
         self.reached: dict[Node, Api] = {}
         """Nodes that have answered at their address."""
+        self.bereft = False
+        """Whether another node answered in place of the gateway."""
         self._unreachable: dict[Node, float] = {}
         self._near: set[str] = set()
         """Ids of the nodes on this machine that had a socket."""
@@ -97,6 +99,7 @@ class Neighbours:
                 continue
             if api is self._api:
                 api.connection.use_socket(document.get("unix_socket"))
+            self.bereft = api is not self._api
             self._refuse_plain(nodes)
             self.reached = {node: reached for node, reached in self.reached.items() if node in nodes}
             return nodes
@@ -223,7 +226,10 @@ class Fleet:
         for name, until in self._excluded.items():
             if not self._neighbours.knows(name) or (self._now() >= until and self._neighbours.is_reachable(name)):
                 self._excluded = {other: at for other, at in self._excluded.items() if other != name}
-        if len(nodes) < 2 or not all(self._neighbours.reach(node) for node in nodes):
+        # Of one node the gateway's address is enough, unless it is that of a node that has failed.
+        if len(nodes) < (1 if self._neighbours.bereft else 2) or not all(
+            self._neighbours.reach(node) for node in nodes
+        ):
             return None
         if self._keys is None:
             self._keys = self._read_keys()

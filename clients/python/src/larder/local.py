@@ -20,6 +20,8 @@ from collections.abc import Iterable
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any, NamedTuple
 
+from larder.silence import CONNECT, Silence
+
 try:
     import resource
 except ImportError:  # Windows
@@ -128,10 +130,13 @@ class _AttachingSocket(socket.socket):
     """A unix socket that keeps the open files which come with the bytes."""
 
     attached: Attached
+    silence: Silence
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """As of any socket."""
-        view = memoryview(buffer)[: nbytes or None]
+        return self.silence.read(self, lambda: self._receive(memoryview(buffer)[: nbytes or None], flags))
+
+    def _receive(self, view: memoryview, flags: int) -> int:
         count, ancillary, _, _ = self.recvmsg_into([view], _SPACE, flags | _CLOEXEC)
         if ancillary:
             self.attached.add(ancillary)
@@ -152,14 +157,15 @@ class LocalConnection(HTTPConnection):
     Args:
         local: the socket.
         host: of the gateway; it is only named in the request.
-        timeout: seconds of silence after which a request fails.
+        silence: the limits of its silence.
         blocksize: bytes that an upload reads from its file at a time.
     """
 
     response_class = LocalResponse
 
-    def __init__(self, local: LocalSocket, host: str, *, timeout: float, blocksize: int) -> None:
-        super().__init__(host, timeout=timeout, blocksize=blocksize)
+    def __init__(self, local: LocalSocket, host: str, silence: Silence, *, blocksize: int) -> None:
+        super().__init__(host, timeout=silence.longest, blocksize=blocksize)
+        self.silence = silence
         self.attached = Attached()
         self._local = local
 
@@ -173,9 +179,11 @@ class LocalConnection(HTTPConnection):
         sock = (_AttachingSocket if SUPPORTED else socket.socket)(socket.AF_UNIX, socket.SOCK_STREAM)
         if isinstance(sock, _AttachingSocket):
             sock.attached = self.attached
+            sock.silence = self.silence
         try:
-            sock.settimeout(self.timeout)
+            sock.settimeout(min(CONNECT, self.silence.longest))
             sock.connect(path)
+            sock.settimeout(self.silence.longest)
             if LocalSocket.at(path) != self._local or not _listens(sock, path):
                 raise FileNotFoundError(f"{path} is not the socket that it was")
         except BaseException:

@@ -13,6 +13,8 @@ import sys
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
+from larder.silence import CONNECT, Silence
+
 SUPPORTED = sys.platform == "linux"
 """Whether this system lets a socket sleep until several bytes are there, and wakes it earlier if it has no room for them."""
 _LARGE = max(1 << 16, io.DEFAULT_BUFFER_SIZE + 1)
@@ -28,16 +30,18 @@ class LargeReads(socket.socket):
 
     Args:
         connected: the socket, which is detached from its descriptor.
+        silence: the limits of its silence.
 
     Attributes:
         waits: whether they wait. The first one that is not complete after a second ends it: if bytes come slowly, wake-ups do not
             matter.
     """
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, silence: Silence) -> None:
         timeout = connected.gettimeout()
         super().__init__(fileno=connected.detach())
         self.settimeout(timeout)
+        self._silence = silence
         self._readable = select.poll()
         self._readable.register(self, select.POLLIN)
         self.waits = True
@@ -53,7 +57,7 @@ class LargeReads(socket.socket):
         if self._least > 1 and not self._readable.poll(_PATIENCE_MS):
             self.waits = False
             self._wake_at(1)
-        return super().recv_into(buffer, nbytes, flags)
+        return self._silence.read(self, lambda: super(LargeReads, self).recv_into(buffer, nbytes, flags))
 
     def _wake_at(self, size: int) -> None:
         """Wake readers at so many bytes.
@@ -66,8 +70,26 @@ class LargeReads(socket.socket):
             self._least = size
 
 
+class _SilentSocket(socket.socket):
+    """A connected socket whose reads have limits."""
+
+    def __init__(self, connected: socket.socket, silence: Silence) -> None:
+        timeout = connected.gettimeout()
+        super().__init__(fileno=connected.detach())
+        self.settimeout(timeout)
+        self._silence = silence
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """As of any socket."""
+        return self._silence.read(self, lambda: super(_SilentSocket, self).recv_into(buffer, nbytes, flags))
+
+
 class TcpConnection(HTTPConnection):
-    """A connection over TCP."""
+    """A connection over TCP with limits to its silence."""
+
+    def __init__(self, host: str, port: int | None, silence: Silence, *, blocksize: int) -> None:
+        super().__init__(host, port, timeout=silence.longest, blocksize=blocksize)
+        self.silence = silence
 
     def connect(self) -> None:
         """Connect.
@@ -75,9 +97,10 @@ class TcpConnection(HTTPConnection):
         Raises:
             OSError: nobody listens there.
         """
+        self.timeout = min(CONNECT, self.silence.longest)
         super().connect()
-        if SUPPORTED:
-            self.sock = LargeReads(self.sock)
+        self.sock.settimeout(self.silence.longest)
+        self.sock = (LargeReads if SUPPORTED else _SilentSocket)(self.sock, self.silence)
 
     def getresponse(self) -> HTTPResponse:
         """As of any connection. That the answer before came slowly says nothing about this one."""

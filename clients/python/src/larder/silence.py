@@ -1,0 +1,100 @@
+"""How long a gateway may be silent: a gateway that hangs accepts connections and answers nothing.
+
+The cause of a silence may also be a slow origin, and then asking somebody else would not help. So a read that is silent for two
+seconds has the gateway asked over another connection whether it is alive, and ends if that is not confirmed within two more.
+
+A kept connection leads to one worker of the gateway, and another worker may confirm while that one hangs. So a silence over a
+kept connection ends after four seconds in any case, and the request is sent again over a new connection, which only a working
+worker accepts. The gateway continues to load what the first request asked for, so the second one finds it.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from http.client import HTTPSConnection
+from typing import Any
+
+SILENCE = 2.0
+"""Seconds of silence after which a gateway is asked whether it is alive, and seconds that its answer may take."""
+CONNECT = 2 * SILENCE
+"""Seconds that a connection attempt may take."""
+
+
+class Hung(TimeoutError):
+    """The gateway, or the worker that a kept connection leads to, was silent for too long."""
+
+
+class Silence:
+    """The limits of one connection.
+
+    Args:
+        alive: whether the gateway confirms over another connection that it is alive.
+        longest: seconds of silence after which a live gateway's connection fails, too.
+
+    Attributes:
+        kept: whether the connection has answered another request before.
+    """
+
+    def __init__(self, alive: Callable[[], bool], longest: float) -> None:
+        self.kept = False
+        self.longest = longest
+        self._alive = alive
+
+    def read(self, connected: socket.socket, receive: Callable[[], int]) -> int:
+        """The result of ``receive``, repeated while the gateway may be silent.
+
+        Raises:
+            Hung: it was silent for too long.
+        """
+        if self.longest <= SILENCE:
+            return receive()
+        began = time.monotonic()
+        connected.settimeout(SILENCE)
+        try:
+            while True:
+                try:
+                    return receive()
+                except TimeoutError as silence:
+                    waited = time.monotonic() - began
+                    if waited >= self.longest or (self.kept and waited >= 2 * SILENCE) or not self._alive():
+                        raise Hung(f"no answer for {time.monotonic() - began:.0f} s") from silence
+        finally:
+            connected.settimeout(self.longest)
+
+
+class _SilentTls(ssl.SSLSocket):
+    """A TLS socket whose reads have limits."""
+
+    silence: Silence | None = None
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        """As of any socket."""
+        if self.silence is None:
+            return super().recv_into(buffer, nbytes, flags)
+        return self.silence.read(self, lambda: super(_SilentTls, self).recv_into(buffer, nbytes, flags))
+
+
+class TlsConnection(HTTPSConnection):
+    """A connection over TLS with limits to its silence."""
+
+    def __init__(
+        self, host: str, port: int | None, silence: Silence, *, blocksize: int, context: ssl.SSLContext
+    ) -> None:
+        context.sslsocket_class = _SilentTls
+        super().__init__(host, port, timeout=silence.longest, blocksize=blocksize, context=context)
+        self.silence = silence
+
+    def connect(self) -> None:
+        """Connect.
+
+        Raises:
+            OSError: nobody listens there.
+        """
+        self.timeout = min(CONNECT, self.silence.longest)
+        super().connect()
+        self.sock.settimeout(self.silence.longest)
+        if isinstance(self.sock, _SilentTls):
+            self.sock.silence = self.silence
