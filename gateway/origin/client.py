@@ -36,7 +36,7 @@ from gateway.net.exchange import PLACE_WITHIN, Connections, StreamedResponse, pr
 from gateway.net.requests import OWN_HEADERS, Upload
 from gateway.origin.credentials import KeyRing, Keys, KeySource, is_chained
 from gateway.origin.reach import Reach
-from gateway.origin.refusals import FRESH, SUSPECT, Refusals, refusal_of
+from gateway.origin.refusals import DENIED, SUSPECT, Refusals, refusal_of
 from gateway.tasks import SingleFlight
 
 CHAIN = "gateway.origin.chain"
@@ -222,6 +222,8 @@ class OriginClient:
         self._refusals = Refusals(now)
         self._accepted: dict[OriginIdentity, float] = {}
         """By identity: when the last request was sent that its origin accepted, by the performance counter."""
+        self._denied: dict[tuple[OriginIdentity, str], float] = {}
+        """By identity and path: when a GET was last refused as a reader's."""
         self._questions: SingleFlight[OriginIdentity, GatewayRefused | None] = SingleFlight()
 
     def has(self, identity: OriginIdentity) -> bool:
@@ -341,7 +343,7 @@ class OriginClient:
         link.reach.heard()
         _series(link.origin.name, method, response.status // 100).observe(time.perf_counter() - began)
         if response.status in SUSPECT:
-            await self._judge(response, identity, method, (raw_path, query))
+            await self._judge(response, identity, method, (raw_path, query), began)
         elif response.status < 500:
             self._accepted[identity] = began
             if self._refusals.current:
@@ -349,9 +351,9 @@ class OriginClient:
         return response
 
     async def _judge(
-        self, response: StreamedResponse, identity: OriginIdentity, method: str, place: tuple[str, str]
+        self, response: StreamedResponse, identity: OriginIdentity, method: str, place: tuple[str, str], began: float
     ) -> None:
-        """Raise ``GatewayRefused`` if an answer refuses the gateway and not a reader."""
+        """Raise ``GatewayRefused`` if an answer to a request of ``began`` refuses the gateway and not a reader."""
         body = b""
         with suppress(OriginUnavailable):  # raised again for the reader of the body
             body = await response.beginning()
@@ -363,17 +365,26 @@ class OriginClient:
             what = f"the origin {identity.origin!r} refuses the gateway: {refusal.said}"
             raise GatewayRefused(what, body, own=own, revokes=own and refusal.withdraws)
         if method != "HEAD":
-            self._accepted[identity] = time.perf_counter()
+            self._accepted[identity] = began
             self._refusals.accepted(identity)
-        elif identity.access_key_id and not (response.status == 403 and self._just_accepted(identity)):
+            self._deny(identity, place[0], began)
+        elif identity.access_key_id and self._in_doubt(identity, place[0], began):
             # An answer to HEAD has no document: ask once by GET, for all that are in doubt about this key.
             refused = await self._questions.result(identity, partial(self._refused_get, identity, *place))
             if refused is not None:
                 response.abort()
                 raise refused
 
-    def _just_accepted(self, identity: OriginIdentity) -> bool:
-        return time.perf_counter() - self._accepted.get(identity, -math.inf) < FRESH
+    def _in_doubt(self, identity: OriginIdentity, raw_path: str, began: float) -> bool:
+        """Whether a refused HEAD of ``began`` may be about the key: not if it was accepted since, or the object just denied."""
+        if self._accepted.get(identity, -math.inf) > began:
+            return False
+        return began - self._denied.get((identity, raw_path), -math.inf) > DENIED
+
+    def _deny(self, identity: OriginIdentity, raw_path: str, began: float) -> None:
+        if len(self._denied) >= _KEPT_KEYS:
+            self._denied.clear()
+        self._denied[identity, raw_path] = began
 
     async def _refused_get(self, identity: OriginIdentity, raw_path: str, query: str) -> GatewayRefused | None:
         """How the gateway is refused a GET of one byte; ``None`` if it is not."""

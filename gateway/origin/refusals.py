@@ -9,8 +9,8 @@ without a key, so it names none. ``AccessDenied`` is about an object and its rea
 Redirects are among them: the gateway sends signed requests to the configured address only, and a redirect means that a bucket is
 elsewhere.
 
-An answer to HEAD has no document. Its status alone may mean either, so the client asks again by GET, unless the origin has just
-accepted the key.
+An answer to HEAD has no document. Its status alone may mean either, so the client asks again by GET, unless the origin has
+accepted the key since, or has just denied the object itself.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ SUSPECT = frozenset({*_REDIRECTS, 400, 401, 403})
 """Statuses of answers that may refuse the gateway."""
 _REMEMBERED = 300.0
 """Seconds for which a refusal is a problem, unless the gateway is refused again."""
-FRESH = 1.0
-"""Seconds for which an answer to a key speaks for the next ones."""
+DENIED = 10.0
+"""Seconds for which an object that was denied to a reader is not asked for again to explain a refused HEAD."""
 log = logging.getLogger("larder.origin")
 
 

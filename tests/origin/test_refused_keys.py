@@ -77,7 +77,7 @@ def test_an_operator_sees_a_refused_key(tmp_path: Path) -> None:
     """Rule: /-/readyz, which is public, lists origin-keys if the origin refuses a key, without naming the key."""
     users = [User("origin-key-a", "another secret")]
     with OriginThread(users) as origin, gateway(Settings(origin.endpoint, tmp_path / "cache"), tmp_path) as running:
-        with pytest.raises(ClientError, match="ServiceUnavailable.*Your access key is not the cause"):
+        with pytest.raises(ClientError, match=r"ServiceUnavailable.*Your access key is not the cause"):
             running.client().get_object(Bucket="b", Key="k")
         problems = json.loads(ask(running, "GET", "/readyz", key=None).body)["problems"]
     assert SAID in problems["origin-keys"]
