@@ -240,7 +240,8 @@ class Larder:
         )
         watch = self._serve_peers(ground, PeerObjects(reads, hot, engine.warm), registrations)
         refresh = partial(self._refresh, watch, s3, origin, keeper, channel, accounting)
-        self._ops = OpsApp(Monitoring(self._lifecycle, watch.problems, refresh, self._admin.app.may_read))
+        may_read = self._admin.app.may_read
+        self._ops = OpsApp(Monitoring(self._lifecycle, watch.problems, refresh, may_read, store.waits_for))
         self._endpoints = LateApp(
             lambda: imported(ENDPOINTS).serving(ground, registrations, self._exchange, identities)
         )

@@ -17,6 +17,7 @@ from gateway.api.exposition import exposed
 from gateway.api.s3.answer import SERVER, date_header
 from gateway.edge.asgi import Edge, Headers, send_json
 from gateway.engine.operations.counting import WorkersCollector
+from gateway.fleet.nodes.peer_gate import DISK_WAITS, WAITS_FOR_DISK
 from gateway.model.datasets import ApiError
 from gateway.policies.health.troubles import Trouble
 from gateway.server.asgi_types import Receive, Scope, Send
@@ -55,13 +56,17 @@ class Lifecycle:
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """The sources of readiness and metrics: the worker's lifecycle, its node's problems, the update of the gauges, and whether a
-    request has an admin token."""
+    """The sources of health, readiness and metrics.
+
+    They are the worker's lifecycle, its node's problems, the update of the gauges, and whether a request has an admin token.
+    """
 
     lifecycle: Lifecycle
     problems: Callable[[], list[Trouble]]
     refresh: Callable[[], None]
     may_read: Callable[[Scope], bool] = lambda _: False
+    waits_for_disk: Callable[[float], bool] = lambda _: False
+    """Whether the cache disk has not answered for so many seconds."""
 
 
 class OpsApp(Edge):
@@ -78,7 +83,11 @@ class OpsApp(Edge):
 
     def headers(self, scope: Scope, status: int) -> Headers:
         """As of the data paths."""
-        return date_header(int(time.time())), SERVER
+        headers = date_header(int(time.time())), SERVER
+        if scope["path"] == "/healthz" and self._monitoring.waits_for_disk(DISK_WAITS):
+            # The process is alive, but other nodes need not wait for it.
+            return *headers, (WAITS_FOR_DISK.encode(), b"1")
+        return headers
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

@@ -85,6 +85,7 @@ class Store:
         self.on_disk = disk.run
         self.append_on_disk = disk.append
         self.wrote = disk.wrote
+        self.waits_for = disk.waits_for
         self.bounded = disk.bounded
         self.is_open = self.opened.has
         self._record = partial(recording.record, capacity=settings.capacity, now=disk.now)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.fleet.nodes import Nodes, nodes
 from tests.scenarios.clients import Client, finish, paused
+from tests.scenarios.mounts import block_device, hung
 from tests.scenarios.world import KIB, MIB, content, eventually
 
 
@@ -73,3 +75,16 @@ def test_a_home_that_waits_for_its_origin_is_not_dead(fleet: Nodes) -> None:
         got = client.answer()
     assert (got.body, got.cache) == (body, "MISS; reason=cold")
     assert fleet.origin.count("GET", path) == 1
+
+
+def test_a_home_whose_disk_is_frozen(tmp_path: Path) -> None:
+    """Rule: a home that waits for its disk is left out before its breaker opens; other nodes read elsewhere."""
+    cache = tmp_path / "node-0" / "cache"
+    with block_device(cache), nodes(tmp_path) as fleet:
+        path = fleet.path(0, "frozen")
+        body = fleet.origin.put(path, content(110 * KIB, path))
+        with hung(cache):
+            got = fleet.get(1, path)
+            state = fleet.running[0].metric("larder_disk_state")
+        assert (got.status, got.body) == (200, body)
+        assert state < 2, "the home's breaker had opened before"

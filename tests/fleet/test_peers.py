@@ -13,7 +13,7 @@ from aiohttp import web
 from prometheus_client import REGISTRY
 
 from gateway.fleet.nodes import peers
-from gateway.fleet.nodes.peer_gate import REFUSED, PeerGate
+from gateway.fleet.nodes.peer_gate import REFUSED, WAITS_FOR_DISK, PeerGate
 from gateway.fleet.nodes.peers import Peers, PeerUnavailable
 from gateway.model.datasets import ApiError
 from gateway.model.fleet import Node, NodeState
@@ -363,3 +363,28 @@ async def test_a_node_whose_name_is_not_resolved_is_suspected(monkeypatch: pytes
             with pytest.raises(PeerUnavailable, match="hangs"):
                 await each.peers.request(each.node, "GET", "/-/peer/v1/x")
         assert each.members.suspected == ["other"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_node_that_waits_for_its_disk_is_not_waited_for(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule: a silent node is alive if it says so, but who can read elsewhere does not wait for its disk."""
+    monkeypatch.setattr("gateway.fleet.nodes.peers.SILENCE", 0.05)
+    confirmed = asyncio.Event()
+
+    async def handler(request: web.Request) -> web.Response:
+        if request.path == "/-/healthz":
+            confirmed.set()
+            return web.json_response({"status": "ok"}, headers={WAITS_FOR_DISK: "1"} if waits else {})
+        await confirmed.wait()
+        if waits:
+            await asyncio.Event().wait()
+        return web.Response(text="late")
+
+    async with asking(handler) as each:
+        asked = each.peers.request(each.node, "GET", "/-/peer/v1/x", timeout=PATIENT)
+        if waits:
+            with pytest.raises(PeerUnavailable, match="waits for its disk"):
+                await asked
+        else:
+            assert await (await asked).read(10) == b"late"
+        assert each.members.suspected == (["other"] if waits else [])

@@ -12,7 +12,7 @@ import pytest
 from gateway.policies.health.breaker import FailureKind
 from gateway.store.datasets.incoming import incoming
 from gateway.store.disk.failures import DiskFault
-from gateway.store.disk.threads import Threads, once, within
+from gateway.store.disk.threads import HUNG_AFTER, LONG, HangWatch, Threads, once, within
 
 
 async def test_the_result_of_abandoned_work_is_disposed_of() -> None:
@@ -131,3 +131,15 @@ async def test_an_uploaded_file_is_private_and_whole(tmp_path: Path) -> None:
         await file.complete()
         assert file.path.read_bytes() == b"".join(pieces)
     assert file.path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_disk_that_does_not_answer_is_noticed_before_it_counts_as_hung() -> None:
+    """Rule: other nodes are told early that a call has not returned; a call that may take long tells nothing."""
+    watch = HangWatch(lambda fault: None)
+    small, long = watch.station(), watch.station()
+    long.begin(LONG)
+    small.begin(HUNG_AFTER)
+    assert (watch.waits_for(0.0), watch.waits_for(HUNG_AFTER)) == (True, False)
+    small.end()
+    assert not watch.waits_for(0.0)
+    watch.close()

@@ -10,6 +10,10 @@ from gateway.model.datasets import ApiError
 from gateway.model.peer.auth import WRITE_WINDOW, PeerRefused, Verified, verify, verify_get
 from gateway.model.s3.sigv4 import RawHeader, WireRequest
 
+WAITS_FOR_DISK = "x-larder-disk-waits"
+"""Header of a sign of life: the node's cache disk does not answer. Whoever can read elsewhere should not wait for the node."""
+DISK_WAITS = 2.0
+"""Seconds that a call on the disk takes before the node says so."""
 REFUSED = "x-larder-peer-refused"
 """The header of a refusal that concerns the call itself, not the thing asked for; its value is the reason."""
 

@@ -6,7 +6,8 @@ its status.
 
 A silent home may be waiting for its origin: a caller that gave up would ask the same origin a second time, and suspect a
 healthy node. A home that hangs, or has become unreachable over an open connection, is silent too. So after ``SILENCE`` seconds
-the node is asked over another connection whether it is alive; if it does not confirm, it is suspected and the wait ends. The
+the node is asked over another connection whether it is alive; if it does not confirm, or says that its disk does not answer, it
+is suspected and the wait ends. The
 check may reach another worker of the node than the one that hangs, so there is an absolute limit besides.
 """
 
@@ -19,7 +20,7 @@ from secrets import token_hex
 from typing import Any, Protocol
 
 from gateway import metrics
-from gateway.fleet.nodes.peer_gate import REFUSED
+from gateway.fleet.nodes.peer_gate import REFUSED, WAITS_FOR_DISK
 from gateway.metrics import LoopHistogram, LoopSum
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node
@@ -133,17 +134,21 @@ class Peers:
         return self._ask(self.remote(node), method, path, headers, query, body, timeout)
 
     async def check(self, node: Node) -> None:
-        """Check that a node is alive.
+        """Check that a node is alive, and does not wait for a disk that hangs.
 
         Raises:
             PeerUnavailable: it does not confirm. It is now suspected.
         """
         try:
             async with asyncio.timeout(SILENCE):  # includes the resolution of the name
-                (await self._ask(RemoteNode(node, self, None), "GET", "/-/healthz", (), "", b"", _LONGEST)).abort()
+                answer = await self._ask(RemoteNode(node, self, None), "GET", "/-/healthz", (), "", b"", _LONGEST)
+            answer.abort()
         except TimeoutError:
             self.members.suspect(node.id)
             raise PeerUnavailable(f"node {node.id} at {node.address} hangs") from None
+        if answer.fields.get(WAITS_FOR_DISK):
+            self.members.suspect(node.id)
+            raise PeerUnavailable(f"node {node.id} at {node.address} waits for its disk")
 
     async def _ask(
         self,

@@ -212,6 +212,10 @@ class Disk:
             self._condemned = identity_of(self.directory.index)
         self.note(Failed(fault.kind))
 
+    def waits_for(self, seconds: float) -> bool:
+        """Whether the disk is in use, and has not answered for so many seconds."""
+        return self.in_use and self._watch.waits_for(seconds)
+
     def require(self) -> None:
         """Raise ``DiskFault`` unless the disk may be used."""
         if not self.in_use and not self.usable():

@@ -56,14 +56,14 @@ class WorkGate(Protocol):
 class Station:
     """The current job of one thread: written by the thread, read by the watch."""
 
-    __slots__ = ("deadline",)
+    __slots__ = ("deadline", "patience")
 
     def __init__(self) -> None:
-        self.deadline = math.inf
+        self.deadline = self.patience = math.inf
 
     def begin(self, patience: float) -> None:
         """A call begins that should return within ``patience`` seconds."""
-        self.deadline = time.monotonic() + patience
+        self.patience, self.deadline = patience, time.monotonic() + patience
 
     def end(self) -> None:
         """The call returned."""
@@ -101,6 +101,11 @@ class HangWatch:
         """Whether a thread has exceeded its patience."""
         now = time.monotonic()
         return any(station.deadline <= now for station in self._stations)
+
+    def waits_for(self, seconds: float) -> bool:
+        """Whether a small call has not returned for so many seconds, less than ``HUNG_AFTER``."""
+        late = time.monotonic() + HUNG_AFTER - seconds
+        return any(station.patience == HUNG_AFTER and station.deadline <= late for station in self._stations)
 
     def close(self) -> None:
         """Stop looking."""
