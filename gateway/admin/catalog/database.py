@@ -47,6 +47,13 @@ _OTHER_TABLES = frozenset({"42P01", "42703", "42704", "42804", "42883", "42501",
 lack of rights, and a schema that does not exist."""
 _NO_TEXT = "22021"
 """PostgreSQL's code for characters that its texts cannot have."""
+_DAMAGED = (
+    "Could not decode",
+    "database disk image is malformed",
+    "file is not a database",
+    "malformed database schema",
+)
+"""Beginnings of SQLite's and its driver's messages for a file that was damaged."""
 _NOT_THERE = ("no such table", "no such column")
 """SQLite's messages for the same."""
 
@@ -153,9 +160,14 @@ def _unavailable(lost: tuple[type[Exception], ...]) -> Iterator[None]:
             raise ApiError("InvalidRequest", "contains U+0000, which the catalog's database cannot store.") from None
         if getattr(cause, "sqlstate", "") in _OTHER_TABLES or str(cause).startswith(_NOT_THERE):
             raise CatalogUnusable(_reason(cause)) from error
+        if str(cause).startswith(_DAMAGED):
+            raise CatalogUnusable(f"its file is damaged: {_reason(cause)}") from error
         if isinstance(error, _OURS):
             raise
         raise CatalogUnavailable(_reason(cause)) from error
+    except UnicodeDecodeError as error:
+        # Of SQLite's own message, which quotes the damaged schema.
+        raise CatalogUnusable("its file is damaged: a text in it is not UTF-8") from error
     except lost as error:
         raise CatalogUnavailable(_reason(error)) from error
 

@@ -103,7 +103,7 @@ async def read_snapshot(connection: AsyncConnection, noted: Noted, vault: Vault,
             recordings=await read_recordings(connection),
             tokens=_records(TokenRecord, rows, vault, last.tokens),
         )
-    except (ValidationError, ValueError) as error:
+    except (ValidationError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise ConfigError(f"the catalog cannot be read by this version of Larder: {type(error).__name__}") from None
 
 
