@@ -113,10 +113,13 @@ class _Reader:
         """The sound ties of an object to blobs that ``blob_of`` knows: number, digest, size and CRC-32."""
         found = []
         for number, digest, seal in self._all(_TIES.format(seal=self._seal), (row_id,)):
-            blob = blob_of(digest) if type(digest) is bytes else None
-            if blob is not None and seals.tie_is_sound(row_id, number, digest, *blob, seal):
-                found.append((number, digest, *blob))
-            elif blob is not None or not seals.is_digest(digest):
+            if (blob := blob_of(digest) if seals.is_digest(digest) else None) is None:
+                self.lost += not seals.is_digest(digest)
+                continue
+            size, crc = blob
+            if seals.tie_is_sound(row_id, number, digest, size, crc, seal):
+                found.append((number, digest, size, crc))
+            else:
                 self.lost += 1
         return found
 
