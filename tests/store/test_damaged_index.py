@@ -168,7 +168,7 @@ async def test_a_page_that_cannot_be_read_leaves_the_others(
     kept = await served(await open_store(), clock)
     assert 0 < len(kept) < len(NAMES)
     [line] = [record for record in caplog.records if "index.db is damaged" in record.getMessage()]
-    assert line.args["objects"] >= len(kept)
+    assert line.args["items"] >= len(kept)
 
 
 async def test_kept_objects_are_checked_before_they_are_served(index: Path, open_store, clock: FakeClock) -> None:

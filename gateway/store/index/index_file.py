@@ -73,9 +73,9 @@ def _replace(path: Path) -> None:
     _remove(path)
     os.rename(new, path)
     log.error(
-        "index.db is damaged: a new one has %(blobs)s blobs and %(objects)s objects of it; %(lost)s rows are lost, and "
+        "index.db is damaged: a new one has %(held)s blobs and %(items)s objects of it; %(failed)s rows are lost, and "
         "read again from the origin when somebody needs them",
-        {"path": path, "blobs": rescued.blobs, "objects": rescued.objects, "lost": rescued.lost},
+        {"path": path, "held": rescued.blobs, "items": rescued.objects, "failed": rescued.lost},
     )
 
 
