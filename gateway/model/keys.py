@@ -10,6 +10,7 @@ from re import compile as compile_pattern
 from typing import NamedTuple
 from urllib.parse import quote
 
+_PAYING = "?payer=requester"
 _BUCKET_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")
 
 
@@ -34,6 +35,11 @@ class ObjectKey(NamedTuple):
         return f"/{self.bucket}/{quote(self.key, safe='/-_.~')}"
 
 
+def unpaid(identity: str) -> str:
+    """The name of an identity that does not pay: what it may read, it may read paying too."""
+    return identity.removesuffix(_PAYING)
+
+
 def rights_in(key: ObjectKey) -> ObjectKey:
     """The key under which changes of rights in a key's bucket are forgotten and announced: no object has an empty key."""
     return key._replace(key="")
@@ -45,16 +51,19 @@ class OriginIdentity:
 
     Grants are stored per identity: two principals with the same identity have the same rights at the origin, and the gateway
     checks their differences (allow-list, read-only) on every request. ``access_key_id`` is empty for anonymous requests, which
-    are forwarded unsigned.
+    are forwarded unsigned. ``pays`` says that the client accepts the charges of a requester-pays bucket: a store may allow such a
+    read and refuse the same without, so it is an identity of its own.
     """
 
     origin: str
     access_key_id: str
+    pays: bool = False
     name: str = field(init=False, repr=False, compare=False)
     """Stable text form, used as the key of grants."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", f"{self.origin}/{self.access_key_id}")
+        name = f"{self.origin}/{self.access_key_id}"
+        object.__setattr__(self, "name", name + _PAYING if self.pays else name)
 
 
 @dataclass(frozen=True, slots=True)

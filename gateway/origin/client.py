@@ -31,6 +31,7 @@ from gateway.model.errors import GatewayRefused, IdentityGone, LarderError, Orig
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
 from gateway.model.s3 import sigv4
+from gateway.model.s3.request_headers import PAYER, REQUESTER
 from gateway.net.dialing import BUSY, ExchangeFailed, ServerAddress
 from gateway.net.exchange import PLACE_WITHIN, Connections, StreamedResponse, probe
 from gateway.net.requests import OWN_HEADERS, Upload
@@ -41,6 +42,8 @@ from gateway.tasks import SingleFlight
 
 CHAIN = "gateway.origin.chain"
 """The module of the AWS credential chain, imported when an origin first needs it."""
+PAYS: Header = (PAYER.decode(), REQUESTER.decode())
+"""The header of a request whose charges the client accepts."""
 _READ_BUFFER = 128 * 1024
 """Bytes of an answer that are read ahead."""
 _KEPT_KEYS = 1024
@@ -319,6 +322,8 @@ class OriginClient:
             keys = self._ring.fixed.get(identity) or await self._ring.keys(identity)
         except KeyError:
             raise IdentityGone("the origin, or the keys for it, are no longer configured") from None
+        if identity.pays:
+            headers = [*(pair for pair in headers if pair[0].lower() != PAYS[0]), PAYS]
         target = _target(raw_path, query)
         host, region = link.address.name, link.origin.region
         pairs = self._signer.signed(method, raw_path, query, headers, keys, host, region, payload_hash)

@@ -86,4 +86,4 @@ class KeyRing:
             return None
         if identity.access_key_id == CHAIN_KEY:
             return await self._chain.current()
-        return self.fixed[identity]
+        return self.fixed[OriginIdentity(identity.origin, identity.access_key_id)]

@@ -27,10 +27,12 @@ _NOT_OF_THE_OBJECT = HOP_BY_HOP | {
     "x-amz-request-charged",
 }  # fmt: skip
 _CHECKSUM = "x-amz-checksum-"
+LARDER = "x-larder-"
 
 
 def relayable(headers: Iterable[Header]) -> list[Header]:
-    """The origin's headers for the client: all but those of the origin's connection (RFC 9110, 7.6.1)."""
+    """The origin's headers for the client: all but those of the origin's connection (RFC 9110, 7.6.1), and those of another
+    Larder that the origin is: the client gets them from the gateway that it asked."""
     pairs = list(headers)
     dropped: frozenset[str] = HOP_BY_HOP
     for name, value in pairs:
@@ -38,8 +40,9 @@ def relayable(headers: Iterable[Header]) -> list[Header]:
             dropped = dropped.union(_tokens(value))
     kept = []
     for pair in pairs:
-        if pair[0].lower() not in dropped:
-            kept.append(pair)  # noqa: PERF401  # in Python 3.11 a comprehension is a call
+        name = pair[0].lower()
+        if name not in dropped and not name.startswith(LARDER):
+            kept.append(pair)  # in Python 3.11 a comprehension is a call
     return kept
 
 
@@ -70,7 +73,7 @@ def entity_headers(headers: Sequence[Header], *, checksums_asked: bool = True) -
             kept.append(pair)
         elif lowered.startswith(_CHECKSUM):
             checksums.append(pair)
-        elif not lowered.startswith("x-larder-"):
+        elif not lowered.startswith(LARDER):
             kept.append(pair)
     if nominated:
         kept = [pair for pair in kept if pair[0].lower() not in nominated]

@@ -19,7 +19,7 @@ from gateway.api.s3.answer import Answer, complete
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.call import S3Call
 from gateway.api.s3.errors import AboutCached
-from gateway.api.s3.forward import relay
+from gateway.api.s3.forward import relay_read
 from gateway.api.s3.hot import Hit, HotReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.engine.objects.found import Forward, Relay
@@ -114,7 +114,7 @@ class PeerObjects:
             return
         if isinstance(found, Answer) and call.key is not None:
             self._hot.learn_for_node(wire, call.key)
-        answer = found if isinstance(found, Answer) else relay(call, found.response, Outcome.MISS, found.reason)
+        answer = found if isinstance(found, Answer) else relay_read(call, found)
         own = (CACHE.encode(), str(CacheStatus(answer.outcome, answer.reason)).encode())
         # The origin may be another Larder, with x-larder headers of its own.
         answer.headers = [pair for pair in answer.headers if not pair[0].lower().startswith(b"x-larder-")] + [own]
@@ -151,7 +151,7 @@ def _call(request: WireRequest, principal: Principal) -> S3Call:
     if key.origin != principal.identity.origin:
         raise ApiError("InvalidRequest", "the address and the principal name different origins")
     auth = Authenticated(principal, PayloadForm.UNSIGNED, "")
-    return S3Call(request, auth, key.bucket, _raw(key), key, "", frozenset())
+    return S3Call(request, auth, key.bucket, _raw(key), key, "", frozenset()).paying()
 
 
 def _raw(key: ObjectKey) -> bytes:

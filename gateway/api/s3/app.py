@@ -19,7 +19,7 @@ from gateway.api.s3.classify import not_cacheable
 from gateway.api.s3.direct import DirectReads
 from gateway.api.s3.errors import as_s3_error, outcome_of, render
 from gateway.api.s3.form import Form
-from gateway.api.s3.forward import Forwarder, relay
+from gateway.api.s3.forward import Forwarder, relay_read
 from gateway.api.s3.hot import Hit, HotReads, Unresolved
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_upload, key_of
@@ -220,7 +220,7 @@ class S3App(Edge):
     async def _pass_on(self, call: S3Call, receive: Receive, found: Relay | Forward) -> Answer:
         """The origin's answer to a read that the cache does not answer."""
         if isinstance(found, Relay):
-            return relay(call, found.response, Outcome.MISS, found.reason)
+            return relay_read(call, found)
         outcome = Outcome.MISS if found.miss else Outcome.BYPASS
         return await self._forwarder.forward(call, request_body(receive), outcome, found.reason)
 
@@ -260,7 +260,7 @@ class S3App(Edge):
         resource = resource_of(request, auth.signature_parameters)
         call = S3Call(resource[0], auth, bucket, raw_key, key, *resource[1:])
         permissions.check(call)
-        return call
+        return call.paying()
 
     def _note_address(self, trace: Trace) -> None:
         """Note the address of a request that was refused before it was resolved, for the log and the counts of its tenant."""

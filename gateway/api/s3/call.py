@@ -9,6 +9,7 @@ from gateway.api.s3.auth import Authenticated
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey, is_bucket_name
 from gateway.model.s3.query import require_valid_escapes
+from gateway.model.s3.request_headers import PAYER, REQUESTER
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.net.exchange import StreamedResponse
 
@@ -43,6 +44,14 @@ class S3Call:
     def wants_checksums(self) -> bool:
         """Whether the answer must include the object's checksums."""
         return (self.request.fields.get(b"x-amz-checksum-mode") or b"").upper() == b"ENABLED"
+
+    def paying(self) -> S3Call:
+        """The read by a client that accepts the charges of a requester-pays bucket; the same call if it does not say so."""
+        if self.request.method not in ("GET", "HEAD") or self.request.fields.get(PAYER, b"").strip() != REQUESTER:
+            return self
+        principal = self.auth.principal
+        identity = replace(principal.identity, pays=True)
+        return replace(self, auth=self.auth._replace(principal=replace(principal, identity=identity)))
 
     @property
     def keys(self) -> tuple[ObjectKey, ...]:

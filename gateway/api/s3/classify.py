@@ -11,19 +11,17 @@ from gateway.api.s3.call import S3Call, parameter
 from gateway.model.errors import S3Error
 from gateway.model.outcomes import Reason
 from gateway.model.s3.conditions import cache_directives
-from gateway.model.s3.request_headers import METADATA
+from gateway.model.s3.request_headers import EXPECTED_OWNER, FOR_THE_GATEWAY, METADATA, PAYER, REQUESTER
 
 # x-id repeats the operation in the query; newer SDKs send it, and it changes nothing.
 _MEANINGLESS = frozenset({"x-id"})
 
 MAX_METADATA = 2048
+_AMZ = b"x-amz-"
+_PREFLIGHT = b"access-control-request-"
 
-_SAFE_AMZ = frozenset(
-    {
-        b"x-amz-date", b"x-amz-content-sha256", b"x-amz-security-token", b"x-amz-checksum-mode", b"x-amz-user-agent",
-        b"x-amz-api-version", b"x-amz-sdk-checksum-algorithm",
-    }
-)  # fmt: skip
+_SAFE_AMZ = FOR_THE_GATEWAY | {b"x-amz-checksum-mode", b"x-amz-sdk-checksum-algorithm", EXPECTED_OWNER}
+"""``x-amz-*`` headers with which the answer can be the same; ``about_bucket.py`` looks after the expected owner."""
 
 _WRITE_PARAMETERS = frozenset(
     {
@@ -54,10 +52,10 @@ def not_cacheable(call: S3Call) -> Reason | None:
     if b"+" in call.raw_key:
         return Reason.ENCODING
     for name, value in call.request.fields.items():
-        if name.startswith(b"x-amz-") and name not in _SAFE_AMZ:
+        if name.startswith(_AMZ) and name not in _SAFE_AMZ and not (name == PAYER and value.strip() == REQUESTER):
             return Reason.HEADER
-        if name == b"origin":
-            return Reason.HEADER  # the origin adds CORS headers to the answer
+        if name.startswith(_PREFLIGHT):
+            return Reason.HEADER
         if name == b"cache-control" and "no-store" in cache_directives(value.decode("latin-1")):
             return Reason.HEADER
     return None

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence, Set
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,11 +25,14 @@ from gateway.api.s3.payload import SMALL, PreparedBody, prepare
 from gateway.api.s3.permissions import require
 from gateway.api.s3.spool import SpoolPlace
 from gateway.engine.engine import Engine
+from gateway.engine.objects.body import Body
+from gateway.engine.objects.found import Relay
 from gateway.engine.objects.writes import WriteAnswer
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import Header
 from gateway.model.outcomes import Outcome, Reason
+from gateway.model.s3.ranges import content_range
 from gateway.model.s3.request_headers import FORWARDED, FORWARDED_PREFIXES
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import relayable
@@ -36,6 +40,8 @@ from gateway.server.asgi_types import RawHeaders
 
 MAX_DELETE_DOCUMENT = 2 * 1024**2
 _WHOLE_ANSWER = 1024**2
+_CHECKSUM = b"x-amz-checksum-"
+_OF_PARTS = (b"content-length", b"content-range")
 _OF_HEAD = frozenset({"versionId", "partNumber", "x-id"})
 
 
@@ -203,6 +209,34 @@ def relay(call: S3Call, response: StreamedResponse, outcome: Outcome, reason: Re
         content = b""
     size = int(length) if length.isdigit() else 0
     return Answer(response.status, _raw(response.headers), content, outcome, reason, length=size, cleanup=let_go)
+
+
+def relay_read(call: S3Call, found: Relay) -> Answer:
+    """The origin's answer to the gateway's own read, as that of the client's: it may have more of the object, and checksums."""
+    answer = relay(call, found.response, Outcome.MISS, found.reason)
+    if not call.wants_checksums:
+        answer.headers = [pair for pair in answer.headers if not pair[0].lower().startswith(_CHECKSUM)]
+    if found.part is not None and not isinstance(answer.content, bytes | memoryview | Body):
+        start, stop, first, size = found.part
+        length = answer.length = stop - start
+        answer.headers = [pair for pair in answer.headers if pair[0].lower() not in _OF_PARTS]
+        answer.headers.append((b"content-length", b"%d" % length))
+        answer.headers.append((b"content-range", content_range(start, stop, size).encode()))
+        answer.content = _part(answer.content, start - first, length)
+    return answer
+
+
+async def _part(content: AsyncGenerator[bytes], skipped: int, length: int) -> AsyncGenerator[bytes]:
+    """``length`` bytes of a body after its first ``skipped``."""
+    async with aclosing(content):
+        async for chunk in content:
+            piece = chunk[skipped : skipped + length]
+            skipped = max(0, skipped - len(chunk))
+            length -= len(piece)
+            if piece:
+                yield piece
+            if not length:
+                return
 
 
 async def relay_write(written: WriteAnswer, outcome: Outcome, reason: Reason) -> Answer:

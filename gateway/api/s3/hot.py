@@ -40,6 +40,7 @@ _HARMLESS = frozenset(
         b"host", b"authorization", b"x-amz-date", b"x-amz-content-sha256", b"x-amz-security-token", b"user-agent",
         b"accept-encoding", b"accept-language", b"connection", b"content-length", b"content-type", b"amz-sdk-invocation-id",
         b"amz-sdk-request", b"x-amz-user-agent", b"x-amz-api-version", b"x-amz-checksum-mode", b"traceparent", b"tracestate",
+        b"x-amz-cf-id",
     }
 )  # fmt: skip
 """Headers that a plain read of a whole object may have. None of them changes the answer or forbids one from the cache."""

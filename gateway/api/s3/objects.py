@@ -11,7 +11,7 @@ from gateway.engine.engine import Engine
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.found import Ask, Forward, Found, Relay
 from gateway.engine.objects.ranged import ObjectChanged
-from gateway.model.errors import DiskUnavailable, S3Error
+from gateway.model.errors import DiskUnavailable, OriginUnavailable, S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import Header, ObjectMeta
 from gateway.model.outcomes import Outcome, Reason
@@ -50,7 +50,7 @@ class ObjectReads:
             if range_value is not None and wanted is None:
                 return Forward(Reason.RANGE_FORM)
             conditions = Conditions.read(fields.get)
-            ask = self._asked(call, call.key, wanted, conditional=conditions is not None, hasty=hasty)
+            ask = self._asked(call, call.key, wanted, conditions, hasty)
         found = await self._engine.find(ask)
         for _attempt in range(_ATTEMPTS):
             if not isinstance(found, Found):
@@ -63,16 +63,21 @@ class ObjectReads:
                 return Forward(Reason(refusal.reason), miss=True)
         return Forward(Reason.WRITE_RACE, miss=True)
 
-    def _asked(self, call: S3Call, key: ObjectKey, wanted: ByteRange | None, *, conditional: bool, hasty: bool) -> Ask:
+    def _asked(
+        self, call: S3Call, key: ObjectKey, wanted: ByteRange | None, conditions: Conditions | None, hasty: bool
+    ) -> Ask:
         head = call.request.method == "HEAD"
+        # An If-Range that no entity tag can meet leaves a read of the whole.
+        part = None if head or (conditions is not None and not conditions.may_apply_range) else wanted
         return Ask(
             key,
             call.auth.principal.identity,
             head=head,
-            metadata_first=head or wanted is not None or conditional,
-            span=None if head or call.request.fields.get(b"if-range") is not None else wanted,
+            metadata_first=head or part is not None,
+            span=part,
             forced=is_forced(call) or self._engine.owes(key),
             hasty=hasty,
+            conditions=conditions,
         )
 
     async def resident(self, call: S3Call) -> tuple[Answer, float] | None:
@@ -103,9 +108,11 @@ class ObjectReads:
             if verdict is Precondition.NOT_MODIFIED:
                 return Answer(304, _not_modified_head(headers), b"", found.outcome, found.reason)
             if verdict is Precondition.PRECONDITION_FAILED:
+                if found.outcome is Outcome.STALE and ask.doubts(meta):
+                    raise OriginUnavailable("the condition names a version that only the origin can know")
                 failed = {"Condition": conditions.deciding}
                 raise AboutCached("PreconditionFailed", (found.outcome, found.reason), extra=failed)
-        if wanted is not None and not range_applies(_text(call, b"if-range"), meta.etag):
+        if conditions is not None and not range_applies(conditions.if_range, meta.etag):
             wanted = None
         if wanted is not None and meta.size == 0:
             return Forward(Reason.RANGE_FORM)  # stores differ on ranges of empty objects

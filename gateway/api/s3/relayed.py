@@ -37,6 +37,7 @@ from gateway.model.objects import Header
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer import objects as wire
 from gateway.model.peer.principal import principal_header
+from gateway.model.s3.conditions import is_strong
 from gateway.model.s3.ranges import parse_range
 from gateway.net.connection import KnownHead
 from gateway.net.exchange import StreamedResponse
@@ -325,7 +326,7 @@ def _version(response: StreamedResponse) -> tuple[Version, tuple[int, int]] | No
     """The version and the span of bytes that an answer has; ``None`` if its headers do not say so exactly."""
     fields = response.fields
     etag, length = fields.get("etag", ""), fields.get("content-length", "")
-    if not etag.startswith('"') or not length.isdigit():
+    if not is_strong(etag) or not length.isdigit():
         return None
     if response.status == 200:
         return (etag, int(length)), (0, int(length))

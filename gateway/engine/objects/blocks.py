@@ -132,13 +132,12 @@ class Blocks:
             OriginUnavailable: the origin cannot be reached.
         """
         entry, identity, fill = found.entry, ask.identity, found.fill
-        if fill is not None:
-            number = start // entry.record.block_size
-            block = fill.blocks[number]
+        block = None if fill is None else fill.blocks.get(start // entry.record.block_size)
+        if fill is not None and block is not None:
             if block.failure is not None:
                 raise block.failure
             if block.join():
-                self._accesses.record(Access(entry.key, number, b"", False, self._services.now(), identity))
+                self._accesses.record(Access(entry.key, block.number, b"", False, self._services.now(), identity))
                 body = Body(self, entry, identity, start, stop, (fill, block))
                 body.memory = None if found.whole is None else memoryview(found.whole)[start:stop]
                 return body

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gateway.engine.services import Services
-from gateway.model.keys import ObjectKey, OriginIdentity, rights_in
+from gateway.model.keys import ObjectKey, OriginIdentity, rights_in, unpaid
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
+from gateway.model.s3.conditions import quoted
 from gateway.policies.reads.freshness import EntryState, Validity
 from gateway.policies.reads.rules import Caching, Rules
 
@@ -33,7 +34,7 @@ class ObjectEntry:
     ``blobs`` holds the blocks known to be resident, which may be fewer than there are. ``grants`` maps the names of
     origin identities to the time the origin last said yes to them. ``generation`` is the key's generation when all this was
     read, ``slots`` are its slots. ``valid`` remembers for how long each identity may be served, by its name. An entry whose
-    ``record.row_id`` is 0 has no bytes yet: it answers no request by itself.
+    ``record.row_id`` is 0 has no bytes yet: it answers HEAD, and conditions that end without bytes.
     """
 
     key: ObjectKey
@@ -50,8 +51,9 @@ class ObjectEntry:
         return self.record.row_id != 0 or bool(self.blobs)
 
     def is_of(self, meta: ObjectMeta) -> bool:
-        """Whether what the origin says is about the bytes that this entry is about."""
-        return (self.record.meta.etag, self.record.meta.size) == (meta.etag, meta.size)
+        """Whether what the origin says is about the bytes that this entry is about; it may not say their size."""
+        known = self.record.meta
+        return quoted(known.etag) == quoted(meta.etag) and meta.size in (known.size, -1)
 
 
 class EntryCache(OrderedDict[ObjectKey, ObjectEntry]):
@@ -105,6 +107,9 @@ class Grants:
     def standing(self, entry: ObjectEntry, identity: str, rule: Caching) -> EntryState:
         """The state of an object and a reader: freshness, grant, and the time since which writes are announced without a gap."""
         granted = self.widest(entry.key, identity, rule, entry.grants.get(identity))
+        if (free := unpaid(identity)) != identity:
+            freely = self.widest(entry.key, free, rule, entry.grants.get(free))
+            granted = freely if granted is None else max(granted, freely or granted)
         return EntryState(entry.record.confirmed_at, granted, self._services.trusted_since())
 
     def _rights_in(self, key: ObjectKey) -> int:

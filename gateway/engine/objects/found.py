@@ -16,18 +16,23 @@ from gateway.engine.objects.entries import ObjectEntry
 from gateway.engine.objects.fill import Fill
 from gateway.engine.objects.small_ranges import Part
 from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.objects import Header, ObjectMeta
 from gateway.model.outcomes import Outcome, Reason
+from gateway.model.s3.conditions import Conditions, range_applies
 from gateway.model.s3.ranges import ByteRange
 from gateway.net.exchange import StreamedResponse
+
+NO_CACHE: Header = ("Cache-Control", "no-cache")
+"""Has an origin that is a cache itself ask its own origin."""
 
 
 class Ask(NamedTuple):
     """A plain read of one object.
 
-    ``metadata_first`` says that the reader wants a range, a condition evaluated, or only the header, so that the size and ETag
-    must be known before it is decided which bytes are needed. ``span`` is the range of a GET, unless ``If-Range`` decides on it.
-    ``forced`` is a client's ``Cache-Control: no-cache``. ``hasty`` says that the reader has another way to the object, and waits
-    for no origin that is lost (gateway/origin/reach.py).
+    ``metadata_first`` says that the reader wants a range or only the header, so that the size and ETag must be known before it is
+    decided which bytes are needed. ``span`` is the range of a GET. ``conditions`` may end the read without bytes, or name a
+    version that the cache does not know. ``forced`` is a client's ``Cache-Control: no-cache``. ``hasty`` says that the reader has
+    another way to the object, and waits for no origin that is lost (gateway/origin/reach.py).
     """
 
     key: ObjectKey
@@ -37,6 +42,26 @@ class Ask(NamedTuple):
     span: ByteRange | None = None
     forced: bool = False
     hasty: bool = False
+    conditions: Conditions | None = None
+
+    def wants_part(self, meta: ObjectMeta) -> bool:
+        """Whether the answer is a part of this version of the object."""
+        conditions = self.conditions
+        return self.span is not None and (conditions is None or range_applies(conditions.if_range, meta.etag))
+
+    def doubts(self, meta: ObjectMeta) -> bool:
+        """Whether the reader names another version than this one."""
+        return self.conditions is not None and self.conditions.doubts(meta.etag, meta.last_modified)
+
+    @property
+    def lines(self) -> list[Header]:
+        """The header lines by which the origin gives this reader's answer."""
+        lines = [] if self.conditions is None else self.conditions.lines
+        return [*lines, NO_CACHE] if self.forced else lines
+
+    def settled(self) -> Ask:
+        """The same read after the origin was asked for it: neither force nor condition is a reason to ask again."""
+        return self._replace(forced=False, conditions=None)
 
 
 class Found(NamedTuple):
@@ -56,10 +81,15 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """The origin's own answer to this very read."""
+    """The origin's own answer to this very read.
+
+    ``part`` is set if the origin sent more of the object than was asked for: the first byte that the reader wants, the end, the
+    first byte of the answer, and the size of the object.
+    """
 
     response: StreamedResponse
     reason: Reason
+    part: tuple[int, int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from gateway.model.access import Access
 from gateway.model.keys import ObjectKey, OriginIdentity
 from gateway.model.s3.ranges import ByteRange, block_span
 from gateway.policies.reads.freshness import Validity, good
+from gateway.policies.reads.owner import obeyed
 from gateway.policies.reads.rules import Rules
 from gateway.store.disk.blobs import OpenBlob
 
@@ -108,7 +109,7 @@ class Hits:
         """Whether an entry may be served now, by the rules and grants of this moment; for how long is noted in the entry."""
         rules = self._services.rules
         rule = rules.for_path(entry.key.path)
-        validity = good(self._grants.standing(entry, identity, rule), rule)
+        validity = good(self._grants.standing(entry, identity, rule), obeyed(rule, entry.record.meta.headers))
         holds = validity.holds(now, self._services.trusted_since())
         if not rule.cache or not holds:
             return False

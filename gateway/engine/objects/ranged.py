@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.model.errors import GatewayRefused, LarderError, OriginUnavailable
 from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.s3.conditions import quoted
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.client import OriginClient
 from gateway.origin.headers import entity_headers
@@ -63,6 +64,7 @@ def is_exact(response: StreamedResponse, version: Version, span: tuple[int, int]
     """Whether a 200 or 206 has exactly these bytes of this version."""
     meta = entity_headers(response.headers)
     start, stop = span
-    if (meta.etag, meta.size) != version or response.header("Content-Length") != str(stop - start):
+    etag, size = version
+    if quoted(meta.etag) != quoted(etag) or meta.size != size or response.header("Content-Length") != str(stop - start):
         return False
     return response.status == 200 or response.header("Content-Range") == f"bytes {start}-{stop - 1}/{meta.size}"

@@ -22,6 +22,7 @@ from gateway.model.outcomes import Outcome, Reason
 from gateway.model.peer.principal import principal_header
 from gateway.policies.fleet.ring import path_key
 from gateway.policies.reads.freshness import EntryState, Verdict, decide
+from gateway.policies.reads.owner import obeyed
 from gateway.policies.reads.rules import Caching
 
 EXPLAIN = f"{PREFIX}/explain"
@@ -117,7 +118,7 @@ class Explainer:
         resident = await store.blocks(record.row_id, 0, record.block_count - 1)
         # Memory may name evicted blobs. Those that were just stored, and are not in the index yet, are open.
         resident |= {number: ref for number, ref in entry.blobs.items() if store.resident(ref) is not None}
-        rule = services.rules.for_path(key.path)
+        rule = obeyed(services.rules.for_path(key.path), record.meta.headers)
         granted = self._grants.widest(key, identity.name, rule, entry.grants.get(identity.name))
         standing = EntryState(record.confirmed_at, granted, since)
         charged = await store.pools.of(resident[min(resident)].digest) if resident else None

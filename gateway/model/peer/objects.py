@@ -32,7 +32,15 @@ CACHE = "x-larder-cache"
 FORWARD = "x-larder-forward"
 ERROR = "x-larder-error"
 MISDIRECTED = 421
-ASKED = (b"range", b"if-range", b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since")
+ASKED = (
+    b"range",
+    b"if-range",
+    b"if-match",
+    b"if-none-match",
+    b"if-modified-since",
+    b"if-unmodified-since",
+    b"x-amz-request-payer",
+)
 """The headers of a client's request that are passed on unchanged; the constants below express the rest."""
 FORCED = ("cache-control", "no-cache")
 CHECKED = ("x-amz-checksum-mode", "ENABLED")

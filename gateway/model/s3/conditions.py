@@ -7,10 +7,14 @@ false answers 200, If-None-Match false with If-Modified-Since true answers 304 (
 Like S3, this is lenient in two ways: entity tags may lack their quotes, and an invalid date counts as absent (as in
 RFC 9110). If-Range is stricter than both: only an equal strong entity tag lets the range apply, because a date proves too
 little about bytes that may change twice in a second, and a whole object is always a correct answer.
+
+A condition may name a version that the cache does not know: its reader has seen a newer one, in a listing or at the store. A
+cache that answers such a condition by itself answers from the past (``Conditions.doubts``).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC
@@ -35,6 +39,7 @@ class Conditions:
     if_unmodified_since: str | None = None
     if_none_match: str | None = None
     if_modified_since: str | None = None
+    if_range: str | None = None
 
     @classmethod
     def read(cls, header: Callable[[bytes], bytes | None]) -> Conditions | None:
@@ -43,6 +48,36 @@ class Conditions:
         if values == _NOTHING:
             return None
         return cls(*(None if value is None else value.decode("latin-1") for value in values))
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """The header lines of the request."""
+        values = (self.if_match, self.if_unmodified_since, self.if_none_match, self.if_modified_since, self.if_range)
+        named = zip(_NAMES, values, strict=True)
+        return [(name.decode(), value) for name, value in named if value is not None]
+
+    def doubts(self, etag: str, last_modified: str) -> bool:
+        """Whether a condition that counts names another version than this one, or a later time."""
+        if self.if_match is not None:
+            if _names_another(self.if_match, etag):
+                return True
+        elif _is_later(self.if_unmodified_since, last_modified):
+            return True
+        if self.if_none_match is not None:
+            if _names_another(self.if_none_match, etag):
+                return True
+        elif _is_later(self.if_modified_since, last_modified):
+            return True
+        if self.if_range is None:
+            return False
+        if http_date(self.if_range) is not None:
+            return _is_later(self.if_range, last_modified)
+        return _names_another(self.if_range, etag)
+
+    @property
+    def may_apply_range(self) -> bool:
+        """Whether ``range_applies`` may be true of some version."""
+        return self.if_range is None or (is_strong(self.if_range.strip()) and http_date(self.if_range) is None)
 
     @property
     def deciding(self) -> str:
@@ -69,8 +104,30 @@ class Conditions:
         return ConditionVerdict.PASS
 
 
-_NAMES = (b"if-match", b"if-unmodified-since", b"if-none-match", b"if-modified-since")
+_NAMES = (b"if-match", b"if-unmodified-since", b"if-none-match", b"if-modified-since", b"if-range")
 _NOTHING = [None] * len(_NAMES)
+_STRONG = re.compile(r'"[^"]+"?|[!#-+\--~]+')
+"""A strong entity tag, or one without its quotes."""
+
+
+def quoted(etag: str) -> str:
+    """An entity tag with its quotes, which some stores and clients leave out."""
+    return etag if not etag or etag.startswith(('"', 'W/"')) else f'"{etag}"'
+
+
+def is_strong(etag: str) -> bool:
+    """Whether a store's entity tag names bytes exactly (RFC 9110, 8.8.1); its quotes may be missing."""
+    return _STRONG.fullmatch(etag) is not None and not etag.startswith("W/")
+
+
+def _names_another(header: str, etag: str) -> bool:
+    known = quoted(etag).removeprefix("W/")
+    return header.strip() != "*" and any(tag.removeprefix("W/") != known for tag in _tags(header))
+
+
+def _is_later(date: str | None, last_modified: str) -> bool:
+    named, modified = http_date(date), http_date(last_modified)
+    return named is not None and modified is not None and named > modified
 
 
 def _later(modified: float | None, limit: str | None) -> bool:
@@ -85,7 +142,7 @@ def tag_listed(header: str, etag: str, *, weak: bool) -> bool:
     """
     if header.strip() == "*":
         return True
-    wanted = etag.removeprefix("W/") if weak else etag
+    wanted = quoted(etag).removeprefix("W/") if weak else quoted(etag)
     return any((tag.removeprefix("W/") if weak else tag) == wanted for tag in _tags(header))
 
 
@@ -123,10 +180,44 @@ def http_date(text: str | None) -> float | None:
 
 def range_applies(if_range: str | None, etag: str) -> bool:
     """Whether to apply a Range: no If-Range, or one with exactly this strong entity tag (RFC 9110, 13.1.5)."""
-    return if_range is None or (if_range.strip() == etag and etag.startswith('"') and len(etag) > 2)
+    return if_range is None or (quoted(if_range.strip()) == quoted(etag) and is_strong(etag))
 
 
 def cache_directives(value: str) -> dict[str, str]:
-    """The directives of a Cache-Control header in lower case, with their arguments, unquoted (RFC 9111, 5.2)."""
-    pieces = (piece.partition("=") for piece in value.lower().split(","))
-    return {name.strip(): argument.strip().strip('"') for name, _, argument in pieces}
+    """The directives of a Cache-Control header in lower case, with their arguments, unquoted (RFC 9111, 5.2).
+
+    Of a directive that is repeated with different numbers the smallest counts (RFC 9111, 4.2.1, leaves the choice between the
+    first one and none at all).
+    """
+    directives: dict[str, str] = {}
+    for piece in _pieces(value.lower()):
+        name, _, argument = piece.partition("=")
+        name, argument = name.strip(), argument.strip()
+        if argument.startswith('"'):
+            argument = _ESCAPED.sub(r"\1", argument[1:].removesuffix('"')).strip()
+        before = directives.get(name)
+        if before is None or delta_seconds(argument) < delta_seconds(before):
+            directives[name] = argument
+    return directives
+
+
+def delta_seconds(argument: str) -> float:
+    """The seconds of a directive; 0 for what is no number, so that what it limits counts as over (RFC 9111, 4.2.1)."""
+    if not (argument.isascii() and argument.isdigit()):
+        return 0.0
+    return float(argument[:_MOST_DIGITS]) if len(argument) <= _MOST_DIGITS else _LONGEST
+
+
+_MOST_DIGITS = 12
+_LONGEST = 2.0**31
+"""Seconds that a number counts as that is too large (RFC 9111, 1.2.2)."""
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_QUOTED = r'"(?:[^"\\]|\\.)*+"'
+_BALANCED = re.compile(rf'(?:[^"]|{_QUOTED})*+', re.DOTALL)
+_PIECE = re.compile(rf'(?:[^,"]|{_QUOTED})++', re.DOTALL)
+"""A directive: a comma inside a quoted argument does not end it."""
+
+
+def _pieces(value: str) -> list[str]:
+    """The directives of a value; a quote without its end is a character like others, so that it hides no directive."""
+    return _PIECE.findall(value) if _BALANCED.fullmatch(value) else value.split(",")

@@ -19,6 +19,10 @@ from collections.abc import Mapping, Sequence
 from gateway.model.errors import S3Error
 
 METADATA = b"x-amz-meta-"
+EXPECTED_OWNER = b"x-amz-expected-bucket-owner"
+"""The account that must own the bucket, or the request is refused."""
+PAYER, REQUESTER = b"x-amz-request-payer", b"requester"
+"""The caller of a requester-pays bucket accepts the charge (AWS, "Using Requester Pays buckets")."""
 _CHECKSUM = b"x-amz-checksum-"
 _AMZ = b"x-amz-"
 
@@ -48,7 +52,7 @@ FORWARDED = frozenset(
 )
 """Headers about the object and the request; besides these, user metadata and ``x-amz-checksum-*`` are forwarded."""
 
-_HERE = frozenset(
+FOR_THE_GATEWAY = frozenset(
     b"authorization connection content-length date expect host te trailer transfer-encoding upgrade x-amz-api-version "
     b"x-amz-cf-id x-amz-content-sha256 x-amz-date x-amz-decoded-content-length x-amz-security-token x-amz-trailer "
     b"x-amz-user-agent".split()
@@ -63,7 +67,7 @@ _LISTS = frozenset(
 """Comma-separated lists: several lines are one list (RFC 9110, 5.3)."""
 
 _COMMON = frozenset(b"accept accept-encoding accept-language amz-sdk-invocation-id amz-sdk-request user-agent".split())
-_MEANING = FORWARDED | _HERE
+_MEANING = FORWARDED | FOR_THE_GATEWAY
 _SINGLE = _MEANING - _LISTS
 _PLAIN = _MEANING | _COMMON
 _FOLDED = bytes(

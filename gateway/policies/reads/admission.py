@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from gateway.model.objects import Header, ObjectMeta
 from gateway.model.outcomes import Reason
-from gateway.model.s3.conditions import cache_directives
+from gateway.model.s3.conditions import cache_directives, is_strong
 from gateway.policies.reads.rules import Caching
 
 _PRIVATE_HEADERS = (
@@ -30,8 +30,7 @@ def refusal(meta: ObjectMeta, rule: Caching, capacity: int) -> Reason | None:
     """
     if not rule.cache:
         return Reason.RULE
-    strong = len(meta.etag) > 2 and meta.etag.startswith('"')
-    if not strong or meta.size < 0:
+    if not is_strong(meta.etag) or meta.size < 0:
         return Reason.NO_VALIDATOR
     if (reason := forbidden(meta.headers)) is not None:
         return reason

@@ -1,0 +1,380 @@
+"""Asking the origin about an object of which the cache knows nothing.
+
+One request is enough, whatever the reader wants: its answer tells what the object is, has the bytes that the reader wants, and
+goes to the reader as it is if nothing of it is kept. A read of the whole is a GET with the reader's conditions; a small range is
+that range; another range is the blocks that it touches; a HEAD is a HEAD. Only a long suffix takes two, because the size must be
+known to tell its blocks.
+
+Readers of one object share a question. What only its first reader can have of the answer, the outcome of conditions and ranges,
+others ask for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from gateway.engine.objects.blocks import Blocks
+from gateway.engine.objects.entries import EntryCache, Grants, ObjectEntry
+from gateway.engine.objects.found import NO_CACHE, Ask, Forward, Found, Relay
+from gateway.engine.objects.handover import Moved
+from gateway.engine.objects.ranged import is_exact
+from gateway.engine.services import Services
+from gateway.model.errors import DiskUnavailable, OriginUnavailable
+from gateway.model.keys import ObjectKey, OriginIdentity
+from gateway.model.objects import ObjectMeta, ObjectRecord
+from gateway.model.outcomes import Outcome, Reason
+from gateway.model.s3.ranges import ByteRange
+from gateway.net.exchange import StreamedResponse
+from gateway.origin.headers import entity_headers
+from gateway.origin.reach import Reach
+from gateway.policies.reads.admission import refusal
+from gateway.policies.reads.rules import Caching
+from gateway.store.shared.generations import slots_of
+from gateway.tasks import SingleFlight
+
+CHECKSUMS = [("x-amz-checksum-mode", "ENABLED")]
+_OF_ONE_READER = (304, 412, 416)
+"""Statuses of answers to a reader's own conditions or range."""
+_Slot = tuple[ObjectKey, int]
+"""A key with its generation: a read does not wait for one that began before the last write."""
+_Answer = Found | Relay | Forward | None
+"""The outcome of a question to the origin; ``None``: look again."""
+_AskOrigin = Callable[[Ask, Caching, int], Coroutine[Any, Any, _Answer]]
+"""A question about an object under a rule, with the generation of its key."""
+
+
+class Learned(NamedTuple):
+    """The origin's answer on an object, with the key's generation and the time from before it was asked.
+
+    It counts as confirmed and granted from then on, not from when the answer came: a write that this gateway did not hear of may
+    have been accepted in between.
+    """
+
+    meta: ObjectMeta
+    generation: int
+    asked_at: float
+
+
+class ColdReads:
+    """Questions to the origin about objects, and the entries that come of them; ``Reads`` has the rules."""
+
+    def __init__(self, services: Services, blocks: Blocks, entries: EntryCache, grants: Grants) -> None:
+        self._services = services
+        self._blocks = blocks
+        self._entries = entries
+        self._grants = grants
+        self._cold: SingleFlight[_Slot, _Answer] = SingleFlight(blocks.tasks)
+        self._heads: SingleFlight[tuple[_Slot, str], Found | Relay] = SingleFlight()
+
+    def current(self, entry: ObjectEntry) -> bool:
+        """Whether nothing was written since the entry was read."""
+        return self._services.store.generations.at(*entry.slots) == entry.generation
+
+    def in_memory(self, key: ObjectKey) -> ObjectEntry | None:
+        """The entry of a key in this worker's memory."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if not self.current(entry):
+            del self._entries[key]
+            return None
+        self._entries.move_to_end(key)
+        return entry
+
+    def renew(self, entry: ObjectEntry, identity: OriginIdentity, rule: Caching, learned: Learned) -> None:
+        """Note that the origin confirmed an entry, and granted it to an identity."""
+        meta = learned.meta
+        if meta.checksums is None and entry.is_of(meta):
+            meta = replace(meta, checksums=entry.record.meta.checksums)
+        entry.record = replace(entry.record, meta=meta, confirmed_at=learned.asked_at)
+        self._grants.note(entry, identity, rule, learned.generation, learned.asked_at)
+
+    async def find(self, ask: Ask, rule: Caching) -> _Answer:
+        """Find an object at the origin, for one reader or several; ``None``: look again.
+
+        Raises: see ``Reads.find``.
+        """
+        store = self._services.store
+        if not store.usable:
+            return Forward(Reason.DISK, miss=True)
+        if not self._blocks.has_room:
+            return Forward(Reason.OVERLOAD, miss=True)
+        reach = self._services.origin.reach(ask.identity) if ask.hasty else None
+        if reach is not None:
+            reach.require()
+        # A read that begins after a write must get the new object.
+        generation = store.generations.of(ask.key)
+        slot = ask.key, generation
+        if (pending := self._cold.joined(slot)) is not None:
+            return await self._join(ask, pending, reach)
+        ask_origin = self._question(ask)
+        if ask_origin is None:
+            return await self._head(ask, rule, generation)
+        # A task that is no reader's: it carries out the fill that comes of the question, too.
+        question = self._cold.begin(slot, ask_origin(ask, rule, generation))
+        answer = question.waiters[0]
+        try:
+            return await (answer if reach is None else reach.result(answer))
+        except (asyncio.CancelledError, OriginUnavailable):
+            question.task.add_done_callback(_abandon)
+            raise
+
+    def _question(self, ask: Ask) -> _AskOrigin | None:
+        """The GET whose answer is that of this reader; ``None``: there is none, and a HEAD comes first."""
+        span, block_size = ask.span, self._services.block_size
+        if ask.head:
+            return None
+        if span is None:
+            return partial(self._open_leased, self._open_cold, 0)
+        if self._blocks.small.may_read(span.longest, block_size):
+            return self._open_range
+        # The blocks of a suffix are unknown before the size is.
+        return None if span.first is None else partial(self._open_leased, self._open_blocks, span.first // block_size)
+
+    async def _join(self, ask: Ask, pending: asyncio.Future[_Answer], reach: Reach | None) -> _Answer:
+        """The outcome of another reader's question, if it answers this one too; ``None``: look again."""
+        if ask.forced:
+            return Forward(Reason.JOINED, miss=True)
+        await (asyncio.wait([pending]) if reach is None else reach.wait(pending))
+        joined = Forward(Reason.JOINED) if pending.exception() else pending.result()
+        if joined is None:
+            return None
+        if isinstance(joined, Relay) and joined.response.status in _OF_ONE_READER:
+            return None
+        if not isinstance(joined, Found):
+            return Forward(Reason.JOINED, miss=True)
+        known = joined.part is None and ask.identity.name in joined.entry.grants
+        if ask.head or not known or not self.current(joined.entry) or ask.doubts(joined.entry.record.meta):
+            return None
+        reason = joined.reason if joined.reason is Reason.MOVED else Reason.JOINED
+        return joined._replace(reason=reason, fill=None if ask.metadata_first else joined.fill)
+
+    async def _head(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay | Forward:
+        """Learn an object's metadata without its bytes, together with others who ask the same."""
+        slot = (ask.key, generation), ask.identity.name
+        if ask.forced:
+            self._heads.forget(slot)
+        joined = slot in self._heads
+        answer = self._heads.join(slot, lambda: self._learn(ask, rule, generation))
+        learned = await (self._services.origin.reach(ask.identity).result(answer) if ask.hasty else answer)
+        if isinstance(learned, Relay):
+            return of_head(learned, ask)
+        if joined and ask.doubts(learned.entry.record.meta):
+            return await self._head(ask._replace(forced=True), rule, generation)
+        return learned
+
+    async def _learn(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay:
+        services, asked_at = self._services, self._services.now()
+        extra = [*CHECKSUMS, NO_CACHE] if ask.forced else CHECKSUMS
+        response = await services.origin.send(ask.identity, "HEAD", ask.key.raw_path, "", extra)
+        response.release()
+        if response.status != 200:
+            return Relay(response, _reason_of(response.status))
+        meta = entity_headers(response.headers)
+        reason = refusal(meta, rule, services.capacity)
+        if reason is not None:
+            return Relay(response, reason)
+        entry = self.keep(ask, rule, Learned(meta, generation, asked_at))
+        return Found(entry, Outcome.MISS, Reason.COLD)
+
+    async def _open_range(self, ask: Ask, rule: Caching, generation: int) -> _Answer:
+        """Learn an object's metadata from the answer that has the small range its reader wants."""
+        services, asked_at, span = self._services, self._services.now(), ask.span
+        assert span is not None
+        headers = [("Range", str(span)), *ask.lines]
+        response = await services.origin.send(ask.identity, "GET", ask.key.raw_path, "", headers)
+        meta = entity_headers(response.headers)
+        if response.status == 200:
+            return await self._open_whole(ask, rule, Learned(meta, generation, asked_at), response, leased=False)
+        if response.status != 206:
+            return Relay(response, _reason_of(response.status))
+        found = span.resolve(meta.size)
+        if found is None or not is_exact(response, (meta.etag, meta.size), found):
+            response.abort()
+            return await self._head(ask, rule, generation)
+        if (reason := refusal(meta, rule, services.capacity)) is not None:
+            return Relay(response, reason)
+        entry, blocks = self.keep(ask, rule, Learned(meta, generation, asked_at)), self._blocks
+        if not blocks.small.fills(entry, *found, continues=False):
+            blocks.record(entry, found[0] // entry.record.block_size, ask.identity)
+            return Found(
+                entry, Outcome.MISS, Reason.RANGE, await blocks.small.take(entry, ask.identity, found, response)
+            )
+        if found == (0, meta.size) and blocks.has_room and services.leases.acquire(ask.key, 0, generation):
+            blocks.start_fill(entry, (0, 0), ask.identity, response)
+        else:
+            with suppress(OriginUnavailable):
+                await response.read(meta.size)
+        return Found(entry, Outcome.MISS, Reason.COLD)
+
+    async def _open_leased(
+        self, ask_origin: _AskOrigin, number: int, ask: Ask, rule: Caching, generation: int
+    ) -> _Answer:
+        """A question that begins a fill at block ``number``; ``None`` if another worker turned out to have stored the object."""
+        leases = self._services.leases
+        if not leases.shared:
+            return await ask_origin(ask, rule, generation)
+        try:
+            await self._blocks.lease(ask.key, number, generation)
+        except DiskUnavailable:
+            return Forward(Reason.OVERLOAD, miss=True)
+        started = False
+        try:
+            if await self._services.store.lookup(ask.key) is not None:
+                # An entry of this worker's without bytes, made by a small range, would hide the row.
+                self._entries.drop(ask.key)
+                return None
+            opened = await ask_origin(ask, rule, generation)
+            started = isinstance(opened, Found) and opened.fill is not None and number == min(opened.fill.blocks)
+            return opened
+        finally:
+            if not started:
+                leases.release(ask.key, number, generation)
+
+    async def _open_cold(self, ask: Ask, rule: Caching, generation: int) -> _Answer:
+        """Ask for the whole object, and carry out the fill that comes of it; this worker has the lease of its first block.
+
+        The readers are answered when the fill has its first bytes: they would wait for these next.
+        """
+        services, moved, learned = self._services, None, None
+        if services.moved is not None and not ask.forced and ask.key not in services.store.generations.forgotten:
+            moved = await services.moved(ask.key, ask.identity)
+        if moved is not None and (learned := self._taken_over(ask, rule, generation, moved)) is not None:
+            return await self._fill(ask, rule, learned, moved.body, Reason.MOVED)
+        asked_at = services.now()
+        response = await services.origin.send(
+            ask.identity, "GET", ask.key.raw_path, "", [*CHECKSUMS, *ask.lines] if ask.lines else CHECKSUMS
+        )
+        if response.status != 200:
+            return Relay(response, _reason_of(response.status))
+        learned = Learned(entity_headers(response.headers), generation, asked_at)
+        if (forbidden := self._unkept(learned.meta, rule)) is not None:
+            return Relay(response, forbidden)
+        return await self._fill(ask, rule, learned, response)
+
+    async def _open_blocks(self, ask: Ask, rule: Caching, generation: int) -> _Answer:
+        """Ask for the blocks of a range, and carry out the fill; this worker has the lease of the first.
+
+        The answer tells what the object is. The reader is answered when the fill has its first bytes.
+        """
+        asked_at, span, size = self._services.now(), ask.span, self._services.block_size
+        assert span is not None
+        assert span.first is not None
+        last = None if span.last is None else (span.last // size + 1) * size - 1
+        wider = ByteRange(span.first // size * size, last)
+        headers = [("Range", str(wider)), *ask.lines]
+        response = await self._services.origin.send(ask.identity, "GET", ask.key.raw_path, "", headers)
+        meta = entity_headers(response.headers)
+        if response.status == 200:
+            learned = Learned(meta, generation, asked_at)
+            return await self._open_whole(ask, rule, learned, response, leased=wider.first == 0)
+        if response.status == 416 and wider != span:
+            response.abort()  # its document names the wider range
+            return Forward(Reason.COLD, miss=True)
+        if response.status != 206:
+            return Relay(response, _reason_of(response.status))
+        given, wanted = wider.resolve(meta.size), span.resolve(meta.size)
+        if given is None or not is_exact(response, (meta.etag, meta.size), given):
+            response.abort()
+            return await self._head(ask, rule, generation)
+        if (forbidden := self._unkept(meta, rule)) is not None:
+            if wanted is None:
+                response.abort()
+                return Forward(forbidden)
+            return Relay(response, forbidden, None if given == wanted else (*wanted, given[0], meta.size))
+        return await self._fill(ask, rule, Learned(meta, generation, asked_at), response, span=given)
+
+    async def _open_whole(
+        self, ask: Ask, rule: Caching, learned: Learned, response: StreamedResponse, *, leased: bool
+    ) -> _Answer:
+        """Fill from a whole object that the origin sent to a reader of a range: it knows no ranges, or ``If-Range`` failed.
+
+        ``leased``: the caller has the lease of the first block.
+        """
+        meta = learned.meta
+        if not meta.size:
+            return Relay(response, Reason.RANGE_FORM)
+        if (forbidden := self._unkept(meta, rule)) is not None:
+            return Relay(response, forbidden)
+        if not leased and not self._services.leases.acquire(ask.key, 0, learned.generation):
+            return Relay(response, Reason.OVERLOAD)
+        return await self._fill(ask, rule, learned._replace(meta=replace(meta, checksums=None)), response)
+
+    def _unkept(self, meta: ObjectMeta, rule: Caching) -> Reason | None:
+        """Why an answer is not kept: there was room before the origin was asked, but many may have been asking."""
+        forbidden = refusal(meta, rule, self._services.capacity)
+        return forbidden if forbidden is not None or self._blocks.has_room else Reason.OVERLOAD
+
+    async def _fill(
+        self,
+        ask: Ask,
+        rule: Caching,
+        learned: Learned,
+        response: StreamedResponse,
+        reason: Reason = Reason.COLD,
+        *,
+        span: tuple[int, int] | None = None,
+    ) -> Found:
+        """Carry out the fill of an answer with the whole object, or the bytes ``span`` of it, which are whole blocks."""
+        entry = self.keep(ask, rule, learned)
+        size = entry.record.block_size
+        first, last = (0, entry.record.block_count - 1) if span is None else (span[0] // size, (span[1] - 1) // size)
+        fill = self._blocks.begin_fill(entry, (first, last), ask.identity, response)
+        found = Found(entry, Outcome.HIT if reason is Reason.MOVED else Outcome.MISS, reason, fill=fill)
+        fill.blocks[first].on_progress = partial(self._answer_cold, (ask.key, learned.generation), found)
+        await fill.run()
+        return found
+
+    def _answer_cold(self, slot: _Slot, found: Found, whole: bytes | memoryview | None) -> None:
+        """Give the readers of a fill its first bytes, or ``whole``: a small object's bytes, for as long as they need them."""
+        if whole is not None and found.entry.record.block_count == 1:
+            found = found._replace(whole=whole)
+        self._cold.answer(slot, found)
+
+    def _taken_over(self, ask: Ask, rule: Caching, generation: int, moved: Moved) -> Learned | None:
+        """What the former home says of an object that it gives; ``None`` when that cannot be kept, or the reader doubts it."""
+        meta = entity_headers(moved.headers)
+        if self._unkept(meta, rule) is not None or ask.doubts(meta):
+            moved.body.abort()
+            return None
+        return Learned(meta, generation, self._services.now() - moved.age)
+
+    def keep(self, ask: Ask, rule: Caching, learned: Learned) -> ObjectEntry:
+        """The object's entry in memory: the one that is there, of which fills already know, or a new one."""
+        meta = learned.meta
+        entry = self.in_memory(ask.key) if ask.key in self._entries else None
+        if entry is not None and entry.generation == learned.generation and entry.is_of(meta):
+            self.renew(entry, ask.identity, rule, learned)
+        else:
+            record = ObjectRecord(0, meta, self._services.block_size, learned.asked_at)
+            entry = ObjectEntry(ask.key, record, learned.generation, slots_of(ask.key))
+            self._grants.note(entry, ask.identity, rule, learned.generation, learned.asked_at)
+        self._entries.put(entry)
+        return entry
+
+
+def _abandon(question: asyncio.Task[_Answer]) -> None:
+    """The reader left before the origin answered: an answer that is not being stored has no reader any more."""
+    if not question.cancelled() and question.exception() is None and isinstance(answer := question.result(), Relay):
+        answer.response.abort()
+
+
+def of_head(answer: Relay, ask: Ask) -> Relay | Forward:
+    """The answer to a HEAD as that of a reader: it has no body, so all who want no more than its header share it."""
+    ok = answer.response.status == 200
+    if ask.head and not (ok and ask.lines):
+        return answer
+    return Forward(answer.reason, miss=not ok)
+
+
+def _reason_of(status: int) -> Reason:
+    if status in (401, 403):
+        return Reason.REFUSED
+    if status in _OF_ONE_READER:
+        return Reason.COLD
+    return Reason.NOT_FOUND if status in (404, 410) else Reason.ORIGIN_ERROR

@@ -1,0 +1,52 @@
+"""The owner's word: the ``Cache-Control`` of an object shortens the times of its rule (RFC 9111, 5.2.2; RFC 5861, section 4).
+
+``no-cache`` has every read checked, ``max-age`` and ``s-maxage`` end freshness, of which a shared cache heeds the second.
+``must-revalidate``, ``proxy-revalidate``, ``s-maxage`` (RFC 9111, 5.2.2.10) and ``no-cache`` forbid stale bytes,
+``stale-if-error`` bounds them. Forms that name header fields (``no-cache="set-cookie"``) count for the whole object. What cannot
+be read as a number counts as over. ``immutable`` (RFC 8246) promises no more than the rule gives. Grants are the rule's alone:
+they are about readers. ``no-store`` and ``private`` are in ``admission.py``.
+
+A rule that says immutable overrides all of this: its operator vouches for the objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+
+from gateway.model.objects import Header
+from gateway.model.s3.conditions import cache_directives, delta_seconds
+from gateway.policies.reads.rules import ALWAYS, IMMUTABLE, Caching
+
+_NEVER_STALE = frozenset({"no-cache", "must-revalidate", "proxy-revalidate", "s-maxage"})
+
+
+def obeyed(rule: Caching, headers: Iterable[Header]) -> Caching:
+    """What the owner of an object leaves of a rule.
+
+    Args:
+        rule: the rule that holds for the object.
+        headers: of the object.
+    """
+    value = ""
+    for name, line in headers:
+        if name.lower() == "cache-control":
+            value = f"{value}, {line}" if value else line
+    return _obeyed(rule, value) if value and rule.freshness != IMMUTABLE else rule
+
+
+@lru_cache(maxsize=1024)
+def _obeyed(rule: Caching, value: str) -> Caching:
+    directives = cache_directives(value)
+    freshness, stale = rule.freshness, rule.stale_if_error
+    age = directives.get("s-maxage", directives.get("max-age"))
+    if age is not None:
+        freshness = min(freshness, delta_seconds(age))
+    if "no-cache" in directives:
+        freshness = ALWAYS
+    if "stale-if-error" in directives:
+        stale = min(stale, delta_seconds(directives["stale-if-error"]))
+    if not _NEVER_STALE.isdisjoint(directives):
+        stale = 0.0
+    return replace(rule, freshness=freshness, stale_if_error=stale)
