@@ -27,6 +27,8 @@ from gateway.api.peer.importance import peer_importance
 from gateway.api.peer.items import PeerItemsEdge
 from gateway.api.peer.objects import PeerObjects
 from gateway.api.peer.results import peer_results
+from gateway.api.peer.seen import peer_sightings
+from gateway.api.s3.about_bucket import BucketReads
 from gateway.api.s3.accounting import Accounting
 from gateway.api.s3.app import ReadPaths, S3App
 from gateway.api.s3.auth import Authenticator, split_address
@@ -230,7 +232,8 @@ class Larder:
         forwarder = Forwarder(engine, _spooling(settings, store), relayed.warm)
         rights = ReaderRights(listings, finder(authenticator))
         note = watch_streams(settings, management, engine, rights, self._admin.catalog, stack)
-        ways = ReadPaths(reads, hot, relayed, DirectReads(engine, fleet.peers, note, accounting), note)
+        direct, of_buckets = DirectReads(engine, fleet.peers, note, accounting), BucketReads(relayed, forwarder, engine)
+        ways = ReadPaths(hot, relayed, direct, of_buckets, note)
         s3 = S3App(authenticator, ways, forwarder, accounting, settings.server, self._begin_elsewhere)
         self._objects, self.begin = s3, s3.begin
         identities, calls = Identities(authenticator, rates), BatchAccounting(accounting)
@@ -373,6 +376,7 @@ class Larder:
                 **items.addresses(),
                 **everywhere.peers().addresses(),
                 "announce": announcements(ground.channel.announce_for),
+                "seen": peer_sightings(ground.engine.sightings),
                 "importance": peer_importance(self._exchange, registrations.find),
                 "results": peer_results(registrations, self._results),
             }

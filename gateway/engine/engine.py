@@ -15,6 +15,7 @@ from gateway.engine.objects.entries import EntryCache, Grants
 from gateway.engine.objects.found import Ask, Found, Relay
 from gateway.engine.objects.hits import Hits
 from gateway.engine.objects.reads import Reads
+from gateway.engine.objects.sightings import Sightings
 from gateway.engine.objects.writes import Writes
 from gateway.engine.operations.explain import Explainer
 from gateway.engine.services import Services
@@ -66,6 +67,7 @@ class Engine:
         self._reads = Reads(services, self.blocks, self._entries, self._grants, self._writes.forget_here)
         self.owes, self.owes_at = services.store.generations.owes, services.store.generations.owes_at
         self.hot = Hits(services, self._entries, self._grants).find
+        self.sightings = Sightings(services, self._entries)
         self.find = self._reads.find
         self.open = self.blocks.open
         self.resident = self._reads.resident

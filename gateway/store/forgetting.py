@@ -12,6 +12,7 @@ from hashlib import blake2b
 from sqlite3 import Connection
 
 from gateway.model.keys import ObjectKey
+from gateway.model.objects import ObjectMeta
 from gateway.store.disk.disk import Disk
 from gateway.store.disk.failures import DiskFault, attempt
 from gateway.store.index import blob_rows, objects
@@ -117,6 +118,28 @@ class Forgetter:
             except DiskFault:
                 continue
         return changed
+
+    async def expire(self, keys: Sequence[ObjectKey]) -> None:
+        """Have every worker of the node check these objects with the origin before their next use; grants and bytes stay.
+
+        As with ``withdraw``: *bump, update, bump*. While the index cannot be written, their rows are distrusted.
+        """
+        await asyncio.shield(self._expire(keys))
+
+    async def _expire(self, keys: Sequence[ObjectKey]) -> None:
+        for key in keys:
+            self._generations.bump(key)
+        trusted = True
+        try:
+            await self._disk.write(partial(objects.expire, keys=tuple(keys)))
+        except DiskFault:
+            trusted = False
+        finally:
+            self._fence(keys, trusted=trusted)
+
+    async def versions(self, keys: Sequence[ObjectKey]) -> Mapping[ObjectKey, ObjectMeta]:
+        """What the index has of these objects: ETag, size and time; nothing while the disk is down."""
+        return await attempt(self._disk.read, partial(objects.versions, keys=tuple(keys)), {})
 
     def _deleted(
         self,

@@ -98,6 +98,8 @@ class Store:
         self.forget_origin = forgetter.forget_origin
         self.settle_origins = forgetter.settle_origins
         self.withdraw = forgetter.withdraw
+        self.expire = forgetter.expire
+        self.versions = forgetter.versions
         self.held = forgetter.held
 
     @classmethod

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.api.s3 import permissions
+from gateway.api.s3.about_bucket import BucketReads
 from gateway.api.s3.accounting import METHODS, Accounting, Trace
 from gateway.api.s3.answer import SERVER, Answer, RemoteHit, cache_status, complete, date_header
 from gateway.api.s3.auth import Authenticated, Authenticator, split_address
@@ -21,7 +22,6 @@ from gateway.api.s3.errors import as_s3_error, outcome_of, render
 from gateway.api.s3.form import Form
 from gateway.api.s3.forward import Forwarder, relay_read
 from gateway.api.s3.hot import Hit, HotReads, Unresolved
-from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_upload, key_of
 from gateway.api.s3.relayed import RelayedReads
 from gateway.api.s3.signer import LoggedSigner, form_signer
@@ -32,7 +32,7 @@ from gateway.engine.objects.body import Body
 from gateway.engine.objects.found import Forward, Relay
 from gateway.model.errors import BrokenBody, LarderError, S3Error
 from gateway.model.keys import ObjectKey
-from gateway.model.outcomes import Outcome
+from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.navigation import confined, opens_document
 from gateway.model.s3.redaction import redact_path
 from gateway.model.s3.sigv4 import WireRequest
@@ -50,16 +50,16 @@ _TRACE = "larder.trace"
 
 @dataclass(frozen=True, slots=True)
 class ReadPaths:
-    """The ways to read an object: the general one, the short one for repeated hits, and the one through its home.
+    """The ways to read an object: the short one for repeated hits, and the general one, through its home.
 
-    ``direct`` goes through the home too, for repeated hits. ``note`` records every read that is answered, see
-    ``ObservedReads.note``.
+    ``direct`` goes through the home too, for repeated hits. ``of_buckets`` is for headers that are about the bucket. ``note``
+    records every read that is answered, see ``ObservedReads.note``.
     """
 
-    objects: ObjectReads
     hot: HotReads
     relayed: RelayedReads
     direct: DirectReads
+    of_buckets: BucketReads
     note: Note
 
 
@@ -88,13 +88,13 @@ class S3App(Edge):
     ) -> None:
         super().__init__(log, settings.max_in_flight)
         self._authenticator = authenticator
-        self._reads = reads.objects
         self._forwarder = forwarder
         self._accounting = accounting
         self._hot = reads.hot
         self._note = reads.note
         self._relayed = reads.relayed
         self._direct = reads.direct
+        self._of_buckets = reads.of_buckets
         self._posts = PostObjects(authenticator, forwarder)
         self._domain = settings.domain
         self._elsewhere = elsewhere
@@ -148,6 +148,11 @@ class S3App(Edge):
             if call.sent is not None:  # the home has changed since
                 call.sent.abort()
         answer = found if isinstance(found, Answer) else await self._pass_on(call, receive, found)
+        if answer.reason is Reason.REFUSED and b"referer" in call.request.fields and not isinstance(found, Forward):
+            # A bucket's policy may allow reads from a page alone, and the cache reads without naming it.
+            if answer.cleanup is not None:
+                await answer.cleanup()
+            answer = await self._pass_on(call, receive, Forward(Reason.REFUSED, miss=True))
         if trace.ring is not None and answer is found:
             remote = answer.remote
             # If its home has answered, the next read of this object takes the short path.
@@ -214,6 +219,8 @@ class S3App(Edge):
         reason = not_cacheable(call)
         if reason is not None:
             return self._forwarder.forward(call, request_body(receive), Outcome.BYPASS, reason)
+        if self._of_buckets.concerns(call):
+            return self._of_buckets.read(call, lambda: request_body(receive))
         answering, trace.home, trace.ring = self._relayed.begin(call)
         return answering
 

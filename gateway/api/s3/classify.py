@@ -11,11 +11,13 @@ from gateway.api.s3.call import S3Call, parameter
 from gateway.model.errors import S3Error
 from gateway.model.outcomes import Reason
 from gateway.model.s3.conditions import cache_directives
+from gateway.model.s3.query import PAGING
 from gateway.model.s3.request_headers import EXPECTED_OWNER, FOR_THE_GATEWAY, METADATA, PAYER, REQUESTER
 
 # x-id repeats the operation in the query; newer SDKs send it, and it changes nothing.
 _MEANINGLESS = frozenset({"x-id"})
 
+_OF_A_LISTING = frozenset(name.decode() for name in PAGING) | {"versions"}
 MAX_METADATA = 2048
 _AMZ = b"x-amz-"
 _PREFLIGHT = b"access-control-request-"
@@ -59,6 +61,11 @@ def not_cacheable(call: S3Call) -> Reason | None:
         if name == b"cache-control" and "no-store" in cache_directives(value.decode("latin-1")):
             return Reason.HEADER
     return None
+
+
+def lists_objects(call: S3Call) -> bool:
+    """Whether a request lists the objects of its bucket, or their versions."""
+    return call.request.method == "GET" and call.key is None and bool(call.bucket) and call.names <= _OF_A_LISTING
 
 
 def refuse_unknown_write(call: S3Call) -> None:

@@ -15,6 +15,7 @@ from gateway.api.s3.call import S3Call
 from gateway.api.s3.classify import (
     changes_object,
     changes_rights,
+    lists_objects,
     refuse_large_metadata,
     refuse_unknown_write,
     uploads_bytes,
@@ -23,15 +24,18 @@ from gateway.api.s3.destinations import MAX_DOCUMENT, check_destinations, names_
 from gateway.api.s3.documents import keys_to_delete
 from gateway.api.s3.payload import SMALL, PreparedBody, prepare
 from gateway.api.s3.permissions import require
+from gateway.api.s3.sighting import sighting_of
 from gateway.api.s3.spool import SpoolPlace
 from gateway.engine.engine import Engine
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.found import Relay
+from gateway.engine.objects.sightings import MOST
 from gateway.engine.objects.writes import WriteAnswer
 from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import Header
 from gateway.model.outcomes import Outcome, Reason
+from gateway.model.s3.listings import ListingScanner, Sighting
 from gateway.model.s3.ranges import content_range
 from gateway.model.s3.request_headers import FORWARDED, FORWARDED_PREFIXES
 from gateway.net.exchange import StreamedResponse
@@ -81,7 +85,12 @@ class Forwarder:
                 # parsed as the head of the next response, possibly another client's. When the connection ends with its response,
                 # the origin client drops the body.
                 headers.append(("Connection", "close"))
-            return relay(call, await self._send(call, headers, None), outcome, reason)
+            response = await self._send(call, headers, None)
+            try:
+                return await self._sighted(call, relay(call, response, outcome, reason))
+            except BaseException:
+                response.abort()
+                raise
         refuse_unknown_write(call)
         refuse_large_metadata(call)
         prepared = await prepare(
@@ -112,6 +121,41 @@ class Forwarder:
         assert prepared.whole is not None
         # A document may have 2 MiB of nested elements: keep the parsing off the event loop.
         await asyncio.to_thread(check_destinations, call, prepared.whole)
+
+    async def _sighted(self, call: S3Call, answer: Answer) -> Answer:
+        """Compare with the cache what the client is about to see of objects."""
+        origin, method = call.auth.principal.identity.origin, call.request.method
+        if (
+            call.key is None
+            and lists_objects(call)
+            and answer.status == 200
+            and isinstance(answer.content, AsyncGenerator)
+        ):
+            answer.content = self._scanned(call, answer.content)
+        elif call.key is not None and method != "OPTIONS":
+            sighting = sighting_of(call, answer.status, answer.headers)
+            if sighting is not None:
+                await self._engine.sightings.note(origin, call.bucket, [sighting])
+        return answer
+
+    async def _scanned(self, call: S3Call, content: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """A listing, unchanged; its end is held back until what it shows is noted, as its reader reads next."""
+        scanner = ListingScanner(encoded="encoding-type" in call.names)
+        note = partial(self._engine.sightings.note, call.auth.principal.identity.origin, call.bucket)
+        seen: list[Sighting] = []
+        held = b""
+        async with aclosing(content):
+            async for chunk in content:
+                if held:
+                    yield held
+                held = chunk
+                seen += scanner.feed(chunk)
+                if len(seen) >= MOST:
+                    await note(seen)
+                    seen = []
+            await note(seen)
+            if held:
+                yield held
 
     async def _write(
         self, call: S3Call, keys: Sequence[ObjectKey], prepared: PreparedBody, outcome: Outcome, reason: Reason

@@ -127,7 +127,7 @@ class ColdReads:
     def _question(self, ask: Ask) -> _AskOrigin | None:
         """The GET whose answer is that of this reader; ``None``: there is none, and a HEAD comes first."""
         span, block_size = ask.span, self._services.block_size
-        if ask.head:
+        if span is None and ask.metadata_first:
             return None
         if span is None:
             return partial(self._open_leased, self._open_cold, 0)

@@ -7,7 +7,7 @@ objects recording one small object took 150 us of CPU instead of 45. recording.p
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from sqlite3 import Connection
 from typing import NamedTuple
@@ -98,18 +98,44 @@ def blocks(connection: Connection, row_id: int, first: int, last: int) -> dict[i
 
 def present(connection: Connection, keys: Sequence[ObjectKey]) -> set[ObjectKey]:
     """The keys that have a row."""
+    found: set[ObjectKey] = set()
+    for origin, bucket, names in _pages(keys):
+        marks = ",".join("?" * len(names))
+        statement = f"SELECT key FROM objects WHERE origin = ? AND bucket = ? AND key IN ({marks})"  # noqa: S608 - "?" only
+        for (key,) in connection.execute(statement, (origin, bucket, *names)):
+            found.add(ObjectKey(origin, bucket, key))
+    return found
+
+
+def versions(connection: Connection, keys: Sequence[ObjectKey]) -> dict[ObjectKey, ObjectMeta]:
+    """ETag, size and time of the keys that have a row."""
+    known: dict[ObjectKey, ObjectMeta] = {}
+    for origin, bucket, names in _pages(keys):
+        marks = ",".join("?" * len(names))
+        statement = (
+            "SELECT key, etag, size, last_modified FROM objects "  # noqa: S608 - "?" only
+            f"WHERE origin = ? AND bucket = ? AND key IN ({marks})"
+        )
+        for key, etag, size, last_modified in connection.execute(statement, (origin, bucket, *names)):
+            known[ObjectKey(origin, bucket, key)] = ObjectMeta(etag, size, last_modified)
+    return known
+
+
+def expire(connection: Connection, keys: Sequence[ObjectKey]) -> None:
+    """Revoke the confirmations of these keys."""
+    connection.executemany(
+        "UPDATE objects SET confirmed_at = 0 WHERE origin = ? AND bucket = ? AND key = ?", [tuple(key) for key in keys]
+    )
+
+
+def _pages(keys: Iterable[ObjectKey]) -> Iterator[tuple[str, str, list[str]]]:
+    """Keys by origin and bucket, at most ``_PAGE`` at a time."""
     places: dict[tuple[str, str], list[str]] = {}
     for origin, bucket, key in keys:
         places.setdefault((origin, bucket), []).append(key)
-    found: set[ObjectKey] = set()
     for (origin, bucket), names in places.items():
         for start in range(0, len(names), _PAGE):
-            page = names[start : start + _PAGE]
-            marks = ",".join("?" * len(page))
-            statement = f"SELECT key FROM objects WHERE origin = ? AND bucket = ? AND key IN ({marks})"  # noqa: S608 - "?" only
-            for (key,) in connection.execute(statement, (origin, bucket, *page)):
-                found.add(ObjectKey(origin, bucket, key))
-    return found
+            yield origin, bucket, names[start : start + _PAGE]
 
 
 def known(connection: Connection, asked: Sequence[tuple[ObjectKey, int]]) -> list[CachedObject | None]:

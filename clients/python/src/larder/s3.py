@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -30,6 +31,8 @@ T = TypeVar("T")
 _AGAIN_STATUS = frozenset({429, 500, 502, 503, 504})
 _AGAIN_CODES = frozenset({"SlowDown", "RequestTimeout", "ServiceUnavailable", "InternalError"})
 _HEAD_CODES = {301: "PermanentRedirect", 403: "AccessDenied", 404: "NoSuchKey", 412: "PreconditionFailed"}
+_PAYS = {"x-amz-request-payer": "requester"}
+log = logging.getLogger("larder")
 _ERROR_BODY = 1 << 16
 """Bytes of an error's body that are read."""
 
@@ -69,6 +72,8 @@ class S3:
         credentials: access key to sign with; ``None`` searches the usual places.
         timeout: seconds of silence after which a request fails.
         retry: repetition of temporary failures.
+        request_payer: whether to accept the charges of requester-pays buckets. ``None``: when such a bucket refuses the request
+            otherwise, which is logged once for each bucket.
     """
 
     def __init__(
@@ -78,10 +83,13 @@ class S3:
         credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None,
         timeout: float = 30.0,
         retry: Retry | None = None,
+        request_payer: bool | None = None,
     ) -> None:
         source = source_of(credentials)
         self._connection = Connection(_address(endpoint, source), credentials=source, timeout=timeout)
         self._retry = retry or Retry()
+        self._request_payer = request_payer
+        self._charging: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return f"S3({self.endpoint!r})"
@@ -160,7 +168,7 @@ class S3:
 
         def attempt() -> ObjectHead:
             headers = {"x-amz-checksum-mode": "ENABLED"}
-            with self._connection.exchange("HEAD", object_path(bucket, key), headers=headers) as response:
+            with self._exchange("HEAD", bucket, key, headers) as response:
                 response.read()
                 if response.status != 200:
                     raise _error(response, b"", bucket, key)
@@ -190,11 +198,30 @@ class S3:
 
     def _page(self, bucket: str, parameters: Mapping[str, str]) -> ElementTree.Element:
         query = encode_query(parameters.items())
-        with self._connection.exchange("GET", object_path(bucket), query=query) as response:
+        with self._exchange("GET", bucket, "", {}, query) as response:
             body = response.read()
             if response.status != 200:
                 raise _error(response, body, bucket, "")
         return _parsed(body, response.status, bucket)
+
+    @contextmanager
+    def _exchange(
+        self, method: str, bucket: str, key: str, headers: Mapping[str, str], query: str = ""
+    ) -> Iterator[HTTPResponse]:
+        """One request. A refused one is repeated by a requester who pays, unless that was ruled out."""
+        path = object_path(bucket, key) if key else object_path(bucket)
+        pays = bool(self._request_payer) or bucket in self._charging
+        with ExitStack() as stack:
+            sent = {**headers, **_PAYS} if pays else dict(headers)
+            response = stack.enter_context(self._connection.exchange(method, path, headers=sent, query=query))
+            if response.status == 403 and not pays and self._request_payer is None:
+                again = self._connection.exchange(method, path, headers={**headers, **_PAYS}, query=query)
+                paid = stack.enter_context(again)
+                if paid.status != 403:
+                    log.warning("bucket %s: the requester pays for reads (request_payer=False refuses that)", bucket)
+                    self._charging |= {bucket}
+                    response = paid
+            yield response
 
     @contextmanager
     def _opened(
@@ -206,7 +233,7 @@ class S3:
             headers["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
         if if_match:
             headers["If-Match"] = if_match
-        with self._connection.exchange("GET", object_path(bucket, key), headers=headers) as response:
+        with self._exchange("GET", bucket, key, headers) as response:
             if response.status not in (200, 206):
                 raise _error(response, response.read(_ERROR_BODY), bucket, key)
             yield response

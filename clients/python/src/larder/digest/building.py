@@ -117,6 +117,7 @@ def build(
     supplied: bool = True,
     progress: BuildProgress | bool | None = None,
     skip_incomplete: bool = False,
+    request_payer: bool | None = None,
 ) -> Report:
     """Write the digest file of all objects below a prefix, ordered by key and offset.
 
@@ -139,6 +140,7 @@ def build(
         progress: by default a bar on standard error if that is a terminal. ``True``: also a line every half minute elsewhere.
             ``False``: nothing.
         skip_incomplete: leave out samples that lack a member, and count them.
+        request_payer: as for ``S3``: whether to accept the charges of a requester-pays bucket.
 
     Raises:
         ValueError: the source or the endpoint is no address, ``jobs`` is not positive, or members are not named.
@@ -149,7 +151,7 @@ def build(
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, not {jobs}")
     options = Options(items, include, exclude, fresh, supplied, progress, skip_incomplete)
-    s3 = S3(endpoint, credentials=credentials)
+    s3 = S3(endpoint, credentials=credentials, request_payer=request_payer)
     return build_with(lambda reader, tasks: concurrently(reader, tasks, jobs), s3, source, Path(file), options)
 
 
