@@ -188,7 +188,7 @@ def test_ranges_beyond_the_object(target: World, header: str) -> None:
     for _ in range(2):
         answer = ask(target, "GET", "/bucket/plain.bin", "", {"range": header})
         assert outcome(answer) == (416, "InvalidRange")
-        assert b"\r\ncontent-range: bytes */5000\r\n" in answer
+        assert b"\r\ncontent-range: bytes */5000\r\n" in answer.lower()
 
 
 @pytest.mark.parametrize(

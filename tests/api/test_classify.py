@@ -74,15 +74,29 @@ def test_a_parameter_that_changes_the_meaning_goes_to_the_origin(query: str) -> 
     "name",
     [
         b"x-amz-server-side-encryption-customer-key",
-        b"x-amz-expected-bucket-owner",
         b"x-amz-request-payer",
         b"x-amz-optional-object-attributes",
-        b"origin",
+        b"access-control-request-method",
     ],
 )
 def test_a_header_that_changes_the_meaning_goes_to_the_origin(name: bytes) -> None:
     """Unknown x-amz headers may mean anything, so they are the origin's to judge."""
     assert not_cacheable(call(headers=[(name, b"x")])) is Reason.HEADER
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (b"x-amz-expected-bucket-owner", b"123456789012"),
+        (b"x-amz-request-payer", b"requester"),
+        (b"x-amz-cf-id", b"abc=="),
+        (b"x-amz-trailer", b"x-amz-checksum-crc32"),
+        (b"origin", b"https://viewer.example.org"),
+    ],
+)
+def test_a_header_that_leaves_the_bytes_the_same_does_not(name: bytes, value: bytes) -> None:
+    """What is about the bucket, the payer, or the gateway alone does not keep a read from the cache."""
+    assert not_cacheable(call(headers=[(name, value)])) is None
 
 
 def test_a_bare_plus_goes_to_the_origin() -> None:

@@ -157,3 +157,53 @@ def test_if_range(value: str | None, applies: bool) -> None:
 def test_if_range_with_a_weak_object() -> None:
     """A weak entity tag proves nothing about bytes, even when it is equal (RFC 9110, 13.1.5)."""
     assert range_applies('W/"x"', 'W/"x"') is False
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"if_match": ETAG},
+        {"if_match": ETAG.strip('"')},
+        {"if_match": "*"},
+        {"if_none_match": f"W/{ETAG}"},
+        {"if_none_match": "*", "if_modified_since": AFTER},
+        {"if_match": ETAG, "if_unmodified_since": AFTER},
+        {"if_modified_since": MODIFIED},
+        {"if_modified_since": BEFORE},
+        {"if_unmodified_since": "garbage"},
+        {"if_range": ETAG},
+        {"if_range": MODIFIED},
+    ],
+)
+def test_a_condition_on_the_known_version_raises_no_doubt(headers: dict[str, str]) -> None:
+    """Rule: what names this version, none, or an earlier time is answered without the store."""
+    assert not Conditions(**headers).doubts(ETAG, MODIFIED)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"if_match": OTHER},
+        {"if_match": f"{ETAG}, {OTHER}"},
+        {"if_none_match": OTHER},
+        {"if_none_match": f"{OTHER}, {ETAG}"},
+        {"if_match": ETAG, "if_none_match": OTHER},
+        {"if_modified_since": AFTER},
+        {"if_unmodified_since": AFTER},
+        {"if_range": OTHER},
+        {"if_range": AFTER},
+    ],
+)
+def test_a_condition_on_another_version_raises_doubt(headers: dict[str, str]) -> None:
+    """Rule: a reader who names another tag, or a later time, may know more than the cache."""
+    assert Conditions(**headers).doubts(ETAG, MODIFIED)
+
+
+def test_tags_without_quotes_are_the_same_tags() -> None:
+    """Rule: neither the store nor the client need to write the quotes of an entity tag."""
+    plain = ETAG.strip('"')
+    assert Conditions(if_match=ETAG).evaluate(plain, MODIFIED) is PASS
+    assert Conditions(if_none_match=plain).evaluate(plain, MODIFIED) is NOT_MODIFIED
+    assert range_applies(plain, ETAG)
+    assert range_applies(ETAG, plain)

@@ -23,10 +23,15 @@ def test_an_ordinary_object_may_be_kept() -> None:
     assert refusal(meta(Cache_Control="max-age=0, must-revalidate"), Caching(), CAPACITY) is None
 
 
-@pytest.mark.parametrize("etag", ["", 'W/"weak"', '""', "unquoted"])
+@pytest.mark.parametrize("etag", ["", 'W/"weak"', '""', "W/weak", "two words", 'a"b'])
 def test_without_a_strong_validator_nothing_is_kept(etag: str) -> None:
     """Bytes that cannot be told from newer ones are not cached."""
     assert refusal(meta(etag=etag), Caching(), CAPACITY) is Reason.NO_VALIDATOR
+
+
+def test_a_store_may_leave_out_the_quotes() -> None:
+    """An entity tag without its quotes tells versions apart as well."""
+    assert refusal(meta(etag="0123abcdef-7"), Caching(), CAPACITY) is None
 
 
 def test_without_a_length_nothing_is_kept() -> None:

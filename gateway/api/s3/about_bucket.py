@@ -12,7 +12,7 @@ neither: what the store said last is better than an answer that no page may read
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import NamedTuple
 
 from cachetools import LRUCache

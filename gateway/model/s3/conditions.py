@@ -51,10 +51,10 @@ class Conditions:
 
     @property
     def lines(self) -> list[tuple[str, str]]:
-        """The header lines of the request."""
+        """The header lines of the request, except those that servers would read differently."""
         values = (self.if_match, self.if_unmodified_since, self.if_none_match, self.if_modified_since, self.if_range)
         named = zip(_NAMES, values, strict=True)
-        return [(name.decode(), value) for name, value in named if value is not None]
+        return [(name.decode(), value) for name, value in named if value is not None and value.isascii()]
 
     def doubts(self, etag: str, last_modified: str) -> bool:
         """Whether a condition that counts names another version than this one, or a later time."""
