@@ -76,3 +76,9 @@ def test_size_is_the_objects_or_unknown(headers: list[tuple[str, str]], size: in
 def test_only_an_exact_content_range_counts(value: str, expected: tuple[int, int, int] | None) -> None:
     """RFC 9110, 14.4: a fill is kept only when the origin said exactly which bytes it sent."""
     assert content_range(value) == expected
+
+
+def test_the_headers_of_another_larder_are_its_own() -> None:
+    """Rule: behind another gateway the client sees the cache status of the one that it asked, once."""
+    sent = [("X-Larder-Cache", "HIT"), ("x-larder-request-id", "1"), ("ETag", '"e"')]
+    assert relayable(sent) == [("ETag", '"e"')]

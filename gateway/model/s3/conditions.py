@@ -212,12 +212,21 @@ _MOST_DIGITS = 12
 _LONGEST = 2.0**31
 """Seconds that a number counts as that is too large (RFC 9111, 1.2.2)."""
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_QUOTED = r'"(?:[^"\\]|\\.)*+"'
-_BALANCED = re.compile(rf'(?:[^"]|{_QUOTED})*+', re.DOTALL)
-_PIECE = re.compile(rf'(?:[^,"]|{_QUOTED})++', re.DOTALL)
-"""A directive: a comma inside a quoted argument does not end it."""
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 def _pieces(value: str) -> list[str]:
-    """The directives of a value; a quote without its end is a character like others, so that it hides no directive."""
-    return _PIECE.findall(value) if _BALANCED.fullmatch(value) else value.split(",")
+    """The directives of a value. A comma inside a quoted argument ends none; a quote without its end hides none."""
+    pieces, start, position = [], 0, 0
+    while position < len(value):
+        if value[position] == '"':
+            argument = _QUOTED.match(value, position)
+            if argument is None:
+                return value.split(",")
+            position = argument.end()
+            continue
+        if value[position] == ",":
+            pieces.append(value[start:position])
+            start = position + 1
+        position += 1
+    return [*pieces, value[start:]]
