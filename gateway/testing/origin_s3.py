@@ -71,6 +71,8 @@ class Buckets:
         self.page = 1000
         """Most keys and common prefixes of a listing's page."""
         self.objects: dict[str, dict[str, Stored]] = {}
+        self.pages: dict[str, str] = {}
+        """By bucket, the origin whose pages its CORS rules allow to read."""
         self._uploads: dict[str, _Upload] = {}
 
     def put(self, bucket: str, key: str, body: bytes, headers: Sequence[Header] = ()) -> Stored:
@@ -127,7 +129,10 @@ class Buckets:
         if parameters.get("versionId") in ("null", ""):
             meaning.discard("versionId")
         if method in ("GET", "HEAD") and not meaning:
-            return _read(asked, _existing(objects, asked.key))
+            answer = _read(asked, _existing(objects, asked.key))
+            if (page := self.pages.get(asked.bucket)) is not None and asked.header("origin") == page:
+                answer.headers += [("Access-Control-Allow-Origin", page), ("Vary", "Origin")]
+            return answer
         if method == "PUT" and not meaning:
             return self._put(asked, objects)
         if method == "DELETE" and not meaning:

@@ -279,3 +279,17 @@ def test_with_redis_lost_the_last_known_homes_are_asked(fleet: Nodes) -> None:
     finally:
         fleet.redis.start()
     assert fleet.origin.count("GET", path) == 1
+
+
+@pytest.mark.parametrize("lister", range(COUNT))
+def test_a_listing_through_any_node_reaches_the_home(fleet: Nodes, lister: int) -> None:
+    """Rule: an object that a listing shows to be newer is stale at its home, whichever node the listing passed."""
+    path = fleet.path(1, f"listed-{lister}")
+    fleet.origin.put(path, b"old")
+    kept(fleet, path)
+    fleet.origin.put(path, b"newer")
+    assert fleet.get(0, path).body == b"old"
+    bucket = path.split("/")[1]
+    with Client(fleet.running[lister].endpoint) as client:
+        assert client.ask("GET", f"/{bucket}?list-type=2&prefix=").status == 200
+    assert fleet.get(0, path).body == b"newer"
