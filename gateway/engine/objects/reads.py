@@ -208,7 +208,7 @@ class Reads:
         if (forbidden := refusal(meta, rule, services.capacity)) is not None:
             CHECKS.labels("forbidden").inc()
             await self._forget_here([key])
-            return Forward(forbidden)
+            return Relay(response, forbidden)
         CHECKS.labels("confirmed").inc()
         self._cold.renew(entry, identity, rule, Learned(meta, generation, asked_at))
         if entry.record.row_id:
