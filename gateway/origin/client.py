@@ -42,7 +42,7 @@ from gateway.tasks import SingleFlight
 
 CHAIN = "gateway.origin.chain"
 """The module of the AWS credential chain, imported when an origin first needs it."""
-PAYS: Header = (PAYER.decode(), REQUESTER.decode())
+_PAYS: Header = (PAYER.decode(), REQUESTER.decode())
 """The header of a request whose charges the client accepts."""
 _READ_BUFFER = 128 * 1024
 """Bytes of an answer that are read ahead."""
@@ -203,6 +203,11 @@ class _LazyChain:
             self._chain = module.CredentialChain(self._now)
 
 
+def _charged(identity: OriginIdentity, headers: Sequence[Header]) -> Sequence[Header]:
+    """The headers of a request whose client may accept its charges, which are said once."""
+    return [*(pair for pair in headers if pair[0].lower() != _PAYS[0]), _PAYS] if identity.pays else headers
+
+
 class OriginClient:
     """Sends requests to all origins of one gateway worker. Create it inside a running event loop.
 
@@ -322,9 +327,7 @@ class OriginClient:
             keys = self._ring.fixed.get(identity) or await self._ring.keys(identity)
         except KeyError:
             raise IdentityGone("the origin, or the keys for it, are no longer configured") from None
-        if identity.pays:
-            headers = [*(pair for pair in headers if pair[0].lower() != PAYS[0]), PAYS]
-        target = _target(raw_path, query)
+        headers, target = _charged(identity, headers), _target(raw_path, query)
         host, region = link.address.name, link.origin.region
         pairs = self._signer.signed(method, raw_path, query, headers, keys, host, region, payload_hash)
         began = time.perf_counter()

@@ -8,7 +8,7 @@ from gateway.engine.objects.found import Ask, Found, Relay
 from gateway.model.errors import OriginUnavailable
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.conditions import Conditions
-from gateway.model.s3.listings import Sighting
+from gateway.model.s3.listings import SeenVersion
 from gateway.policies.reads.rules import IMMUTABLE, Caching, Rules
 from gateway.testing.origin_faults import DieBeforeHeaders
 from tests.engine.conftest import Bench
@@ -60,9 +60,9 @@ async def test_a_listing_makes_an_entry_stale_and_ungrants_nobody(bench: Bench) 
     stored = bench.origin.put("b", "k", b"x")
     await bench.read("k")
     await bench.settle()
-    await bench.engine.sightings.note("default", "b", [Sighting("k", stored.etag, 1, float(stored.modified))])
+    await bench.engine.sightings.note("default", "b", [SeenVersion("k", stored.etag, 1, float(stored.modified))])
     assert (await found(bench, bench.ask("k"))).reason is None
-    await bench.engine.sightings.note("default", "b", [Sighting("k", '"other"'), Sighting("unknown", '"e"')])
+    await bench.engine.sightings.note("default", "b", [SeenVersion("k", '"other"'), SeenVersion("unknown", '"e"')])
     assert (await found(bench, bench.ask("k"))).reason is Reason.REVALIDATED
     record = await bench.store.lookup(bench.ask("k").key)
     assert record is not None
@@ -76,7 +76,7 @@ async def test_a_listing_reaches_an_entry_without_bytes(bench: Bench) -> None:
     head = bench.ask("k", metadata_first=True)._replace(head=True)
     await bench.engine.find(head)
     bench.origin.put("b", "k", b"newer")
-    await bench.engine.sightings.note("default", "b", [Sighting("k", size=5)])
+    await bench.engine.sightings.note("default", "b", [SeenVersion("k", size=5)])
     assert (await found(bench, head)).entry.record.meta.size == 5
 
 
@@ -85,7 +85,7 @@ async def test_what_a_rule_calls_immutable_stays_fresh(bench: Bench) -> None:
     bench.engine.services.rules = Rules([Caching(freshness=IMMUTABLE)])
     bench.origin.put("b", "k", b"x")
     await bench.read("k")
-    await bench.engine.sightings.note("default", "b", [Sighting("k", '"other"')])
+    await bench.engine.sightings.note("default", "b", [SeenVersion("k", '"other"')])
     assert (await found(bench, bench.ask("k"))).reason is None
     assert bench.origin.count("HEAD") == 0
 

@@ -35,7 +35,7 @@ from gateway.model.errors import S3Error
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import Header
 from gateway.model.outcomes import Outcome, Reason
-from gateway.model.s3.listings import ListingScanner, Sighting
+from gateway.model.s3.listings import ListingScanner, SeenVersion
 from gateway.model.s3.ranges import content_range
 from gateway.model.s3.request_headers import FORWARDED, FORWARDED_PREFIXES
 from gateway.net.exchange import StreamedResponse
@@ -142,7 +142,7 @@ class Forwarder:
         """A listing, unchanged; its end is held back until what it shows is noted, as its reader reads next."""
         scanner = ListingScanner(encoded="encoding-type" in call.names)
         note = partial(self._engine.sightings.note, call.auth.principal.identity.origin, call.bucket)
-        seen: list[Sighting] = []
+        seen: list[SeenVersion] = []
         held = b""
         async with aclosing(content):
             async for chunk in content:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.api.s3.call import S3Call
 from gateway.model.s3.conditions import http_date
-from gateway.model.s3.listings import Sighting
+from gateway.model.s3.listings import SeenVersion
 from gateway.origin.headers import content_range
 from gateway.server.asgi_types import RawHeaders
 
@@ -12,7 +12,7 @@ _SAME_OBJECT = ("response-", "x-id", "partNumber")
 """The parameters with which the answer is about the current object: its header, a part, or the header renamed."""
 
 
-def sighting_of(call: S3Call, status: int, headers: RawHeaders) -> Sighting | None:
+def sighting_of(call: S3Call, status: int, headers: RawHeaders) -> SeenVersion | None:
     """The version that an answer shows; ``None`` if it shows none, or another than the current one."""
     key = call.key
     if key is None or call.request.method not in ("GET", "HEAD"):
@@ -20,7 +20,7 @@ def sighting_of(call: S3Call, status: int, headers: RawHeaders) -> Sighting | No
     if b"+" in call.raw_key or not all(name.startswith(_SAME_OBJECT) for name in call.names):
         return None
     if status == 404 and "partNumber" not in call.names:
-        return Sighting(key.key, gone=True)
+        return SeenVersion(key.key, gone=True)
     if status not in (200, 206, 304):
         return None
     fields = {name.lower(): value.decode("latin-1") for name, value in headers}
@@ -29,4 +29,4 @@ def sighting_of(call: S3Call, status: int, headers: RawHeaders) -> Sighting | No
         size = span[2]
     elif status == 200 and "partNumber" not in call.names and fields.get(b"content-length", "").isdigit():
         size = int(fields[b"content-length"])
-    return Sighting(key.key, fields.get(b"etag", ""), size, http_date(fields.get(b"last-modified")))
+    return SeenVersion(key.key, fields.get(b"etag", ""), size, http_date(fields.get(b"last-modified")))

@@ -25,7 +25,7 @@ from gateway.fleet.nodes.peers import PeerUnavailable
 from gateway.model.errors import LarderError
 from gateway.model.fleet import Node
 from gateway.model.keys import ObjectKey
-from gateway.model.s3.listings import Sighting
+from gateway.model.s3.listings import SeenVersion
 from gateway.policies.fleet.ring import path_key
 from gateway.policies.reads.rules import IMMUTABLE
 from gateway.policies.reads.sightings import differs
@@ -40,7 +40,7 @@ LONGEST = 8 * 1024**2
 _WITHIN = 1.0
 _AT_ONCE = 16
 
-_MESSAGE = TypeAdapter(tuple[str, str, list[Sighting]])
+_MESSAGE = TypeAdapter(tuple[str, str, list[SeenVersion]])
 
 log = logging.getLogger("larder.engine")
 
@@ -52,7 +52,7 @@ class Sightings:
         self._services = services
         self._entries = entries
 
-    async def note(self, origin: str, bucket: str, seen: Sequence[Sighting]) -> None:
+    async def note(self, origin: str, bucket: str, seen: Sequence[SeenVersion]) -> None:
         """Have entries that differ from these sightings checked by their next readers, in the whole fleet."""
         for start in range(0, len(seen), MOST):
             page = self._cached(bucket, seen[start : start + MOST])
@@ -61,19 +61,19 @@ class Sightings:
             await self.note_here(origin, bucket, page)
             fleet = self._services.fleet
             if fleet is not None and not fleet.members.alone:
-                homes: dict[Node, list[Sighting]] = {}
+                homes: dict[Node, list[SeenVersion]] = {}
                 for sighting in page:
                     home = fleet.members.home(path_key(bucket, sighting.key))
                     if home is not None:
                         homes.setdefault(home, []).append(sighting)
                 await for_each(homes.items(), partial(self._tell, origin, bucket), _AT_ONCE)
 
-    def _cached(self, bucket: str, seen: Sequence[Sighting]) -> list[Sighting]:
+    def _cached(self, bucket: str, seen: Sequence[SeenVersion]) -> list[SeenVersion]:
         rules = self._services.rules
         ruled = [(sighting, rules.for_path(f"{bucket}/{sighting.key}")) for sighting in seen]
         return [sighting for sighting, rule in ruled if rule.cache and rule.freshness != IMMUTABLE]
 
-    async def note_here(self, origin: str, bucket: str, seen: Sequence[Sighting]) -> None:
+    async def note_here(self, origin: str, bucket: str, seen: Sequence[SeenVersion]) -> None:
         """``note``, on this node."""
         sightings = {ObjectKey(origin, bucket, sighting.key): sighting for sighting in seen}
         stale = []
@@ -89,7 +89,7 @@ class Sightings:
         if stale:
             await self._services.store.expire(stale)
 
-    async def _tell(self, origin: str, bucket: str, part: tuple[Node, list[Sighting]]) -> None:
+    async def _tell(self, origin: str, bucket: str, part: tuple[Node, list[SeenVersion]]) -> None:
         node, seen = part
         fleet = self._services.fleet
         assert fleet is not None
@@ -104,12 +104,12 @@ class Sightings:
             )
 
 
-def encoded(origin: str, bucket: str, seen: Sequence[Sighting]) -> bytes:
+def encoded(origin: str, bucket: str, seen: Sequence[SeenVersion]) -> bytes:
     """The body of a message between nodes."""
     return json.dumps([origin, bucket, seen]).encode()
 
 
-def decoded(body: bytes) -> tuple[str, str, list[Sighting]]:
+def decoded(body: bytes) -> tuple[str, str, list[SeenVersion]]:
     """Parse the result of ``encoded``.
 
     Raises:

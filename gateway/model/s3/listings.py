@@ -21,7 +21,7 @@ _ENTITY = re.compile(r"&(#x?[0-9A-Fa-f]{1,6}|[a-z]{2,4});")
 _ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 
 
-class Sighting(NamedTuple):
+class SeenVersion(NamedTuple):
     """What an answer of the store says of the current version of an object.
 
     ``etag`` is empty, ``size`` -1 and ``modified`` ``None`` if it does not say; ``modified`` is in seconds since the epoch.
@@ -43,12 +43,12 @@ class ListingScanner:
         self._rest = b""
         self._rows = 0
 
-    def feed(self, piece: bytes) -> list[Sighting]:
+    def feed(self, piece: bytes) -> list[SeenVersion]:
         """The objects that are complete with this piece."""
         if self._rows >= MOST_ROWS:
             return []
         data = self._rest + piece
-        sightings: list[Sighting] = []
+        sightings: list[SeenVersion] = []
         position = 0
         while (opening := _OPENING.search(data, position)) is not None:
             closing = data.find(b"</%b>" % opening[1], opening.end())
@@ -66,18 +66,18 @@ class ListingScanner:
             self._rest = b""  # no object's element is so long
         return sightings
 
-    def _sightings(self, kind: bytes, row: bytes) -> list[Sighting]:
+    def _sightings(self, kind: bytes, row: bytes) -> list[SeenVersion]:
         key = _text(row, b"Key")
         if not key or (kind != b"Contents" and _text(row, b"IsLatest") != "true"):
             return []
         # Stores differ on "+", and on whether they encode keys at all.
         keys = {key, unquote(key), unquote_plus(key)} if self._encoded else (key,)
         if kind == b"DeleteMarker":
-            return [Sighting(name, gone=True) for name in keys]
+            return [SeenVersion(name, gone=True) for name in keys]
         size = _text(row, b"Size") or ""
         length = int(size) if size.isascii() and size.isdigit() and len(size) < 19 else -1
         etag, modified = (_text(row, b"ETag") or "").strip(), iso_time(_text(row, b"LastModified") or "")
-        return [Sighting(name, etag, length, modified) for name in keys]
+        return [SeenVersion(name, etag, length, modified) for name in keys]
 
 
 def iso_time(text: str) -> float | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from gateway.model.objects import ObjectMeta
 from gateway.model.s3.conditions import http_date, quoted
-from gateway.model.s3.listings import Sighting
+from gateway.model.s3.listings import SeenVersion
 
 _ROUNDING = 1.0
 
 
-def differs(meta: ObjectMeta, sighting: Sighting) -> bool:
+def differs(meta: ObjectMeta, sighting: SeenVersion) -> bool:
     """Whether a store that said this of an object has another one than this version."""
     if sighting.gone or (sighting.etag and quoted(sighting.etag) != quoted(meta.etag)):
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.model.s3.listings import LONGEST_ROW, ListingScanner, Sighting
+from gateway.model.s3.listings import LONGEST_ROW, ListingScanner, SeenVersion
 
 WHEN = "2025-11-01T10:00:00.000Z"
 SECONDS = 1761991200.0
@@ -17,7 +17,7 @@ def row(key: str, etag: str = "&quot;e&quot;", size: object = 5, kind: str = "Co
     ).encode()
 
 
-def scanned(document: bytes, step: int = 0, *, encoded: bool = False) -> list[Sighting]:
+def scanned(document: bytes, step: int = 0, *, encoded: bool = False) -> list[SeenVersion]:
     """The objects of a document that comes in pieces of ``step`` bytes."""
     scanner, step = ListingScanner(encoded=encoded), step or len(document)
     return [each for start in range(0, len(document), step) for each in scanner.feed(document[start : start + step])]
@@ -29,7 +29,7 @@ def test_every_object_is_seen_however_the_document_is_cut(step: int) -> None:
     document = (
         b"<?xml?><ListBucketResult><Name>b</Name>" + row("a") + row("b &amp; c", '"f"', 0) + b"</ListBucketResult>"
     )
-    assert scanned(document, step) == [Sighting("a", '"e"', 5, SECONDS), Sighting("b & c", '"f"', 0, SECONDS)]
+    assert scanned(document, step) == [SeenVersion("a", '"e"', 5, SECONDS), SeenVersion("b & c", '"f"', 0, SECONDS)]
 
 
 def test_of_versions_the_latest_counts() -> None:
@@ -37,7 +37,7 @@ def test_of_versions_the_latest_counts() -> None:
     latest, older = "<IsLatest>true</IsLatest>", "<IsLatest>false</IsLatest>"
     document = row("a", kind="Version", more=latest) + row("a", kind="Version", more=older)
     document += b"<DeleteMarker><Key>gone</Key><IsLatest>true</IsLatest></DeleteMarker>"
-    assert scanned(document) == [Sighting("a", '"e"', 5, SECONDS), Sighting("gone", gone=True)]
+    assert scanned(document) == [SeenVersion("a", '"e"', 5, SECONDS), SeenVersion("gone", gone=True)]
 
 
 def test_encoded_keys_are_decoded() -> None:
