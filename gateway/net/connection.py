@@ -10,6 +10,8 @@ framing of what follows, so that bytes of a body with a length go from the socke
   A byte that nobody asked for ends it.
 * Silence is limited while only the peer is waited for: not while the reader is behind, or the sender of a request's body.
   Interim answers do not prolong the limit on the head.
+
+The decision 0037-no-place-waits-for-a-client lists the states, and the deadline of each.
 """
 
 from __future__ import annotations
@@ -178,7 +180,9 @@ class ClientConnection(asyncio.BaseProtocol):
         self._head, self._heads, self._left, self._parser = b"", 0, None, None
         self._until_close, self._bodiless, self._reusable = False, bodiless, not last
         self._sending, self.paused = streamed, False
-        if not streamed:
+        if streamed:
+            self._head_by = self.deadline = NEVER  # it had the deadline of an idle connection
+        else:
             now = incoming.asked = self._loop.time()
             self._head_by = now + within
             self.deadline = min(self._head_by, now + self._silence)
@@ -385,7 +389,8 @@ class ClientConnection(asyncio.BaseProtocol):
         """The reader has read everything."""
         if self.paused and not self.closed:
             self.paused = False
-            self.deadline = self._loop.time() + self._silence
+            if not self._sending:
+                self.deadline = self._loop.time() + self._silence
             self.transport.resume_reading()
 
     # -- the end

@@ -85,11 +85,13 @@ class Played:
         self.method, self.within = method, within
         self.ask()
 
-    def ask(self, *, last: bool = False) -> IncomingAnswer:
-        """Send a request over the connection."""
+    def ask(self, *, last: bool = False, streamed: bool = False) -> IncomingAnswer:
+        """Send a request over the connection; ``streamed``: its body follows."""
         self.answer = IncomingAnswer(asyncio.get_running_loop())
         bodiless = self.method == "HEAD"
-        self.connection.send(self.answer, REQUEST, bodiless=bodiless, last=last, within=self.within)
+        self.connection.send(
+            self.answer, REQUEST, bodiless=bodiless, last=last, within=self.within, streamed=streamed
+        )
         return self.answer
 
     def hear(self, pieces: Iterable[bytes]) -> None:
