@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from gateway.model.holders import OWN, Holder
 from gateway.model.objects import Header
 from gateway.net.deadlines import NEVER
 from gateway.net.dialing import ExchangeFailed, ServerAddress
@@ -122,7 +123,12 @@ class ClientConnection(asyncio.BaseProtocol):
         silence: seconds without a byte of the peer after which an exchange fails.
         buffer: bytes of a body that are read ahead of its reader.
         whole: bytes of a body, or of the rest of one, that are read ahead whole: to pause costs more than it holds.
+
+    Attributes:
+        holder: on whose account the exchange in progress is.
     """
+
+    holder: Holder = OWN
 
     def __init__(
         self, owner: ConnectionOwner, address: ServerAddress, silence: float, buffer: int, whole: int = 0

@@ -1,7 +1,8 @@
 """One HTTP exchange with an origin or another node: sends a request, and reads its answer as it arrives.
 
 The caller (``Remote``) provides signatures, addresses and the meaning of failures; this module keeps the connections
-(gateway/net/connection.py), at most so many at once, and gives the answers to their readers.
+(gateway/net/connection.py), at most so many at once, and gives the answers to their readers. Each tenant has a share of them
+(gateway/policies/shares.py), and uploads that are streamed have half: such an upload waits for its client, so reads keep the rest.
 
 A complete request is repeated once, over a new connection, if its connection ended before the first byte of an answer and its
 method is idempotent (RFC 9110, 9.2.2 and RFC 9112, 9.3.1), which hides kept connections that the other side had just closed. A
@@ -21,18 +22,18 @@ from prometheus_client import Counter
 from gateway import tracing
 from gateway.metrics import LoopSum
 from gateway.model.errors import LarderError
+from gateway.model.holders import HOLDER, Holder
 from gateway.model.objects import Header
 from gateway.net.connection import Begun, ClientConnection, IncomingAnswer, KnownHead, ReusingConnection
 from gateway.net.deadlines import watch
 from gateway.net.dialing import BUSY, Dialer, ExchangeFailed, ServerAddress
+from gateway.net.places import WITHIN, Places
 from gateway.net.requests import OWN_HEADERS, SAFE, Upload, encoded, is_repeatable
 
 T = TypeVar("T")
 _CLOSE: Header = ("Connection", "close")
 _ROOM = 256 * 1024
 """Bytes that are read from a socket at once into memory of our own; uvloop's has as many."""
-PLACE_WITHIN = 30.0
-"""Seconds that a request waits for one of ``limit`` connections: half of what SDKs wait for an answer."""
 _MOST_PATIENCE = 4.0
 """Seconds; shorter limits make the search for overdue connections more frequent."""
 
@@ -216,7 +217,8 @@ class Connections:
         reusing: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._places = asyncio.Semaphore(limit) if limit else None
+        self._places = Places(limit) if limit else None
+        self._uploads = Places(max(1, limit // 2)) if limit else None
         self._dialer = Dialer(connect)
         self._silence = silence or math.inf
         self._read_ahead = (self._silence, buffer, whole)
@@ -323,11 +325,18 @@ class Connections:
         self, remote: Remote, method: str, address: ServerAddress, target: str, body: Upload, headers: Sequence[Header]
     ) -> StreamedResponse:
         request = encoded(method, target, [*headers, ("Content-Length", str(body.length))])
+        holder = HOLDER.get()
         try:
-            connection = await self._take(remote, address, kept=True)
+            await _place(self._uploads, holder)
+            try:
+                connection = await self._take(remote, address, kept=True)
+            except BaseException:
+                _give_back(self._uploads, holder)
+                raise
             response = StreamedResponse(remote, self._loop)
             connection.send(response, request, bodiless=False, last=False, within=math.inf, streamed=True)
             response.sending = self._loop.create_task(body.send(connection))
+            response.sending.add_done_callback(lambda _: _give_back(self._uploads, holder))
             try:
                 await response.begun
                 return response
@@ -342,17 +351,16 @@ class Connections:
         """A connection for one exchange; ``kept``: it may have served others.
 
         Raises:
-            ExchangeFailed: it could not be opened, or none was free for ``PLACE_WITHIN`` seconds.
+            ExchangeFailed: it could not be opened, or none was free for ``places.WITHIN`` seconds.
             LarderError: the other side is not alive.
         """
-        if self._places is not None and self._places.locked():
-            await self._place(self._places)
-        elif self._places is not None:
-            await self._places.acquire()
+        holder = HOLDER.get()
+        await _place(self._places, holder)
         idle = self._idle.get(address) if kept else None
         while idle:
             connection = idle.pop()
             if not connection.transport.is_closing():
+                connection.holder = holder
                 return connection
         dialed = self._dialer.dial(address, lambda: self._make(self, address, *self._read_ahead))
         try:
@@ -360,22 +368,14 @@ class Connections:
             if made.transport.is_closing():  # by the other side, before this task went on
                 raise ExchangeFailed("broken", "the connection was closed at once", unanswered=True)
         except BaseException:
-            if self._places is not None:
-                self._places.release()
+            _give_back(self._places, holder)
             raise
+        made.holder = holder
         self._open.add(made)
         watch(self._open, self._loop, min(self._silence, _MOST_PATIENCE))
         if self._closed:
             made.abort()
         return made
-
-    @staticmethod
-    async def _place(places: asyncio.Semaphore) -> None:
-        try:
-            async with asyncio.timeout(PLACE_WITHIN):
-                await places.acquire()
-        except TimeoutError:
-            raise ExchangeFailed(BUSY, f"no connection was free for {PLACE_WITHIN:g} s") from None
 
     async def _dialed_while_alive(
         self, remote: Remote, dialed: Coroutine[Any, Any, ClientConnection]
@@ -392,8 +392,7 @@ class Connections:
 
     def ended(self, connection: ClientConnection, *, reusable: bool) -> None:
         """See ``ConnectionOwner``."""
-        if self._places is not None:
-            self._places.release()
+        _give_back(self._places, connection.holder)
         if reusable:
             self._idle.setdefault(connection.address, []).append(connection)
 
@@ -412,6 +411,25 @@ class Connections:
         for connection in tuple(self._open):
             connection.abort()
         await asyncio.sleep(0)  # so that the transports are closed, too
+
+
+async def _place(places: Places | None, holder: Holder) -> None:
+    """Take a place, if their number is limited.
+
+    Raises:
+        ExchangeFailed: that took too long.
+    """
+    if places is None:
+        return
+    try:
+        await places.wait(holder)
+    except TimeoutError:
+        raise ExchangeFailed(BUSY, f"no connection was free for {WITHIN:g} s") from None
+
+
+def _give_back(places: Places | None, holder: Holder) -> None:
+    if places is not None:
+        places.give_back(holder)
 
 
 async def _while_alive(remote: Remote, waited: asyncio.Future[T]) -> T:

@@ -33,7 +33,8 @@ from gateway.model.objects import Header
 from gateway.model.s3 import sigv4
 from gateway.model.s3.request_headers import PAYER, REQUESTER
 from gateway.net.dialing import BUSY, ExchangeFailed, ServerAddress
-from gateway.net.exchange import PLACE_WITHIN, Connections, StreamedResponse, probe
+from gateway.net.exchange import Connections, StreamedResponse, probe
+from gateway.net.places import WITHIN
 from gateway.net.requests import OWN_HEADERS, Upload
 from gateway.origin.credentials import KeyRing, Keys, KeySource, is_chained
 from gateway.origin.reach import Reach
@@ -163,7 +164,9 @@ class _Link:
             ORIGIN_FAILURES.labels(cause.kind).inc()
             if cause.kind == BUSY:
                 self._complain()
-                return OriginBusy(f"all {self.origin.max_connections} connections to {self.origin.endpoint} are in use")
+                return OriginBusy(
+                    f"all {self.origin.max_connections} connections to {self.origin.endpoint}, or the caller's share, are in use"
+                )
         return OriginUnavailable(f"the origin {self.origin.endpoint} {what}")
 
     def _complain(self) -> None:
@@ -173,7 +176,7 @@ class _Link:
             self._complain_at = now + _COMPLAIN
             log.warning(
                 "no connection to origin %(origin)s was free for %(limit)g s; if it bears more, raise origins.max_connections",
-                {"origin": self.origin.name, "limit": PLACE_WITHIN},
+                {"origin": self.origin.name, "limit": WITHIN},
             )
 
     async def check(self) -> None:

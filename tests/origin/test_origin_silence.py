@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.model.errors import OriginBusy, OriginUnavailable
-from gateway.net import exchange
+from gateway.net import places
 from gateway.testing.origin import FakeOrigin
 from gateway.testing.origin_faults import DieAfter, Gate, Hang
 from tests.origin.raw_server import AS_ALICE, EMPTY, RawServer, client_for, content, origin_at, status_of
@@ -127,7 +127,7 @@ async def test_who_gets_no_connection_is_told_that_all_are_in_use(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rule: the wait for a free connection has a limit, which is logged once a minute; a connection that gets free is used."""
-    monkeypatch.setattr(exchange, "PLACE_WITHIN", 0.01)
+    monkeypatch.setattr(places, "WITHIN", 0.01)
     async with FakeOrigin() as origin:
         origin.put("b", "k", bytes(1 << 20))
         client = await client_for(origin_at(origin.endpoint, max_connections=1))

@@ -1,0 +1,22 @@
+"""On whose account a request takes what is limited: places, connections to an origin, memory, space for uploads.
+
+The account is a context variable. A request's task sets it when the caller is known, and the tasks that it starts inherit it.
+A parameter would go through every function between an edge and the connections of an origin.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from gateway.model.keys import Principal
+
+Holder = str | None
+"""A tenant's name, ``OWN``, or ``None`` for requests without a key."""
+OWN = ""
+"""The gateway's own work, and that of other nodes."""
+HOLDER: ContextVar[Holder] = ContextVar("larder.holder", default=OWN)
+
+
+def holder_of(principal: Principal) -> Holder:
+    """The account of a caller."""
+    return None if principal.anonymous else principal.tenant

@@ -1,0 +1,79 @@
+"""Takes from a limited amount by shares (gateway/policies/shares.py), and waits for one's turn.
+
+Whoever waits is served in order among those of the same holder. Holders take turns, so a long queue of one delays no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from gateway.model.holders import Holder
+from gateway.policies.shares import Shares
+
+WITHIN = 30.0
+"""Seconds to wait for a turn: half of what SDKs wait for an answer."""
+
+
+class Places(Shares):
+    """Shares that can be waited for. Use it in one event loop."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__(limit)
+        self._waiting: dict[Holder, deque[tuple[float, asyncio.Future[None]]]] = {}
+
+    async def wait(self, holder: Holder, amount: float = 1) -> None:
+        """Take an amount as soon as the holder may; ``give_back`` returns it.
+
+        Raises:
+            TimeoutError: that took longer than ``WITHIN`` seconds.
+        """
+        if holder not in self._waiting and self.allows(holder, amount):
+            self.take(holder, amount)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = amount, turn
+        self._waiting.setdefault(holder, deque()).append(entry)
+        try:
+            async with asyncio.timeout(WITHIN):
+                await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.give_back(holder, amount)  # its turn came at the same moment
+            else:
+                self._leave(holder, entry)
+            raise
+
+    def give_back(self, holder: Holder, amount: float = 1) -> None:
+        """Return an amount, which those who wait may take."""
+        super().give_back(holder, amount)
+        self._serve()
+
+    def _leave(self, holder: Holder, entry: tuple[float, asyncio.Future[None]]) -> None:
+        queue = self._waiting.get(holder)
+        if queue is None or entry not in queue:
+            return  # ``_serve`` has met it
+        queue.remove(entry)
+        if not queue:
+            del self._waiting[holder]
+        self._serve()  # the next one may want less
+
+    def _serve(self) -> None:
+        """Let those take their turn who may, one of each holder after the other."""
+        served = bool(self._waiting)
+        while served:
+            served = False
+            for holder in tuple(self._waiting):
+                queue = self._waiting[holder]
+                amount, turn = queue[0]
+                if not turn.done() and not self.allows(holder, amount):
+                    continue
+                queue.popleft()
+                if queue:
+                    self._waiting[holder] = self._waiting.pop(holder)  # to the end
+                else:
+                    del self._waiting[holder]
+                served = True
+                if not turn.done():
+                    self.take(holder, amount)
+                    turn.set_result(None)

@@ -1,0 +1,61 @@
+"""How a limited amount is divided among its holders, so that none of them can take all of it.
+
+A holder may take more while it has less than ``weight`` times what is free. So what is free shrinks as more holders come, and
+each new one still finds something: one tenant alone gets three quarters, two get three sevenths each, ten get three
+thirty-firsts. Requests without a key are one holder with a smaller weight: alone they get a quarter. Nothing is set aside for
+holders that do not exist, and no tenant needs a configured quota.
+
+The rule is that of dynamic thresholds for buffers shared by the ports of a switch (Choudhury and Hahne, "Dynamic Queue Length
+Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6(2), 1998).
+"""
+
+from __future__ import annotations
+
+from gateway.model.holders import Holder
+
+WEIGHT = 3.0
+"""Of a tenant, and of the gateway's own work."""
+WEIGHT_WITHOUT_KEY = 1 / 3
+
+
+class Shares:
+    """An amount of places, connections or bytes, and who holds how much of it.
+
+    Attributes:
+        limit: the amount.
+        used: what all holders have together.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.used = 0.0
+        self._held: dict[Holder, float] = {}
+
+    def held(self, holder: Holder) -> float:
+        """What a holder has."""
+        return self._held.get(holder, 0.0)
+
+    def allows(self, holder: Holder, amount: float = 1) -> bool:
+        """Whether a holder may take an amount now."""
+        free = self.limit - self.used
+        weight = WEIGHT_WITHOUT_KEY if holder is None else WEIGHT
+        return amount <= free and self.held(holder) < weight * free
+
+    def most(self, holder: Holder) -> float:
+        """What a holder may have while it is alone."""
+        weight = WEIGHT_WITHOUT_KEY if holder is None else WEIGHT
+        return self.limit * weight / (1 + weight)
+
+    def take(self, holder: Holder, amount: float = 1) -> None:
+        """Note that a holder has taken an amount, whether it is allowed or not."""
+        self.used += amount
+        self._held[holder] = self.held(holder) + amount
+
+    def give_back(self, holder: Holder, amount: float = 1) -> None:
+        """Note that a holder has given back an amount."""
+        self.used -= amount
+        left = self._held[holder] - amount
+        if left > 0:
+            self._held[holder] = left
+        else:
+            del self._held[holder]
