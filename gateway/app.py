@@ -66,9 +66,11 @@ from gateway.model.keys import ObjectKey
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.origin.listing import Listings
+from gateway.policies.shares import Shares
 from gateway.server.asgi_types import Application, Begin, Receive, Scope, Send, SendFiles
 from gateway.server.files import read_cold_by
 from gateway.server.local import LOCAL, LocalAddress
+from gateway.server.received import BODIES
 from gateway.server.run import LISTENING, OPERATORS, before_stop
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.folders import DATASETS
@@ -202,6 +204,7 @@ class Larder:
         """Open the services in the order of their dependencies; the stack closes them in reverse."""
         settings, stack = self._settings, self._stack
         stack.callback(metrics.publish)
+        BODIES.limit = settings.server.body_memory
         store = await Store.open(settings.cache, now=time.time)
         stack.push_async_callback(store.close)
         read_cold_by(store.read_cold)
@@ -446,8 +449,9 @@ def _engine(settings: Settings, services: Services, channel: InvalidationChannel
 
 def _spooling(settings: Settings, store: Store) -> Spooling:
     """Uploads wait beside the cache, or elsewhere while that disk is not in use."""
-    here = SpoolPlace(Path(settings.cache.dir) / "tmp", store.bounded)
-    elsewhere = SpoolPlace(None)
+    room = Shares(settings.spool)
+    here = SpoolPlace(Path(settings.cache.dir) / "tmp", store.bounded, room)
+    elsewhere = SpoolPlace(None, room=room)
     return Spooling(lambda: here if store.usable else elsewhere, settings.server.max_spool)
 
 

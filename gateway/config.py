@@ -26,9 +26,10 @@ from pydantic import (
 )
 from redis.asyncio import ConnectionPool
 
-from gateway.config_base import ResultSettings, Seconds, Section, Size, SocketPath, TenantLimit
+from gateway.config_base import ResultSettings, Seconds, Section, Size, TenantLimit
 from gateway.config_catalog import AdminSettings, DatabaseSettings
 from gateway.config_environment import Sections, settings_in
+from gateway.config_server import ServerSettings
 from gateway.model.errors import ConfigError
 from gateway.model.fleet import is_node_name
 from gateway.model.units import parse_duration
@@ -43,6 +44,7 @@ Freshness = Annotated[Literal["always", "immutable"] | float, BeforeValidator(_p
 
 _ENDPOINT = re.compile(r"(?i)https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?/*")
 
+_LEAST_SPOOL = 128 * 1024**2
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  # nothing is bound here
 
 
@@ -51,35 +53,6 @@ def _has_port_in_range(url: str) -> bool:
         return urlsplit(url).port != 0
     except ValueError:
         return False
-
-
-class ServerSettings(Section):
-    """Address, limits and timeouts of the listener."""
-
-    host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
-    port: int = Field(9000, ge=0, le=65535, description="port to listen on; 0 picks a free one")
-    workers: int = Field(1, ge=1, le=256, description="worker processes sharing one cache")
-    domain: str = Field(
-        "", description="suffix for virtual-host addressing: bucket.DOMAIN; empty means path style only"
-    )
-    tls_cert: str = Field("", description="PEM certificate chain; with tls_key, serves HTTPS (without zero-copy)")
-    tls_key: str = Field("", description="PEM private key of tls_cert")
-    unix_socket: SocketPath = Field(
-        "", description="path of a unix socket to listen on as well, for clients on this machine; without TLS only"
-    )
-    max_in_flight: int = Field(2048, ge=1, description="requests at once per worker; more are answered 503 SlowDown")
-    drain_notice: Seconds = Field(
-        5.0,
-        description="how long after SIGTERM /-/readyz answers 503 while connections are still accepted; longer than load "
-        "balancers take to see it",
-    )
-    drain: Seconds = Field(30.0, description="how long SIGTERM then waits for requests in flight")
-    keep_alive: Seconds = Field(75.0, description="how long an idle connection stays open")
-    sigv2: bool = Field(True, description="accept SigV2 in the query string, as botocore presigns for custom endpoints")
-    max_spool: Size = Field(
-        5 * 1024**3,
-        description="largest upload that is read whole before the origin sees it: one with a checksum trailer, or by HTML form",
-    )
 
 
 class CacheSettings(Section):
@@ -395,6 +368,12 @@ class Settings(Section):
     def catalog_url(self) -> str:
         """``database.url`` with its driver, and with ``{cache.dir}`` replaced."""
         return self.database.with_driver.replace("{cache.dir}", self.cache.dir)
+
+    @property
+    def spool(self) -> int:
+        """Bytes that the spooled uploads of one worker may take."""
+        share = self.cache.capacity // 10 // self.server.workers
+        return self.server.spool or max(_LEAST_SPOOL, share)
 
     @property
     def in_fleet(self) -> bool:

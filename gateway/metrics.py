@@ -58,6 +58,10 @@ RATE_LIMITED = Counter(
 SHED = Counter("larder_shed_requests_total", "Requests answered 503 SlowDown because of overload")
 CONNECTIONS = Gauge("larder_connections", "Connections of clients and other nodes now", multiprocess_mode="livesum")
 OPENED_CONNECTIONS = Counter("larder_connections_opened_total", "Connections of clients and other nodes accepted")
+CALLERS_CLOSED = Counter(
+    "larder_tenant_connections_closed_total",
+    "Connections of tenants closed because the tenant had more than its share",
+)
 STRANGERS_CLOSED = Counter(
     "larder_unauthenticated_connections_closed_total",
     "Idle connections closed because too many unauthenticated ones were open",
@@ -365,7 +369,7 @@ CONFIG_RELOADS = Counter("larder_config_reloads_total", "Reloads of rules and cr
 
 ALL = (
     REQUESTS, SENT_BYTES, BUCKET_REQUESTS, BUCKET_SENT_BYTES, LATENCY, IN_FLIGHT, RATE_LIMITED, SHED, CONNECTIONS,
-    OPENED_CONNECTIONS, STRANGERS_CLOSED, AUTH_FAILURES,
+    OPENED_CONNECTIONS, CALLERS_CLOSED, STRANGERS_CLOSED, AUTH_FAILURES,
     ORIGIN_REQUESTS, ORIGIN_FAILURES, ORIGIN_IN_FLIGHT, ORIGIN_LATENCY, ORIGIN_ANSWERS, ORIGIN_BYTES, CHECKS, FILLS, SMALL_RANGES,
     ACTIVE_FILLS, FORGOTTEN, INVALIDATION_LATENCY, LATE_INVALIDATIONS, CHANNEL_HEALTHY,
     BATCHES, BATCH_LATENCY, BATCH_ITEMS, BATCH_BYTES, DESCRIPTORS, DESCRIPTORS_REFUSED, PEER_ITEMS, MOVED_ITEMS, PREFETCHED,

@@ -21,9 +21,10 @@ from gateway.admin.http.tokens import ACTOR, Tokens
 from gateway.edge.asgi import Edge, Headers, LateApp
 from gateway.imports import imported
 from gateway.model.datasets import ApiError
+from gateway.model.holders import HOLDER, OWN
 from gateway.server.asgi_types import Message, Receive, Scope, Send
+from gateway.server.callers import authenticated
 from gateway.server.received import too_large, whole_body
-from gateway.server.strangers import authenticated
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -82,7 +83,8 @@ class AdminApp(Edge):
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the head, read the body, and let FastAPI answer."""
         scope[ACTOR] = self._tokens.admit(scope)
-        authenticated(scope)
+        authenticated(scope, OWN)
+        HOLDER.set(OWN)
         body = await _body_of(scope, receive)
         _refuse_doubles(body)
         await self._endpoints(scope, _replay(body, receive), send)

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from threading import Lock
@@ -21,7 +22,10 @@ from gateway import metrics
 from gateway.edge.problems import RETRY, send_problem
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
+from gateway.model.holders import HOLDER, Holder
+from gateway.policies.shares import Shares
 from gateway.server.asgi_types import Message, Receive, Scope, Send, SendFiles
+from gateway.server.place import PLACE, Place
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -37,7 +41,7 @@ class Edge(ABC):
 
     Args:
         log: of the edge, for refusals that operators should see.
-        limit: most requests at once.
+        limit: most requests at once; each caller has a share of them (``admit``).
     """
 
     overloaded = "Too many requests at once; try again."
@@ -45,9 +49,31 @@ class Edge(ABC):
     """Whether ``answer`` itself raises BrokenBody for failures after it has begun to send. If so, messages are not inspected."""
 
     def __init__(self, log: logging.Logger, limit: float = math.inf) -> None:
-        self.in_flight = 0
+        self.places = Shares(limit)
+        self.shed_at = -math.inf
+        """When a request was last refused for want of a place, on the monotonic clock."""
         self._log = log
-        self._limit = limit
+
+    @property
+    def in_flight(self) -> int:
+        """Requests being answered, without those that wait for their clients."""
+        return int(self.places.used)
+
+    def admit(self, scope: Scope, holder: Holder) -> None:
+        """Count a request, from now on, as one of a verified caller; ``answer`` calls it before it waits for anything.
+
+        Raises:
+            ApiError: SlowDown, because the caller's share of the places is taken.
+        """
+        HOLDER.set(holder)
+        place = scope.get(PLACE)
+        if place is not None and not place.admit(holder):
+            raise self._shed()
+
+    def _shed(self) -> ApiError:
+        metrics.SHED.inc()
+        self.shed_at = time.monotonic()
+        return ApiError("SlowDown", self.overloaded, headers=RETRY)
 
     def begin(self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles) -> Awaitable[None] | None:
         """Answer one request at once if that takes no waiting: most hits then need no task.
@@ -69,11 +95,10 @@ class Edge(ABC):
             await send(message)
 
         reply = send if self.breaks_off else watched
-        self.in_flight += 1
+        place = scope[PLACE] = Place(self.places)
         try:
-            if self.in_flight > self._limit:
-                metrics.SHED.inc()
-                raise ApiError("SlowDown", self.overloaded, headers=RETRY)
+            if self.places.used >= self.places.limit:
+                raise self._shed()
             await self.answer(scope, receive, reply)
         except (ClientGone, BrokenBody):
             raise  # the client is gone
@@ -82,7 +107,7 @@ class Edge(ABC):
                 raise BrokenBody(str(failure)) from failure
             await self.refuse(scope, reply, failure)
         finally:
-            self.in_flight -= 1
+            place.leave()
 
     @abstractmethod
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:

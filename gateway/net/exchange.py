@@ -2,7 +2,8 @@
 
 The caller (``Remote``) provides signatures, addresses and the meaning of failures; this module keeps the connections
 (gateway/net/connection.py), at most so many at once, and gives the answers to their readers. Each tenant has a share of them
-(gateway/policies/shares.py), and uploads that are streamed have half: such an upload waits for its client, so reads keep the rest.
+(gateway/policies/shares.py). Uploads that are streamed have half of them: such an upload waits for its client, so reads keep the
+rest.
 
 A complete request is repeated once, over a new connection, if its connection ended before the first byte of an answer and its
 method is idempotent (RFC 9110, 9.2.2 and RFC 9112, 9.3.1), which hides kept connections that the other side had just closed. A

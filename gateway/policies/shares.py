@@ -41,6 +41,11 @@ class Shares:
         weight = WEIGHT_WITHOUT_KEY if holder is None else WEIGHT
         return amount <= free and self.held(holder) < weight * free
 
+    def exceeds(self, holder: Holder) -> bool:
+        """Whether a holder has more than it may take."""
+        weight = WEIGHT_WITHOUT_KEY if holder is None else WEIGHT
+        return self.held(holder) > max(1.0, weight * (self.limit - self.used))
+
     def most(self, holder: Holder) -> float:
         """What a holder may have while it is alone."""
         weight = WEIGHT_WITHOUT_KEY if holder is None else WEIGHT

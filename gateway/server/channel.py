@@ -23,7 +23,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Sequence
-from typing import cast
+from typing import Protocol, cast
 
 from gateway.model.errors import BlobGone, ClientGone, DiskUnavailable
 from gateway.server.files import PIECE, SEEN, FileSpan, in_memory, read_at_once, read_slowly
@@ -37,10 +37,22 @@ MOST_DESCRIPTORS = 253
 """Descriptors of one message (SCM_MAX_FD, unix(7))."""
 _COLD = 1024**2
 """Bytes that are read at once from a file that is not in memory."""
+_ACKED = struct.Struct("120xQ")
+"""``tcpi_bytes_acked`` in struct tcp_info (linux/tcp.h)."""
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _FILE_FAULTS = frozenset(
     {errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODATA, errno.EUCLEAN, errno.EREMOTEIO, errno.EBADF}
 )
+
+
+class Sender(Protocol):
+    """The connection, which hears when an answer waits for the peer to take more of it."""
+
+    def reader_is_behind(self) -> None:
+        """The peer is waited for."""
+
+    def reader_came(self) -> None:
+        """It has taken something, or is gone."""
 
 
 class Channel:
@@ -55,6 +67,7 @@ class Channel:
         "_head",
         "_loop",
         "_out",
+        "_sender",
         "_spans",
         "_stall",
         "_stalled_after",
@@ -65,8 +78,11 @@ class Channel:
         "zero_copy",
     )
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, sender: Sender | None = None
+    ) -> None:
         self.transport = transport
+        self._sender = sender
         self.zero_copy = transport.get_extra_info("sslcontext") is None and hasattr(os, "sendfile")
         self.paused = False
         self.lost = False
@@ -103,7 +119,7 @@ class Channel:
         """
         while self.paused and not self.lost:
             self._writable = self._loop.create_future()
-            await self._writable
+            await self._taken(self._writable)
         if self.lost or self.transport.is_closing():
             raise ClientGone("the client is gone")
 
@@ -260,6 +276,17 @@ class Channel:
         elif hasattr(socket, "TCP_USER_TIMEOUT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
+    def taken(self) -> int | None:
+        """Bytes that the peer has acknowledged since the connection began; ``None`` where the system does not say."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is None or sock.family == socket.AF_UNIX or not hasattr(socket, "TCP_INFO"):
+            return None
+        try:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED.size)
+        except OSError:  # already closed
+            return None
+        return int(_ACKED.unpack(info)[0]) if len(info) == _ACKED.size else None
+
     def break_off(self) -> None:
         """Reset the connection, so that the peer does not take the response for complete (RFC 9112 section 8)."""
         sock = self.transport.get_extra_info("socket")
@@ -328,12 +355,24 @@ class Channel:
         if left > len(data):
             self._spans.appendleft((fd, offset + len(data), left - len(data), inode))
 
+    async def _taken(self, waited: asyncio.Future[None]) -> None:
+        """Wait until the peer has taken something."""
+        sender = self._sender
+        if sender is None:
+            await waited
+            return
+        sender.reader_is_behind()
+        try:
+            await waited
+        finally:
+            sender.reader_came()
+
     async def _wait_for_reader(self, out: socket.socket) -> None:
         self._done = self._loop.create_future()
         self._loop.add_writer(out, self._on_writable)
         self._expect_progress()
         try:
-            await self._done
+            await self._taken(self._done)
         finally:
             self._expect_nothing()
             self._done = None

@@ -21,11 +21,14 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
+from gateway.model.holders import HOLDER
 from gateway.model.s3.redaction import redact_path
+from gateway.policies.pace import Pace
 from gateway.server.asgi_types import Application, Message, Scope
 from gateway.server.channel import SMALL, Channel
 from gateway.server.files import FileSpan, read_exactly
 from gateway.server.head import STATUS_LINES, Head, encode_head
+from gateway.server.place import PLACE, Place
 from gateway.server.refusals import internal_error
 
 FILES = "larder.files"
@@ -51,7 +54,10 @@ class Connection(Protocol):
     tasks: set[Any]
 
     def await_body(self, cycle: Cycle) -> None:
-        """The application waits for more of the body: read it, within the time limit of bodies."""
+        """The application waits for more of the body: read it, and see that it comes."""
+
+    def body_came(self, cycle: Cycle) -> None:
+        """The application waits no more."""
 
     def resume_reading(self) -> None:
         """The application has consumed the buffered body."""
@@ -73,6 +79,8 @@ class Cycle:
     more_body = True
     started = complete = gone = waiting = deferred = False
     task: asyncio.Task[None] | None = None
+    pace: Pace | None = None
+    """Of the body, once it was waited for."""
     _size = _left = 0
     _body_given = False
     _event: asyncio.Event | None = None
@@ -93,6 +101,11 @@ class Cycle:
         self._size += len(piece)
         self.wake()
         return self._size > HIGH_WATER
+
+    @property
+    def place(self) -> Place | None:
+        """The request's place among those in progress; ``None`` where they are not limited."""
+        return self.scope.get(PLACE)
 
     def wake(self) -> None:
         """Wake ``receive``: its condition may have changed."""
@@ -151,6 +164,7 @@ class Cycle:
 
     async def _run(self, answer: Awaitable[None] | None) -> None:
         """Ensure that the response ends in one of the two ways."""
+        HOLDER.set(None)  # until the caller is known
         try:
             if answer is not None:
                 await answer
@@ -201,8 +215,14 @@ class Cycle:
             self._event.clear()
             self._protocol.await_body(self)
             self.waiting = True
+            place = self.place if self.more_body else None
+            if place is not None:
+                place.rest()
             await self._event.wait()
             self.waiting = False
+            self._protocol.body_came(self)
+            if place is not None:
+                place.go_on_reading()
         return {"type": "http.disconnect"}
 
     def _take_body(self) -> Message:

@@ -6,11 +6,11 @@ request, no timer per request (one sweep a second finds overdue connections).
 Its rules:
 
 * Requests of one connection are answered in order; the next one starts when its predecessor is complete.
-* A head has ``head_timeout`` seconds to arrive; a body at most ``body_timeout`` seconds between two pieces while the
-  application waits for it.
+* A head has ``head_timeout`` seconds to arrive. A body must keep a least rate while the application waits for it, and the client
+  while an answer waits for it to take more (gateway/policies/pace.py).
 * A request whose body was not read completely ends the connection. The answer could get lost if the kernel
   resets a connection with unread bytes, so the rest is read and dropped for a while (RFC 9112 section 9.6).
-* An unauthenticated connection may be closed while it is idle (gateway/server/strangers.py).
+* A connection may be closed while it waits for its client, if its caller has too many (gateway/server/callers.py).
 * An invalid request is answered after its predecessors, with 400, and ends the connection.
 * A client may end its side of the connection after its last request, and is still answered. That looks like a client that has
   left, which is noticed when its answer is sent, or at once if the application waits for it in ``receive``. TLS has no such end.
@@ -28,18 +28,22 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway import metrics
+from gateway.model.holders import Holder
 from gateway.net.deadlines import NEVER, watch
+from gateway.policies.pace import Pace
 from gateway.server.asgi_types import Application, RawHeaders, Scope
+from gateway.server.callers import AUTHENTICATED, callers_of
 from gateway.server.channel import Channel
 from gateway.server.cycle import DESCRIPTORS, DIRECT, FILES, PIECES, Cycle
+from gateway.server.limits import Limits
 from gateway.server.local import Passing, in_flight_of, is_another_user
 from gateway.server.parsing import BadRequest, RequestParser, TlsClient
 from gateway.server.refusals import refusal, slow_down
-from gateway.server.strangers import AUTHENTICATED, strangers_of
 
 LINGER_BYTES = 64 * 1024**2
 """Bytes of an unwanted request body that are read so that the client can receive the answer; the largest part that clients
 send by default is 50 MiB."""
+_LIMITS = Limits()
 _ASGI = {"version": "3.0", "spec_version": "2.4"}
 _ZERO_COPY: dict[str, Any] = {"http.response.zerocopysend": {}, FILES: {}, PIECES: {}}
 
@@ -49,13 +53,16 @@ class GatewayProtocol(asyncio.Protocol):
 
     head_timeout = 30.0
     """Seconds from a request's first byte to the end of its head."""
-    body_timeout = 60.0
-    """Seconds without a byte of a body that the application waits for."""
+    body_timeout = _LIMITS.body_timeout
+    """Seconds of waiting for a body in which so many times ``min_rate`` bytes of it must come."""
+    min_rate = _LIMITS.min_rate
+    """Bytes per second."""
     linger_timeout = 10.0
     """Seconds for which an unwanted body is read and dropped."""
     unread_timeout = 600.0
-    """Seconds for which a peer may accept no byte. A loader that computes for minutes between two reads is healthy; one that
-    never reads again would keep a fill, a file or another node's answer open indefinitely (tcp(7), TCP_USER_TIMEOUT)."""
+    """Seconds for which a peer may accept no byte (tcp(7), TCP_USER_TIMEOUT), and seconds of waiting for it in which so many
+    times ``min_rate`` bytes must be accepted. A loader that computes for minutes between two reads is healthy; one that never
+    reads again, or a byte a minute, would keep a file or another node's answer open indefinitely."""
     goodbye_timeout = 5.0
     """Seconds that the peer of an idle TLS connection has to answer close_notify. Connection pools never do, and RFC
     8446 section 6.1 does not require it; asyncio would wait for 30 seconds and delay a stop by as much."""
@@ -81,8 +88,11 @@ class GatewayProtocol(asyncio.Protocol):
         self._state = server_state
         self._app_state = app_state
         self._connections: set[Any] = server_state.connections
-        self._strangers = strangers_of(server_state, self.loop)
-        self._stranger = True
+        limits: Limits | None = getattr(config, "limits", None)
+        if limits is not None:
+            self.body_timeout, self.min_rate = limits.body_timeout, limits.min_rate
+        self._callers = callers_of(server_state, self.loop, (limits or _LIMITS).connections)
+        self._caller: Holder = None
         self._parser: RequestParser | None = RequestParser(self)
         self._active: Cycle | None = None
         self._parsing: Cycle | None = None
@@ -91,13 +101,16 @@ class GatewayProtocol(asyncio.Protocol):
         self._reading = True
         self._ended = False
         self._linger: int | None = None
+        self._reading_pace: Pace | None = None
+        self._taken = 0
+        self._behind = False
 
     # The transport's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set up a new connection."""
         self.transport = cast(asyncio.Transport, transport)
-        self.channel = Channel(self.transport, self.loop)
+        self.channel = Channel(self.transport, self.loop, self)
         self.channel.give_up_after(self.unread_timeout)
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
@@ -121,14 +134,14 @@ class GatewayProtocol(asyncio.Protocol):
         self._connections.add(self)
         metrics.OPENED_CONNECTIONS.inc()
         metrics.CONNECTIONS.inc()
-        self._strangers.add(self)
         self.deadline = self.loop.time() + self.head_timeout
+        self._callers.add(self, None)
         watch(self._connections, self.loop, min(self._keep_alive, self.head_timeout, self.body_timeout))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notify the application, which may be anywhere in its response."""
         self._connections.discard(self)
-        self._strangers.discard(self)
+        self._callers.discard(self, self._caller)
         metrics.CONNECTIONS.dec()
         self.channel.lose()
         self._drop_waiting()
@@ -161,7 +174,7 @@ class GatewayProtocol(asyncio.Protocol):
             parser.feed(data)
         except BadRequest as refused:
             if isinstance(refused, TlsClient):
-                self._strangers.meet_tls()
+                self._callers.meet_tls()
             self._refuse(refused)
         if parser.in_head and not was_in_head and self._active is None:
             self.deadline = self.loop.time() + self.head_timeout
@@ -205,7 +218,7 @@ class GatewayProtocol(asyncio.Protocol):
             "headers": headers,
             "state": self._app_state.copy(),
         }
-        if self._stranger:
+        if self._caller is None:
             scope[AUTHENTICATED] = self._authenticated
         cycle = Cycle(self, scope, keep_alive=keep_alive, expects=expects)
         self._pipeline.append(cycle)
@@ -221,8 +234,10 @@ class GatewayProtocol(asyncio.Protocol):
         cycle = self._parsing
         if cycle is None or cycle.complete:
             return
-        if self.deadline is not NEVER:
-            self.deadline = self.loop.time() + self.body_timeout
+        if cycle.pace is not None:
+            by = cycle.pace.got(len(piece), self.loop.time())
+            if cycle.waiting:
+                self.deadline = by
         if cycle.feed(piece):
             self._pause_reading()
 
@@ -262,28 +277,58 @@ class GatewayProtocol(asyncio.Protocol):
         return self._active
 
     def await_body(self, cycle: Cycle) -> None:
-        """The application waits for more of the body: read it, within ``body_timeout``."""
+        """The application waits for more of the body: read it, and see that it comes."""
         if self._ended:
             self.transport.close()
             return
         self.resume_reading()
         if cycle.more_body:
-            self.deadline = self.loop.time() + self.body_timeout
+            if cycle.pace is None:
+                cycle.pace = Pace(self.body_timeout, self.min_rate)
+            self.deadline = cycle.pace.wait(self.loop.time())
+
+    def body_came(self, cycle: Cycle) -> None:
+        """The application has got a piece, and what it does with it takes its own time."""
+        if cycle is self._active and cycle.pace is not None:
+            cycle.pace.stop(self.loop.time())
+            self.deadline = NEVER
+
+    def reader_is_behind(self) -> None:
+        """An answer waits for the client to take more of it: that is no work, and must make progress."""
+        taken, cycle = self.channel.taken(), self._active
+        if cycle is not None and cycle.place is not None:
+            cycle.place.rest()
+        if taken is None:
+            return
+        if self._reading_pace is None:
+            self._reading_pace, self._taken = Pace(self.unread_timeout, self.min_rate), taken
+        self._behind = True
+        self.deadline = self._reading_pace.wait(self.loop.time())
+
+    def reader_came(self) -> None:
+        """The answer goes on."""
+        cycle = self._active
+        if cycle is not None and cycle.place is not None:
+            cycle.place.go_on()
+        if self._behind and self._reading_pace is not None:
+            self._behind = False
+            self._reading_pace.stop(self.loop.time())
+            self.deadline = NEVER
 
     def on_response_complete(self, cycle: Cycle) -> None:
         """Start the next request, or end the connection."""
         self._state.total_requests += 1
-        self._active = None
+        self._active = self._reading_pace = None
         self.deadline = NEVER
         if self.transport.is_closing():
             return
-        if self._stranger:
-            self._strangers.add(self)
+        if self._caller is None:
+            self._callers.rest(self, None)
         if cycle.more_body:
             self._begin_linger()
         elif not cycle.keep_alive:
             self._drop_waiting()
-            self.transport.close()
+            self._close()
         elif self._pipeline:
             self._start_next()
         elif self._refused is not None:
@@ -345,6 +390,12 @@ class GatewayProtocol(asyncio.Protocol):
     def expire(self) -> None:
         """The deadline has passed."""
         self.deadline = NEVER
+        if self.transport.is_closing():  # and has bytes that nobody takes
+            self.transport.abort()
+            return
+        if self._behind:
+            self._judge_reader()
+            return
         if self._active is not None and not self._active.waiting:
             return
         in_head = self._parser is not None and self._parser.in_head
@@ -352,6 +403,16 @@ class GatewayProtocol(asyncio.Protocol):
             self._refuse(BadRequest("RequestTimeout"))
         else:
             self.hang_up()
+
+    def _judge_reader(self) -> None:
+        """End the connection of a client that takes its answer too slowly."""
+        pace, taken = self._reading_pace, self.channel.taken()
+        assert pace is not None
+        now = self.loop.time()
+        self.deadline = pace.got((taken or 0) - self._taken, now)
+        self._taken = taken or 0
+        if self.deadline <= now:
+            self.channel.break_off()
 
     def shutdown(self) -> None:
         """Stop: end the connection now, or after the response in progress."""
@@ -366,14 +427,39 @@ class GatewayProtocol(asyncio.Protocol):
         """Whether no request is being answered."""
         return self._active is None
 
-    def _authenticated(self) -> None:
-        self._stranger = False
-        self._strangers.discard(self)
+    @property
+    def waits(self) -> bool:
+        """Whether the request that is being answered waits for the client."""
+        active = self._active
+        return active is not None and (self._behind or (active.waiting and active.more_body))
+
+    def _authenticated(self, caller: Holder) -> None:
+        if caller is not None and self._caller is None and not self.transport.is_closing():
+            self._callers.discard(self, None)
+            self._caller = caller
+            self._callers.add(self, caller)
+
+    def turn_away(self) -> None:
+        """Close the connection: its caller has too many. A request whose body is waited for is answered first."""
+        active = self._active
+        if active is None and not self.transport.get_write_buffer_size():
+            self.hang_up()
+        elif active is None or active.started:
+            self.channel.break_off()
+        else:
+            self._active = None
+            active.leave()
+            self.transport.write(refusal("SlowDown"))
+            self._close()
+
+    def _close(self) -> None:
+        """Close the connection once the client has taken the transport's buffer, which takes bounded time."""
+        self.transport.close()
+        self.deadline = self.loop.time() + self.unread_timeout
 
     def hang_up(self) -> None:
         """Close the connection after sending the transport's buffer."""
-        self._stranger = False
-        self.transport.close()
+        self._close()
         if self._scheme == "https":
             self.loop.call_later(self.goodbye_timeout, self.transport.abort)
 

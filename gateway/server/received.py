@@ -1,12 +1,23 @@
-"""The body of a request, over plain ASGI."""
+"""The body of a request, over plain ASGI.
+
+Bodies that are received into memory count there, on their caller's account (gateway/policies/shares.py). A body that has arrived
+belongs to a request at work, whose number is limited.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from gateway.model.datasets import ApiError
 from gateway.model.errors import ClientGone
-from gateway.server.asgi_types import Receive
+from gateway.model.holders import HOLDER
+from gateway.net.places import Places
+from gateway.server.asgi_types import Receive, Scope
+from gateway.server.place import SOON
+
+BODIES = Places(256 * 1024**2)
+"""Bytes of incomplete bodies in this worker's memory; ``server.body_memory`` is its limit."""
 
 
 async def request_body(receive: Receive) -> AsyncIterator[bytes]:
@@ -25,16 +36,44 @@ async def request_body(receive: Receive) -> AsyncIterator[bytes]:
             return
 
 
+async def counted(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The pieces of a body that is gathered in memory, counted until the last one.
+
+    Raises:
+        ApiError: SlowDown, because the caller's share of the memory is taken.
+    """
+    holder, held = HOLDER.get(), 0
+    try:
+        async for piece in pieces:
+            if not BODIES.allows(holder, len(piece)):
+                raise _full()
+            BODIES.take(holder, len(piece))
+            held += len(piece)
+            yield piece
+    finally:
+        if held:
+            BODIES.give_back(holder, held)
+
+
 async def whole_body(receive: Receive, limit: int) -> bytes:
     """A request's body in memory.
 
     Raises:
-        ApiError: TooLarge for more than ``limit`` bytes.
+        ApiError: TooLarge for more than ``limit`` bytes; SlowDown, see ``counted``.
         ClientGone: the client left before the body was complete.
     """
+    return await _joined(counted(request_body(receive)), limit)
+
+
+async def large_body(receive: Receive, limit: int) -> bytes:
+    """``whole_body`` within ``room_for``."""
+    return await _joined(request_body(receive), limit)
+
+
+async def _joined(body: AsyncIterator[bytes], limit: int) -> bytes:
     pieces: list[bytes] = []
     size = 0
-    async for piece in request_body(receive):
+    async for piece in body:
         pieces.append(piece)
         size += len(piece)
         if size > limit:
@@ -42,6 +81,39 @@ async def whole_body(receive: Receive, limit: int) -> bytes:
     return b"".join(pieces)
 
 
+@asynccontextmanager
+async def room_for(scope: Scope, limit: int) -> AsyncIterator[None]:
+    """Memory for a large body, as much as its request announces, for as long as it is needed.
+
+    All of it is taken before the first byte is read, in order of arrival: requests that took a little each could wait for
+    each other.
+
+    Args:
+        scope: of the request.
+        limit: bytes of the largest body; what to take for one of unknown length.
+
+    Raises:
+        ApiError: TooLarge; SlowDown, because the caller's share of the memory was taken for too long.
+    """
+    announced = dict(scope["headers"]).get(b"content-length", b"")
+    length = int(announced) if announced.isdigit() and len(announced) < 18 else limit
+    if length > limit:
+        raise too_large(limit)
+    holder, amount = HOLDER.get(), min(length, BODIES.limit // 2)
+    try:
+        await BODIES.wait(holder, amount)
+    except TimeoutError:
+        raise _full() from None
+    try:
+        yield
+    finally:
+        BODIES.give_back(holder, amount)
+
+
 def too_large(limit: int) -> ApiError:
     """The error for a body of more than ``limit`` bytes."""
     return ApiError("TooLarge", f"The body may have at most {limit} bytes.")
+
+
+def _full() -> ApiError:
+    return ApiError("SlowDown", "The bodies of too many requests are being received; try again.", headers=SOON)

@@ -39,9 +39,10 @@ from uvicorn.config import STARTUP_FAILURE, Config
 from uvicorn.server import Server
 from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess, Process
 
-from gateway.config import ServerSettings
+from gateway.config_server import ServerSettings
 from gateway.imports import imported
 from gateway.model.errors import ConfigError
+from gateway.server.limits import Limits
 from gateway.server.listening import BACKLOG, address_of, listen, listen_for_operators
 from gateway.server.local import LOCAL, LocalListener
 
@@ -183,7 +184,7 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
                 "server.tls_cert, server.tls_key: must be a PEM certificate chain and its private key, without a password"
             ) from None
     supervisor = os.getpid() if settings.workers > 1 else 0
-    return Config(
+    config = Config(
         app=partial(_load, launch.factory, supervisor),
         factory=True,
         interface="asgi3",
@@ -205,6 +206,11 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
         ssl_certfile=settings.tls_cert or None,
         ssl_keyfile=settings.tls_key or None,
     )
+    # Its protocol reads it.
+    config.limits = Limits(  # type: ignore[attr-defined]
+        settings.max_connections, settings.body_timeout, settings.min_rate
+    )
+    return config
 
 
 def _import(launch: Launch) -> None:

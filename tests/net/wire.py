@@ -89,9 +89,7 @@ class Played:
         """Send a request over the connection; ``streamed``: its body follows."""
         self.answer = IncomingAnswer(asyncio.get_running_loop())
         bodiless = self.method == "HEAD"
-        self.connection.send(
-            self.answer, REQUEST, bodiless=bodiless, last=last, within=self.within, streamed=streamed
-        )
+        self.connection.send(self.answer, REQUEST, bodiless=bodiless, last=last, within=self.within, streamed=streamed)
         return self.answer
 
     def hear(self, pieces: Iterable[bytes]) -> None:

@@ -20,14 +20,16 @@ from gateway.edge.asgi import Edge
 from gateway.fleet.nodes.peer_gate import REFUSED
 from gateway.model.datasets import ApiError
 from gateway.model.errors import LarderError
+from gateway.model.holders import OWN, holder_of
 from gateway.model.keys import OriginIdentity, Principal
 from gateway.model.peer.auth import Verified
 from gateway.model.peer.principal import PRINCIPAL, read_principal
 from gateway.model.s3.sigv4 import EMPTY_SHA256, WireRequest
 from gateway.server.asgi_types import RawHeaders, Receive, Scope, Send, SendFiles
+from gateway.server.callers import AUTHENTICATED, authenticated
 from gateway.server.cycle import FILES
-from gateway.server.received import whole_body
-from gateway.server.strangers import AUTHENTICATED, authenticated
+from gateway.server.place import PLACE, Place
+from gateway.server.received import large_body, room_for
 
 log = logging.getLogger("larder.v1")
 PEER = "/peer/v1/"
@@ -145,13 +147,13 @@ class PeerApp(Edge):
 
     def begin(self, scope: Scope, receive: Receive, send: Send, send_files: SendFiles) -> Awaitable[None] | None:
         """See ``Edge.begin``: what can be sent at once needs no task."""
-        if scope["method"] != "GET" or FILES not in scope["extensions"] or self.in_flight >= self._limit:
+        if scope["method"] != "GET" or FILES not in scope["extensions"] or self.places.used >= self.places.limit:
             return self(scope, receive, send)
         hit = self._plain_hit(scope) or self._hit(scope)
         if hit is None:
             return self(scope, receive, send)
         rest = send_files(hit.status, hit.head, hit.files)
-        return None if rest is None else self._finish(hit, rest)
+        return None if rest is None else self._finish(scope, hit, rest)
 
     def _plain_hit(self, scope: Scope) -> Hit | None:
         """The hit that a plain GET, with no header but those of its reader and of its sender, can be answered with at once."""
@@ -162,7 +164,7 @@ class PeerApp(Edge):
         if told is None:
             return None
         if AUTHENTICATED in scope:
-            authenticated(scope)
+            authenticated(scope, OWN)
         try:
             principal = read_principal(told.decode("latin-1"))
         except ValueError:
@@ -189,13 +191,14 @@ class PeerApp(Edge):
             _served(kind).inc()
         return hit
 
-    async def _finish(self, hit: Hit, rest: Awaitable[None]) -> None:
+    async def _finish(self, scope: Scope, hit: Hit, rest: Awaitable[None]) -> None:
         """Send the rest of a hit, whose files are open as long as it exists."""
-        self.in_flight += 1
+        place = scope[PLACE] = Place(self.places)
+        place.enter(OWN)
         try:
             await rest
         finally:
-            self.in_flight -= 1
+            place.leave()
             del hit
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -204,12 +207,14 @@ class PeerApp(Edge):
         if isinstance(admitted, LarderError):
             raise admitted
         kind, address, caller, _, principal, names = admitted
-        body = await whole_body(receive, address.longest)
-        self._gate.confirm(caller, body)
-        if address.changes and scope["method"] not in ("GET", "HEAD"):
-            self._gate.admit_once(caller)
-        _served(kind).inc()
-        await address.handler(PeerRequest(scope, send, body, principal, names))
+        self.admit(scope, OWN if principal is _NOBODY else holder_of(principal))
+        async with room_for(scope, address.longest):
+            body = await large_body(receive, address.longest)
+            self._gate.confirm(caller, body)
+            if address.changes and scope["method"] not in ("GET", "HEAD"):
+                self._gate.admit_once(caller)
+            _served(kind).inc()
+            await address.handler(PeerRequest(scope, send, body, principal, names))
 
     def _admit(self, scope: Scope) -> _Admitted:
         """Verify the head of a request.
@@ -227,7 +232,7 @@ class PeerApp(Edge):
         )
         caller = self._gate.admit(request)
         if AUTHENTICATED in scope:
-            authenticated(scope)
+            authenticated(scope, OWN)
         principal = self._principal(request, address.on_behalf_of)
         return kind, address, caller, request, principal, names
 

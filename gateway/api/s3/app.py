@@ -25,22 +25,24 @@ from gateway.api.s3.hot import Hit, HotReads, Unresolved
 from gateway.api.s3.post_object import PostObjects, check_form_request, is_form_upload, key_of
 from gateway.api.s3.relayed import RelayedReads
 from gateway.api.s3.signer import LoggedSigner, form_signer
-from gateway.config import ServerSettings
+from gateway.config_server import ServerSettings
 from gateway.edge.asgi import Edge
 from gateway.edge.problems import encoded, note_refusal
 from gateway.engine.objects.body import Body
 from gateway.engine.objects.found import Forward, Relay
 from gateway.model.errors import BrokenBody, LarderError, S3Error
+from gateway.model.holders import holder_of
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3.navigation import confined, opens_document
 from gateway.model.s3.redaction import redact_path
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.asgi_types import Begin, RawHeaders, Receive, Scope, Send, SendFiles
+from gateway.server.callers import AUTHENTICATED, authenticated
 from gateway.server.cycle import FILES
+from gateway.server.place import PLACE, Place
 from gateway.server.received import request_body
 from gateway.server.refusals import HOST_ID
-from gateway.server.strangers import AUTHENTICATED, authenticated
 from gateway.store.shared.accesses import Note
 
 log = logging.getLogger("larder.s3")
@@ -104,7 +106,7 @@ class S3App(Edge):
         """See ``Edge.begin``: a hit that can be sent at once needs no task."""
         if scope["raw_path"].startswith(b"/-"):
             return self._elsewhere(scope, receive, send, send_files)
-        if self.in_flight >= self._limit:
+        if self.places.used >= self.places.limit:
             return self(scope, receive, send)
         trace = self._look(scope)
         hit = trace.found
@@ -119,11 +121,13 @@ class S3App(Edge):
         return None
 
     async def _finish_hit(self, scope: Scope, trace: Trace, hit: Hit, rest: Awaitable[None]) -> None:
-        self.in_flight += 1
+        place = scope[PLACE] = Place(self.places)
+        assert trace.auth is not None
+        place.enter(holder_of(trace.auth.principal))
         try:
             await rest
         finally:
-            self.in_flight -= 1
+            place.leave()
             self._accounting.note(scope, trace, hit, trace.started)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,6 +137,7 @@ class S3App(Edge):
             raise trace.refusal
         auth, hit = trace.auth, trace.found
         assert auth is not None
+        self.admit(scope, holder_of(auth.principal))
         if isinstance(hit, Hit):
             await self._send_hit(scope, send, trace, hit)
             return
@@ -142,7 +147,7 @@ class S3App(Edge):
             if call.plain:
                 answering, trace.home, trace.ring = self._relayed.begin(call)
             else:
-                answering = self._route(trace, call, receive)
+                answering = self._route(scope, trace, call, receive)
             found = await answering
         finally:
             if call.sent is not None:  # the home has changed since
@@ -175,7 +180,7 @@ class S3App(Edge):
             else:
                 trace.auth = auth = self._authenticator.authenticate(request, now)
                 if AUTHENTICATED in scope and not auth.principal.anonymous:
-                    authenticated(scope)
+                    authenticated(scope, auth.principal.tenant)
                 if self._accounting.rates.limits:
                     self._accounting.rates.admit(auth.principal.tenant)
             if FILES in scope["extensions"]:
@@ -212,10 +217,10 @@ class S3App(Edge):
         finally:
             self._accounting.note(scope, trace, hit, trace.started)
 
-    def _route(self, trace: Trace, call: S3Call, receive: Receive) -> Awaitable[Answer | Relay | Forward]:
+    def _route(self, scope: Scope, trace: Trace, call: S3Call, receive: Receive) -> Awaitable[Answer | Relay | Forward]:
         """Begin to answer a request that is no plain GET, in the way that it needs."""
         if is_form_upload(call):
-            return self._upload(trace, call, receive)
+            return self._upload(scope, trace, call, receive)
         reason = not_cacheable(call)
         if reason is not None:
             return self._forwarder.forward(call, request_body(receive), Outcome.BYPASS, reason)
@@ -231,7 +236,7 @@ class S3App(Edge):
         outcome = Outcome.MISS if found.miss else Outcome.BYPASS
         return await self._forwarder.forward(call, request_body(receive), outcome, found.reason)
 
-    async def _upload(self, trace: Trace, call: S3Call, receive: Receive) -> Answer:
+    async def _upload(self, scope: Scope, trace: Trace, call: S3Call, receive: Receive) -> Answer:
         """An upload by HTML form: uploader and key are named in the body."""
         trace.signer = LoggedSigner()
         check_form_request(call)
@@ -239,6 +244,7 @@ class S3App(Edge):
         trace.signer = form_signer(form.fields)
         trace.key = key_of(call, form)
         upload = self._posts.verify(call, form, trace.key, partial(self._admit_form, trace))
+        self.admit(scope, holder_of(upload.put.auth.principal))
         return await self._posts.store(call, form, upload)
 
     def _admit_form(self, trace: Trace, auth: Authenticated) -> None:

@@ -60,7 +60,7 @@ class DirectReads:
         sent = trace.sent = self.peers.get_kept(hit.peer, hit.path, told, hit.known, relay)
         if sent is None:
             return False
-        edge.in_flight += 1
+        edge.places.used += 1
         relay.cycle.deferred = True
         self.waiting.add(relay)
         if self._alarm is None:
@@ -113,7 +113,7 @@ class _Relay:
             return
         response.pieces, trace.sent = [], None  # a cycle from here to here would be left to the garbage collector
         reads.waiting.discard(self)
-        self._edge.in_flight -= 1
+        self._edge.places.used -= 1
         reads.peers.passed_on(response, hit.length)
         reads.answered.inc()
         trace.key, trace.bucket = hit.key, hit.key.bucket
@@ -125,6 +125,6 @@ class _Relay:
     def leave(self) -> None:
         """Have the long path go on, in a task."""
         self._reads.waiting.discard(self)
-        self._edge.in_flight -= 1
+        self._edge.places.used -= 1
         cycle = self.cycle
         cycle.go_on(self._edge(cycle.scope, cycle.receive, cycle.send))

@@ -41,6 +41,7 @@ from gateway.model.s3.request_headers import FORWARDED, FORWARDED_PREFIXES
 from gateway.net.exchange import StreamedResponse
 from gateway.origin.headers import relayable
 from gateway.server.asgi_types import RawHeaders
+from gateway.server.received import counted
 
 MAX_DELETE_DOCUMENT = 2 * 1024**2
 _WHOLE_ANSWER = 1024**2
@@ -173,7 +174,7 @@ class Forwarder:
 
     async def _delete_many(self, call: S3Call, prepared: PreparedBody, outcome: Outcome, reason: Reason) -> Answer:
         document = bytearray()
-        async for chunk in prepared.chunks():
+        async for chunk in counted(prepared.chunks()):
             document += chunk
             if len(document) > MAX_DELETE_DOCUMENT:
                 raise S3Error("MaxMessageLengthExceeded")

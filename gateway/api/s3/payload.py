@@ -24,10 +24,12 @@ from hashlib import sha256
 from gateway.api.s3.auth import Authenticated
 from gateway.api.s3.spool import Spool, SpoolPlace
 from gateway.model.errors import S3Error
+from gateway.model.holders import HOLDER
 from gateway.model.objects import Header
 from gateway.model.s3 import checksums
 from gateway.model.s3.aws_chunked import ChunkDecoder, PayloadForm
 from gateway.model.s3.sigv4 import UNSIGNED_PAYLOAD, RawHeader
+from gateway.server.received import counted
 
 REPLACED_HEADERS = frozenset(
     {
@@ -124,10 +126,13 @@ async def prepare(
         raise S3Error("InvalidRequest", explain=f"{form.value} needs a request that is signed with SigV4.")
     length = _length(fields, form, uploads)
     if form.trailing:
-        if length > max_spool:
-            raise S3Error("EntityTooLarge", extra={"ProposedSize": str(length), "MaxSizeAllowed": str(max_spool)})
+        most = min(max_spool, int(spool_place().room.most(HOLDER.get())))
+        if length > most:
+            raise S3Error("EntityTooLarge", extra={"ProposedSize": str(length), "MaxSizeAllowed": str(most)})
         return await _whole(auth, fields, length, receive, spool_place)
     kept = _content_encoding(fields, form)
+    if length <= SMALL:
+        receive = counted(receive)
     if form.chunked:
         pieces = _unchunked(ChunkDecoder(length, auth.chunk_signer), receive)
         if not length:

@@ -29,6 +29,7 @@ from gateway.api.s3.form import MULTIPART, Form, is_multipart
 from gateway.api.s3.forward import Forwarder
 from gateway.api.s3.spool import Spool
 from gateway.model.errors import S3Error
+from gateway.model.holders import HOLDER
 from gateway.model.keys import ObjectKey
 from gateway.model.outcomes import Outcome, Reason
 from gateway.model.s3 import checksums
@@ -171,7 +172,10 @@ class PostObjects:
         return _success(call, form.fields, key, answer.headers)
 
     async def _fill(self, spool: Spool, form: Form, policy: PostPolicy | None) -> int:
-        most = self._forwarder.spooling.limit if policy is None else min(policy.most, self._forwarder.spooling.limit)
+        spooling = self._forwarder.spooling
+        most = min(
+            spooling.limit, int(spooling.place().room.most(HOLDER.get())), *([] if policy is None else [policy.most])
+        )
         claimed = {name: value.strip() for name, value in form.fields.items() if name in checksums.KNOWN}
         for name, value in claimed.items():
             checksums.check_form(name, value)

@@ -1,5 +1,9 @@
 """Holds a body that must be read whole before anything may be sent: memory first, then an unlinked file.
 
+What all spools of a worker hold is bounded, and each caller has a share of it (gateway/policies/shares.py): spools are beside the
+cache, which would have to evict for them. The part in memory counts as memory of bodies too, and moves to the file if its share
+of that is taken.
+
 The file has no name, so nothing is left behind when the process dies. If the preferred directory fails (read-only, full,
 removed), the bytes move to the system's temporary directory and the upload continues.
 """
@@ -7,14 +11,18 @@ removed), the bytes move to the system's temporary directory and the upload cont
 from __future__ import annotations
 
 import asyncio
+import math
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from gateway.model.errors import DiskUnavailable, S3Error
+from gateway.model.holders import HOLDER
+from gateway.policies.shares import Shares
+from gateway.server.received import BODIES
 from gateway.store.disk.threads import closer
 
 MEMORY = 1024 * 1024
@@ -27,10 +35,12 @@ Work = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class SpoolPlace:
-    """The directory of spool files, ``None`` for the system's temporary directory; ``work`` runs its blocking calls."""
+    """The directory of spool files, ``None`` for the system's temporary directory; ``work`` runs its blocking calls; ``room`` are
+    the bytes that all spools of the worker may hold."""
 
     directory: Path | None
     work: Work = asyncio.to_thread
+    room: Shares = field(default_factory=lambda: Shares(math.inf))
 
 
 class Spool:
@@ -43,6 +53,9 @@ class Spool:
     def __init__(self, place: SpoolPlace) -> None:
         self._directory = place.directory
         self._work = place.work
+        self._room = place.room
+        self._holder = HOLDER.get()
+        self._held = self._in_memory = 0
         self._tail = bytearray()
         self._file: IO[bytes] | None = None
 
@@ -50,13 +63,22 @@ class Spool:
         """Append bytes.
 
         Raises:
-            S3Error: ServiceUnavailable no directory has room.
+            S3Error: SlowDown: spools hold too much; ServiceUnavailable: no directory has room.
         """
+        size = len(piece)
+        if not self._room.allows(self._holder, size):
+            raise S3Error("SlowDown", explain="Too many uploads are being verified.", headers={"Retry-After": "5"})
+        self._room.take(self._holder, size)
+        self._held += size
         self._tail += piece
-        if len(self._tail) > MEMORY:
+        if len(self._tail) <= MEMORY and BODIES.allows(self._holder, size):
+            BODIES.take(self._holder, size)
+            self._in_memory += size
+        else:
             data, self._tail = self._tail, bytearray()
             try:
                 await self._work(partial(self._store, data))
+                self._release_memory()
             except OSError as error:
                 raise S3Error(
                     "ServiceUnavailable", explain=f"There is no room to verify this upload: {error.strerror}."
@@ -77,10 +99,19 @@ class Spool:
     def close(self) -> None:
         """Free memory and file; may be called again."""
         self._tail.clear()
+        self._release_memory()
+        if self._held:
+            self._room.give_back(self._holder, self._held)
+            self._held = 0
         if self._file is not None:
             # The file is unlinked: closing it frees its blocks, which writes to the disk.
             closer.submit(self._file.close)
             self._file = None
+
+    def _release_memory(self) -> None:
+        if self._in_memory:
+            BODIES.give_back(self._holder, self._in_memory)
+            self._in_memory = 0
 
     def _store(self, data: bytearray) -> None:
         if self._directory is not None:

@@ -14,14 +14,14 @@ from gateway.api.s3.answer import SERVER, date_header
 from gateway.api.v1.accounting import AccountedCalls
 from gateway.api.v1.batch import MOST_INDICES, BatchEndpoint
 from gateway.api.v1.blobs import send_blob
-from gateway.api.v1.identity import Identities
+from gateway.api.v1.identity import Caller, Identities
 from gateway.api.v1.results import ResultCall, ResultsEndpoint, named
 from gateway.edge.asgi import Edge, Headers
 from gateway.engine.items.registrations import Registrations
 from gateway.model.datasets import ApiError, UnknownDataset, is_dataset_id
 from gateway.model.keys import Principal
 from gateway.server.asgi_types import Receive, Scope, Send
-from gateway.server.received import whole_body
+from gateway.server.received import large_body, whole_body
 from gateway.store.datasets.opened import Registration
 from gateway.store.store import Store
 
@@ -75,7 +75,7 @@ class DataApp(Edge):
         blob = _BLOB.fullmatch(scope["path"])
         if blob is not None:
             _allow(scope, "GET", "HEAD")
-            self._identities.admit(scope).confirm_body(await whole_body(receive, 0))
+            self._admit(scope).confirm_body(await whole_body(receive, 0))
             await send_blob(scope, send, self._store, blob[1])
             return
         results = _RESULTS.fullmatch(scope["path"])
@@ -88,7 +88,7 @@ class DataApp(Edge):
 
     async def _of_items(self, scope: Scope, receive: Receive, send: Send, dataset: str, answer: AnswerItems) -> None:
         _allow(scope, "POST")
-        caller = self._identities.admit(scope)
+        caller = self._admit(scope)
         body = await whole_body(receive, _LONGEST_BODY)
         caller.confirm_body(body)
         registration = await self._registered(caller.principal, dataset)
@@ -98,15 +98,22 @@ class DataApp(Edge):
         self, scope: Scope, receive: Receive, send: Send, dataset: str, fingerprint: str, batch: str | None
     ) -> None:
         _allow(scope, "POST" if batch else "PUT")
-        caller = self._identities.admit(scope)
-        async with self._results.room(scope["method"]):
-            body = await whole_body(receive, self._results.longest(scope["method"]))
+        caller = self._admit(scope)
+        async with self._results.room(scope):
+            received = large_body if scope["method"] == "PUT" else whole_body
+            body = await received(receive, self._results.longest(scope["method"]))
             caller.confirm_body(body)
             registration = await self._registered(caller.principal, named(scope["query_string"]) or dataset)
             if is_dataset_id(dataset) and registration.content.id != dataset:
                 raise UnknownDataset(dataset)
             call = ResultCall(scope, send, caller.principal, registration, fingerprint, body)
             await (self._results.get(call) if batch else self._results.put(call))
+
+    def _admit(self, scope: Scope) -> Caller:
+        """Verify the head of a request, and take a place for its tenant. Raises as ``Identities.admit`` and ``admit``."""
+        caller = self._identities.admit(scope)
+        self.admit(scope, caller.principal.tenant)
+        return caller
 
     async def _registered(self, principal: Principal, name_or_id: str) -> Registration:
         registration = await self._registrations.find(principal.tenant, name_or_id)

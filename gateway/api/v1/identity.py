@@ -15,11 +15,12 @@ from hashlib import sha256
 from gateway.api.s3.auth import Authenticator
 from gateway.engine.operations.tenant_rates import TenantRates
 from gateway.model.errors import S3Error
+from gateway.model.holders import HOLDER
 from gateway.model.keys import Principal
 from gateway.model.s3.aws_chunked import PayloadForm
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.asgi_types import Scope
-from gateway.server.strangers import authenticated
+from gateway.server.callers import authenticated
 
 _NEEDED = re.compile(r"GET /v1/fleet|PUT /v1/datasets/[^/]+|POST /v1/jobs(/[^/]+/heartbeat)?")
 """What a training run needs to start and to stay alive, a few requests: refused, it would fail or look dead."""
@@ -76,7 +77,8 @@ class Identities:
             raise S3Error(
                 "AccessDenied", explain="Requests under /-/v1 must be signed with an access key of this gateway."
             )
-        authenticated(scope)
+        authenticated(scope, found.principal.tenant)
+        HOLDER.set(found.principal.tenant)
         if found.presigned:
             raise S3Error(
                 "InvalidRequest", explain="Sign requests under /-/v1 in the Authorization header, not in the query."

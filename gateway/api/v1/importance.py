@@ -24,8 +24,7 @@ from gateway.fleet.nodes.announcer import DOWN
 from gateway.model.datasets import ApiError, UnknownDataset, is_dataset_id, is_job_name
 from gateway.model.importance import MOST_SCORED, longest
 from gateway.model.keys import Principal
-from gateway.server.asgi_types import Receive
-from gateway.server.received import whole_body
+from gateway.server.received import large_body, room_for
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import FindRegistration
 
@@ -61,16 +60,17 @@ class ImportanceService:
         self._find = find
         self._exchange = exchange
 
-    async def take(self, caller: Caller, job: str, dataset: str, receive: Receive) -> ImportanceTaken:
+    async def take(self, caller: Caller, job: str, dataset: str, request: Request) -> ImportanceTaken:
         """Apply a part.
 
         Raises:
             ApiError: the request is refused.
         """
         content = await self._content(caller.principal, job, dataset)
-        body = await whole_body(receive, longest(content.items))
-        caller.confirm_body(body)
-        receipt = await taken(self._exchange, ScoreSender(caller.principal.tenant, job), content, body)
+        async with room_for(request.scope, longest(content.items)):
+            body = await large_body(request.receive, longest(content.items))
+            caller.confirm_body(body)
+            receipt = await taken(self._exchange, ScoreSender(caller.principal.tenant, job), content, body)
         return ImportanceTaken(sequence=receipt.sequence, items=receipt.scored)
 
     async def _content(self, principal: Principal, job: str, dataset: str) -> Content:
@@ -112,4 +112,4 @@ async def send_importance(
     service: Service,
 ) -> ImportanceTaken:
     """Scores that changed since an earlier part, and the items of the next epoch's list. Repeating a part changes nothing."""
-    return await service.take(caller, job, dataset, request.receive)
+    return await service.take(caller, job, dataset, request)

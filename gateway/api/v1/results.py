@@ -6,10 +6,8 @@ and store the results of its tenant; a key that is read-only stores and claims n
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl
 
@@ -35,12 +33,11 @@ from gateway.model.results import (
 )
 from gateway.server.asgi_types import Scope, Send
 from gateway.server.cycle import Piece
+from gateway.server.received import room_for
 from gateway.server.send import send_pieces
 from gateway.store.datasets.opened import Registration
 from gateway.store.items import ItemFile
 
-_PUTS = 4
-"""PUTs whose bodies a worker has in memory at once."""
 LONGEST_WAIT = 30.0
 """Seconds of the longest wait for results that others compute."""
 _GET = ("claim", "name", "owner", "wait")
@@ -85,21 +82,19 @@ class ResultsEndpoint:
 
     def __init__(self, results: Results) -> None:
         self._results = results
-        self._puts = asyncio.Semaphore(_PUTS)
 
     @staticmethod
     def longest(method: str) -> int:
         """Bytes of the longest body."""
         return LONGEST_BODY if method == "PUT" else 4 * MOST_RESULTS
 
-    @asynccontextmanager
-    async def room(self, method: str) -> AsyncIterator[None]:
-        """While a request is answered; bodies of PUTs take memory, so their number is limited."""
-        if method != "PUT":
-            yield
-            return
-        async with self._puts:
-            yield
+    def room(self, scope: Scope) -> AbstractAsyncContextManager[None]:
+        """Memory for the body of a PUT, while it is received and stored.
+
+        Raises:
+            ApiError: SlowDown.
+        """
+        return room_for(scope, LONGEST_BODY) if scope["method"] == "PUT" else nullcontext()
 
     async def get(self, call: ResultCall) -> None:
         """Answer with results.
