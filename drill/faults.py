@@ -22,6 +22,7 @@ from typing import Any
 from drill.load import Act, batch, reads, writes
 from drill.world import World, usual_clients
 from gateway.store.disk.threads import HUNG_AFTER
+from gateway.store.shared.generations import table_of
 from tests.origins.processes import wait_until
 from tests.scenarios.clients import get, workers_of
 from tests.scenarios.mounts import filled, hung, locked_index
@@ -73,9 +74,14 @@ def frozen_disk(world: World) -> AbstractContextManager[None]:
     return hung(_mount_of(world.cache))
 
 
-def full_disk(world: World) -> AbstractContextManager[None]:
+@contextmanager
+def full_disk(world: World) -> Iterator[None]:
     """Another process writes until no byte is left."""
-    return filled(_mount_of(world.cache))
+    mount = _mount_of(world.cache)
+    with filled(mount):
+        free = os.statvfs(mount)
+        assert free.f_bavail * free.f_frsize < MIB, "the disk was not filled"
+        yield
 
 
 @contextmanager
@@ -85,6 +91,8 @@ def read_only_disk(world: World) -> Iterator[None]:
     subprocess.run(["mount", "-o", "remount,ro,force", mount], check=False, capture_output=True)
     subprocess.run(["blockdev", "--setro", _device_of(mount)], check=True)
     try:
+        # ext4 notices at the next commit of its journal.
+        wait_until(lambda: not _takes_files(world.cache), 30, "a disk that takes no file")
         yield
     finally:
         subprocess.run(["blockdev", "--setrw", _device_of(mount)], check=True)
@@ -121,11 +129,15 @@ def scarce_disk(world: World) -> Iterator[None]:
 
 @contextmanager
 def damaged_table(world: World) -> Iterator[None]:
-    """Files that are mapped into memory are truncated."""
-    table = world.cache / "generations"
-    if table.exists():
-        os.truncate(table, 0)
+    """The table that the workers map is truncated: each dies at its next access, and its successor must make a new table."""
+    table = table_of(world.cache)
+    whole, workers = table.stat(), set(workers_of(world.gateways[0]))
+    assert whole.st_size, f"{table} is no table"
+    os.truncate(table, 0)
     yield
+    now = table.stat()
+    assert not workers & set(workers_of(world.gateways[0])), "a worker outlived its table: it does not use this file"
+    assert (now.st_size, now.st_ino != whole.st_ino) == (whole.st_size, True), f"{table} was not made again"
 
 
 # --- the origin
@@ -252,6 +264,7 @@ def killed_worker(world: World) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+    assert killed > 1, f"{killed} workers were killed"
 
 
 # --- strangers, restarts
@@ -260,6 +273,8 @@ def killed_worker(world: World) -> Iterator[None]:
 @contextmanager
 def idle_strangers(world: World) -> Iterator[None]:
     """Strangers open more connections than the gateway may have descriptors, and say nothing."""
+    counter = "larder_unauthenticated_connections_closed_total"
+    before = world.gateways[0].metric(counter)
     with ExitStack() as stack:
         for _ in range(400):
             connection = stack.enter_context(socket.socket())
@@ -267,6 +282,7 @@ def idle_strangers(world: World) -> Iterator[None]:
             with suppress(OSError):
                 connection.connect(("127.0.0.1", world.gateways[0].port))
         yield
+    assert world.gateways[0].metric(counter) > before, "no stranger was turned away"
 
 
 class Balancer:
@@ -328,12 +344,25 @@ def _device_of(mount: str) -> str:
     ).stdout.strip()
 
 
+def _takes_files(folder: Path) -> bool:
+    """Whether a file can be made in a folder."""
+    probe = folder / "drill"
+    try:
+        with probe.open("wb") as file:
+            os.fsync(file.fileno())
+        probe.unlink()
+    except OSError:
+        return False
+    return True
+
+
 def _mount_of(path: Path) -> Path:
     while not os.path.ismount(path):
         path = path.parent
     return path
 
 
+MIB = 1024**2
 LOOP = ("96M",)
 DRILLS = (
     Drill("frozen-disk", "the cache disk hangs", frozen_disk, disk=LOOP, seconds=15, within=HUNG_AFTER + 5),
@@ -354,7 +383,13 @@ DRILLS = (
         disk=("96M", "-N", "500"),
     ),
     Drill("small-disk", "the capacity is larger than the file system, and reserve is 0", scarce_disk, disk=("12M",)),
-    Drill("damaged-table", "the table of generations is truncated", damaged_table, seconds=5),
+    Drill(
+        "damaged-table",
+        "the table of generations is truncated",
+        damaged_table,
+        allowed=frozenset({"warm", "cold", "batch", "write", "health"}),
+        settings={"workers": 2},
+    ),
     Drill(
         "silent-origin",
         "the origin hangs; cached objects are stale",

@@ -242,8 +242,9 @@ class Larder:
         identities, calls = Identities(authenticator, rates), BatchAccounting(accounting)
         registrations = self._serve_datasets(identities, engine, origin, management, calls)
         ground = WorkerServices(
-            settings, self._start, fleet, management, engine, channel, listings, authenticator, live, self._admin
-        )
+            settings, self._start, fleet, management, engine, channel, listings, authenticator, live, self._admin,
+            lambda: [edge for edge in (self._objects, self._data, self._peer) if edge is not None],
+        )  # fmt: skip
         watch = self._serve_peers(ground, PeerObjects(reads, hot, engine.warm), registrations)
         refresh = partial(self._refresh, watch, s3, origin, keeper, channel, accounting)
         may_read = self._admin.app.may_read

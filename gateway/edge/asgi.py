@@ -59,6 +59,11 @@ class Edge(ABC):
         """Requests being answered, without those that wait for their clients."""
         return int(self.places.used)
 
+    @property
+    def full(self) -> bool:
+        """Whether every further request would be refused."""
+        return self.places.used >= self.places.limit
+
     def admit(self, scope: Scope, holder: Holder) -> None:
         """Count a request, from now on, as one of a verified caller; ``answer`` calls it before it waits for anything.
 
@@ -97,7 +102,7 @@ class Edge(ABC):
         reply = send if self.breaks_off else watched
         place = scope[PLACE] = Place(self.places)
         try:
-            if self.places.used >= self.places.limit:
+            if self.full:
                 raise self._shed()
             await self.answer(scope, receive, reply)
         except (ClientGone, BrokenBody):

@@ -24,10 +24,12 @@ from gateway.model.errors import (
     LarderError,
     OriginBusy,
     OriginUnavailable,
+    OutOfResources,
     RateLimited,
     S3Error,
 )
 from gateway.server.asgi_types import Send
+from gateway.shortages import SHORTAGES
 from gateway.store.datasets.layout import Damaged
 
 MEDIA_TYPE = "application/problem+json"
@@ -106,6 +108,8 @@ def _as_refusal(error: Exception) -> ApiError:
         case GatewayRefused():
             what = "The origin refuses the gateway's own request; the operator of the gateway must act, not the caller."
             return ApiError("ServiceUnavailable", what, headers=RETRY)
+        case OutOfResources():
+            return ApiError("SlowDown", "The gateway is out of descriptors or memory; try again.", headers=RETRY)
         case OriginUnavailable():
             return ApiError("ServiceUnavailable", "The origin cannot be reached; try again.", headers=RETRY)
         case DiskUnavailable():
@@ -115,6 +119,8 @@ def _as_refusal(error: Exception) -> ApiError:
             return UnknownDataset("asked for")
         case LarderError():
             return ApiError("SlowDown", "The data changed during the request; try again.", headers=RETRY)
+    if SHORTAGES.note(error, "answering a request"):
+        return ApiError("SlowDown", "The gateway is out of descriptors or memory; try again.", headers=RETRY)
     return ApiError("InternalError", "Internal error; see the gateway's log.")
 
 

@@ -154,6 +154,12 @@ class OriginBusy(OriginUnavailable):
     )
 
 
+class OutOfResources(OriginUnavailable):
+    """This gateway lacks descriptors or memory to ask the origin; nothing is known of the origin itself."""
+
+    told = "the gateway is out of descriptors or memory; see /-/readyz"
+
+
 class IdentityGone(OriginUnavailable):
     """The origin, or the keys to sign with, are no longer in the configuration."""
 

@@ -18,12 +18,15 @@ from urllib.parse import urlsplit
 from aiohappyeyeballs import AddrInfoType, start_connection
 from cachetools import TTLCache
 
+from gateway.shortages import SHORTAGES
 from gateway.tasks import SingleFlight
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 BUSY = "busy"
 """The kind of a failure for want of a free connection."""
+EXHAUSTED = "exhausted"
+"""The kind of a failure for want of descriptors or memory of this process."""
 _NAMES_KEPT = 256
 _KEEP_NAME = 60.0
 """Seconds for which a resolved name is cached."""
@@ -38,7 +41,8 @@ class ExchangeFailed(Exception):
     The message is fit for logs and clients: no header of the request is in it.
 
     Attributes:
-        kind: ``dns``, ``connect``, ``tls``, ``timeout``, ``invalid`` (not HTTP), ``broken`` or ``busy``, for the metric's label.
+        kind: ``dns``, ``connect``, ``tls``, ``timeout``, ``invalid`` (not HTTP), ``broken``, ``busy`` or ``exhausted``, for the
+            metric's label.
         unanswered: the connection ended before the first byte of an answer.
     """
 
@@ -94,8 +98,8 @@ class Dialer:
             raise ExchangeFailed("timeout", f"connecting took longer than {self._within:g} s") from error
         except ssl.SSLError as error:
             raise ExchangeFailed("tls", f"TLS: {error}") from error
-        except (OSError, RuntimeError) as error:  # uvloop raises either
-            raise ExchangeFailed("connect", f"cannot connect: {error}") from error
+        except (OSError, RuntimeError, MemoryError) as error:  # uvloop raises either of the first two
+            raise _refused(error, "connecting", "connect", f"cannot connect: {error}") from error
 
     async def _resolve(self, address: ServerAddress) -> list[AddrInfoType]:
         """The addresses of a host, each time with another one first.
@@ -125,11 +129,17 @@ async def _look_up(host: str, port: int) -> list[AddrInfoType]:
         found = await asyncio.get_running_loop().getaddrinfo(
             host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_ADDRCONFIG
         )
-    except (OSError, UnicodeError) as error:
-        raise ExchangeFailed("dns", f"cannot resolve {host}: {error}") from error
+    except (OSError, UnicodeError, RuntimeError, MemoryError) as error:
+        raise _refused(error, "resolving a name", "dns", f"cannot resolve {host}: {error}") from error
     if not found:
         raise ExchangeFailed("dns", f"{host} has no address")
     return list(found)
+
+
+def _refused(error: BaseException, where: str, kind: str, text: str) -> ExchangeFailed:
+    """The failure for an error while a connection was opened."""
+    wanting = SHORTAGES.note(error, where)
+    return ExchangeFailed(EXHAUSTED, f"the gateway is out of {wanting}") if wanting else ExchangeFailed(kind, text)
 
 
 @cache

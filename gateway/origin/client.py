@@ -27,12 +27,20 @@ from gateway.metrics import (
     LoopHistogram,
     LoopSum,
 )
-from gateway.model.errors import GatewayRefused, IdentityGone, LarderError, OriginBusy, OriginUnavailable, S3Error
+from gateway.model.errors import (
+    GatewayRefused,
+    IdentityGone,
+    LarderError,
+    OriginBusy,
+    OriginUnavailable,
+    OutOfResources,
+    S3Error,
+)
 from gateway.model.keys import OriginIdentity
 from gateway.model.objects import Header
 from gateway.model.s3 import sigv4
 from gateway.model.s3.request_headers import PAYER, REQUESTER
-from gateway.net.dialing import BUSY, ExchangeFailed, ServerAddress
+from gateway.net.dialing import BUSY, EXHAUSTED, ExchangeFailed, ServerAddress
 from gateway.net.exchange import Connections, StreamedResponse, probe
 from gateway.net.places import WITHIN
 from gateway.net.requests import OWN_HEADERS, Upload
@@ -167,6 +175,8 @@ class _Link:
                 return OriginBusy(
                     f"all {self.origin.max_connections} connections to {self.origin.endpoint}, or the caller's share, are in use"
                 )
+            if cause.kind == EXHAUSTED:
+                return OutOfResources(f"the origin {self.origin.endpoint} was not asked: {cause}")
         return OriginUnavailable(f"the origin {self.origin.endpoint} {what}")
 
     def _complain(self) -> None:
@@ -439,7 +449,7 @@ def own_headers(headers: Sequence[Header], host: str) -> list[Header]:
 def _ended(link: _Link, method: str, failure: BaseException) -> None:
     """A request got no answer; if that is the origin's fault, find out whether it answers at all."""
     link.ended()
-    if isinstance(failure, OriginUnavailable):
+    if isinstance(failure, OriginUnavailable) and not isinstance(failure, OutOfResources):
         link.reach.doubt()
         ORIGIN_REQUESTS.labels(method, "failed").inc()
 

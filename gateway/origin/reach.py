@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from gateway.model.errors import OriginUnavailable
-from gateway.net.dialing import ExchangeFailed
+from gateway.net.dialing import EXHAUSTED, ExchangeFailed
 from gateway.policies.health.reachability import Contact, Reachability
 
 log = logging.getLogger("larder.origin")
@@ -174,8 +174,9 @@ class Reach:
                 await self._probe()
         except TimeoutError:
             return Contact.SILENT
-        except ExchangeFailed:
-            return Contact.REFUSES
+        except ExchangeFailed as failure:
+            # Without a descriptor nothing was asked.
+            return self._state.contact if failure.kind == EXHAUSTED else Contact.REFUSES
         finally:
             self._probed_at = self._loop.time()
         self._heard_at = self._probed_at

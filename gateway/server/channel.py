@@ -28,6 +28,7 @@ from typing import Protocol, cast
 from gateway.model.errors import BlobGone, ClientGone, DiskUnavailable
 from gateway.server.files import PIECE, SEEN, FileSpan, in_memory, read_at_once, read_slowly
 from gateway.server.local import unreceived_bytes
+from gateway.shortages import SHORTAGES
 
 SMALL = 16 * 1024
 """Files up to this many bytes are read and sent together with the head."""
@@ -414,5 +415,6 @@ class Channel:
             return error
         if error.errno in _FILE_FAULTS:
             return DiskUnavailable("disk", str(error))
+        SHORTAGES.note(error, "sending an answer")
         self.transport.abort()
         return ClientGone(str(error))

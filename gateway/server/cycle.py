@@ -30,6 +30,7 @@ from gateway.server.files import FileSpan, read_exactly
 from gateway.server.head import STATUS_LINES, Head, encode_head
 from gateway.server.place import PLACE, Place
 from gateway.server.refusals import internal_error
+from gateway.shortages import SHORTAGES
 
 FILES = "larder.files"
 """Extension: a whole response to a GET made of files, in one message. See ``Cycle.send_files``."""
@@ -182,13 +183,14 @@ class Cycle:
 
     async def _fail(self, error: Exception, *, expected: bool) -> None:
         where = f"{self.scope['method']} {redact_path(self.scope['path'])}"
+        wanting = "" if expected else SHORTAGES.note(error, f"answering {where}")
         if not expected:
             logger.error("%(request)s failed", {"request": where}, exc_info=error)
         elif not self.gone:
             logger.info("%(request)s broken off: %(error)s", {"request": where, "error": error})
         if not self.started and not self.gone and not isinstance(error, BrokenBody):
             try:
-                await internal_error(self.send)
+                await internal_error(self.send, "SlowDown" if wanting else "InternalError")
             except ClientGone:
                 self._break_off()
         else:

@@ -89,6 +89,7 @@ async def slow_down(scope: Scope, receive: Receive, send: Send) -> None:
     await _answer(send, "SlowDown", (b"retry-after", RETRY_AFTER))
 
 
-async def internal_error(send: Send) -> None:
-    """Answer 500 InternalError and end the connection: the application failed before it began to answer."""
-    await _answer(send, "InternalError", (b"connection", b"close"))
+async def internal_error(send: Send, code: str = "InternalError") -> None:
+    """Answer with an error, 500 InternalError as a rule, and end the connection: the application failed before it began to
+    answer."""
+    await _answer(send, code, (b"connection", b"close"))

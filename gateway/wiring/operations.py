@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from gateway.api.peer.operations import PeerOperations
 from gateway.api.s3.auth import Authenticator
 from gateway.api.v1.batch import check_rights
 from gateway.config import Settings
+from gateway.edge.asgi import Edge
 from gateway.engine.engine import Engine
 from gateway.engine.items.registrations import Registrations
 from gateway.engine.operations.explain import Explainer
@@ -66,6 +67,7 @@ class WorkerServices:
     authenticator: Authenticator
     live: Live
     admin: Administration
+    edges: Callable[[], Iterable[Edge]]
 
     @property
     def me(self) -> str:
@@ -147,7 +149,7 @@ def operate(
 
 def _seen(ground: WorkerServices, registrations: Registrations) -> NodeView:
     channel, fleet, store = ground.channel, ground.fleet, ground.engine.services.store
-    known = sources(ground.engine.services, channel, fleet, ground.live, ground.admin)
+    known = sources(ground.engine.services, channel, fleet, ground.live, ground.admin, ground.edges)
     return NodeView(
         store=store,
         contents=registrations.registry.contents,

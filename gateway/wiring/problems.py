@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 
+from gateway.edge.asgi import Edge
 from gateway.engine.services import Services
 from gateway.fleet.nodes.invalidations import Invalidations
 from gateway.policies.health.troubles import Trouble, disk_troubles
+from gateway.shortages import SHORTAGES
 from gateway.wiring.admin import Administration
 from gateway.wiring.fleet import FleetServices
 from gateway.wiring.live import Live
 
+_RECENT = 60.0
+"""Seconds."""
 Source = Callable[[], Iterable[Trouble]]
 
 
 def sources(
-    services: Services, channel: Invalidations, fleet: FleetServices, live: Live, admin: Administration
+    services: Services,
+    channel: Invalidations,
+    fleet: FleetServices,
+    live: Live,
+    admin: Administration,
+    edges: Callable[[], Iterable[Edge]],
 ) -> tuple[Source, ...]:
-    """The functions that report problems; none of them blocks."""
+    """The functions that report problems; none of them blocks. ``edges`` are those whose requests are limited."""
 
     def disk() -> list[Trouble]:
         status = services.store.status()
@@ -37,7 +47,20 @@ def sources(
         if live.refused:
             yield Trouble.of("reload", live.refused)
 
-    return disk, origin, redis, fleet.problems, admin.problems, reload
+    def resources() -> Iterator[Trouble]:
+        if wanting := SHORTAGES.problems():
+            yield Trouble.of("resources", "; ".join(wanting))
+
+    def overload() -> Iterator[Trouble]:
+        if full := [edge for edge in edges() if edge.full]:
+            limit = full[0].places.limit
+            yield Trouble.of("overload-whole", f"all {limit:.0f} places for requests of a worker are taken")
+        elif any(edge.shed_at > time.monotonic() - _RECENT for edge in edges()):
+            yield Trouble.of(
+                "overload", "requests were refused within the last minute, because their caller had its share"
+            )
+
+    return disk, origin, resources, overload, redis, fleet.problems, admin.problems, reload
 
 
 def redis_problem(channel: Invalidations, fleet: FleetServices) -> str:

@@ -13,6 +13,7 @@ from gateway.model.errors import (
     LarderError,
     OriginBusy,
     OriginUnavailable,
+    OutOfResources,
     RateLimited,
     S3Error,
 )
@@ -71,6 +72,9 @@ def as_s3_error(failure: LarderError) -> S3Error:
         return S3Error("SlowDown", explain=explain, headers=RETRY, detail=str(failure))
     if isinstance(failure, GatewayRefused):
         return S3Error("ServiceUnavailable", explain=_REFUSED, headers=RETRY, detail=str(failure))
+    if isinstance(failure, OutOfResources):
+        explain = "The gateway is out of descriptors or memory. Please try again."
+        return S3Error("SlowDown", explain=explain, headers=RETRY, detail=str(failure))
     if isinstance(failure, OriginUnavailable):
         # The origin's address and failure concern the operator, not the client.
         explain = "The origin cannot be reached. Please try again."

@@ -126,7 +126,7 @@ async def prepare(
         raise S3Error("InvalidRequest", explain=f"{form.value} needs a request that is signed with SigV4.")
     length = _length(fields, form, uploads)
     if form.trailing:
-        most = min(max_spool, int(spool_place().room.most(HOLDER.get())))
+        most = int(min(max_spool, spool_place().room.most(HOLDER.get())))
         if length > most:
             raise S3Error("EntityTooLarge", extra={"ProposedSize": str(length), "MaxSizeAllowed": str(most)})
         return await _whole(auth, fields, length, receive, spool_place)

@@ -28,7 +28,7 @@ from gateway.model.objects import Header
 from gateway.model.peer.auth import PeerSigner
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.net.connection import Begun, KnownHead
-from gateway.net.dialing import ExchangeFailed, ServerAddress
+from gateway.net.dialing import EXHAUSTED, ExchangeFailed, ServerAddress
 from gateway.net.exchange import Connections, StreamedResponse
 
 SILENCE = 2.0
@@ -74,7 +74,8 @@ class RemoteNode:
         """See ``Remote``."""
         if cause is not None:
             metrics.PEER_REQUESTS.labels(self.result).inc()
-            self._peers.members.suspect(self.node.id)
+            if cause.kind != EXHAUSTED:
+                self._peers.members.suspect(self.node.id)
         return PeerUnavailable(f"node {self.node.id} at {self.node.address} {what}")
 
     async def check(self) -> None:

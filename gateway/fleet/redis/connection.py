@@ -14,6 +14,8 @@ from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissi
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.maint_notifications import MaintNotificationsConfig
 
+from gateway.shortages import SHORTAGES
+
 PAGE = 200
 """Hashes that one request reads."""
 NOT_REACHABLE = "Redis is not reachable"
@@ -95,4 +97,6 @@ def why_down(error: Exception) -> str:
         return "Redis refuses the password, or the user, of redis.url"
     if isinstance(error, NoPermissionError):
         return "Redis denies the user of redis.url a required permission"
+    if wanting := SHORTAGES.note(error, "connecting to Redis"):
+        return f"Redis is not asked: the gateway is out of {wanting}"
     return NOT_REACHABLE

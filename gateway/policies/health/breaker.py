@@ -45,6 +45,8 @@ class FailureKind(StrEnum):
     """The index stayed locked for longer than the patience of the store."""
     HUNG = "hung"
     """A call on the disk did not return within the store's patience."""
+    EXHAUSTED = "exhausted"
+    """The process is out of descriptors or memory: that says nothing of the disk."""
     SLOW = "slow"
     """A write succeeded but took longer than ``slow_write``."""
 
@@ -100,7 +102,9 @@ class BreakerParams:
     longest_probe: float = 30.0
 
 
-INCURABLE = frozenset(set(FailureKind) - {FailureKind.NO_SPACE, FailureKind.IO, FailureKind.SLOW})
+INCURABLE = frozenset(
+    set(FailureKind) - {FailureKind.NO_SPACE, FailureKind.IO, FailureKind.SLOW, FailureKind.EXHAUSTED}
+)
 """Failures that every further call would meet as well; of BUSY and HUNG each would also cost the store's patience."""
 
 
@@ -136,6 +140,8 @@ class Breaker:
             case Ok() | Wrote():
                 if self.state is BreakerState.UNSTABLE:
                     self._calm_down(now)
+            case Failed(FailureKind.EXHAUSTED, total=False):
+                pass
             case Failed(kind, total):
                 self._fail(kind, now, total=total)
             case Probed(succeeded):

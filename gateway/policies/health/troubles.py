@@ -74,6 +74,22 @@ KINDS: Mapping[str, Kind] = {
         "Correct the key of the origin, or of the credential, or wait until the AWS credential chain has new ones.",
         "larderoriginfailing",
     ),
+    "resources": Kind(
+        "error",
+        "Raise the limit of descriptors (LimitNOFILE, ulimit -n), or give the process more memory; see what uses them up.",
+        "larderresources",
+    ),
+    "overload": Kind(
+        "warning",
+        "Find out who sends so many requests (larder-gateway top). Add workers or nodes, or limit the tenant.",
+        "larderoverload",
+    ),
+    "overload-whole": Kind(
+        "error",
+        "Add workers or nodes, or raise server.max_in_flight if the machine is idle.",
+        "larderoverload",
+        unready=True,
+    ),
     "redis": Kind("warning", "Check the Redis of redis.url, and the network to it.", "larderredislost"),
     "fleet": Kind("error", "Do what the message says, and watch /-/readyz of this node.", "larderfleetconflict"),
     "no-secret": Kind(

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from gateway.model.errors import DiskUnavailable
 from gateway.policies.health.breaker import FailureKind
+from gateway.shortages import SHORTAGES, shortage_of
 
 A = TypeVar("A")
 D = TypeVar("D")
@@ -62,6 +63,10 @@ def disk_fault(error: BaseException) -> DiskFault | None:
     """The fault for ``error``, or ``None`` if it is not a failure of the disk."""
     if isinstance(error, DiskFault):
         return error
+    if isinstance(error, (OSError, sqlite3.Error, DBAPIError, MemoryError)) and SHORTAGES.note(
+        error, "using the cache disk"
+    ):
+        return DiskFault(FailureKind.EXHAUSTED, f"the gateway is out of {shortage_of(error)}")
     if isinstance(error, DBAPIError) and error.orig is not None:
         return disk_fault(error.orig)
     if isinstance(error, UnicodeDecodeError):
@@ -105,7 +110,7 @@ class disk_faults:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (OSError, sqlite3.Error, DBAPIError, UnicodeDecodeError)):
+        if isinstance(error, (OSError, sqlite3.Error, DBAPIError, MemoryError, UnicodeDecodeError)):
             fault = disk_fault(error)
             if fault is not None:
                 raise fault from error

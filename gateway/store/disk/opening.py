@@ -7,7 +7,6 @@ modification time changes. A wrong blob is dropped with all its rows before the 
 
 from __future__ import annotations
 
-import errno
 import os
 from functools import partial
 
@@ -15,6 +14,7 @@ from gateway.metrics import VERIFIED_BLOBS
 from gateway.model.errors import BlobGone
 from gateway.model.objects import BlobRef
 from gateway.policies.health.breaker import Failed
+from gateway.shortages import shortage_of
 from gateway.store.disk.blobs import Contents, OpenBlob, OpenBlobs
 from gateway.store.disk.disk import Disk
 from gateway.store.disk.failures import DiskFault, disk_fault
@@ -22,9 +22,6 @@ from gateway.store.disk.threads import HUNG_AFTER, SLOWEST_READ
 from gateway.store.index import blob_rows
 from gateway.store.index.blob_rows import BlobRow
 from gateway.tasks import SingleFlight
-
-# Exhausting these is not the blob's fault.
-_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class _Wrong(Exception):
@@ -95,7 +92,7 @@ class Opener:
         try:
             contents = self._disk.directory.contents(fd)
         except OSError as error:
-            if error.errno in _OURS:
+            if shortage_of(error):
                 raise
             raise _Wrong(identity, f"the file cannot be read: {error}") from error
         if contents != Contents(ref.digest, ref.crc32, ref.size) or not blob.intact():
@@ -128,5 +125,5 @@ class Opener:
 
     def _note(self, error: BaseException) -> None:
         fault = disk_fault(error)
-        if fault is not None and getattr(error, "errno", None) not in _OURS:
+        if fault is not None:
             self._disk.note(Failed(fault.kind))

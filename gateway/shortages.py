@@ -1,0 +1,132 @@
+"""Recognises errors for want of descriptors, memory or threads, and records them.
+
+Such an error says nothing about the disk, the origin or Redis that the process wanted to use. So it is recognised where errors
+are given a meaning, and reported as what it is: in the log, in ``/-/readyz`` and in the list of problems.
+
+Sources: errno(3); "Result and Error Codes", https://www.sqlite.org/rescode.html. getaddrinfo(3) and SQLite do not pass on the
+errno of a failed open, so one is tried.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import resource
+import socket
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+LASTS = 60.0
+"""Seconds for which a shortage is reported after its last error."""
+_ERRNO = {
+    errno.EMFILE: "file descriptors",
+    errno.ENFILE: "file descriptors of the system",
+    errno.ENOMEM: "memory or address space",
+    errno.ENOBUFS: "memory for sockets",
+}
+_THREADS = "can't start new thread"
+_NAMELESS = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
+log = logging.getLogger("larder.app")
+
+
+@dataclass(slots=True)
+class _Seen:
+    at: float
+    logged_at: float
+    where: str
+
+
+class Shortages:
+    """The shortages of this process, by what is wanting."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+
+    def note(self, error: BaseException, where: str) -> str:
+        """Record and log what an error says is wanting; returns it, empty if the error has another cause.
+
+        Args:
+            error: any error; its causes are looked at too.
+            where: what the process wanted to do, for the log: "connecting to the origin".
+        """
+        wanting = shortage_of(error)
+        if wanting:
+            self._record(wanting, where, time.monotonic())
+        return wanting
+
+    def _record(self, wanting: str, where: str, now: float) -> None:
+        seen = self._seen.setdefault(wanting, _Seen(now, float("-inf"), where))
+        seen.at, seen.where = now, where
+        if now - seen.logged_at >= LASTS:
+            seen.logged_at = now
+            facts = {"wanting": wanting, "where": where, "limit": limit_of(wanting)}
+            log.error("out of %(wanting)s%(limit)s, while %(where)s", facts)
+
+    def problems(self) -> list[str]:
+        """What is wanting now, in words for operators."""
+        since = time.monotonic() - LASTS
+        return [
+            f"this process is out of {wanting}{limit_of(wanting)}, last while {seen.where}"
+            for wanting, seen in self._seen.items()
+            if seen.at >= since
+        ]
+
+
+SHORTAGES = Shortages()
+
+
+def shortage_of(error: BaseException) -> str:
+    """What an error says is wanting; empty if it has another cause."""
+    for each in _chain(error):
+        if isinstance(each, MemoryError):
+            return _ERRNO[errno.ENOMEM]
+        if isinstance(each, RuntimeError) and str(each) == _THREADS:
+            return "threads or memory"
+        if isinstance(each, sqlite3.Error):
+            code = getattr(each, "sqlite_errorcode", 0) & 0xFF
+            if code == sqlite3.SQLITE_NOMEM:
+                return _ERRNO[errno.ENOMEM]
+            if code in _NAMELESS:
+                return _descriptors()
+        elif isinstance(each, socket.gaierror):
+            return _descriptors()
+        elif isinstance(each, OSError) and each.errno in _ERRNO:
+            return _ERRNO[each.errno]
+    return ""
+
+
+def limit_of(wanting: str) -> str:
+    """The process's limit of what is wanting, as a clause; empty if it has none."""
+    kind = {_ERRNO[errno.EMFILE]: resource.RLIMIT_NOFILE, _ERRNO[errno.ENOMEM]: resource.RLIMIT_AS}.get(wanting)
+    if kind is None:
+        return ""
+    limit = resource.getrlimit(kind)[0]
+    return "" if limit == resource.RLIM_INFINITY else f" (its limit is {limit})"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, the errors that it was made from, and those inside them."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        inner = getattr(each, "orig", None)  # SQLAlchemy's
+        waiting += [each.__cause__, each.__context__, inner if isinstance(inner, BaseException) else None]
+        if isinstance(each, BaseExceptionGroup):
+            waiting += each.exceptions
+
+
+def _descriptors() -> str:
+    """``file descriptors`` if none is left now."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return _ERRNO.get(error.errno or 0, "")
+    return ""
