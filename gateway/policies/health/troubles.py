@@ -77,17 +77,17 @@ KINDS: Mapping[str, Kind] = {
     "resources": Kind(
         "error",
         "Raise the limit of descriptors (LimitNOFILE, ulimit -n), or give the process more memory; see what uses them up.",
-        "larderresources",
+        "out-of-descriptors-or-memory",
     ),
     "overload": Kind(
         "warning",
         "Find out who sends so many requests (larder-gateway top). Add workers or nodes, or limit the tenant.",
-        "larderoverload",
+        "lardershedding",
     ),
     "overload-whole": Kind(
         "error",
         "Add workers or nodes, or raise server.max_in_flight if the machine is idle.",
-        "larderoverload",
+        "lardershedding",
         unready=True,
     ),
     "redis": Kind("warning", "Check the Redis of redis.url, and the network to it.", "larderredislost"),
