@@ -33,7 +33,7 @@ log = logging.getLogger("larder.app")
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Shortage:
     at: float
     logged_at: float
     where: str
@@ -43,7 +43,7 @@ class Shortages:
     """The shortages of this process, by what is wanting."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _Shortage] = {}
 
     def note(self, error: BaseException, where: str) -> str:
         """Record and log what an error says is wanting; returns it, empty if the error has another cause.
@@ -58,12 +58,14 @@ class Shortages:
         return wanting
 
     def _record(self, wanting: str, where: str, now: float) -> None:
-        seen = self._seen.setdefault(wanting, _Seen(now, float("-inf"), where))
+        seen = self._seen.setdefault(wanting, _Shortage(now, float("-inf"), where))
         seen.at, seen.where = now, where
         if now - seen.logged_at >= LASTS:
             seen.logged_at = now
-            facts = {"wanting": wanting, "where": where, "limit": limit_of(wanting)}
-            log.error("out of %(wanting)s%(limit)s, while %(where)s", facts)
+            log.error(
+                "out of %(wanting)s%(limit)s, while %(where)s",
+                {"wanting": wanting, "where": where, "limit": limit_of(wanting)},
+            )
 
     def problems(self) -> list[str]:
         """What is wanting now, in words for operators."""

@@ -25,7 +25,7 @@ from gateway.model.errors import BrokenBody, ClientGone, LarderError
 from gateway.model.holders import HOLDER, Holder
 from gateway.policies.shares import Shares
 from gateway.server.asgi_types import Message, Receive, Scope, Send, SendFiles
-from gateway.server.place import PLACE, Place
+from gateway.server.place import PLACE, RequestPlace
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -100,7 +100,7 @@ class Edge(ABC):
             await send(message)
 
         reply = send if self.breaks_off else watched
-        place = scope[PLACE] = Place(self.places)
+        place = scope[PLACE] = RequestPlace(self.places)
         try:
             if self.full:
                 raise self._shed()

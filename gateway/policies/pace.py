@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 
-class Pace:
+class ClientPace:
     """The pace of one body, or of one answer.
 
     Args:

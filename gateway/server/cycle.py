@@ -23,12 +23,12 @@ from typing import Any, Protocol
 from gateway.model.errors import BrokenBody, ClientGone, LarderError
 from gateway.model.holders import HOLDER
 from gateway.model.s3.redaction import redact_path
-from gateway.policies.pace import Pace
+from gateway.policies.pace import ClientPace
 from gateway.server.asgi_types import Application, Message, Scope
 from gateway.server.channel import SMALL, Channel
 from gateway.server.files import FileSpan, read_exactly
 from gateway.server.head import STATUS_LINES, Head, encode_head
-from gateway.server.place import PLACE, Place
+from gateway.server.place import PLACE, RequestPlace
 from gateway.server.refusals import internal_error
 from gateway.shortages import SHORTAGES
 
@@ -80,7 +80,7 @@ class Cycle:
     more_body = True
     started = complete = gone = waiting = deferred = False
     task: asyncio.Task[None] | None = None
-    pace: Pace | None = None
+    pace: ClientPace | None = None
     """Of the body, once it was waited for."""
     _size = _left = 0
     _body_given = False
@@ -104,7 +104,7 @@ class Cycle:
         return self._size > HIGH_WATER
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> RequestPlace | None:
         """The request's place among those in progress; ``None`` where they are not limited."""
         return self.scope.get(PLACE)
 

@@ -12,12 +12,12 @@ from gateway.model.holders import Holder
 from gateway.policies.shares import Shares
 
 PLACE = "larder.place"
-"""Scope key of a request's ``Place``; absent where requests are not limited."""
+"""Scope key of a request's ``RequestPlace``; absent where requests are not limited."""
 SOON = {"Retry-After": "1"}
 """Headers of a refusal for want of a share."""
 
 
-class Place:
+class RequestPlace:
     """A place; without a holder, and so uncounted, until ``admit``.
 
     Args:

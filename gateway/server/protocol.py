@@ -30,12 +30,12 @@ from uvicorn.server import ServerState
 from gateway import metrics
 from gateway.model.holders import Holder
 from gateway.net.deadlines import NEVER, watch
-from gateway.policies.pace import Pace
+from gateway.policies.pace import ClientPace
 from gateway.server.asgi_types import Application, RawHeaders, Scope
 from gateway.server.callers import AUTHENTICATED, callers_of
 from gateway.server.channel import Channel
 from gateway.server.cycle import DESCRIPTORS, DIRECT, FILES, PIECES, Cycle
-from gateway.server.limits import Limits
+from gateway.server.limits import ClientLimits
 from gateway.server.local import Passing, in_flight_of, is_another_user
 from gateway.server.parsing import BadRequest, RequestParser, TlsClient
 from gateway.server.refusals import refusal, slow_down
@@ -43,7 +43,7 @@ from gateway.server.refusals import refusal, slow_down
 LINGER_BYTES = 64 * 1024**2
 """Bytes of an unwanted request body that are read so that the client can receive the answer; the largest part that clients
 send by default is 50 MiB."""
-_LIMITS = Limits()
+_LIMITS = ClientLimits()
 _ASGI = {"version": "3.0", "spec_version": "2.4"}
 _ZERO_COPY: dict[str, Any] = {"http.response.zerocopysend": {}, FILES: {}, PIECES: {}}
 
@@ -88,7 +88,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._state = server_state
         self._app_state = app_state
         self._connections: set[Any] = server_state.connections
-        limits: Limits | None = getattr(config, "limits", None)
+        limits: ClientLimits | None = getattr(config, "limits", None)
         if limits is not None:
             self.body_timeout, self.min_rate = limits.body_timeout, limits.min_rate
         self._callers = callers_of(server_state, self.loop, (limits or _LIMITS).connections)
@@ -101,7 +101,7 @@ class GatewayProtocol(asyncio.Protocol):
         self._reading = True
         self._ended = False
         self._linger: int | None = None
-        self._reading_pace: Pace | None = None
+        self._reading_pace: ClientPace | None = None
         self._taken = 0
         self._behind = False
 
@@ -284,7 +284,7 @@ class GatewayProtocol(asyncio.Protocol):
         self.resume_reading()
         if cycle.more_body:
             if cycle.pace is None:
-                cycle.pace = Pace(self.body_timeout, self.min_rate)
+                cycle.pace = ClientPace(self.body_timeout, self.min_rate)
             self.deadline = cycle.pace.wait(self.loop.time())
 
     def body_came(self, cycle: Cycle) -> None:
@@ -301,7 +301,7 @@ class GatewayProtocol(asyncio.Protocol):
         if taken is None:
             return
         if self._reading_pace is None:
-            self._reading_pace, self._taken = Pace(self.unread_timeout, self.min_rate), taken
+            self._reading_pace, self._taken = ClientPace(self.unread_timeout, self.min_rate), taken
         self._behind = True
         self.deadline = self._reading_pace.wait(self.loop.time())
 

@@ -42,7 +42,7 @@ from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess, Process
 from gateway.config_server import ServerSettings
 from gateway.imports import imported
 from gateway.model.errors import ConfigError
-from gateway.server.limits import Limits
+from gateway.server.limits import ClientLimits
 from gateway.server.listening import BACKLOG, address_of, listen, listen_for_operators
 from gateway.server.local import LOCAL, LocalListener
 
@@ -207,7 +207,7 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
         ssl_keyfile=settings.tls_key or None,
     )
     # Its protocol reads it.
-    config.limits = Limits(  # type: ignore[attr-defined]
+    config.limits = ClientLimits(  # type: ignore[attr-defined]
         settings.max_connections, settings.body_timeout, settings.min_rate
     )
     return config

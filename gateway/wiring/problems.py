@@ -51,16 +51,23 @@ def sources(
         if wanting := SHORTAGES.problems():
             yield Trouble.of("resources", "; ".join(wanting))
 
-    def overload() -> Iterator[Trouble]:
-        if full := [edge for edge in edges() if edge.full]:
-            limit = full[0].places.limit
-            yield Trouble.of("overload-whole", f"all {limit:.0f} places for requests of a worker are taken")
-        elif any(edge.shed_at > time.monotonic() - _RECENT for edge in edges()):
-            yield Trouble.of(
-                "overload", "requests were refused within the last minute, because their caller had its share"
-            )
+    def overload() -> list[Trouble]:
+        return overload_troubles(edges(), time.monotonic())
 
     return disk, origin, resources, overload, redis, fleet.problems, admin.problems, reload
+
+
+def overload_troubles(edges: Iterable[Edge], now: float) -> list[Trouble]:
+    """The problem of edges that refuse requests for want of places; ``now`` is on the monotonic clock."""
+    known = list(edges)
+    full = [edge for edge in known if edge.full]
+    if full:
+        what = f"all {full[0].places.limit:.0f} places for requests of a worker are taken"
+        return [Trouble.of("overload-whole", what)]
+    if any(edge.shed_at > now - _RECENT for edge in known):
+        what = "requests were refused within the last minute, because their caller had its share of the places"
+        return [Trouble.of("overload", what)]
+    return []
 
 
 def redis_problem(channel: Invalidations, fleet: FleetServices) -> str:

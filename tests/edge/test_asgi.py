@@ -11,6 +11,8 @@ from gateway.edge.asgi import Edge, Headers
 from gateway.model.datasets import ApiError
 from gateway.model.errors import BrokenBody, ClientGone, LarderError, OriginBusy, OriginUnavailable
 from gateway.server.asgi_types import Message, Receive, Scope, Send
+from gateway.server.place import PLACE, RequestPlace
+from gateway.wiring.problems import overload_troubles
 
 START: Message = {"type": "http.response.start", "status": 200, "headers": []}
 
@@ -86,3 +88,20 @@ async def test_requests_beyond_the_limit_are_shed() -> None:
     start, body = await answered(FailingEdge(ApiError("NotFound"), limit=0))
     assert (start["status"], json.loads(body["body"])["code"]) == (503, "SlowDown")
     assert dict(start["headers"])[b"retry-after"] == b"1"
+
+
+async def test_a_caller_beyond_its_share_is_shed_and_named() -> None:
+    """Rule: a caller that has its share gets SlowDown while others are served; a full edge makes the worker unready."""
+    edge = FailingEdge(ApiError("NotFound"), limit=8)
+    for _ in range(6):
+        edge.places.take("vision")
+    place = RequestPlace(edge.places)
+    with pytest.raises(ApiError, match="SlowDown"):
+        edge.admit({PLACE: place}, "vision")
+    edge.admit({PLACE: place}, "speech")
+    partly = overload_troubles([edge], edge.shed_at)
+    edge.places.take("maps")
+    whole = overload_troubles([edge], edge.shed_at)
+    assert [(each.kind, each.unready) for each in partly + whole] == [("overload", False), ("overload-whole", True)]
+    edge.places.give_back("maps")
+    assert overload_troubles([edge], edge.shed_at + 61) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -110,21 +109,3 @@ def test_a_form_without_an_end_takes_a_share_of_the_spool(small: Running, origin
         answer = http.client.HTTPResponse(sock)
         answer.begin()
         assert (answer.status, b"EntityTooLarge" in answer.read()) == (400, True)
-
-
-def test_readiness_tells_of_a_caller_that_has_its_share(small: Running, origin: Origin) -> None:
-    """Rule: while a caller is refused for its share, readyz names the problem, and stays ready for the others."""
-    with ExitStack() as stack:
-        hang = origin.hang("/shares/hangs")
-        for number in range(MOST):
-            client = stack.enter_context(Client(small.endpoint))
-            client.send("GET", "/shares/hangs", {"x-number": str(number), "Range": f"bytes={number}-"})
-        hang.gate.arrival.result(30)
-        with Client(small.endpoint) as client:
-            eventually(lambda: client.get("/shares/another").status, lambda status: status == 503, "a refusal")
-        with Client(small.endpoint, "") as client:
-            got = client.ask("GET", "/-/readyz")
-            assert (got.status, "overload" in json.loads(got.body)["problems"]) == (200, True)
-        with Client(small.endpoint, "GWB", "gateway-secret-b") as client:
-            assert client.get("/shares/another").status in (403, 404)
-        hang.gate.open()

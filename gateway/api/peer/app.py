@@ -28,7 +28,7 @@ from gateway.model.s3.sigv4 import EMPTY_SHA256, WireRequest
 from gateway.server.asgi_types import RawHeaders, Receive, Scope, Send, SendFiles
 from gateway.server.callers import AUTHENTICATED, authenticated
 from gateway.server.cycle import FILES
-from gateway.server.place import PLACE, Place
+from gateway.server.place import PLACE, RequestPlace
 from gateway.server.received import large_body, room_for
 
 log = logging.getLogger("larder.v1")
@@ -193,7 +193,7 @@ class PeerApp(Edge):
 
     async def _finish(self, scope: Scope, hit: Hit, rest: Awaitable[None]) -> None:
         """Send the rest of a hit, whose files are open as long as it exists."""
-        place = scope[PLACE] = Place(self.places)
+        place = scope[PLACE] = RequestPlace(self.places)
         place.enter(OWN)
         try:
             await rest

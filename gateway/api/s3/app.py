@@ -40,7 +40,7 @@ from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.asgi_types import Begin, RawHeaders, Receive, Scope, Send, SendFiles
 from gateway.server.callers import AUTHENTICATED, authenticated
 from gateway.server.cycle import FILES
-from gateway.server.place import PLACE, Place
+from gateway.server.place import PLACE, RequestPlace
 from gateway.server.received import request_body
 from gateway.server.refusals import HOST_ID
 from gateway.store.shared.accesses import Note
@@ -121,7 +121,7 @@ class S3App(Edge):
         return None
 
     async def _finish_hit(self, scope: Scope, trace: Trace, hit: Hit, rest: Awaitable[None]) -> None:
-        place = scope[PLACE] = Place(self.places)
+        place = scope[PLACE] = RequestPlace(self.places)
         assert trace.auth is not None
         place.enter(holder_of(trace.auth.principal))
         try:

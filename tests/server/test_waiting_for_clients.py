@@ -11,7 +11,7 @@ import pytest
 
 from gateway.model.datasets import ApiError
 from gateway.policies.shares import Shares
-from gateway.server.place import PLACE, Place
+from gateway.server.place import PLACE, RequestPlace
 from gateway.server.protocol import GatewayProtocol
 from tests.server.applications import body, head
 from tests.server.conftest import read_all, read_response, wait_until
@@ -21,7 +21,7 @@ def placed(shares: Shares, answer: Callable) -> Callable:
     """An application whose requests have a place, as of an edge."""
 
     async def handler(scope, receive, send):
-        place = scope[PLACE] = Place(shares)
+        place = scope[PLACE] = RequestPlace(shares)
         assert place.admit("vision")
         try:
             await answer(scope, receive, send)
@@ -76,7 +76,7 @@ def test_a_request_that_waits_for_its_reader_holds_no_place(start):
 async def test_a_body_that_comes_when_the_share_is_taken_is_refused() -> None:
     """Rule: a request that left its place takes it again only within its caller's share."""
     shares = Shares(1)
-    place, other = Place(shares), Place(shares)
+    place, other = RequestPlace(shares), RequestPlace(shares)
     assert place.admit("vision")
     place.rest()
     assert other.admit("speech")
@@ -119,6 +119,14 @@ def test_a_body_that_trickles_is_refused(start):
     assert b"<Code>RequestTimeout</Code>" in answer
 
 
+def sipped(sock: socket.socket) -> int:
+    """The bytes until the end of the stream, taken one by one."""
+    count = 0
+    while sock.recv(1):
+        count += 1
+    return count
+
+
 def test_a_reader_that_takes_a_little_now_and_then_is_cut(start):
     """Rule: a client that takes its answer more slowly than the least rate is cut, although it never stops reading."""
     ends = []
@@ -136,8 +144,7 @@ def test_a_reader_that_takes_a_little_now_and_then_is_cut(start):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         with pytest.raises(ConnectionResetError):
-            while sock.recv(1):
-                pass
+            sipped(sock)
     wait_until(lambda: ends)
 
 
