@@ -63,8 +63,8 @@ class Shortages:
         if now - seen.logged_at >= LASTS:
             seen.logged_at = now
             log.error(
-                "out of %(wanting)s%(limit)s, while %(where)s",
-                {"wanting": wanting, "where": where, "limit": limit_of(wanting)},
+                "out of %(error)s%(limit)s, while %(task)s",
+                {"error": wanting, "task": where, "limit": limit_of(wanting)},
             )
 
     def problems(self) -> list[str]:

@@ -60,7 +60,7 @@ async def test_an_origin_is_not_lost_for_want_of_a_descriptor(monkeypatch: pytes
         raise EMFILE
 
     async with FakeOrigin() as origin:
-        client = await client_for(origin_at(origin.endpoint, check_timeout=0.05))
+        client = await client_for(origin_at(origin.endpoint, check_timeout=60.0))
         monkeypatch.setattr(dialing, "start_connection", exhausted)
         with pytest.raises(OutOfResources, match="out of file descriptors") as refused:
             await client.send(AS_ALICE, "GET", "/b/k", "", ())
