@@ -295,14 +295,15 @@ class GatewayProtocol(asyncio.Protocol):
 
     def reader_is_behind(self) -> None:
         """An answer waits for the client to take more of it: that is no work, and must make progress."""
-        taken, cycle = self.channel.taken(), self._active
+        cycle = self._active
         if cycle is not None and cycle.place is not None:
             cycle.place.rest()
-        if taken is None:
-            return
-        if self._reading_pace is None:
-            self._reading_pace, self._taken = ClientPace(self.unread_timeout, self.min_rate), taken
         self._behind = True
+        if self._reading_pace is None:
+            taken = self.channel.taken()
+            if taken is None:
+                return  # a unix socket: its timers see to it
+            self._reading_pace, self._taken = ClientPace(self.unread_timeout, self.min_rate), taken
         self.deadline = self._reading_pace.wait(self.loop.time())
 
     def reader_came(self) -> None:
@@ -310,8 +311,8 @@ class GatewayProtocol(asyncio.Protocol):
         cycle = self._active
         if cycle is not None and cycle.place is not None:
             cycle.place.go_on()
-        if self._behind and self._reading_pace is not None:
-            self._behind = False
+        self._behind = False
+        if self._reading_pace is not None:
             self._reading_pace.stop(self.loop.time())
             self.deadline = NEVER
 
@@ -393,8 +394,8 @@ class GatewayProtocol(asyncio.Protocol):
         if self.transport.is_closing():  # and has bytes that nobody takes
             self.transport.abort()
             return
-        if self._behind:
-            self._judge_reader()
+        if self._behind and self._reading_pace is not None:
+            self._judge_reader(self._reading_pace)
             return
         if self._active is not None and not self._active.waiting:
             return
@@ -404,13 +405,11 @@ class GatewayProtocol(asyncio.Protocol):
         else:
             self.hang_up()
 
-    def _judge_reader(self) -> None:
+    def _judge_reader(self, pace: ClientPace) -> None:
         """End the connection of a client that takes its answer too slowly."""
-        pace, taken = self._reading_pace, self.channel.taken()
-        assert pace is not None
-        now = self.loop.time()
-        self.deadline = pace.got((taken or 0) - self._taken, now)
-        self._taken = taken or 0
+        taken, now = self.channel.taken() or self._taken, self.loop.time()
+        self.deadline = pace.got(taken - self._taken, now)
+        self._taken = taken
         if self.deadline <= now:
             self.channel.break_off()
 
