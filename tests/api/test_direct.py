@@ -23,6 +23,7 @@ from gateway.model.s3.aws_chunked import PayloadForm
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.net.connection import KnownHead
 from gateway.policies.reads.rules import Rules
+from gateway.policies.shares import Shares
 from gateway.server.cycle import DIRECT
 
 BODY = b"0123456789"
@@ -106,7 +107,7 @@ class Relaying:
 
     def __init__(self) -> None:
         self.home, self.client = Home(), Client()
-        self.in_flight = 0
+        self.places = Shares(10)
         self.owed = False
         self.services = SimpleNamespace(rules=RULES)
         self.noted: list[tuple[Any, ...]] = []
@@ -148,7 +149,7 @@ async def relaying() -> Relaying:
 async def test_a_whole_answer_is_sent_where_it_is_received(relaying: Relaying) -> None:
     """Rule: the answer has the learned header lines and those of its request; it is noted and counted once, without a task."""
     assert relaying.begin()
-    assert (relaying.client.deferred, relaying.in_flight) == (True, 1)
+    assert (relaying.client.deferred, relaying.places.used) == (True, 1)
     answer = relaying.answer
     relaying.home.begun.set_result(None)
     ((status, head, body),) = relaying.client.sent
@@ -156,7 +157,7 @@ async def test_a_whole_answer_is_sent_where_it_is_received(relaying: Relaying) -
     assert head.startswith(b"content-length: 10\r\nx-amz-request-id: ID\r\ndate: Thu, 01 Jan 1970 ")
     assert [read[:5] for read in relaying.noted] == [(KEY, 0, 10, 10, True)]
     assert (relaying.counted, relaying.home.passed) == ([(Outcome.HIT, 10)], 10)
-    assert (relaying.in_flight, relaying.client.tasks, relaying.home.begun.done()) == (0, 0, True)
+    assert (relaying.places.used, relaying.client.tasks, relaying.home.begun.done()) == (0, 0, True)
     assert answer.pieces == []
 
 
@@ -185,7 +186,7 @@ async def test_any_other_answer_is_left_to_the_long_path(relaying: Relaying, wha
     else:
         relaying.client.takes = False
     relaying.home.begun.set_result(None)
-    assert (relaying.client.sent, relaying.client.tasks, relaying.in_flight) == ([], 1, 0)
+    assert (relaying.client.sent, relaying.client.tasks, relaying.places.used) == ([], 1, 0)
     assert (relaying.noted, relaying.counted, relaying.answer.pieces) == ([], [], [BODY])
 
 
@@ -193,7 +194,7 @@ async def test_a_broken_connection_is_left_to_the_long_path(relaying: Relaying) 
     """Rule: a home that gives no answer is asked again by a task."""
     assert relaying.begin()
     relaying.home.begun.set_exception(ConnectionResetError())
-    assert (relaying.client.tasks, relaying.in_flight, relaying.home.begun.done()) == (1, 0, True)
+    assert (relaying.client.tasks, relaying.places.used, relaying.home.begun.done()) == (1, 0, True)
 
 
 async def test_a_late_answer_is_left_to_the_long_path(relaying: Relaying, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +202,7 @@ async def test_a_late_answer_is_left_to_the_long_path(relaying: Relaying, monkey
     monkeypatch.setattr("gateway.api.s3.direct._PATIENCE", 0.0)
     assert relaying.begin()
     await asyncio.wait_for(relaying.client.left.wait(), 30.0)
-    assert (relaying.in_flight, relaying.home.begun.done()) == (0, True)
+    assert (relaying.places.used, relaying.home.begun.done()) == (0, True)
 
 
 @pytest.mark.parametrize("what", ["rules", "owed", "connection"])
@@ -214,4 +215,4 @@ async def test_what_the_long_path_must_decide_is_not_begun(relaying: Relaying, w
     else:
         relaying.home.kept = False
     assert not relaying.begin()
-    assert (relaying.client.deferred, relaying.in_flight, relaying.home.asked) == (False, 0, [])
+    assert (relaying.client.deferred, relaying.places.used, relaying.home.asked) == (False, 0, [])

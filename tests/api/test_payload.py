@@ -357,7 +357,7 @@ async def test_too_large_to_be_read_whole() -> None:
 
     headers = lengths(b"", decoded=101, x_amz_trailer="x-amz-checksum-crc32")
     with pytest.raises(S3Error) as refused:
-        await prepare(claim(TRAILER_FORM), headers, watched(), Path("unused"), 100)
+        await prepare(claim(TRAILER_FORM), headers, watched(), lambda: SpoolPlace(None), 100)
     assert refused.value.code == "EntityTooLarge"
     assert not read
 

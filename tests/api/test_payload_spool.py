@@ -5,7 +5,13 @@ from __future__ import annotations
 from io import FileIO
 from pathlib import Path
 
+import pytest
+
 from gateway.api.s3.spool import MEMORY, Spool, SpoolPlace
+from gateway.model.errors import S3Error
+from gateway.model.holders import HOLDER
+from gateway.policies.shares import Shares
+from gateway.server.received import BODIES
 
 
 async def test_small_bodies_stay_in_memory(tmp_path: Path) -> None:
@@ -30,3 +36,21 @@ async def test_disk_that_fails_halfway(tmp_path: Path) -> None:
     assert b"".join(pieces) == b"a" * (MEMORY + 1) + b"b" * (MEMORY + 1) + b"c"
     assert max(map(len, pieces)) <= MEMORY
     spool.close()
+
+
+async def test_spools_hold_no_more_than_their_callers_share(tmp_path: Path) -> None:
+    """Rule: a caller beyond its share of the spool is refused SlowDown; a closed spool gives back what it held."""
+    room, memory = Shares(8 * MEMORY), BODIES.used
+    place = SpoolPlace(tmp_path, room=room)
+    HOLDER.set("vision")
+    spools = [Spool(place) for _ in range(3)]
+    with pytest.raises(S3Error, match="SlowDown"):
+        for number in range(12):
+            await spools[number % 3].write(b"a" * MEMORY)
+    assert room.held("vision") == 6 * MEMORY
+    HOLDER.set("speech")
+    other = Spool(place)
+    await other.write(b"b" * MEMORY)
+    for spool in (*spools, other):
+        spool.close()
+    assert (room.used, BODIES.used) == (0, memory)
