@@ -453,3 +453,37 @@ def test_a_connection_that_is_closed_before_it_is_used_fails_the_exchange(monkey
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(talk())
+
+
+async def test_uploads_leave_half_of_the_connections_to_reads() -> None:
+    """Rule: of uploads whose clients send nothing more, half of the connections are held; a read finds one at once."""
+    begun = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal begun
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"GET"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        else:
+            begun += 1
+        await reader.read()
+
+    async def never() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    async with talking(talk) as url:
+        each = Asking(url, limit=4)
+        host = [("Host", each.address.name)]
+        bodies = [Upload(never(), 9, patience=30.0, head_within=30.0) for _ in range(8)]
+        uploads = [
+            asyncio.ensure_future(each.connections.upload(each.origin, "PUT", each.address, "/", host, body))
+            for body in bodies
+        ]
+        answer = await each.ask()
+        assert answer.status == 200
+        assert begun <= 2
+        for upload in uploads:
+            upload.cancel()
+        await asyncio.gather(*uploads, return_exceptions=True)
+        await each.connections.close()
