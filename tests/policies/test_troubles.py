@@ -86,7 +86,7 @@ def test_the_list_names_every_kind_with_a_remedy() -> None:
         Trouble.of("unheard-of", "what")
     assert [name for name, kind in KINDS.items() if not kind.remedy.endswith(".")] == []
     assert set(KINDS) >= COUNTED
-    assert [name for name, kind in KINDS.items() if kind.unready] == ["catalog-unread"]
+    assert [name for name, kind in KINDS.items() if kind.unready] == ["overload-whole", "catalog-unread"]
 
 
 def test_a_trouble_survives_its_way_through_redis() -> None:
