@@ -11,7 +11,7 @@ framing of what follows, so that bytes of a body with a length go from the socke
 * Silence is limited while only the peer is waited for: not while the reader is behind, or the sender of a request's body.
   Interim answers do not prolong the limit on the head.
 
-docs/decisions/0037-no-place-waits-for-a-client.md lists the states, and the deadline of each.
+docs/decisions/0046-no-place-waits-for-a-client.md lists the states, and the deadline of each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The deadline of a connection to an origin or a node, in each of its states (docs/decisions/0037)."""
+"""The deadline of a connection to an origin or a node, in each of its states (docs/decisions/0046)."""
 
 from __future__ import annotations
 
