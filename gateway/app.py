@@ -33,11 +33,10 @@ from gateway.api.s3.accounting import Accounting
 from gateway.api.s3.app import ReadPaths, S3App
 from gateway.api.s3.auth import Authenticator, split_address
 from gateway.api.s3.direct import DirectReads
-from gateway.api.s3.forward import Forwarder, Spooling
+from gateway.api.s3.forward import Forwarder
 from gateway.api.s3.hot import HotReads
 from gateway.api.s3.objects import ObjectReads
 from gateway.api.s3.relayed import RelayedReads
-from gateway.api.s3.spool import SpoolPlace
 from gateway.api.v1.accounting import AccountedCalls, BatchAccounting
 from gateway.api.v1.app import DataApp
 from gateway.api.v1.batch import BatchEndpoint
@@ -66,7 +65,6 @@ from gateway.model.keys import ObjectKey
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.origin.listing import Listings
-from gateway.policies.shares import Shares
 from gateway.server.asgi_types import Application, Begin, Receive, Scope, Send, SendFiles
 from gateway.server.files import read_cold_by
 from gateway.server.local import LOCAL, LocalAddress
@@ -89,6 +87,7 @@ from gateway.wiring.fleet import FleetServices, Start, join
 from gateway.wiring.live import Changing, Live, endpoints_of, rules_of
 from gateway.wiring.manager import Management, keep_chunks, manage, scores_of
 from gateway.wiring.operations import WorkerServices, finder, fleetwide, operate
+from gateway.wiring.spools import spooling
 from gateway.wiring.streams import ReaderRights, watch_streams
 from gateway.wiring.traffic import account, hold_to_limits, rate_limits
 from gateway.wiring.vitals import late, show_memory
@@ -232,7 +231,7 @@ class Larder:
         accounting = account(settings.log.access, management, rates, stack)
         reads, hot = ObjectReads(engine), HotReads(engine, fleet.membership)
         relayed = RelayedReads(reads, engine, fleet.membership, fleet.peers)
-        forwarder = Forwarder(engine, _spooling(settings, store), relayed.warm)
+        forwarder = Forwarder(engine, spooling(settings, store), relayed.warm)
         rights = ReaderRights(listings, finder(authenticator))
         note = watch_streams(settings, management, engine, rights, self._admin.catalog, stack)
         direct, of_buckets = DirectReads(engine, fleet.peers, note, accounting), BucketReads(relayed, forwarder, engine)
@@ -446,14 +445,6 @@ def _engine(settings: Settings, services: Services, channel: InvalidationChannel
         max_fills=settings.cache.max_fills,
         preload_bandwidth=settings.manager.preload_bandwidth,
     )
-
-
-def _spooling(settings: Settings, store: Store) -> Spooling:
-    """Uploads wait beside the cache, or elsewhere while that disk is not in use."""
-    room = Shares(settings.spool)
-    here = SpoolPlace(Path(settings.cache.dir) / "tmp", store.bounded, room)
-    elsewhere = SpoolPlace(None, room=room)
-    return Spooling(lambda: here if store.usable else elsewhere, settings.server.max_spool)
 
 
 async def _ready(keeper: SweepLoop, fleet: FleetServices, known: asyncio.Event) -> None:
