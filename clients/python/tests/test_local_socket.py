@@ -11,6 +11,7 @@ from larder.api import Api
 from larder.connection import Connection
 from larder.fleet import Neighbours
 from larder.local import LocalConnection, LocalSocket
+from larder.silence import Silence
 
 KEY = larder.Credentials("key", "secret")
 
@@ -120,6 +121,6 @@ def test_only_the_owner_of_the_socket_may_listen_there(path):
     with listening(path):
         os.chown(path, 65534, 65534)
         local = LocalSocket.at(path)
-        connection = LocalConnection(local, "host", timeout=5, blocksize=1000)
+        connection = LocalConnection(local, "host", Silence(lambda: True, 5.0), blocksize=1000)
         with closing(connection), pytest.raises(FileNotFoundError):
             connection.connect()

@@ -9,6 +9,7 @@ import pytest
 from fake_gateway import FakeBatchGateway, Store, serving
 
 from larder import tcp
+from larder.silence import SILENCE, Silence
 from larder.tcp import SUPPORTED, LargeReads, TcpConnection
 
 HALF = 1 << 17
@@ -21,7 +22,7 @@ def ends():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         reader = socket.create_connection(listener.getsockname(), timeout=PATIENCE)
         sender, _ = listener.accept()
-    with closing(sender), closing(LargeReads(reader)) as large:
+    with closing(sender), closing(LargeReads(reader, Silence(lambda: True, SILENCE))) as large:
         yield sender, large
 
 
@@ -84,11 +85,16 @@ def test_a_slow_network_is_not_waited_for(ends, monkeypatch):
     assert came == HALF
 
 
+def _connected(server):
+    host, _, port = server.endpoint.removeprefix("http://").partition(":")
+    return TcpConnection(host, int(port), Silence(lambda: True, PATIENCE), blocksize=1 << 16)
+
+
 def test_a_slow_answer_does_not_matter_to_the_next():
     """Rule: reads of each answer wait, even if one of the answer before was not complete in time."""
     with serving(FakeBatchGateway(Store({}))) as server:
         server.other = lambda handler, asked: handler.send(200, b"hello")
-        with closing(TcpConnection(server.endpoint.removeprefix("http://"), timeout=PATIENCE)) as connection:
+        with closing(_connected(server)) as connection:
             connection.connect()
             connection.sock.waits = False
             connection.request("GET", "/x")

@@ -163,6 +163,7 @@ class Connection:
         kept = self._kept() if body is None or isinstance(body, bytes) else None
         if kept is not None:
             kept.silence.kept = True
+            kept.sock.settimeout(kept.silence.longest)  # reads shorten it; a request may take longer to send
             with suppress(Hung, *_STALE):
                 return kept, _answer(kept, method, target, headers, body)
         connection = self._new()

@@ -72,8 +72,8 @@ class S3:
         credentials: access key to sign with; ``None`` searches the usual places.
         timeout: seconds of silence after which a request fails.
         retry: repetition of temporary failures.
-        request_payer: whether to accept the charges of requester-pays buckets. ``None``: when such a bucket refuses the request
-            otherwise, which is logged once for each bucket.
+        request_payer: whether to accept the charges of requester-pays buckets (``False``). ``None``: where a bucket refuses the
+            request otherwise, which is logged once for each bucket.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class S3:
         credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None,
         timeout: float = 30.0,
         retry: Retry | None = None,
-        request_payer: bool | None = None,
+        request_payer: bool | None = False,
     ) -> None:
         source = source_of(credentials)
         self._connection = Connection(_address(endpoint, source), credentials=source, timeout=timeout)

@@ -51,18 +51,16 @@ class Silence:
         """
         if self.longest <= SILENCE:
             return receive()
+        if connected.gettimeout() != SILENCE:  # a system call; it stays for all reads of an answer
+            connected.settimeout(SILENCE)
         began = time.monotonic()
-        connected.settimeout(SILENCE)
-        try:
-            while True:
-                try:
-                    return receive()
-                except TimeoutError as silence:
-                    waited = time.monotonic() - began
-                    if waited >= self.longest or (self.kept and waited >= 2 * SILENCE) or not self._alive():
-                        raise Hung(f"no answer for {time.monotonic() - began:.0f} s") from silence
-        finally:
-            connected.settimeout(self.longest)
+        while True:
+            try:
+                return receive()
+            except TimeoutError as silence:
+                waited = time.monotonic() - began
+                if waited >= self.longest or (self.kept and waited >= 2 * SILENCE) or not self._alive():
+                    raise Hung(f"no answer for {time.monotonic() - began:.0f} s") from silence
 
 
 class _SilentTls(ssl.SSLSocket):

@@ -140,7 +140,8 @@ def build(
         progress: by default a bar on standard error if that is a terminal. ``True``: also a line every half minute elsewhere.
             ``False``: nothing.
         skip_incomplete: leave out samples that lack a member, and count them.
-        request_payer: as for ``S3``: whether to accept the charges of a requester-pays bucket.
+        request_payer: whether to accept the charges of a requester-pays bucket. By default the first refused request is
+            repeated by a requester who pays, and a warning is logged if that helps; ``False`` never pays.
 
     Raises:
         ValueError: the source or the endpoint is no address, ``jobs`` is not positive, or members are not named.
