@@ -46,7 +46,7 @@ from gateway.net.places import WITHIN
 from gateway.net.requests import OWN_HEADERS, Upload
 from gateway.origin.credentials import KeyRing, Keys, KeySource, is_chained
 from gateway.origin.reach import Reach
-from gateway.origin.refusals import DENIED, SUSPECT, Refusals, refusal_of
+from gateway.origin.refusals import DENIED, SUSPECT, TRUSTED, Refusals, refusal_of
 from gateway.tasks import SingleFlight
 
 CHAIN = "gateway.origin.chain"
@@ -317,6 +317,7 @@ class OriginClient:
         body: bytes | AsyncIterator[bytes] | None = None,
         content_length: int | None = None,
         payload_hash: str = "UNSIGNED-PAYLOAD",
+        cold: bool = False,
     ) -> StreamedResponse:
         """Sign and send one request; return at the head of the answer.
 
@@ -328,6 +329,7 @@ class OriginClient:
             body: sent unchanged; its exceptions are raised here, and the origin then never sees a complete request.
             content_length: of ``body`` in bytes; required for a stream, as S3 does not accept chunked bodies.
             payload_hash: the value of ``x-amz-content-sha256``.
+            cold: of the reader's nothing is cached that a refusal would end, so keys that were accepted a moment ago are trusted.
 
         Raises:
             OriginUnavailable: no connection, or it broke or fell silent before the head of an answer.
@@ -364,7 +366,8 @@ class OriginClient:
         link.reach.heard()
         _series(link.origin.name, method, response.status // 100).observe(time.perf_counter() - began)
         if response.status in SUSPECT:
-            await self._judge(response, identity, method, (raw_path, query), began)
+            trusted = cold and response.status != 400 and identity not in self._refusals.current
+            await self._judge(response, identity, method, (raw_path, query), began - TRUSTED * trusted)
         elif response.status < 500:
             self._accepted[identity] = began
             if self._refusals.current:
@@ -374,7 +377,10 @@ class OriginClient:
     async def _judge(
         self, response: StreamedResponse, identity: OriginIdentity, method: str, place: tuple[str, str], began: float
     ) -> None:
-        """Raise ``GatewayRefused`` if an answer to a request of ``began`` refuses the gateway and not a reader."""
+        """Raise ``GatewayRefused`` if an answer to a request of ``began`` refuses the gateway and not a reader.
+
+        Keys that were accepted after ``began`` are not in doubt.
+        """
         body = b""
         with suppress(OriginUnavailable):  # raised again for the reader of the body
             body = await response.beginning()

@@ -66,6 +66,8 @@ SUSPECT = frozenset({*_REDIRECTS, 400, 401, 403})
 """Statuses of answers that may refuse the gateway."""
 _REMEMBERED = 300.0
 """Seconds for which a refusal is a problem, unless the gateway is refused again."""
+TRUSTED = 2.0
+"""Seconds for which an accepted key is not in doubt where nothing cached depends on it."""
 DENIED = 10.0
 """Seconds for which an object that was denied to a reader is not asked for again to explain a refused HEAD."""
 log = logging.getLogger("larder.origin")

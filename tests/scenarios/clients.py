@@ -6,7 +6,7 @@ import http.client
 import os
 import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,14 +131,15 @@ def gone(pid: int) -> bool:
 
 @contextmanager
 def paused(*pids: int) -> Iterator[None]:
-    """Processes that stand still for a while."""
+    """Processes that stand still for a while; one that is killed meanwhile does not go on."""
     try:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         yield
     finally:
         for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager

@@ -165,21 +165,32 @@ def test_keys_taken_from_a_tenant_revoke_its_grants(running, origin):
 
 def test_a_denied_object_is_asked_for_once(running, origin):
     """Rule: an answer to HEAD has no document, so a GET finds out what it means; not again for the same object at once."""
-    origin.put("/fresh/secret", b"x")
-    origin.s3.deny("origin-key-a", "fresh/secret")
+    cached(running, origin, "/always/secret")
+    origin.s3.deny("origin-key-a", "always/secret")
     before = len(origin.s3.seen)
     with Client(running.endpoint) as client:
         for _ in range(3):
-            assert client.ask("HEAD", "/fresh/secret").status == 403
-    asked = [seen.method for seen in origin.s3.seen[before:] if seen.raw_path == "/fresh/secret"]
+            assert client.ask("HEAD", "/always/secret").status == 403
+    asked = [seen.method for seen in origin.s3.seen[before:] if seen.raw_path == "/always/secret"]
     assert asked.count("GET") == 1
+
+
+def test_a_denied_object_of_which_nothing_is_cached_is_asked_for_by_head_alone(running, origin):
+    """Rule: where no grant is at stake, keys that the origin accepted a moment ago are not in doubt."""
+    origin.put("/fresh/unread", b"x")
+    origin.s3.deny("origin-key-a", "fresh/unread")
+    with Client(running.endpoint) as client:
+        client.get("/fresh?list-type=2")
+        before = len(origin.s3.seen)
+        assert client.ask("HEAD", "/fresh/unread").status == 403
+    assert [seen.method for seen in origin.s3.seen[before:] if seen.raw_path == "/fresh/unread"] == ["HEAD"]
 
 
 def test_an_origin_without_rights_to_list_is_not_asked_twice_for_a_body(running, origin):
     """Rule: the GET that explains a refused HEAD asks for one byte."""
-    origin.put("/fresh/large", content(200 * KIB, "large"))
-    origin.s3.inject(Refuse(times=1, method="HEAD", status=403, code="AccessDenied", path="/fresh/large"))
+    cached(running, origin, "/always/large")
+    origin.s3.inject(Refuse(times=1, method="HEAD", status=403, code="AccessDenied", path="/always/large"))
     before = len(origin.s3.seen)
     with Client(running.endpoint) as client:
-        client.ask("HEAD", "/fresh/large")
+        client.ask("HEAD", "/always/large")
     assert [seen.header("range") for seen in origin.s3.seen[before:] if seen.method == "GET"] == ["bytes=0-0"]

@@ -171,7 +171,7 @@ class ColdReads:
     async def _learn(self, ask: Ask, rule: Caching, generation: int) -> Found | Relay:
         services, asked_at = self._services, self._services.now()
         extra = [*CHECKSUMS, NO_CACHE] if ask.forced else CHECKSUMS
-        response = await services.origin.send(ask.identity, "HEAD", ask.key.raw_path, "", extra)
+        response = await services.origin.send(ask.identity, "HEAD", ask.key.raw_path, "", extra, cold=True)
         response.release()
         if response.status != 200:
             return Relay(response, _reason_of(response.status))

@@ -7,9 +7,9 @@ address only. Other headers (Range, If-Match, ...) only select the part to send.
 The body of a request is bound by its hash, which is compared before the request is carried out. A request is accepted within a
 quarter of an hour of its date; clocks of nodes may differ by as much. Within that time, an intercepted request that only reads
 can be replayed, and returns what it would return to its sender then. A request that changes anything (stores results or scores,
-forgets, announces, warms) is carried out once: it has a random number, so that no two have the same signature, it is
-accepted within ``WRITE_WINDOW`` only, and the node remembers its signature for as long, in all its workers
-(gateway/store/shared/seen.py). What a node remembers is in memory: one whose machine restarts within that time may be told again.
+forgets, announces, warms) is carried out once: it has a random number, so that no two have the same signature, and the node
+remembers its signature for as long as it is accepted, in all its workers (gateway/store/shared/seen.py). It remembers in memory:
+after a restart of its machine within that time, a request can be replayed once more.
 Whether a request is secret is up to the network; nothing here encrypts it.
 """
 
@@ -36,8 +36,6 @@ PEER_BODY = "x-larder-body"
 PEER_SIGNATURE = "x-larder-signature"
 PEER_NONCE = "x-larder-nonce"
 """The header with the random number of a request that changes something."""
-WRITE_WINDOW = 5 * 60.0
-"""As ``WINDOW``, of a request that changes something."""
 WINDOW = 15 * 60.0
 """Accepted difference, in seconds, between a request's date and the receiver's clock."""
 
