@@ -104,6 +104,7 @@ def test_the_services_know_one_anothers_addresses(compose):
 def test_what_is_mounted_exists(compose):
     """Rule: every file that a service is given is in the repository, and every volume is declared and used."""
     mounted = [volume for each in compose["services"].values() for volume in each.get("volumes", [])]
+    mounted = [re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", volume) for volume in mounted]
     files = {source for source, *_ in (volume.split(":") for volume in mounted) if source.startswith(".")}
     assert [source for source in files if not (ROOT / source).is_file()] == []
     named = {source for source, *_ in (volume.split(":") for volume in mounted) if not source.startswith(".")}

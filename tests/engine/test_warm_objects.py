@@ -72,7 +72,7 @@ async def test_an_origin_that_is_busy_is_not_called_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule: a load that gets no connection says that all are in use, and which setting allows more."""
-    monkeypatch.setattr(exchange, "PLACE_WITHIN", 0.01)
+    monkeypatch.setattr(exchange, "WITHIN", 0.01)
     async with benched(tmp_path / "cache", max_connections=1) as bench:
         for key in ("wanted", "else"):
             bench.origin.put("b", key, b"r" * BLOCK)

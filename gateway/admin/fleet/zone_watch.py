@@ -5,14 +5,16 @@ It notes when each began, and counts them for Prometheus, which would otherwise 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from gateway import metrics
-from gateway.admin.fleet.problems import zone_problems
 from gateway.admin.fleet.reading import FleetReader
 from gateway.fleet.nodes.beginnings import Beginnings
+from gateway.imports import imported
 from gateway.policies.health.troubles import OF_ZONE
 
+_PROBLEMS = "gateway.admin.fleet.problems"
 EVERY = 5.0
 """Seconds between two looks: as often as nodes report."""
 
@@ -38,7 +40,9 @@ class ZoneWatch:
             reading = await self._fleet.look()
             if reading.lost:
                 return
-            found = zone_problems(reading)
+            # The first look of a leader imports the documents of the console: in a thread, as requests are being answered.
+            documents = await asyncio.to_thread(imported, _PROBLEMS)
+            found = documents.zone_problems(reading)
             await self._begun.note(found)
         kinds = list(found.values())
         for kind in OF_ZONE:

@@ -180,7 +180,7 @@ def http_date(text: str | None) -> float | None:
 
 def range_applies(if_range: str | None, etag: str) -> bool:
     """Whether to apply a Range: no If-Range, or one with exactly this strong entity tag (RFC 9110, 13.1.5)."""
-    return if_range is None or (quoted(if_range.strip()) == quoted(etag) and is_strong(etag))
+    return if_range is None or (if_range.strip() in (etag, quoted(etag)) and is_strong(etag))
 
 
 def cache_directives(value: str) -> dict[str, str]:
