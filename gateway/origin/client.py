@@ -346,21 +346,7 @@ class OriginClient:
         host, region = link.address.name, link.origin.region
         pairs = self._signer.signed(method, raw_path, query, headers, keys, host, region, payload_hash)
         began = time.perf_counter()
-        link.active += 1
-        try:
-            if body is None or isinstance(body, bytes):
-                link.reach.asked()
-                try:
-                    response = await link.connections.ask(
-                        link, method, link.address, target, pairs, body or b"", within=link.head_within
-                    )
-                finally:
-                    link.reach.waiting -= 1
-            else:
-                response = await _upload(link, method, target, pairs, body, content_length)
-        except BaseException as failure:
-            _ended(link, method, failure)
-            raise
+        response = await _sent(link, method, target, pairs, body, content_length)
         if not 200 <= response.status < 600:  # not a final HTTP status (RFC 9110 section 15), so it cannot be relayed
             raise _invalid(link, method, response)
         link.reach.heard()
@@ -369,10 +355,13 @@ class OriginClient:
             trusted = cold and response.status != 400 and identity not in self._refusals.current
             await self._judge(response, identity, method, (raw_path, query), began - TRUSTED * trusted)
         elif response.status < 500:
-            self._accepted[identity] = began
-            if self._refusals.current:
-                self._refusals.accepted(identity)
+            self._accept(identity, began)
         return response
+
+    def _accept(self, identity: OriginIdentity, began: float) -> None:
+        self._accepted[identity] = began
+        if self._refusals.current:
+            self._refusals.accepted(identity)
 
     async def _judge(
         self, response: StreamedResponse, identity: OriginIdentity, method: str, place: tuple[str, str], began: float
@@ -392,8 +381,7 @@ class OriginClient:
             what = f"the origin {identity.origin!r} refuses the gateway: {refusal.said}"
             raise GatewayRefused(what, body, own=own, revokes=own and refusal.withdraws)
         if method != "HEAD":
-            self._accepted[identity] = began
-            self._refusals.accepted(identity)
+            self._accept(identity, began)
             self._deny(identity, place[0], began)
         elif identity.access_key_id and self._in_doubt(identity, place[0], began):
             # An answer to HEAD has no document: ask once by GET, for all that are in doubt about this key.
@@ -432,6 +420,31 @@ class OriginClient:
         self._links, self._retired = {}, []
         for link in links:
             await link.close()
+
+
+async def _sent(
+    link: _Link,
+    method: str,
+    target: str,
+    headers: list[Header],
+    body: bytes | AsyncIterator[bytes] | None,
+    content_length: int | None,
+) -> StreamedResponse:
+    """Send a signed request; returns at the head of the answer."""
+    link.active += 1
+    try:
+        if body is not None and not isinstance(body, bytes):
+            return await _upload(link, method, target, headers, body, content_length)
+        link.reach.asked()
+        try:
+            return await link.connections.ask(
+                link, method, link.address, target, headers, body or b"", within=link.head_within
+            )
+        finally:
+            link.reach.waiting -= 1
+    except BaseException as failure:
+        _ended(link, method, failure)
+        raise
 
 
 def _upload(

@@ -123,7 +123,7 @@ class Store:
 
     async def close(self) -> None:
         """Write pending updates and release files, threads and locks."""
-        if self._chores is not None:
+        if self._chores:
             self._chores.cancel()
         await self.items.close()
         await self._opener.close()
@@ -231,8 +231,6 @@ class Store:
         """Forget a grant."""
         with suppress(DiskFault):
             await self._disk.write(lambda connection: objects.revoke(connection, row_id, identity))
-
-    # --- blobs
 
     async def open_blob(self, ref: BlobRef) -> OpenBlob:
         """Open a blob, and verify it in a thread if necessary.

@@ -78,7 +78,7 @@ class Salvaged:
     lost: int
 
 
-class _Reader:
+class _Copying:
     """Reads a damaged index; ``lost`` counts rows that are unsound, and pages that cannot be read."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -243,7 +243,7 @@ def salvage(old: Path, new: Path) -> Salvaged:
         DiskFault: nothing can be read, or the new index cannot be written.
     """
     with disk_faults(), closing(_connect(old)) as source, closing(_connect(new)) as target:
-        reader = _Reader(source)
+        reader = _Copying(source)
         # Holds other workers' writes back, as far as the damaged index allows: they would be lost.
         with suppress(sqlite3.Error, UnicodeDecodeError):
             source.execute("BEGIN IMMEDIATE")
@@ -264,7 +264,7 @@ def damage(path: Path, patience: float) -> int:
         DiskFault: nothing can be read.
     """
     with disk_faults(), closing(_connect(path, patience)) as connection:
-        reader = _Reader(connection)
+        reader = _Copying(connection)
         for _ in reader.blobs():
             pass
         for row_id, _, _ in reader.objects():
@@ -283,7 +283,7 @@ def _connect(path: Path, patience: float = 2.0) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=patience, isolation_level=None)
 
 
-def _copy(reader: _Reader, target: sqlite3.Connection) -> Salvaged:
+def _copy(reader: _Copying, target: sqlite3.Connection) -> Salvaged:
     marks, unknown = reader.marks()
     target.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", marks.items())
     for digest, size, crc, rank, mtime_ns, _boot, item in reader.blobs():
