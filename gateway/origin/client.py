@@ -428,13 +428,13 @@ async def _sent(
     target: str,
     headers: list[Header],
     body: bytes | AsyncIterator[bytes] | None,
-    content_length: int | None,
+    length: int | None,
 ) -> StreamedResponse:
     """Send a signed request; returns at the head of the answer."""
     link.active += 1
     try:
         if body is not None and not isinstance(body, bytes):
-            return await _upload(link, method, target, headers, body, content_length)
+            return await _upload(link, method, target, headers, body, length)
         link.reach.asked()
         try:
             return await link.connections.ask(
