@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from types import ModuleType
@@ -434,7 +434,9 @@ async def _sent(
     link.active += 1
     try:
         if body is not None and not isinstance(body, bytes):
-            return await _upload(link, method, target, headers, body, length)
+            assert length is not None
+            upload = Upload(body, length, patience=link.patience, head_within=link.head_within)
+            return await link.connections.upload(link, method, link.address, target, headers, upload)
         link.reach.asked()
         try:
             return await link.connections.ask(
@@ -445,14 +447,6 @@ async def _sent(
     except BaseException as failure:
         _ended(link, method, failure)
         raise
-
-
-def _upload(
-    link: _Link, method: str, target: str, pairs: Sequence[Header], body: AsyncIterator[bytes], length: int | None
-) -> Awaitable[StreamedResponse]:
-    assert length is not None
-    upload = Upload(body, length, patience=link.patience, head_within=link.head_within)
-    return link.connections.upload(link, method, link.address, target, pairs, upload)
 
 
 def own_headers(headers: Sequence[Header], host: str) -> list[Header]:
