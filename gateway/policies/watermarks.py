@@ -42,12 +42,18 @@ class Watermarks:
     low: float = 0.90
 
 
+MARKS = Watermarks()
+STEADY = Watermarks(high=0.995, low=0.99)
+"""Marks of a cache that is full of items which replace each other one by one: they need no room in reserve."""
+
+
 class Space(NamedTuple):
     """The space of the cache, all in bytes.
 
     ``used`` is the sum of all blobs, ``filling`` what fills under way were promised and may still write, ``free`` what
     the file system has left for us (``f_bavail`` of statvfs), ``reserve`` what of it must stay free. ``inodes`` of ``of_inodes``
     are free (``f_favail``, ``f_files``; 0 where the file system does not count them), and ``blobs`` is how many files we have.
+    ``steady`` of ``used`` are items of datasets whose residents replace each other (``policies/items/demand.py``).
     """
 
     used: int
@@ -58,6 +64,18 @@ class Space(NamedTuple):
     inodes: int = 0
     of_inodes: int = 0
     blobs: int = 0
+    steady: int = 0
+
+
+def marks_of(space: Space) -> Watermarks:
+    """The watermarks of a cache: strides are needed for what turns over, not for what is steady."""
+    steady = min(1.0, max(0.0, space.steady / space.capacity)) if space.capacity else 0.0
+    if not steady:
+        return MARKS
+    return Watermarks(
+        MARKS.high + steady * (STEADY.high - MARKS.high),
+        MARKS.low + steady * (STEADY.low - MARKS.low),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +100,9 @@ def admits(space: Space, wanted: int) -> bool:
     return space.used + taken <= space.capacity and space.free - taken >= space.reserve
 
 
-def spare(space: Space, marks: Watermarks = Watermarks()) -> int:
+def spare(space: Space, marks: Watermarks | None = None) -> int:
     """Number of further bytes within both limits and every watermark, so that nothing is evicted; below 0 if there are none."""
+    marks = marks or marks_of(space)
     if space.of_inodes and (not space.inodes or (space.blobs and space.inodes < (1 - marks.high) * space.of_inodes)):
         return -1
     high = min(space.capacity, int(marks.high * space.capacity))
@@ -95,7 +114,12 @@ def admits_for_good(space: Space, wanted: int) -> bool:
 
     Not the high one: what the other workers of the node are filling is not known here, and has to fit between the two.
     """
-    return admits(space, wanted) and space.used + space.filling + wanted <= Watermarks().low * space.capacity
+    return admits(space, wanted) and wanted <= spare_for_good(space)
+
+
+def spare_for_good(space: Space) -> int:
+    """Number of further bytes below the low watermark; below 0 if there are none."""
+    return int(marks_of(space).low * space.capacity) - space.used - space.filling
 
 
 def room_for_blobs(space: Space) -> int:
@@ -108,11 +132,12 @@ def falls_short(room: int, capacity: int) -> bool:
     return room < Watermarks().low * capacity
 
 
-def decide_eviction(space: Space, wanted: int = 0, marks: Watermarks = Watermarks()) -> Eviction:
+def decide_eviction(space: Space, wanted: int = 0, marks: Watermarks | None = None) -> Eviction:
     """Number of bytes to free so that ``wanted`` more bytes fit and the watermarks hold; never more than is used.
 
     A cache that is over its limits by more than a stride needs several decisions.
     """
+    marks = marks or marks_of(space)
     taken = space.filling + wanted
     longest = space.used if space.blobs <= STRIDE else STRIDE * space.used // space.blobs
     stride = min(round((marks.high - marks.low) * space.capacity), longest)

@@ -9,7 +9,16 @@ from contextlib import contextmanager
 
 from gateway.config import CacheSettings
 from gateway.policies.health.breaker import BreakerState, FailureKind
-from gateway.policies.watermarks import Space, admits, room_for_blobs, spare
+from gateway.policies.watermarks import (
+    MARKS,
+    Space,
+    Watermarks,
+    admits,
+    marks_of,
+    room_for_blobs,
+    spare,
+    spare_for_good,
+)
 from gateway.store.datasets.folders import DATASETS
 from gateway.store.datasets.usage import disk_bytes
 from gateway.store.disk.directory import Free
@@ -32,6 +41,12 @@ _RECENT = 0.05
 _ROOMY = 1024**3
 
 
+_STEADY_FOR = 86400.0
+"""Seconds for which the noted size of a dataset is believed; a dataset that is read notes it again before."""
+_STEADY_STEPS = 256
+"""The part of the capacity by which a noted size may be wrong."""
+
+
 class SpaceMeter:
     """Counts as of the last query of the index, plus reservations.
 
@@ -46,6 +61,9 @@ class SpaceMeter:
         """Bytes of blobs whose rows are deleted, but whose files are not."""
         self.datasets = 0
         """Bytes on disk of registrations of datasets. The part above 16 MiB reduces the room for blobs."""
+        self.steady = 0
+        """Bytes of items of datasets whose residents replace each other, as the workers last noted them."""
+        self._noted: dict[str, tuple[int, float]] = {}
         self._settings = settings
         self._disk = disk
         self._loop = asyncio.get_running_loop()
@@ -107,7 +125,25 @@ class SpaceMeter:
             free.inodes,
             free.of_inodes,
             self.counts.blobs,
+            min(self.steady, used),
         )
+
+    def marks(self) -> Watermarks:
+        """The watermarks in force."""
+        return MARKS if self._free is None else marks_of(self.current())
+
+    def spare_for_good(self) -> int:
+        """Bytes that fit without any eviction, now or later; below 0 if there are none."""
+        return 0 if self._free is None else spare_for_good(self.current())
+
+    def note_steady(self, tag: str, size: int) -> None:
+        """Note the bytes that a dataset holds whose residents replace each other, for all workers and for the next start."""
+        now = self._disk.now()
+        known, noted_at = self._noted.get(tag, (0, -_STEADY_FOR))
+        if abs(size - known) <= self._settings.capacity // _STEADY_STEPS and now < noted_at + _STEADY_FOR / 24:
+            return
+        self._noted[tag] = size, now
+        self._disk.post(lambda connection: blob_rows.note_steady(connection, tag, size, now), lambda: None)
 
     @property
     def capacity(self) -> int:
@@ -151,7 +187,10 @@ class SpaceMeter:
         with disk_faults():
             await self._disk.run(self.measure)
         await self._measure_datasets()
-        counts = await self._disk.read(blob_rows.counts)
+        since = self._disk.now() - _STEADY_FOR
+        counts, self.steady = await self._disk.read(
+            lambda connection: (blob_rows.counts(connection), blob_rows.steady(connection, since))
+        )
         if before == self._learned and not self._evicting:
             self.learn(counts)
         return self.current()

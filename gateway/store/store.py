@@ -23,7 +23,7 @@ from gateway.config import CacheSettings
 from gateway.model.errors import DiskUnavailable
 from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, ObjectMeta, ObjectRecord
-from gateway.policies.watermarks import Watermarks, admits, admits_for_good
+from gateway.policies.watermarks import admits, admits_for_good
 from gateway.store.datasets.registry import DiskWork
 from gateway.store.disk.blobs import OpenBlob, OpenBlobs
 from gateway.store.disk.directory import CacheDirectory
@@ -71,6 +71,7 @@ class Store:
         self.accesses = Accesses()
         self._uses = Uses(self.accesses, self._flush)
         self.expect = self._uses.expect
+        self.note_steady, self.spare_for_good = self._space.note_steady, self._space.spare_for_good
         # Leave descriptors for connections: cached blobs stay open.
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.opened = OpenBlobs(min(settings.open_files, descriptors // _SHARE), disk)
@@ -253,7 +254,7 @@ class Store:
         """
         kept, capacity = self.kept(ref), self._settings.capacity
         if for_good:
-            capacity = int(Watermarks().low * capacity)
+            capacity = int(self._space.marks().low * capacity)
         self._space.filling += ref.size
         try:
             done, counts = await self._disk.write(

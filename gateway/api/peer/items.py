@@ -17,15 +17,17 @@ import numpy as np
 
 from gateway import metrics
 from gateway.api.peer.app import Address, OnBehalfOf, PeerRequest
-from gateway.api.v1.batch import MOST_INDICES, parse_indices
+from gateway.api.v1.batch import MOST_INDICES, MOST_OFFERS, parse_indices
 from gateway.api.v1.batch_body import Framing, ItemTally, SendOptions, headers_of, send_frames, send_resident
 from gateway.api.v1.blobs import send_blob
 from gateway.edge.asgi import send_json
 from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident
 from gateway.engine.items.batch import Batches
+from gateway.engine.items.peer_items import at_home_bytes
 from gateway.engine.items.registrations import Registrations
 from gateway.model.datasets import ApiError, UnknownDataset
 from gateway.model.frames import MEDIA_TYPE
+from gateway.model.reader import READER, read_reader
 from gateway.policies.items.batch import BatchMode
 from gateway.policies.items.datasets import CachingMode
 from gateway.server.asgi_types import Send
@@ -44,6 +46,7 @@ class _Query:
     caching: CachingMode
     mode: BatchMode
     largest: int | None
+    most: int = 1
 
 
 class PeerItemsEdge:
@@ -63,6 +66,7 @@ class PeerItemsEdge:
             "lookup": Address(
                 re.compile(r"datasets/([0-9a-f]{64})/lookup"), ("POST",), self.lookup, 4 * MOST_INDICES, changes=False
             ),
+            "offers": Address(re.compile(r"datasets/([0-9a-f]{64})/offers"), ("POST",), self.offers, changes=False),
             "dataset": Address(
                 re.compile(r"datasets/([0-9a-f]{64})"), ("GET",), self.dataset, on_behalf_of=OnBehalfOf.TENANT
             ),
@@ -104,13 +108,23 @@ class PeerItemsEdge:
     async def lookup(self, request: PeerRequest) -> None:
         """``POST /-/peer/v1/datasets/{id}/lookup?name=N``: two bitmaps, the resident items, then those being fetched.
 
+        For a job that demand concerns, need and room follow (see ``at_home_bytes``).
+
         Raises:
             ApiError: the request is refused.
         """
         ask = await self._ask(request, _read(request, "name"))
-        resident = await self._batches.lookup(ask)
-        bits = [np.packbits(part, bitorder="little").tobytes() for part in (resident, self._batches.fetching(ask))]
-        await _send_bytes(request.send, b"".join(bits))
+        await _send_bytes(request.send, at_home_bytes(await self._batches.at_home(ask)))
+
+    async def offers(self, request: PeerRequest) -> None:
+        """``POST /-/peer/v1/datasets/{id}/offers?name=N&most=M``: items that are offered here to the job of the header.
+
+        Raises:
+            ApiError: the request is refused.
+        """
+        query = _read(request, "name", "most")
+        offered = await self._batches.offers(await self._ask(request, query), query.most)
+        await _send_bytes(request.send, offered.astype("<u4").tobytes())
 
     async def dataset(self, request: PeerRequest) -> None:
         """``GET /-/peer/v1/datasets/{id}?name=N``: the registration, for a node that does not know it.
@@ -166,8 +180,12 @@ class PeerItemsEdge:
         if registration is None:
             raise UnknownDataset(query.name)
         indices = parse_indices(request.body, registration.content.items, distinct=False)
+        given = dict(request.scope["headers"]).get(READER.encode(), b"").decode("latin-1")
+        reader = read_reader(principal.tenant, given) if given else None
+        # Only datasets in this mode have readers, and a look-up does not say the mode.
+        caching = query.caching if reader is None else CachingMode.STATIC
         return BatchAsk(
-            registration, principal.identity, query.caching, query.mode, indices, len(indices), ordered=False, here=True
+            registration, principal.identity, caching, query.mode, indices, len(indices), here=True, reader=reader
         )
 
 
@@ -179,16 +197,18 @@ def _read(request: PeerRequest, *known: str) -> _Query:
         raise ApiError(
             "InvalidRequest", f"known parameters are {', '.join(known)}, each at most once; name is required"
         )
-    largest = given.get("largest")
+    largest, most = given.get("largest"), given.get("most", "1")
     if largest is not None and not (largest.isascii() and largest.isdigit() and len(largest) <= 18):
         raise ApiError("InvalidRequest", f"largest must be a number of bytes, not {largest[:40]!r}")
+    if not (most.isascii() and most.isdigit() and len(most) <= 5 and 1 <= int(most) <= MOST_OFFERS):
+        raise ApiError("InvalidRequest", f"most must be a number of items from 1 to {MOST_OFFERS}, not {most[:40]!r}")
     try:
         caching, mode = CachingMode(given.get("caching", "full")), BatchMode(given.get("mode", "exact"))
     except ValueError as mistake:
         raise ApiError("InvalidRequest", f"caching or mode: {mistake}") from None
     if mode is BatchMode.SUBSTITUTE or caching is CachingMode.NONE:
         raise ApiError("InvalidRequest", "mode must be exact or prefetch; an uncached dataset has no homes")
-    return _Query(given["name"], caching, mode, None if largest is None else int(largest))
+    return _Query(given["name"], caching, mode, None if largest is None else int(largest), int(most))
 
 
 async def _each(opened: Resident) -> AsyncGenerator[Arrival]:

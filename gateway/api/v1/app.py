@@ -26,7 +26,7 @@ from gateway.store.datasets.opened import Registration
 from gateway.store.store import Store
 
 log = logging.getLogger("larder.v1")
-_DATASET = re.compile(r"/v1/datasets/([^/]+)/(batch|lookup)")
+_DATASET = re.compile(r"/v1/datasets/([^/]+)/(batch|lookup|offers)")
 _RESULTS = re.compile(r"/v1/datasets/([^/]+)/results/([^/]+?)(/batch)?")
 _BLOB = re.compile(r"/v1/blobs/([^/]+)")
 AnswerItems = Callable[[Scope, Send, Principal, Registration, bytes], Awaitable[None]]
@@ -84,6 +84,13 @@ class DataApp(Edge):
             return
         asked = _DATASET.fullmatch(scope["path"])
         assert asked is not None
+        if asked[2] == "offers":
+            _allow(scope, "GET")
+            caller = self._admit(scope)
+            caller.confirm_body(await whole_body(receive, 0))
+            registration = await self._registered(caller.principal, asked[1])
+            await self._batches.offers(scope, send, caller.principal, registration)
+            return
         await self._of_items(scope, receive, send, asked[1], self._batches.lookup)
 
     async def _of_items(self, scope: Scope, receive: Receive, send: Send, dataset: str, answer: AnswerItems) -> None:

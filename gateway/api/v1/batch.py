@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
@@ -27,6 +27,7 @@ from gateway.engine.space.planned import InForce, Planned
 from gateway.model.datasets import ApiError
 from gateway.model.frames import MEDIA_TYPE
 from gateway.model.keys import Principal
+from gateway.model.reader import Reader
 from gateway.policies.items.batch import BatchMode
 from gateway.policies.items.datasets import CachingMode
 from gateway.server.asgi_types import RawHeaders, Scope, Send
@@ -34,7 +35,8 @@ from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
 
 MOST_INDICES = 1_048_576
-_PARAMETERS = ("mode", "take", "ordered", "epoch", "job")
+MOST_OFFERS = 65_536
+_PARAMETERS = ("mode", "take", "ordered", "epoch", "job", "offers")
 _BYTES = "x-larder-bytes"
 """Header of the answer: why it has bytes instead of open files."""
 _FORMS = {Resident: "index", Unopened: "descriptors", Arriving: "frames"}
@@ -50,33 +52,67 @@ class BatchQuery:
     take: int | None
     ordered: bool
     job: str = ""
+    epoch: int | None = None
+    offers: int | None = None
+
+    def reader(self, tenant: str) -> Reader | None:
+        """The job that the request is for, if it names one and its epoch."""
+        return Reader(tenant, self.job, self.epoch) if self.job and self.epoch is not None else None
 
 
 def parse_query(raw: bytes) -> BatchQuery:
-    """Parse the query string.
+    """Parse the query string of a batch.
 
     Raises:
         ApiError: InvalidRequest, naming the parameter and its allowed values.
     """
-    given: dict[str, str] = {}
-    for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True):
-        if name not in _PARAMETERS:
-            raise _invalid(f"unknown parameter {name!r}; known: {', '.join(_PARAMETERS)}")
-        given[name] = value
+    given = _given(raw, _PARAMETERS)
     try:
         mode = BatchMode(given.get("mode", "exact"))
     except ValueError:
         raise _invalid(f"mode must be substitute, exact or prefetch, not {given['mode']!r}") from None
-    _number(given, "epoch", 0)
-    if len(given.get("job", "")) > _LONGEST_JOB:
-        raise _invalid(f"job must have at most {_LONGEST_JOB} characters")
-    take = _number(given, "take", 1)
+    job, epoch = _job(given)
+    take, offers = _number(given, "take", 1), _number(given, "offers", 0)
     if (take is None) == (mode is BatchMode.SUBSTITUTE):
         raise _invalid("take, the number of candidates to deliver, belongs to mode=substitute only")
+    if take is None and offers is not None:
+        raise _invalid("offers, the number of candidates that were offered, belongs to mode=substitute only")
     ordered = given.get("ordered", "0")
     if ordered not in ("0", "1") or (ordered == "1" and mode is not BatchMode.EXACT):
         raise _invalid("ordered must be 0, or 1 with mode=exact")
-    return BatchQuery(mode, take, ordered == "1", given.get("job", ""))
+    return BatchQuery(mode, take, ordered == "1", job, epoch, offers)
+
+
+def parse_offers(raw: bytes) -> tuple[BatchQuery, int]:
+    """Parse the query string of a request for offers: the job and its epoch, and the number of items.
+
+    Raises:
+        ApiError: InvalidRequest, naming the parameter and its allowed values.
+    """
+    given = _given(raw, ("epoch", "job", "most"))
+    job, epoch = _job(given)
+    if not job or epoch is None:
+        raise _invalid("job and epoch are required: items are offered to one job in one epoch")
+    most = _number(given, "most", 1) or MOST_OFFERS
+    if most > MOST_OFFERS:
+        raise _invalid(f"most must be at most {MOST_OFFERS}, not {most}")
+    return BatchQuery(BatchMode.EXACT, None, False, job, epoch), most
+
+
+def _given(raw: bytes, known: Sequence[str]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True):
+        if name not in known:
+            raise _invalid(f"unknown parameter {name!r}; known: {', '.join(known)}")
+        given[name] = value
+    return given
+
+
+def _job(given: dict[str, str]) -> tuple[str, int | None]:
+    epoch, job = _number(given, "epoch", 0), given.get("job", "")
+    if len(job) > _LONGEST_JOB:
+        raise _invalid(f"job must have at most {_LONGEST_JOB} characters")
+    return job, epoch
 
 
 def _number(given: dict[str, str], name: str, least: int) -> int | None:
@@ -152,6 +188,15 @@ async def check_rights(principal: Principal, registration: Registration, indices
                 )
 
 
+def allowed(principal: Principal, registration: Registration, indices: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """The items that the reader's allow-list covers."""
+    if not principal.allow:
+        return indices
+    may = (principal.may_touch(registration.locations.of(index).path) for index in indices.tolist())
+    covered: NDArray[np.uint32] = indices[np.fromiter(may, dtype=bool, count=len(indices))]
+    return covered
+
+
 class BatchEndpoint:
     """Answers batch and lookup requests after the caller and the dataset are known.
 
@@ -180,6 +225,8 @@ class BatchEndpoint:
             indices,
             query.take or len(indices),
             query.ordered,
+            reader=query.reader(principal.tenant),
+            offers=query.offers,
         )
 
     async def batch(
@@ -206,13 +253,13 @@ class BatchEndpoint:
         if ask.mode is BatchMode.PREFETCH:
             counts = await self._batches.prefetch(ask)
             metrics.BATCHES.labels("prefetch", "none").inc()
-            await send_json(send, 202, counts, self._directives(content, plan))
+            await send_json(send, 202, counts, self._directives(content, plan, ask.reader))
             return
         fields = dict(scope["headers"])
         as_tar = batch_tar.MEDIA_TYPE in fields.get(b"accept", b"").decode("latin-1")
         options = SendOptions(counted)
         headers = headers_of([("content-type", batch_tar.MEDIA_TYPE if as_tar else MEDIA_TYPE)])
-        headers += self._directives(content, plan)
+        headers += self._directives(content, plan, ask.reader)
         answer: Answer
         if WANTED in fields and not as_tar:
             answer, reason = await open_answer(self._batches, scope, ask, fields[WANTED])
@@ -248,8 +295,25 @@ class BatchEndpoint:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": bits})
 
-    def _directives(self, content: Content, plan: InForce) -> RawHeaders:
-        """The headers for the job: how its dataset is cached, where to begin, and the version of the plan."""
+    async def offers(self, scope: Scope, send: Send, principal: Principal, registration: Registration) -> None:
+        """Answer with the indices of items that are offered to a job: u32, little-endian.
+
+        Raises:
+            ApiError: the request is refused.
+            RateLimited: the tenant must wait.
+        """
+        query, most = parse_offers(scope["query_string"])
+        plan = self._planned.of(registration, query.job)
+        ask = await self._ask(principal, registration, b"", query, plan.caching)
+        indices = allowed(principal, registration, await self._batches.offers(ask, most))
+        body = indices.astype("<u4").tobytes()
+        headers = headers_of([("content-type", "application/octet-stream"), ("content-length", str(len(body)))])
+        headers += self._directives(registration.content, plan, ask.reader)
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _directives(self, content: Content, plan: InForce, reader: Reader | None = None) -> RawHeaders:
+        """The headers for the job: how its dataset is cached, where to begin, the version of the plan, and who shares it."""
         chunk = plan.chunk
         if chunk < 0 and plan.caching is CachingMode.CHUNKED:
             chunk = self._batches.fullest_chunk(content, self._planned.cut(content, plan.partitions, plan.units))
@@ -258,6 +322,7 @@ class BatchEndpoint:
                 ("x-larder-caching", plan.caching.value),
                 ("x-larder-chunk", str(chunk)),
                 ("x-larder-plan", str(plan.version)),
+                ("x-larder-sharing", str(self._batches.demand.sharing(content, plan.caching, reader))),
             ]
         )
 

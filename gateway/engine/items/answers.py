@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gateway.engine.items.wanted import Outcome
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
+from gateway.model.reader import Reader
 from gateway.policies.items.batch import BatchMode, Positions
 from gateway.policies.items.datasets import CachingMode
 from gateway.store.datasets.opened import Registration
@@ -22,7 +23,8 @@ class BatchAsk:
     """A validated batch: every index exists, and the reader may read all of them.
 
     ``indices`` are the candidates, by position; ``take`` is the number wanted in substitute mode. ``here``: another node
-    asks, so this one does not ask others.
+    asks, so this one does not ask others. ``reader`` is the job that it is for, if that is known; ``offers`` is how many of the
+    candidates after the first ``take`` were offered, ``None`` if the reader does not say.
     """
 
     registration: Registration
@@ -33,6 +35,8 @@ class BatchAsk:
     take: int
     ordered: bool = False
     here: bool = False
+    reader: Reader | None = None
+    offers: int | None = None
 
 
 class Room:

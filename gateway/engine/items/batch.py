@@ -24,8 +24,9 @@ from cachetools import TTLCache
 from numpy.typing import NDArray
 
 from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident, Room, Unopened
+from gateway.engine.items.demand import Consumer
 from gateway.engine.items.fetch import ItemFetches
-from gateway.engine.items.homes import HolderLookup, Split, split_of
+from gateway.engine.items.homes import AtHome, Elsewhere, HolderLookup, Split, split_of
 from gateway.engine.items.prefetch import Prefetcher
 from gateway.engine.items.underway import FETCHES_PER_BATCH, AskWindow, BatchProgress, Candidates
 from gateway.engine.items.wanted import FailedItem, Outcome, PrefetchCounts, Wanted
@@ -33,7 +34,8 @@ from gateway.engine.lane import Lane
 from gateway.engine.services import Services
 from gateway.model.access import Access
 from gateway.model.frames import ItemStatus
-from gateway.policies.items.batch import BatchMode, Positions, choose, may_replace
+from gateway.policies.items import demand
+from gateway.policies.items.batch import BatchMode, Choice, Positions, choose, is_silent, may_replace
 from gateway.policies.items.datasets import CachingMode, refreshes_recency
 from gateway.policies.space.chunk_cut import ChunkCut, fullest_chunk
 from gateway.store.datasets.content import FETCHING, RESIDENT, VERIFIED, Content
@@ -47,6 +49,7 @@ _HOMES = 3
 _COUNTED_FOR = 2.0
 """Seconds for which the fullest chunk of a dataset is cached, for ``_COUNTED`` datasets."""
 _COUNTED = 256
+_NO_KEYS = np.empty(0, dtype=np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class Batches:
         self._services = services
         self._items = services.store.items
         self.fetches = fetches
+        self.demand = fetches.demand
         self._prefetcher = Prefetcher(services, fetches, lane)
         # A quarter: connections and blobs need descriptors too.
         self._room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
@@ -75,13 +79,21 @@ class Batches:
     async def open(self, ask: BatchAsk) -> Resident | Arriving:
         """Decide what to deliver, and open the resident items."""
         await self._prepare(ask)
-        return await (self._open_exact(ask) if ask.mode is BatchMode.EXACT else self._open_substitute(ask))
+        answer = await (self._open_exact(ask) if ask.mode is BatchMode.EXACT else self._open_substitute(ask))
+        consumer = self._consumer(ask)
+        if consumer is not None and isinstance(answer, Resident):
+            consumer.note(ask.indices[answer.positions])
+        elif consumer is not None and isinstance(answer, Arriving):
+            answer.arrivals = self.demand.noted(ask, consumer, answer.arrivals)
+        return answer
 
     async def unopened(self, ask: BatchAsk, files: int) -> Unopened | None:
         """An answer of at most ``files`` files of this node that can be opened while it is sent; ``None``: ``open`` is needed."""
         await self._prepare(ask)
         wanted = min(ask.take, len(ask.indices))
-        positions = self.resident(ask).nonzero()[0][:wanted]
+        # Residents beyond the offers are taken only if nothing else can be had.
+        first = None if ask.offers is None or self._consumer(ask) is None else ask.take + ask.offers
+        positions = self.resident(ask)[:first].nonzero()[0][:wanted]
         flags = ask.registration.content.states.flags[ask.indices[positions]]
         if wanted > min(files, LARGEST_OPEN_BATCH) or len(positions) < wanted or (flags != VERIFIED).any():
             return None
@@ -95,7 +107,13 @@ class Batches:
             self._items.doubt(ask.registration.content, ask.indices[positions[lost]])
             positions = np.delete(positions, lost)
         opened.take(positions.tolist(), [file for file in files if file is not None])
+        consumer = self._consumer(ask)
+        if consumer is not None:
+            consumer.note(ask.indices[opened.positions])
         return opened
+
+    def _consumer(self, ask: BatchAsk) -> Consumer | None:
+        return self.demand.consumer(ask.registration.content, ask.caching, ask.reader)
 
     def resident(self, ask: BatchAsk) -> NDArray[np.bool_]:
         """By position, whether the item is known to be in the cache."""
@@ -107,8 +125,32 @@ class Batches:
         """``resident``, in the whole fleet; waits for the survey of a small dataset first."""
         await self._prepare(ask)
         resident = self.resident(ask)
-        there, _ = await self._there(ask, self._split(ask), resident)
-        return resident | there
+        there = await self._there(ask, self._split(ask), resident)
+        return resident | there.resident
+
+    async def at_home(self, ask: BatchAsk) -> AtHome:
+        """What this node alone knows of items, for another node."""
+        await self._prepare(ask)
+        resident, fetching, consumer = self.resident(ask), self.fetching(ask), self._consumer(ask)
+        if consumer is None:
+            return AtHome(resident, fetching)
+        content = ask.registration.content
+        need, room = self.demand.need(content, ask.indices, consumer), self.demand.room(content, consumer.table)
+        return AtHome(resident, fetching, need, room)
+
+    async def offers(self, ask: BatchAsk, most: int) -> NDArray[np.uint32]:
+        """At most ``most`` residents that other jobs have consumed and the reader has not, here and at the other homes."""
+        await self._prepare(ask)
+        consumer, fleet, peers = self._consumer(ask), self._services.fleet, self.fetches.peers
+        if consumer is None:
+            return np.empty(0, dtype=np.uint32)
+        offered = [self.demand.offers(ask.registration.content, consumer, most)]
+        if fleet is not None and peers is not None and not ask.here:
+            wanted = self._wanted(ask, 0)
+            offered += await asyncio.gather(
+                *(peers.offers(node, wanted, most) for node in fleet.members.homes(_NO_KEYS)[1])
+            )
+        return demand.merged(offered)[:most]
 
     def fetching(self, ask: BatchAsk) -> NDArray[np.bool_]:
         """By position, whether a worker of this node is reading the item from the origin."""
@@ -159,22 +201,20 @@ class Batches:
             return None
         return split_of(fleet.members, ask.registration.content, ask.indices)
 
-    async def _there(
-        self, ask: BatchAsk, split: Split | None, resident: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """For items not cached here, by position: whether the home has it; and whether the home is reading it from the origin."""
-        has, reads = np.zeros((2, len(ask.indices)), dtype=bool)
+    async def _there(self, ask: BatchAsk, split: Split | None, resident: NDArray[np.bool_]) -> Elsewhere:
+        """What the homes know of the items that are not cached here."""
         peers = self.fetches.peers
         if split is None or peers is None:
-            return has, reads
+            return Elsewhere(np.zeros(len(ask.indices), dtype=bool))
+        there = Elsewhere(split.elsewhere & ~resident)
         parts = [(node, at[~resident[at]]) for node, at in split.parts()]
         questions = [(node, at) for node, at in parts if len(at)]
         answers = await asyncio.gather(
             *(peers.resident(node, self._wanted(ask, 0), ask.indices[at]) for node, at in questions)
         )
-        for (_, at), (has_some, reads_some) in zip(questions, answers, strict=True):
-            has[at], reads[at] = has_some, reads_some
-        return has, reads
+        for (_, at), answer in zip(questions, answers, strict=True):
+            there.add(at, answer)
+        return there
 
     def _routes(self, ask: BatchAsk, split: Split | None, resident: NDArray[np.bool_], order: Iterable[int]) -> _Routes:
         """The sources of the items that are not cached here.
@@ -300,10 +340,10 @@ class Batches:
 
     async def _open_substitute(self, ask: BatchAsk) -> Resident | Arriving:
         flags = ask.registration.content.states.flags
-        order: Positions = self._random.permutation(len(ask.indices))
         resident, split = self.resident(ask), self._split(ask)
-        there, fetching = await self._there(ask, split, resident)
-        choice = choose(order, resident | there, fetching | self.fetching(ask))
+        elsewhere = await self._there(ask, split, resident)
+        there = elsewhere.resident
+        choice = self._choice(ask, resident, elsewhere)
         opened = Resident(self._room)
         residents = deque(choice.resident.tolist())
         later: list[int] = []
@@ -328,14 +368,29 @@ class Batches:
         opened.take(ready.keys(), ready.values())
         close_files([file for file in files.values() if file is not None])
         others = [*choice.others.tolist(), *gone]
-        if len(opened.files) >= ask.take or not (residents or later or others or promised):
+        spare = deque(choice.spare.tolist())
+        if len(opened.files) >= ask.take or not (residents or later or others or promised or spare):
             return opened
         residents.extendleft(reversed(later))
         routes = self._routes(ask, split, resident, others)
         candidates = Candidates(residents, promised, others, routes.far, self._lengths(ask), routes.nodes)
+        candidates.spare = spare
         answer = Arriving(_nothing(), opened)
         answer.arrivals = self._substitutes(ask, candidates, there, routes, answer)
         return answer
+
+    def _choice(self, ask: BatchAsk, resident: NDArray[np.bool_], elsewhere: Elsewhere) -> Choice:
+        content, consumer = ask.registration.content, self._consumer(ask)
+        fetching = elsewhere.fetching | self.fetching(ask)
+        if ask.offers is None or consumer is None:
+            order: Positions = self._random.permutation(len(ask.indices))
+            return choose(order, resident | elsewhere.resident, fetching)
+        cached = resident | elsewhere.resident
+        outlook = None
+        if not demand.enough(ask.take, cached):
+            need = self.demand.need(content, ask.indices, consumer)
+            outlook = elsewhere.outlook(need, self.demand.room(content, consumer.table))
+        return demand.choose(ask.take, ask.offers, cached, fetching, outlook)
 
     async def _substitutes(
         self, ask: BatchAsk, candidates: Candidates, there: NDArray[np.bool_], routes: _Routes, answer: Arriving
@@ -361,8 +416,13 @@ class Batches:
                         candidates.add_other(position)
                     last = loop.time()
                     continue
-                self._start_more(ask, routes, candidates, progress, 0, loop.time() - last)
+                silent = loop.time() - last
+                if is_silent(silent) and candidates.use_spare():
+                    continue
+                self._start_more(ask, routes, candidates, progress, 0, silent)
                 if not progress.underway or progress.hopeless:
+                    if candidates.use_spare():
+                        continue
                     break
                 for arrival in await self._arrived(progress, _LOOK):
                     candidates.ended(arrival.position)
@@ -402,7 +462,9 @@ class Batches:
         return progress.needed >= 0
 
     def _wanted(self, ask: BatchAsk, index: int, source: HolderLookup | None = None) -> Wanted:
-        return Wanted(ask.registration, index, ask.identity, ask.caching, here=ask.here, source=source)
+        return Wanted(
+            ask.registration, index, ask.identity, ask.caching, here=ask.here, source=source, reader=ask.reader
+        )
 
     def _start(self, ask: BatchAsk, position: int, routes: _Routes) -> asyncio.Task[Outcome]:
         index = int(ask.indices[position])

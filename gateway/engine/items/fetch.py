@@ -29,6 +29,7 @@ from zlib import crc32
 
 from gateway import metrics
 from gateway.engine.fetching import ByteStream, pause
+from gateway.engine.items.demand import Demand
 from gateway.engine.items.homes import Neighbours, Node
 from gateway.engine.items.peer_items import PeerItems
 from gateway.engine.items.wanted import (
@@ -90,6 +91,28 @@ class _Unusable(OriginUnavailable):
         self.told = told
 
 
+class Reserved:
+    """Room in the cache for one item about to be read, if there is some: a blob that was begun."""
+
+    def __init__(self) -> None:
+        self.blob: GrowingBlob | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether there is room that was not taken."""
+        return self.blob is not None
+
+    def take(self) -> GrowingBlob | None:
+        """The blob; the caller ends it."""
+        blob, self.blob = self.blob, None
+        return blob
+
+    def end(self) -> None:
+        """Give back the room that was not taken."""
+        if self.blob is not None:
+            self.blob.end()
+
+
 class ItemFetches:
     """The fetches of this worker."""
 
@@ -102,6 +125,7 @@ class ItemFetches:
         self._fleet = services.fleet
         self.peers = PeerItems(services.fleet) if services.fleet else None
         self.neighbours = Neighbours(services.fleet, services.block_size) if services.fleet else None
+        self.demand = Demand(services.store)
 
     @property
     def active(self) -> int:
@@ -185,6 +209,7 @@ class ItemFetches:
         if self.peers is not None:
             await self.peers.close()
         await self._flight.stop()
+        await self.demand.close()
 
     # --- one fetch
 
@@ -227,26 +252,36 @@ class ItemFetches:
 
     async def _read(self, wanted: Wanted, *, keep: bool) -> Outcome:
         length = int(wanted.registration.content.lengths[wanted.index])
-        location = wanted.location
-        keep = keep and self._may_keep(wanted, location, length)
+        keep = keep and self._may_keep(wanted, wanted.location, length)
         keep = keep and await self._services.scores.admits(wanted.registration.content, wanted.index)
-        if wanted.store_only and not keep:
-            return _not_taken()
+        room = Reserved()
+        if keep and wanted.mode is CachingMode.STATIC and length != UNKNOWN_LENGTH:
+            room.blob = await self.demand.reserve(wanted, length)
+            keep = room.blob is not None
+        try:
+            if wanted.store_only and not keep:
+                return _not_taken()
+            return await self._read_into(wanted, room, length, keep=keep)
+        finally:
+            room.end()
+
+    async def _read_into(self, wanted: Wanted, room: Reserved, length: int, *, keep: bool) -> Outcome:
+        location = wanted.location
         if location.length == 0:
             # Stored, so that batches containing it can be entirely resident.
-            return await self._take(wanted, ByteStream(None, 0), 0, keep=keep)
+            return await self._take(wanted, ByteStream(None, 0), 0, room, keep=keep)
         node = await wanted.source.of(wanted.index) if wanted.source else None
-        moved = await self._move(wanted, node, keep=keep) if node else None
+        moved = await self._move(wanted, node, room, keep=keep) if node else None
         if moved is not None:
             return moved
         stream, length, headers = await self._open(wanted, location)
         try:
-            keep = keep and self._may_keep(wanted, location, length) and forbidden(headers) is None
-            return await self._take(wanted, stream, length, keep=keep)
+            keep = keep and forbidden(headers) is None and (room.held or self._may_keep(wanted, location, length))
+            return await self._take(wanted, stream, length, room, keep=keep)
         finally:
             stream.release()
 
-    async def _move(self, wanted: Wanted, node: Node, *, keep: bool) -> Outcome | None:
+    async def _move(self, wanted: Wanted, node: Node, room: Reserved, *, keep: bool) -> Outcome | None:
         """Take the item over from a node that has it; ``None`` if that fails."""
         assert self.neighbours is not None
         expected = int(wanted.registration.content.lengths[wanted.index])
@@ -258,8 +293,8 @@ class ItemFetches:
             try:
                 if expected not in (length, UNKNOWN_LENGTH):
                     return None
-                keep = keep and self._may_keep(wanted, wanted.location, length)
-                outcome = await self._take(wanted, ByteStream(answer, length), length, keep=keep)
+                keep = keep and (room.held or self._may_keep(wanted, wanted.location, length))
+                outcome = await self._take(wanted, ByteStream(answer, length), length, room, keep=keep)
             finally:
                 answer.release()
         except DiskUnavailable:
@@ -326,9 +361,8 @@ class ItemFetches:
             return False
         if not self._services.keeps(wanted.registration.content, wanted.index):
             return False
-        if length == UNKNOWN_LENGTH:
-            return True
-        return length <= self._services.capacity // 2 and (may_evict_for(wanted.mode) or self._store.admits(length))
+        # Whether there is room in static mode is decided with the demand for the item.
+        return length == UNKNOWN_LENGTH or length <= self._services.capacity // 2
 
     async def _begun(self, wanted: Wanted, length: int) -> GrowingBlob | None:
         """Begin a blob; ``None`` if the cache does not accept it."""
@@ -339,9 +373,9 @@ class ItemFetches:
         except DiskUnavailable:
             return None
 
-    async def _take(self, wanted: Wanted, stream: ByteStream, length: int, *, keep: bool) -> Outcome:
+    async def _take(self, wanted: Wanted, stream: ByteStream, length: int, room: Reserved, *, keep: bool) -> Outcome:
         """Read an item into the cache, else into memory, or leave it to be streamed."""
-        growing = await self._begun(wanted, length) if keep else None
+        growing = (room.take() or await self._begun(wanted, length)) if keep else None
         if growing is not None:
             return await self._into_store(wanted, stream, growing)
         if wanted.store_only:

@@ -30,6 +30,7 @@ from gateway.model.errors import LarderError
 from gateway.model.fleet import Node as Node
 from gateway.net.exchange import StreamedResponse
 from gateway.policies.fleet.ring import path_key
+from gateway.policies.items.demand import Outlook, Room
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
 
@@ -83,6 +84,49 @@ def keys_of(content: Content, indices: NDArray[np.uint32]) -> NDArray[np.uint64]
     """The ring's keys of items."""
     heads = np.ascontiguousarray(content.digests[indices, :8])
     return heads.view("<u8").reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class AtHome:
+    """What a home knows of the items that it was asked about.
+
+    ``resident`` and ``fetching`` by position. ``need`` of jobs other than the reader's, and ``room`` (see
+    ``policies.items.demand.Room``), are ``None`` if the home does not know them.
+    """
+
+    resident: NDArray[np.bool_]
+    fetching: NDArray[np.bool_]
+    need: NDArray[np.uint8] | None = None
+    room: tuple[int, list[int]] | None = None
+
+
+class Elsewhere:
+    """What other nodes, the homes of a batch's items, know of them: by position, whether the home has the item, and whether it is
+    reading it from the origin.
+
+    Args:
+        far: by position, whether another node is the home, and the item is not cached here.
+    """
+
+    def __init__(self, far: NDArray[np.bool_]) -> None:
+        self.resident, self.fetching = np.zeros((2, len(far)), dtype=bool)
+        self._far = far
+        self._need = np.zeros(len(far), dtype=np.uint8)
+        self._homes = np.zeros(len(far), dtype=np.int16)
+        self._rooms: list[tuple[int, list[int]]] = []
+
+    def add(self, positions: NDArray[np.int64], answer: AtHome) -> None:
+        """Add the answer of a home."""
+        self.resident[positions], self.fetching[positions] = answer.resident, answer.fetching
+        if answer.need is not None and answer.room is not None:
+            self._rooms.append(answer.room)
+            self._need[positions], self._homes[positions] = answer.need, len(self._rooms)
+
+    def outlook(self, need: NDArray[np.uint8], room: tuple[int, list[int]]) -> Outlook:
+        """All that is known for the choice of a batch, with ``need`` and ``room`` as known here."""
+        return Outlook(
+            np.where(self._far, self._need, need), self._homes, [Room(*each) for each in [room, *self._rooms]]
+        )
 
 
 class Neighbours:

@@ -23,7 +23,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.engine.items.homes import PREFIX, Node, PeerNodes
+from gateway.engine.items.homes import PREFIX, AtHome, Node, PeerNodes
 from gateway.engine.items.peer_answer import AnswerReader, PeerAnswerBroken
 from gateway.engine.items.wanted import (
     FailedItem,
@@ -39,7 +39,9 @@ from gateway.model.errors import LarderError
 from gateway.model.frames import FrameEntry, ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer.principal import principal_header
+from gateway.model.reader import Reader, reader_header
 from gateway.policies.items.datasets import CachingMode
+from gateway.policies.items.demand import JOBS
 from gateway.store.datasets.opened import Registration
 from gateway.tasks import Tasks
 
@@ -56,7 +58,7 @@ _LARGEST_JSON = 64 * 1024
 
 log = logging.getLogger("larder.peers")
 
-_Key = tuple[str, Registration, OriginIdentity, CachingMode]
+_Key = tuple[str, Registration, OriginIdentity, CachingMode, Reader | None]
 
 
 @dataclass(eq=False, slots=True)
@@ -118,7 +120,7 @@ class PeerItems:
         return outcome
 
     def _group(self, home: Node, wanted: Wanted) -> _Group:
-        key = (home.id, wanted.registration, wanted.identity, wanted.mode)
+        key = (home.id, wanted.registration, wanted.identity, wanted.mode, wanted.reader)
         group = self._groups.get(key)
         if group is None or len(group.waiting) >= MOST:
             group = self._groups[key] = _Group(home, wanted)
@@ -145,13 +147,12 @@ class PeerItems:
     async def _ask(self, group: _Group) -> None:
         indices = list(group.waiting)
         group.patience = _ROOM
-        registration = group.example.registration
         response = await self._fleet.peers.request(
             group.home,
             "POST",
             f"{group.path}/batch",
             query=group.query,
-            headers=[principal_header(registration.tenant, group.example.identity)],
+            headers=_on_behalf_of(group.example),
             body=np.array(indices, dtype="<u4").tobytes(),
         )
         try:
@@ -209,21 +210,27 @@ class PeerItems:
 
     # --- resident items
 
-    async def resident(
-        self, home: Node, wanted: Wanted, indices: NDArray[np.uint32]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which items a home has, and which it is reading from the origin; all false if it does not answer in time."""
-        nothing = np.zeros(len(indices), dtype=bool)
+    async def resident(self, home: Node, wanted: Wanted, indices: NDArray[np.uint32]) -> AtHome:
+        """What a home knows of items; that it has none and reads none if it does not answer in time."""
+        nothing = AtHome(*np.zeros((2, len(indices)), dtype=bool))
         try:
             async with asyncio.timeout(LOOKUP):
                 status, body = await self._call(home, wanted, "lookup", indices, "")
         except (LarderError, OSError, TimeoutError):
-            return nothing, nothing
-        bits = np.unpackbits(np.frombuffer(body, np.uint8), bitorder="little")
-        size = 8 * -(-len(indices) // 8)
-        if status != 200 or len(bits) != 2 * size:
-            return nothing, nothing
-        return bits[: len(indices)].astype(bool), bits[size : size + len(indices)].astype(bool)
+            return nothing
+        return (read_at_home(body, len(indices)) if status == 200 else None) or nothing
+
+    async def offers(self, home: Node, wanted: Wanted, most: int) -> NDArray[np.uint32]:
+        """What a home offers to a job; nothing if it does not answer in time."""
+        nobody = np.empty(0, dtype=np.uint32)
+        try:
+            async with asyncio.timeout(LOOKUP):
+                status, body = await self._call(home, wanted, "offers", nobody, f"&most={most}", 4 * most)
+        except (LarderError, OSError, TimeoutError):
+            return nobody
+        items = wanted.registration.content.items
+        offered = np.frombuffer(body, "<u4") if status == 200 and len(body) % 4 == 0 else nobody
+        return offered[offered < items]
 
     async def prefetch(self, home: Node, wanted: Wanted, indices: NDArray[np.uint32]) -> PrefetchCounts | None:
         """Let a home prefetch items; returns its counts, or ``None`` if it cannot."""
@@ -240,7 +247,7 @@ class PeerItems:
             return None
 
     async def _call(
-        self, home: Node, wanted: Wanted, what: str, indices: NDArray[np.uint32], query: str
+        self, home: Node, wanted: Wanted, what: str, indices: NDArray[np.uint32], query: str, longest: int = 0
     ) -> tuple[int, bytes]:
         registration = wanted.registration
         response = await self._fleet.peers.request(
@@ -248,10 +255,42 @@ class PeerItems:
             "POST",
             f"{PREFIX}/datasets/{registration.content.id}/{what}",
             query=named(registration) + query,
-            headers=[principal_header(registration.tenant, wanted.identity)],
+            headers=_on_behalf_of(wanted),
             body=indices.astype("<u4").tobytes(),
         )
-        return response.status, await response.read(_LARGEST_JSON + len(indices))
+        return response.status, await response.read(_LARGEST_JSON + 2 * len(indices) + longest)
+
+
+def at_home_bytes(answer: AtHome) -> bytes:
+    """The body of an answer to a look-up: two bitmaps, then the need of each item in a byte, and the room in words of 32 bits."""
+    parts = [np.packbits(bits, bitorder="little").tobytes() for bits in (answer.resident, answer.fetching)]
+    if answer.need is not None and answer.room is not None:
+        free, held = answer.room
+        parts += [answer.need.tobytes(), np.clip([free, *held], 0, 2**32 - 1).astype("<u4").tobytes()]
+    return b"".join(parts)
+
+
+def read_at_home(body: bytes, count: int) -> AtHome | None:
+    """Parse such a body; ``None`` if it is malformed. One without need is of a node that has none, or of an older version."""
+    size = -(-count // 8)
+    if len(body) < 2 * size:
+        return None
+    bits = np.unpackbits(np.frombuffer(body[: 2 * size], np.uint8), bitorder="little")
+    resident, fetching = bits[:count].astype(bool), bits[8 * size : 8 * size + count].astype(bool)
+    rest = body[2 * size :]
+    if not rest:
+        return AtHome(resident, fetching)
+    if len(rest) != count + 4 * (JOBS + 2):
+        return None
+    free, *held = np.frombuffer(rest, "<u4", offset=count).tolist()
+    return AtHome(resident, fetching, np.frombuffer(rest, np.uint8, count), (free, held))
+
+
+def _on_behalf_of(wanted: Wanted) -> list[tuple[str, str]]:
+    headers = [principal_header(wanted.registration.tenant, wanted.identity)]
+    if wanted.reader is None or wanted.mode is not CachingMode.STATIC:
+        return headers
+    return [*headers, reader_header(wanted.reader)]
 
 
 def named(registration: Registration) -> str:

@@ -132,6 +132,7 @@ class Candidates:
     Attributes:
         residents: believed to be cached, here or at their home; first choice, in this order.
         promised: residents of other nodes that are about to be requested; with those in progress they count as delivered.
+        spare: residents that are delivered only when the others are slow, fail, or do not suffice.
 
     Args:
         residents: see above.
@@ -153,6 +154,7 @@ class Candidates:
     ) -> None:
         self.residents = residents
         self.promised = promised
+        self.spare: deque[int] = deque()
         self._hits = AskWindow(lengths)
         self._fetches = AskWindow(lengths, max(1, FETCHES_PER_BATCH * nodes))
         self._far = far
@@ -167,6 +169,12 @@ class Candidates:
         """Append one more item that must be fetched."""
         self._last += 1
         (self._far_others if self._far[position] else self._near_others).append((self._last, position))
+
+    def use_spare(self) -> bool:
+        """Make the spare residents the next choice; returns whether there are any."""
+        self.residents.extend(self.spare)
+        self.spare.clear()
+        return bool(self.residents)
 
     def next_promised(self) -> int | None:
         """The next item to request from another node's cache, if the limits allow one now."""

@@ -13,6 +13,7 @@ from gateway.engine.fetching import ByteStream
 from gateway.engine.items.homes import HolderLookup
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
+from gateway.model.reader import Reader
 from gateway.policies.items.datasets import CachingMode
 from gateway.store.datasets.locations import Location
 from gateway.store.datasets.opened import Registration
@@ -35,7 +36,7 @@ class Wanted:
     """One item, for one reader.
 
     ``mode`` is how its dataset is cached; ``purpose`` is why the item is fetched. ``here``: do not ask other nodes to serve it,
-    because another node asks. ``source`` is asked before the origin.
+    because another node asks. ``source`` is asked before the origin. ``reader`` is the job that it is for, if that is known.
     """
 
     registration: Registration
@@ -45,6 +46,7 @@ class Wanted:
     purpose: Purpose = Purpose.READER
     here: bool = False
     source: HolderLookup | None = field(default=None, compare=False)
+    reader: Reader | None = None
 
     @property
     def digest(self) -> bytes:

@@ -9,13 +9,17 @@ another, mostly fetch different items and then find each other's in the cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 Positions = NDArray[np.int64]
+
+
+def _no_positions() -> Positions:
+    return np.empty(0, np.int64)
 
 
 class BatchMode(StrEnum):
@@ -31,11 +35,13 @@ class BatchMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Positions in the request: ``resident`` ones in the order of the request, then ``others`` in the order in which to get them:
-    those that somebody is fetching already come first."""
+    """Positions in the request: ``resident`` ones in the order of delivery, then ``others`` in the order in which to get them:
+    those that somebody is fetching already come first. ``spare`` ones are resident too, and delivered only when no other one
+    can be had."""
 
     resident: Positions
     others: Positions
+    spare: Positions = field(default_factory=_no_positions)
 
 
 def choose(order: Positions, resident: NDArray[np.bool_], fetching: NDArray[np.bool_]) -> Choice:
@@ -57,6 +63,11 @@ STALL = 2.0
 """Seconds without any arrival after which a substitutable batch tries another candidate in place of each slow one."""
 
 
+def is_silent(silent: float) -> bool:
+    """Whether nothing has arrived for so many seconds that other candidates are tried."""
+    return silent >= STALL
+
+
 def may_replace(waiting: int, needed: int, silent: float) -> int:
     """Number of further candidates to try, because those under way are slow.
 
@@ -68,7 +79,7 @@ def may_replace(waiting: int, needed: int, silent: float) -> int:
     Returns:
         None within ``STALL``; then as many as are needed, unless that was done before.
     """
-    return max(0, 2 * needed - waiting) if silent >= STALL else max(0, needed - waiting)
+    return max(0, 2 * needed - waiting) if is_silent(silent) else max(0, needed - waiting)
 
 
 PATIENCE = 32

@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.model.datasets import UNKNOWN_LENGTH as UNKNOWN_LENGTH
+from gateway.store.datasets.demand import NAME as DEMAND
+from gateway.store.datasets.demand import DemandTable, open_demand
 from gateway.store.datasets.index import Index
 from gateway.store.datasets.layout import (
     HEADER,
@@ -115,7 +117,8 @@ class Content:
             self._file = _open_states(directory / STATES, index.items)
             # Only this code takes the index's lock: one worker at a time resets the flags of an earlier start.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            states = _twin(self._file, twin_of(directory)) or self._file
+            path = twin_of(directory)
+            states = _twin(self._file, path) or self._file
             _forget_other_boot(states, index.items, boot)
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         except ValueError as error:
@@ -133,6 +136,16 @@ class Content:
         self.digests_of = index.digests_of
         self.indices_of = index.items_of
         self._identity = _identity(directory / STATES)
+        self._table = demand_of(path) if _beside_generations(path) else None
+        self._demand: DemandTable | None = None
+
+    def demand(self, *, make: bool = False) -> DemandTable | None:
+        """What jobs have consumed; ``None`` if that is unknown. ``make``: make the table if no worker has."""
+        if self._demand is None and self._table is not None and (make or self._table.exists()):
+            self._demand = open_demand(self._table, self.items)
+            if self._demand is None:
+                self._table = None  # asked once: it is on the path of every batch
+        return self._demand
 
     def still_at(self, directory: Path) -> bool:
         """Whether the folder still contains the opened files."""
@@ -184,12 +197,21 @@ def twin_of(directory: Path) -> Path:
     return table.with_name(f"{table.name}{TWINS}{status.st_dev:x}-{status.st_ino:x}-{status.st_ctime_ns:x}")
 
 
+def demand_of(twin: Path) -> Path:
+    """The path of what jobs have consumed of a content, beside its twin."""
+    return twin.with_name(f"{twin.name}{DEMAND}")
+
+
+def _beside_generations(path: Path) -> bool:
+    return path.with_name(path.name.partition(TWINS)[0]).exists()
+
+
 def _twin(file: mmap.mmap, path: Path) -> mmap.mmap | None:
     """The twin of a states file, created if missing; ``None`` if it is impossible.
 
     It requires a table of generations: the twins of a table are removed with it.
     """
-    if not path.with_name(path.name.partition(TWINS)[0]).exists():
+    if not _beside_generations(path):
         return None
     try:
         descriptor = open_own(path, os.O_RDWR | os.O_CREAT)

@@ -22,7 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from gateway.store.datasets.content import twin_of
+from gateway.store.datasets.content import demand_of, twin_of
 from gateway.store.datasets.layout import STATES
 from gateway.store.disk.locks import exclusive, is_locked
 
@@ -107,7 +107,9 @@ class Folders:
         free = [path for path in unused if not _is_open(path)]
         for path in free:
             with suppress(OSError):
-                twin_of(path).unlink()
+                twin = twin_of(path)
+                demand_of(twin).unlink(missing_ok=True)
+                twin.unlink()
         for path in doomed + free:
             move(path, into)
         return len(free) < len(unused)

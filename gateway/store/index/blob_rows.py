@@ -19,6 +19,9 @@ from gateway.store.index import pool_rows, seals
 from gateway.store.index.pool_rows import Entering, NewBlob
 from gateway.store.index.schema import NODE
 
+_STEADY, _STEADY_AT = "steady:", "steady-at:"
+"""How names in ``meta`` begin, for datasets whose residents replace each other: of their bytes, and when they were noted."""
+
 
 @dataclass(frozen=True, slots=True)
 class BlobRow:
@@ -164,6 +167,24 @@ def take_wanted(connection: Connection) -> int:
     size = wanted(connection)
     connection.execute("DELETE FROM meta WHERE name = 'wanted'")
     return size
+
+
+def note_steady(connection: Connection, tag: str, size: int, now: float) -> None:
+    """Note how many bytes a dataset holds whose residents replace each other."""
+    connection.executemany(
+        "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        ((f"{_STEADY}{tag}", size), (f"{_STEADY_AT}{tag}", int(now))),
+    )
+
+
+def steady(connection: Connection, since: float) -> int:
+    """The bytes of all such datasets that were noted since then."""
+    (size,) = connection.execute(
+        "SELECT coalesce(sum(sizes.value), 0) FROM meta AS times JOIN meta AS sizes "
+        "ON sizes.name = ? || substr(times.name, ?) WHERE times.name >= ? AND times.name < ? AND times.value >= ?",
+        (_STEADY, len(_STEADY_AT) + 1, _STEADY_AT, f"{_STEADY_AT}~", since),
+    ).fetchone()
+    return int(size)
 
 
 def note_verified(connection: Connection, digest: bytes, mtime_ns: int, boot: int) -> None:

@@ -1,0 +1,229 @@
+"""Residency by demand, performed: who reads, what others still need, and what makes room for what (policies/items/demand.py).
+
+It governs datasets in mode ``static``. Each node decides alone about the items that are at home there: it has seen every batch
+that delivered them. The facts are in a table that all workers of the node share (store/datasets/demand.py).
+
+Items that are loaded at the same moment get their room together: one look at the residents, and one transaction that evicts those
+that they replace. The room is reserved before the origin is asked, or other loads would take it meanwhile. What a failed load
+has reserved is free for the next one, so a failing origin empties nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.engine.items.answers import Arrival, BatchAsk
+from gateway.engine.items.wanted import FailedItem, Purpose, Wanted
+from gateway.model.errors import DiskUnavailable
+from gateway.model.reader import Reader
+from gateway.policies.items.datasets import CachingMode
+from gateway.policies.items.demand import JOBS, Needs, need_of, offered, victims
+from gateway.store.datasets.content import UNKNOWN_LENGTH, Content
+from gateway.store.datasets.demand import DemandTable
+from gateway.store.disk.growing import GrowingBlob
+from gateway.store.store import Store
+from gateway.tasks import Tasks
+
+WINDOW = 65_536
+"""Items of a dataset that are looked at for victims and offers: a random part of a larger one, which bounds the cost."""
+_SPARE_VICTIMS = 8
+_NOTED_EVERY = 1.0
+"""Seconds between estimates of the bytes that a dataset holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A job that reads from this node: its ``bit`` in the table, 0 if it has none."""
+
+    table: DemandTable
+    reader: Reader
+    bit: int
+
+    def note(self, indices: NDArray[np.integer] | int) -> None:
+        """Note that these items were delivered to it."""
+        self.table.consumed(self.reader, self.bit, indices)
+
+
+@dataclass(eq=False, slots=True)
+class _Entering:
+    """An item that needs room of others: its need after its read, and its bytes."""
+
+    need: int
+    size: int
+    blob: asyncio.Future[GrowingBlob | None]
+
+
+class Demand:
+    """The demand for the items of this node, for one worker."""
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._entering: dict[Content, list[_Entering]] = {}
+        self._tasks = Tasks()
+        self._random = np.random.default_rng()
+        self._noted: dict[str, float] = {}
+
+    async def close(self) -> None:
+        """Stop evicting."""
+        await self._tasks.stop()
+
+    # --- who reads
+
+    @staticmethod
+    def consumer(content: Content, caching: CachingMode, reader: Reader | None) -> Consumer | None:
+        """The job that a batch is for; ``None`` if it names none, or if demand does not govern the dataset."""
+        if reader is None or caching is not CachingMode.STATIC:
+            return None
+        table = content.demand(make=True)
+        return None if table is None else Consumer(table, reader, table.bit_of(reader))
+
+    @staticmethod
+    def sharing(content: Content, caching: CachingMode, reader: Reader | None) -> int:
+        """The number of active jobs on a dataset, other than the reader's."""
+        table = content.demand() if caching is CachingMode.STATIC else None
+        if table is None:
+            return 0
+        others = table.active()
+        if reader is not None:
+            others &= ~table.bit_of(reader)
+        return others.bit_count()
+
+    # --- facts for the choice of a batch
+
+    def need(self, content: Content, indices: NDArray[np.uint32], consumer: Consumer) -> Needs:
+        """By item, how many jobs other than the consumer need it."""
+        return need_of(consumer.table.bits[indices], consumer.table.active() & ~consumer.bit)
+
+    def room(self, content: Content, table: DemandTable) -> tuple[int, list[int]]:
+        """How many items fit without an eviction, and the number of residents by need; see ``Room``."""
+        start, stop, resident = self._window(content)
+        need = need_of(table.bits[start:stop][resident], table.active())
+        counts = np.bincount(need, minlength=JOBS + 1) * (content.items // max(1, stop - start))
+        return self._store.spare_for_good() // max(1, _usual_size(content)), counts.tolist()
+
+    def offers(self, content: Content, consumer: Consumer, most: int) -> NDArray[np.uint32]:
+        """Residents that another job has consumed and this one has not, the least needed first."""
+        start, stop, resident = self._window(content)
+        bits, active = consumer.table.bits[start:stop], consumer.table.active()
+        return (start + offered(bits, resident, consumer.bit, active)[:most]).astype(np.uint32)
+
+    def _window(self, content: Content) -> tuple[int, int, NDArray[np.bool_]]:
+        """A part of the dataset: its first item and its end, and which of its items are resident."""
+        start = int(self._random.integers(content.items - WINDOW + 1)) if content.items > WINDOW else 0
+        stop = min(content.items, start + WINDOW)
+        return start, stop, content.states.believed(slice(start, stop))
+
+    # --- room for what is loaded
+
+    async def reserve(self, wanted: Wanted, size: int) -> GrowingBlob | None:
+        """A blob for an item about to be loaded; ``None`` if it must not be stored. The caller ends it."""
+        content = wanted.registration.content
+        self._note(content)
+        if self._store.admits(size):
+            return self._begun(size)
+        need = self._need_after(wanted)
+        if not need:
+            return None
+        entering = _Entering(need, size, asyncio.get_running_loop().create_future())
+        if content not in self._entering:
+            self._entering[content] = []
+            self._tasks.start(self._replace(content))
+        self._entering[content].append(entering)
+        return await entering.blob
+
+    @staticmethod
+    def _need_after(wanted: Wanted) -> int:
+        """How many jobs need an item once it is read. What is loaded ahead is still needed by its own job."""
+        table = wanted.registration.content.demand()
+        if table is None:
+            return 0
+        active = table.active()
+        if wanted.reader is not None and wanted.purpose is Purpose.READER:
+            active &= ~table.bit_of(wanted.reader)
+        return (active & ~int(table.bits[wanted.index])).bit_count()
+
+    def _begun(self, size: int) -> GrowingBlob | None:
+        try:
+            return self._store.begin(size)
+        except DiskUnavailable:
+            return None
+
+    async def _replace(self, content: Content) -> None:
+        """Evict what the items that wait replace, and begin their blobs."""
+        waiting = self._entering.pop(content)
+        try:
+            waiting.sort(key=lambda entering: -entering.need)
+            residents = self._least_needed(content, waiting)
+            replaced = [victims(entering.need, entering.size, residents) for entering in waiting]
+            digests = [content.digest(index) for chosen in replaced for index in chosen]
+            if digests:
+                await self._store.pools.evict(digests)
+            for entering, chosen in zip(waiting, replaced, strict=True):
+                if chosen and not entering.blob.done():
+                    entering.blob.set_result(self._begun(entering.size))
+        finally:
+            for entering in waiting:
+                if not entering.blob.done():
+                    entering.blob.set_result(None)
+
+    def _least_needed(self, content: Content, waiting: list[_Entering]) -> deque[tuple[int, int, int]]:
+        """Residents that the waiting items may replace, the least needed first, random among equals: index, need, bytes."""
+        table = content.demand()
+        assert table is not None
+        start, _, resident = self._window(content)
+        places = start + np.flatnonzero(resident)
+        need = need_of(table.bits[places], table.active())
+        most = _SPARE_VICTIMS + 2 * sum(1 + entering.size // max(1, _usual_size(content)) for entering in waiting)
+        chosen: list[NDArray[np.intp]] = []
+        for level in range(waiting[0].need):
+            if most <= 0:
+                break
+            equal = places[need == level]
+            chosen.append(self._random.choice(equal, min(most, len(equal)), replace=False))
+            most -= len(chosen[-1])
+        return deque(
+            (index, level, _size_of(content, index))
+            for level, indices in enumerate(chosen)
+            for index in indices.tolist()
+        )
+
+    def _note(self, content: Content) -> None:
+        """Tell the store now and then how many bytes the dataset holds: they are not evicted for room in reserve."""
+        now = self._clock()
+        if now < self._noted.get(content.tag, 0.0):
+            return
+        self._noted[content.tag] = now + _NOTED_EVERY
+        _, stop, resident = self._window(content)
+        share = np.count_nonzero(resident) / max(1, min(stop, WINDOW))
+        self._store.note_steady(content.tag, int(share * content.items) * _usual_size(content))
+
+    # --- what is delivered
+
+    @staticmethod
+    async def noted(ask: BatchAsk, consumer: Consumer, arrivals: AsyncGenerator[Arrival]) -> AsyncGenerator[Arrival]:
+        """Arrivals, noted as consumed when they are delivered."""
+        async with aclosing(arrivals):
+            async for arrival in arrivals:
+                if not isinstance(arrival.content, FailedItem):
+                    consumer.note(int(ask.indices[arrival.position]))
+                yield arrival
+                del arrival  # its files
+
+
+def _usual_size(content: Content) -> int:
+    """The mean size of items, as far as their sizes are known."""
+    return content.size // max(1, content.items)
+
+
+def _size_of(content: Content, index: int) -> int:
+    length = int(content.lengths[index])
+    return _usual_size(content) if length == UNKNOWN_LENGTH else length
