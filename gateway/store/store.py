@@ -291,6 +291,18 @@ class Store:
         self._reserve_now(blob)
         return blob
 
+    def begin_instead(self, size: int) -> GrowingBlob:
+        """``begin`` for a blob that takes the place of others, which the caller evicts.
+
+        Raises:
+            DiskUnavailable: the disk is failing.
+        """
+        self._disk.require()
+        blob = GrowingBlob(self, size)
+        self._space.filling += size
+        blob.reserved = size
+        return blob
+
     async def create(self, size: int) -> GrowingBlob:
         """``begin``, after evicting blobs if necessary.
 

@@ -59,6 +59,14 @@ class _Entering:
     need: int
     size: int
     blob: asyncio.Future[GrowingBlob | None]
+    begun: GrowingBlob | None = None
+
+    def settle(self) -> None:
+        """Hand over the blob."""
+        if not self.blob.done():
+            self.blob.set_result(self.begun)
+        elif self.begun is not None:
+            self.begun.end()
 
 
 class Demand:
@@ -163,17 +171,22 @@ class Demand:
         try:
             waiting.sort(key=lambda entering: -entering.need)
             residents = self._least_needed(content, waiting)
-            replaced = [victims(entering.need, entering.size, residents) for entering in waiting]
-            digests = [content.digest(index) for chosen in replaced for index in chosen]
+            digests: list[bytes] = []
+            for entering in waiting:
+                chosen = victims(entering.need, entering.size, residents)
+                if chosen:
+                    # Before the eviction, or others would take the room meanwhile.
+                    entering.begun = self._store.begin_instead(entering.size)
+                    digests += [content.digest(index) for index in chosen]
             if digests:
+                # At once, or what is chosen next, here and by other workers, would count on them too.
+                self._store.items.gone(digests)
                 await self._store.pools.evict(digests)
-            for entering, chosen in zip(waiting, replaced, strict=True):
-                if chosen and not entering.blob.done():
-                    entering.blob.set_result(self._begun(entering.size))
+        except DiskUnavailable:
+            return
         finally:
             for entering in waiting:
-                if not entering.blob.done():
-                    entering.blob.set_result(None)
+                entering.settle()
 
     def _least_needed(self, content: Content, waiting: list[_Entering]) -> deque[tuple[int, int, int]]:
         """Residents that the waiting items may replace, the least needed first, random among equals: index, need, bytes."""
