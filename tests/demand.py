@@ -1,4 +1,4 @@
-"""Training jobs at the level of the protocol: each reads epochs of a dataset in an order of its own, and takes what is offered."""
+"""Training jobs at the level of the protocol: each reads epochs of a dataset in its own order, and takes what is offered."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def run(schedules: Sequence[Schedule], until: TrainingJob, epoch: int, first: in
     """Let jobs read at the same time, round by round, until one has ended an epoch; returns the number of the next round."""
     number = first
     with ThreadPoolExecutor(len(schedules)) as pool:
-        while len(until.orders) <= epoch and not until.ended or (until.epoch == epoch and until._pending):
+        while (len(until.orders) <= epoch and not until.ended) or (until.epoch == epoch and until._pending):
             due = [
                 each.job
                 for each in schedules

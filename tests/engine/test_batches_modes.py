@@ -490,7 +490,7 @@ async def test_lookup_says_what_is_resident(small: Shelf) -> None:
     """Rule: lookup answers by position, duplicates included; in mode none no item is resident."""
     data = await small.dataset(equal_bodies(6, SIZE))
     await data.warm([1, 4])
-    found = await small.batches.lookup(data.ask(BatchMode.EXACT, [4, 0, 1, 4]))
+    found = await small.batches.known.lookup(data.ask(BatchMode.EXACT, [4, 0, 1, 4]))
     assert found.tolist() == [True, False, True, True]
     none = await small.dataset(data.bodies, "none")
-    assert not (await small.batches.lookup(none.ask(BatchMode.EXACT, range(6)))).any()
+    assert not (await small.batches.known.lookup(none.ask(BatchMode.EXACT, range(6)))).any()

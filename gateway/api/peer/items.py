@@ -114,7 +114,7 @@ class PeerItemsEdge:
             ApiError: the request is refused.
         """
         ask = await self._ask(request, _read(request, "name"))
-        await _send_bytes(request.send, at_home_bytes(await self._batches.at_home(ask)))
+        await _send_bytes(request.send, at_home_bytes(await self._batches.known.at_home(ask)))
 
     async def offers(self, request: PeerRequest) -> None:
         """``POST /-/peer/v1/datasets/{id}/offers?name=N&most=M``: items that are offered here to the job of the header.
@@ -123,7 +123,7 @@ class PeerItemsEdge:
             ApiError: the request is refused.
         """
         query = _read(request, "name", "most")
-        offered = await self._batches.offers(await self._ask(request, query), query.most)
+        offered = await self._batches.known.offers(await self._ask(request, query), query.most)
         await _send_bytes(request.send, offered.astype("<u4").tobytes())
 
     async def dataset(self, request: PeerRequest) -> None:

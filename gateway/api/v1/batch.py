@@ -289,7 +289,7 @@ class BatchEndpoint:
             raise _invalid("lookup takes no parameters")
         plan = self._planned.of(registration, "")
         ask = await self._ask(principal, registration, body, BatchQuery(BatchMode.EXACT, None, False), plan.caching)
-        bits = np.packbits(await self._batches.lookup(ask), bitorder="little").tobytes()
+        bits = np.packbits(await self._batches.known.lookup(ask), bitorder="little").tobytes()
         headers = headers_of([("content-type", "application/octet-stream"), ("content-length", str(len(bits)))])
         headers += self._directives(registration.content, plan)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -305,7 +305,7 @@ class BatchEndpoint:
         query, most = parse_offers(scope["query_string"])
         plan = self._planned.of(registration, query.job)
         ask = await self._ask(principal, registration, b"", query, plan.caching)
-        indices = allowed(principal, registration, await self._batches.offers(ask, most))
+        indices = allowed(principal, registration, await self._batches.known.offers(ask, most))
         body = indices.astype("<u4").tobytes()
         headers = headers_of([("content-type", "application/octet-stream"), ("content-length", str(len(body)))])
         headers += self._directives(registration.content, plan, ask.reader)
@@ -322,7 +322,7 @@ class BatchEndpoint:
                 ("x-larder-caching", plan.caching.value),
                 ("x-larder-chunk", str(chunk)),
                 ("x-larder-plan", str(plan.version)),
-                ("x-larder-sharing", str(self._batches.demand.sharing(content, plan.caching, reader))),
+                ("x-larder-sharing", str(self._batches.fetches.demand.sharing(content, plan.caching, reader))),
             ]
         )
 

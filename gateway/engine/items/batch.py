@@ -24,21 +24,20 @@ from cachetools import TTLCache
 from numpy.typing import NDArray
 
 from gateway.engine.items.answers import Arrival, Arriving, BatchAsk, Resident, Room, Unopened
-from gateway.engine.items.demand import Consumer
 from gateway.engine.items.fetch import ItemFetches
-from gateway.engine.items.homes import AtHome, Elsewhere, HolderLookup, Split, split_of
+from gateway.engine.items.homes import HolderLookup, Split
 from gateway.engine.items.prefetch import Prefetcher
 from gateway.engine.items.underway import FETCHES_PER_BATCH, AskWindow, BatchProgress, Candidates
-from gateway.engine.items.wanted import FailedItem, Outcome, PrefetchCounts, Wanted
+from gateway.engine.items.wanted import FailedItem, Outcome, PrefetchCounts
+from gateway.engine.items.whereabouts import Whereabouts, wanted_of
 from gateway.engine.lane import Lane
 from gateway.engine.services import Services
 from gateway.model.access import Access
 from gateway.model.frames import ItemStatus
-from gateway.policies.items import demand
-from gateway.policies.items.batch import BatchMode, Choice, Positions, choose, is_silent, may_replace
+from gateway.policies.items.batch import BatchMode, Positions, is_silent, may_replace
 from gateway.policies.items.datasets import CachingMode, refreshes_recency
 from gateway.policies.space.chunk_cut import ChunkCut, fullest_chunk
-from gateway.store.datasets.content import FETCHING, RESIDENT, VERIFIED, Content
+from gateway.store.datasets.content import RESIDENT, VERIFIED, Content
 from gateway.store.items import ItemFile, close_files
 
 LARGEST_OPEN_BATCH = 1024
@@ -49,7 +48,6 @@ _HOMES = 3
 _COUNTED_FOR = 2.0
 """Seconds for which the fullest chunk of a dataset is cached, for ``_COUNTED`` datasets."""
 _COUNTED = 256
-_NO_KEYS = np.empty(0, dtype=np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +67,30 @@ class Batches:
         self._services = services
         self._items = services.store.items
         self.fetches = fetches
-        self.demand = fetches.demand
+        self.known = Whereabouts(services, fetches)
         self._prefetcher = Prefetcher(services, fetches, lane)
         # A quarter: connections and blobs need descriptors too.
         self._room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._fullest: TTLCache[str, int] = TTLCache(_COUNTED, _COUNTED_FOR, time.monotonic)
-        self._random = np.random.default_rng()
 
     async def open(self, ask: BatchAsk) -> Resident | Arriving:
         """Decide what to deliver, and open the resident items."""
-        await self._prepare(ask)
+        await self.known.prepare(ask)
         answer = await (self._open_exact(ask) if ask.mode is BatchMode.EXACT else self._open_substitute(ask))
-        consumer = self._consumer(ask)
+        consumer = self.known.consumer(ask)
         if consumer is not None and isinstance(answer, Resident):
             consumer.note(ask.indices[answer.positions])
         elif consumer is not None and isinstance(answer, Arriving):
-            answer.arrivals = self.demand.noted(ask, consumer, answer.arrivals)
+            answer.arrivals = self.fetches.demand.noted(ask, consumer, answer.arrivals)
         return answer
 
     async def unopened(self, ask: BatchAsk, files: int) -> Unopened | None:
         """An answer of at most ``files`` files of this node that can be opened while it is sent; ``None``: ``open`` is needed."""
-        await self._prepare(ask)
+        await self.known.prepare(ask)
         wanted = min(ask.take, len(ask.indices))
         # Residents beyond the offers are taken only if nothing else can be had.
-        first = None if ask.offers is None or self._consumer(ask) is None else ask.take + ask.offers
-        positions = self.resident(ask)[:first].nonzero()[0][:wanted]
+        first = None if ask.offers is None or self.known.consumer(ask) is None else ask.take + ask.offers
+        positions = self.known.resident(ask)[:first].nonzero()[0][:wanted]
         flags = ask.registration.content.states.flags[ask.indices[positions]]
         if wanted > min(files, LARGEST_OPEN_BATCH) or len(positions) < wanted or (flags != VERIFIED).any():
             return None
@@ -107,55 +104,10 @@ class Batches:
             self._items.doubt(ask.registration.content, ask.indices[positions[lost]])
             positions = np.delete(positions, lost)
         opened.take(positions.tolist(), [file for file in files if file is not None])
-        consumer = self._consumer(ask)
+        consumer = self.known.consumer(ask)
         if consumer is not None:
             consumer.note(ask.indices[opened.positions])
         return opened
-
-    def _consumer(self, ask: BatchAsk) -> Consumer | None:
-        return self.demand.consumer(ask.registration.content, ask.caching, ask.reader)
-
-    def resident(self, ask: BatchAsk) -> NDArray[np.bool_]:
-        """By position, whether the item is known to be in the cache."""
-        if ask.caching is CachingMode.NONE:
-            return np.zeros(len(ask.indices), dtype=bool)
-        return ask.registration.content.states.believed(ask.indices)
-
-    async def lookup(self, ask: BatchAsk) -> NDArray[np.bool_]:
-        """``resident``, in the whole fleet; waits for the survey of a small dataset first."""
-        await self._prepare(ask)
-        resident = self.resident(ask)
-        there = await self._there(ask, self._split(ask), resident)
-        return resident | there.resident
-
-    async def at_home(self, ask: BatchAsk) -> AtHome:
-        """What this node alone knows of items, for another node."""
-        await self._prepare(ask)
-        resident, fetching, consumer = self.resident(ask), self.fetching(ask), self._consumer(ask)
-        if consumer is None:
-            return AtHome(resident, fetching)
-        content = ask.registration.content
-        need, room = self.demand.need(content, ask.indices, consumer), self.demand.room(content, consumer.table)
-        return AtHome(resident, fetching, need, room)
-
-    async def offers(self, ask: BatchAsk, most: int) -> NDArray[np.uint32]:
-        """At most ``most`` residents that other jobs have consumed and the reader has not, here and at the other homes."""
-        await self._prepare(ask)
-        consumer, fleet, peers = self._consumer(ask), self._services.fleet, self.fetches.peers
-        if consumer is None:
-            return np.empty(0, dtype=np.uint32)
-        offered = [self.demand.offers(ask.registration.content, consumer, most)]
-        if fleet is not None and peers is not None and not ask.here:
-            wanted = self._wanted(ask, 0)
-            offered += await asyncio.gather(
-                *(peers.offers(node, wanted, most) for node in fleet.members.homes(_NO_KEYS)[1])
-            )
-        return demand.merged(offered)[:most]
-
-    def fetching(self, ask: BatchAsk) -> NDArray[np.bool_]:
-        """By position, whether a worker of this node is reading the item from the origin."""
-        fetching: NDArray[np.bool_] = ask.registration.content.states.flags[ask.indices] == FETCHING
-        return fetching
 
     def fullest_chunk(self, content: Content, cut: ChunkCut) -> int:
         """The chunk with most resident items, at most ``_COUNTED_FOR`` seconds old; -1 if none has any."""
@@ -164,10 +116,6 @@ class Batches:
             chunk = fullest_chunk(np.flatnonzero(content.states.believed()), cut)
             self._fullest[content.tag] = chunk
         return chunk
-
-    async def _prepare(self, ask: BatchAsk) -> None:
-        self._items.adopt(ask.registration.content)
-        await self._items.ready(ask.registration.content)
 
     async def _ready(self, ask: BatchAsk, positions: Positions) -> list[ItemFile | None]:
         """The verified files of these items; ``None`` for the others."""
@@ -194,27 +142,6 @@ class Batches:
         return file
 
     # --- other nodes
-
-    def _split(self, ask: BatchAsk) -> Split | None:
-        fleet = self._services.fleet
-        if fleet is None or ask.here or ask.caching is CachingMode.NONE:
-            return None
-        return split_of(fleet.members, ask.registration.content, ask.indices)
-
-    async def _there(self, ask: BatchAsk, split: Split | None, resident: NDArray[np.bool_]) -> Elsewhere:
-        """What the homes know of the items that are not cached here."""
-        peers = self.fetches.peers
-        if split is None or peers is None:
-            return Elsewhere(np.zeros(len(ask.indices), dtype=bool))
-        there = Elsewhere(split.elsewhere & ~resident)
-        parts = [(node, at[~resident[at]]) for node, at in split.parts()]
-        questions = [(node, at) for node, at in parts if len(at)]
-        answers = await asyncio.gather(
-            *(peers.resident(node, self._wanted(ask, 0), ask.indices[at]) for node, at in questions)
-        )
-        for (_, at), answer in zip(questions, answers, strict=True):
-            there.add(at, answer)
-        return there
 
     def _routes(self, ask: BatchAsk, split: Split | None, resident: NDArray[np.bool_], order: Iterable[int]) -> _Routes:
         """The sources of the items that are not cached here.
@@ -256,8 +183,8 @@ class Batches:
 
     async def _each_in_order(self, ask: BatchAsk, answer: Arriving) -> AsyncGenerator[Arrival]:
         ahead: deque[tuple[int, asyncio.Task[Outcome] | None]] = deque()
-        resident = self.resident(ask)
-        routes = self._routes(ask, self._split(ask), resident, np.flatnonzero(~resident).tolist())
+        resident = self.known.resident(ask)
+        routes = self._routes(ask, self.known.split(ask), resident, np.flatnonzero(~resident).tolist())
         window = AskWindow(self._lengths(ask))
         positions = deque(range(len(ask.indices)))
         near = 0
@@ -294,10 +221,10 @@ class Batches:
 
     async def _each_as_it_comes(self, ask: BatchAsk, answer: Arriving) -> AsyncGenerator[Arrival]:
         """Resident items first, while the first of the others are being fetched."""
-        resident = self.resident(ask)
+        resident = self.known.resident(ask)
         there = iter(np.flatnonzero(resident).tolist())
         missing = np.flatnonzero(~resident)
-        routes = self._routes(ask, self._split(ask), resident, missing.tolist())
+        routes = self._routes(ask, self.known.split(ask), resident, missing.tolist())
         near = deque(missing[~routes.far[missing]].tolist())
         far = deque(missing[routes.far[missing]].tolist())
         window = AskWindow(self._lengths(ask))
@@ -340,10 +267,10 @@ class Batches:
 
     async def _open_substitute(self, ask: BatchAsk) -> Resident | Arriving:
         flags = ask.registration.content.states.flags
-        resident, split = self.resident(ask), self._split(ask)
-        elsewhere = await self._there(ask, split, resident)
+        resident, split = self.known.resident(ask), self.known.split(ask)
+        elsewhere = await self.known.there(ask, split, resident)
         there = elsewhere.resident
-        choice = self._choice(ask, resident, elsewhere)
+        choice = self.known.choice(ask, resident, elsewhere)
         opened = Resident(self._room)
         residents = deque(choice.resident.tolist())
         later: list[int] = []
@@ -378,19 +305,6 @@ class Batches:
         answer = Arriving(_nothing(), opened)
         answer.arrivals = self._substitutes(ask, candidates, there, routes, answer)
         return answer
-
-    def _choice(self, ask: BatchAsk, resident: NDArray[np.bool_], elsewhere: Elsewhere) -> Choice:
-        content, consumer = ask.registration.content, self._consumer(ask)
-        fetching = elsewhere.fetching | self.fetching(ask)
-        if ask.offers is None or consumer is None:
-            order: Positions = self._random.permutation(len(ask.indices))
-            return choose(order, resident | elsewhere.resident, fetching)
-        cached = resident | elsewhere.resident
-        outlook = None
-        if not demand.enough(ask.take, cached):
-            need = self.demand.need(content, ask.indices, consumer)
-            outlook = elsewhere.outlook(need, self.demand.room(content, consumer.table))
-        return demand.choose(ask.take, ask.offers, cached, fetching, outlook)
 
     async def _substitutes(
         self, ask: BatchAsk, candidates: Candidates, there: NDArray[np.bool_], routes: _Routes, answer: Arriving
@@ -461,16 +375,11 @@ class Batches:
         progress.needed -= 1
         return progress.needed >= 0
 
-    def _wanted(self, ask: BatchAsk, index: int, source: HolderLookup | None = None) -> Wanted:
-        return Wanted(
-            ask.registration, index, ask.identity, ask.caching, here=ask.here, source=source, reader=ask.reader
-        )
-
     def _start(self, ask: BatchAsk, position: int, routes: _Routes) -> asyncio.Task[Outcome]:
         index = int(ask.indices[position])
         access = Access(ask.registration.content.id, index, b"", False, self._services.now(), ask.identity)
         self._services.store.accesses.record(access)
-        wanted = self._wanted(ask, index, routes.source)
+        wanted = wanted_of(ask, index, routes.source)
         return asyncio.get_running_loop().create_task(self.fetches.fetch(wanted))
 
     # --- prefetch
@@ -480,7 +389,7 @@ class Batches:
 
         Items are refused if the queue would exceed half of the cache: they would displace the chunk in use.
         """
-        await self._prepare(ask)
+        await self.known.prepare(ask)
         counts = PrefetchCounts(0, 0, 0)
         for start in range(0, len(ask.indices), _AT_A_TIME):
             part = replace(ask, indices=ask.indices[start : start + _AT_A_TIME])
@@ -492,11 +401,11 @@ class Batches:
         """Sends each home its part. If a home does not accept it, the next one gets it; after the last one it is dropped."""
         counts = PrefetchCounts(0, 0, 0)
         for _ in range(_HOMES):
-            split, peers = self._split(ask), self.fetches.peers
+            split, peers = self.known.split(ask), self.fetches.peers
             if split is None or peers is None:
                 return _sum(counts, await self._prefetch_here(ask))
             counts = _sum(counts, await self._prefetch_here(replace(ask, indices=ask.indices[~split.elsewhere])))
-            wanted = self._wanted(ask, 0)
+            wanted = wanted_of(ask, 0)
             parts = [(node, ask.indices[at]) for node, at in split.parts()]
             answers = await asyncio.gather(*(peers.prefetch(node, wanted, indices) for node, indices in parts))
             counts = _sum(counts, *(answer for answer in answers if answer is not None))
@@ -509,7 +418,7 @@ class Batches:
     async def _prefetch_here(self, ask: BatchAsk) -> PrefetchCounts:
         # A job announces an item once: one that was evicted unnoticed would be missing when its turn comes.
         await self._items.confirm(ask.registration.content, ask.indices)
-        resident = self.resident(ask)
+        resident = self.known.resident(ask)
         self._used_soon(ask, ask.indices[resident])
         return self._prefetcher.add(ask.registration, ask.identity, ask.caching, ask.indices, ask.indices[~resident])
 

@@ -131,13 +131,13 @@ class WarmDataset:
             len(part),
         )
         before = (progress.done, progress.done_bytes)
-        resident = await self._datasets.batches.lookup(ask)
+        resident = await self._datasets.batches.known.lookup(ask)
         progress.there += int(np.count_nonzero(resident))
         if not bool(resident.all()):
             await self._datasets.batches.prefetch(replace(ask, indices=part[~resident]))
             resident = await self._settled(ask, progress, before)
         left = await self._ask_for(ask, part[~resident])
-        resident = await self._datasets.batches.lookup(ask)
+        resident = await self._datasets.batches.known.lookup(ask)
         progress.done = before[0] + int(np.count_nonzero(resident))
         progress.done_bytes = before[1] + _bytes_of(registration, part[resident])
         for index in part[~resident].tolist():
@@ -146,12 +146,12 @@ class WarmDataset:
     async def _settled(self, ask: BatchAsk, progress: WarmupProgress, before: tuple[int, int]) -> NDArray[np.bool_]:
         """Wait until a part makes no more progress; returns, by position, whether the item is in the cache."""
         loop = asyncio.get_running_loop()
-        resident = await self._datasets.batches.lookup(ask)
+        resident = await self._datasets.batches.known.lookup(ask)
         quiet_since = loop.time()
         while not bool(resident.all()) and loop.time() - quiet_since < _QUIET:
             await asyncio.sleep(_LOOK)
             require_valid(self._principal)
-            now = await self._datasets.batches.lookup(ask)
+            now = await self._datasets.batches.known.lookup(ask)
             if np.count_nonzero(now) > np.count_nonzero(resident):
                 quiet_since = loop.time()
             resident = now
