@@ -312,6 +312,10 @@ CHUNK_ITEMS = Counter(
 PRELOADED_BYTES = Counter(
     "larder_preloaded_bytes_total", "Bytes of items of rotated chunks that this node loaded ahead"
 )
+REPLACED_ITEMS = Counter(
+    "larder_replaced_items_total",
+    "Items of datasets in mode static that this node evicted for items of the same dataset that more jobs need",
+)
 SCORE_PARTS = Counter(
     "larder_importance_parts_total",
     "Parts of jobs' scores by result: applied, repeated, unknown-base, malformed; forwarded (to their homes)",
@@ -382,7 +386,7 @@ ALL = (
     DATASET_BYTES, DISK_STATE,
     JOB_REQUESTS, JOBS, JOBS_CACHED, JOB_PHASES, PLANNED_DATASETS, PLANNED_BYTES, PLAN_CHANGES, PLAN_VERSION, MANAGER_LEADING,
     ZONE_PROBLEMS,
-    MANAGER_DEPOSED, PIPELINES, PIPELINE_DECISIONS, CHUNK_ITEMS, PRELOADED_BYTES,
+    MANAGER_DEPOSED, PIPELINES, PIPELINE_DECISIONS, CHUNK_ITEMS, PRELOADED_BYTES, REPLACED_ITEMS,
     SCORE_PARTS, SCORED_ITEMS, UNIMPORTANT_ITEMS, IMPORTANT_ITEMS, IMPORTANT_BYTES,
     STREAM_ACCESSES, STREAMS, RELEASED_BYTES,
     BUILD, READY, MEMORY, LOOP_LAG, CONFIG_RELOADS, ADMIN_CHANGES, CATALOG_VERSION, CATALOG_REACHABLE,

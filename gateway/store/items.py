@@ -10,7 +10,7 @@ time, never bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
@@ -96,6 +96,12 @@ class ItemBlobs:
         return self._disk.readable
 
     # --- datasets
+
+    def others(self, content: Content, digest: bytes) -> Iterator[tuple[Content, NDArray[np.uint32]]]:
+        """Other datasets, of those open here, that have an item with these bytes, with the indices of those items."""
+        for other in tuple(self._contents.values()):
+            if other is not content and (indices := other.indices_of(digest)).size:
+                yield other, indices
 
     def adopt(self, content: Content) -> None:
         """Keep this dataset's states up to date from now on, and survey its residency in the background."""

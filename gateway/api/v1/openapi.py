@@ -50,6 +50,10 @@ def _parameter(place: str, name: str, schema: dict[str, Any], description: str, 
     }
 
 
+def _required(parameter: dict[str, Any]) -> dict[str, Any]:
+    return parameter | {"required": True}
+
+
 _DATASET = _parameter("path", "name", {"type": "string"}, "name or id of the dataset", _EXAMPLE_ID)
 _BATCH_QUERY = [
     _parameter(
@@ -57,16 +61,26 @@ _BATCH_QUERY = [
         "substitute: up to take of the candidates, cached ones first; exact: all of them; prefetch: a count only", "exact",
     ),
     _parameter("query", "take", {"type": "integer", "minimum": 1}, "items to deliver, with mode=substitute", 256),
+    _parameter("query", "offers", {"type": "integer", "minimum": 0}, "with mode=substitute: how many of the candidates after the "
+        "first take were offered to the job", 64),
     _parameter("query", "ordered", {"type": "integer", "enum": [0, 1]}, "in the order asked for, with mode=exact", 1),
     _parameter("query", "epoch", {"type": "integer", "minimum": 0}, "the reader's epoch", 0),
     _parameter("query", "job", {"type": "string", "maxLength": 128}, "the reader's job", "resnet50-17"),
 ]  # fmt: skip
+_OFFERS_QUERY = [
+    _required(_parameter("query", "job", {"type": "string", "maxLength": 128}, "the reader's job", "resnet50-17")),
+    _required(_parameter("query", "epoch", {"type": "integer", "minimum": 0}, "the reader's epoch", 0)),
+    _parameter(
+        "query", "most", {"type": "integer", "minimum": 1, "maximum": 65536, "default": 65536}, "items to list", 4096
+    ),
+]
 _DIRECTIVES = {
     name: {"schema": {"type": kind}, "description": description}
     for name, kind, description in (
         ("x-larder-caching", "string", "full, static, chunked or none"),
         ("x-larder-chunk", "integer", "the chunk with most resident items; -1 when there is none"),
         ("x-larder-plan", "integer", "version of the plan"),
+        ("x-larder-sharing", "integer", "other active jobs on the dataset, if it is static; 0: there are no offers"),
     )
 }
 _COUNT = {"type": "integer", "minimum": 0}
@@ -150,6 +164,26 @@ DATA_PATHS: dict[str, Any] = {
                 {
                     "200": {
                         "description": "a bitmap",
+                        "headers": _DIRECTIVES,
+                        "content": {"application/octet-stream": {"schema": _BINARY}},
+                    }
+                },
+                *_REFUSALS,
+            ),
+        }
+    },
+    "/v1/datasets/{name}/offers": {
+        "get": {
+            "tags": ["batches"],
+            "summary": "List offered items",
+            "operationId": "list_offers",
+            "description": "Cached items of a static dataset that another job has consumed in its current epoch, and this job "
+            "has not: they leave soon. A job that takes them shares their reads. Those that will leave first come first.",
+            "parameters": [_DATASET, *_OFFERS_QUERY],
+            "responses": _answers(
+                {
+                    "200": {
+                        "description": "indices, unsigned 32-bit little-endian",
                         "headers": _DIRECTIVES,
                         "content": {"application/octet-stream": {"schema": _BINARY}},
                     }

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway import metrics
 from gateway.engine.items.answers import Arrival, BatchAsk
 from gateway.engine.items.wanted import FailedItem, Purpose, Wanted
 from gateway.model.errors import DiskUnavailable
@@ -181,7 +182,7 @@ class Demand:
             if digests:
                 # At once, or what is chosen next, here and by other workers, would count on them too.
                 self._store.items.gone(digests)
-                await self._store.pools.evict(digests)
+                metrics.REPLACED_ITEMS.inc(await self._store.pools.evict(digests))
         except DiskUnavailable:
             return
         finally:
@@ -196,18 +197,27 @@ class Demand:
         places = start + np.flatnonzero(resident)
         need = need_of(table.bits[places], table.active())
         most = _SPARE_VICTIMS + 2 * sum(1 + entering.size // max(1, _usual_size(content)) for entering in waiting)
-        chosen: list[NDArray[np.intp]] = []
+        chosen: deque[tuple[int, int, int]] = deque()
         for level in range(waiting[0].need):
-            if most <= 0:
+            if len(chosen) >= most:
                 break
             equal = places[need == level]
-            chosen.append(self._random.choice(equal, min(most, len(equal)), replace=False))
-            most -= len(chosen[-1])
-        return deque(
-            (index, level, _size_of(content, index))
-            for level, indices in enumerate(chosen)
-            for index in indices.tolist()
-        )
+            for index in self._random.choice(equal, min(most, len(equal)), replace=False).tolist():
+                if self._may_leave(content, table, index, level):
+                    chosen.append((index, level, _size_of(content, index)))
+        return chosen
+
+    def _may_leave(self, content: Content, table: DemandTable, index: int, need: int) -> bool:
+        """Whether nobody needs an item's bytes more: as another item of the dataset, or as one of another dataset."""
+        digest = content.digest(index)
+        twins = content.indices_of(digest)
+        if len(twins) > 1 and int(need_of(table.bits[twins], table.active()).max()) > need:
+            return False
+        for other, indices in self._store.items.others(content, digest):
+            demand = other.demand()
+            if demand is None or bool(need_of(demand.bits[indices], demand.active()).any()):
+                return False
+        return True
 
     def _note(self, content: Content) -> None:
         """Tell the store now and then how many bytes the dataset holds: they are not evicted for room in reserve."""

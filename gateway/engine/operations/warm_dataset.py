@@ -146,7 +146,7 @@ class WarmDataset:
     async def _settled(self, ask: BatchAsk, progress: WarmupProgress, before: tuple[int, int]) -> NDArray[np.bool_]:
         """Wait until a part makes no more progress; returns, by position, whether the item is in the cache."""
         loop = asyncio.get_running_loop()
-        resident = await self._datasets.batches.known.lookup(ask)
+        resident: NDArray[np.bool_] = await self._datasets.batches.known.lookup(ask)
         quiet_since = loop.time()
         while not bool(resident.all()) and loop.time() - quiet_since < _QUIET:
             await asyncio.sleep(_LOOK)

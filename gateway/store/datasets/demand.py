@@ -101,7 +101,7 @@ class DemandTable:
         self.bits &= np.uint16(0xFFFF & ~(1 << slot))
 
 
-def open_demand(path: Path, items: int) -> DemandTable | None:
+def open_demand(path: Path, items: int, clock: Callable[[], float] = time.monotonic) -> DemandTable | None:
     """The table at a path, created if missing; ``None`` if it cannot be had."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -118,7 +118,7 @@ def open_demand(path: Path, items: int) -> DemandTable | None:
             os.pwrite(descriptor, head, 0)
         if os.fstat(descriptor).st_size != size or os.pread(descriptor, len(head), 0) not in (head, bytes(len(head))):
             return None
-        return DemandTable(mmap.mmap(descriptor, size), items)
+        return DemandTable(mmap.mmap(descriptor, size), items, clock)
     except OSError:
         path.unlink(missing_ok=True)
         return None
