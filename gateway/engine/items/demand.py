@@ -53,21 +53,50 @@ class Consumer:
         self.table.consumed(self.reader, self.bit, indices)
 
 
+class Reserved:
+    """Room in the cache for one item about to be read, if there is some; whoever has it calls ``end``.
+
+    Args:
+        blob: begun for the item; ``None``: there is no room.
+        instead: whether others were evicted for it, so that it is stored whatever others have stored meanwhile.
+    """
+
+    def __init__(self, blob: GrowingBlob | None = None, *, instead: bool = False) -> None:
+        self.instead = instead
+        self._blob = blob
+
+    @property
+    def held(self) -> bool:
+        """Whether there is room that was not taken."""
+        return self._blob is not None
+
+    def take(self) -> GrowingBlob | None:
+        """The blob; the caller ends it."""
+        blob, self._blob = self._blob, None
+        return blob
+
+    def end(self) -> None:
+        """Give back the room that was not taken."""
+        if self._blob is not None:
+            self._blob.end()
+
+
 @dataclass(eq=False, slots=True)
 class _Entering:
     """An item that needs room of others: its need after its read, and its bytes."""
 
     need: int
     size: int
-    blob: asyncio.Future[GrowingBlob | None]
+    room: asyncio.Future[Reserved]
     begun: GrowingBlob | None = None
 
     def settle(self) -> None:
-        """Hand over the blob."""
-        if not self.blob.done():
-            self.blob.set_result(self.begun)
-        elif self.begun is not None:
-            self.begun.end()
+        """Hand over the room."""
+        reserved = Reserved(self.begun, instead=True)
+        if self.room.done():
+            reserved.end()
+        else:
+            self.room.set_result(reserved)
 
 
 class Demand:
@@ -133,21 +162,22 @@ class Demand:
 
     # --- room for what is loaded
 
-    async def reserve(self, wanted: Wanted, size: int) -> GrowingBlob | None:
-        """A blob for an item about to be loaded; ``None`` if it must not be stored. The caller ends it."""
+    async def reserve(self, wanted: Wanted, size: int) -> Reserved:
+        """Room for an item about to be loaded, or none if it must not be stored."""
         content = wanted.registration.content
         self._note(content)
-        if self._store.admits(size):
-            return self._begun(size)
         need = self._need_after(wanted)
+        # What nobody waits for leaves some room: counts lag, and loads under way have evicted others for theirs.
+        if self._store.admits(size) and (need or self._store.admits(size + self._store.status().filling)):
+            return Reserved(self._begun(size))
         if not need:
-            return None
+            return Reserved()
         entering = _Entering(need, size, asyncio.get_running_loop().create_future())
         if content not in self._entering:
             self._entering[content] = []
             self._tasks.start(self._replace(content))
         self._entering[content].append(entering)
-        return await entering.blob
+        return await entering.room
 
     @staticmethod
     def _need_after(wanted: Wanted) -> int:

@@ -29,7 +29,7 @@ from zlib import crc32
 
 from gateway import metrics
 from gateway.engine.fetching import ByteStream, pause
-from gateway.engine.items.demand import Demand
+from gateway.engine.items.demand import Demand, Reserved
 from gateway.engine.items.homes import Neighbours, Node
 from gateway.engine.items.peer_items import PeerItems
 from gateway.engine.items.wanted import (
@@ -89,28 +89,6 @@ class _Unusable(OriginUnavailable):
     def __init__(self, told: str) -> None:
         super().__init__(told)
         self.told = told
-
-
-class Reserved:
-    """Room in the cache for one item about to be read, if there is some: a blob that was begun."""
-
-    def __init__(self) -> None:
-        self.blob: GrowingBlob | None = None
-
-    @property
-    def held(self) -> bool:
-        """Whether there is room that was not taken."""
-        return self.blob is not None
-
-    def take(self) -> GrowingBlob | None:
-        """The blob; the caller ends it."""
-        blob, self.blob = self.blob, None
-        return blob
-
-    def end(self) -> None:
-        """Give back the room that was not taken."""
-        if self.blob is not None:
-            self.blob.end()
 
 
 class ItemFetches:
@@ -256,8 +234,8 @@ class ItemFetches:
         keep = keep and await self._services.scores.admits(wanted.registration.content, wanted.index)
         room = Reserved()
         if keep and wanted.mode is CachingMode.STATIC and length != UNKNOWN_LENGTH:
-            room.blob = await self.demand.reserve(wanted, length)
-            keep = room.blob is not None
+            room = await self.demand.reserve(wanted, length)
+            keep = room.held
         try:
             if wanted.store_only and not keep:
                 return _not_taken()
@@ -377,7 +355,9 @@ class ItemFetches:
         """Read an item into the cache, else into memory, or leave it to be streamed."""
         growing = (room.take() or await self._begun(wanted, length)) if keep else None
         if growing is not None:
-            return await self._into_store(wanted, stream, growing)
+            return await self._into_store(
+                wanted, stream, growing, for_good=not (room.instead or may_evict_for(wanted.mode))
+            )
         if wanted.store_only:
             return _not_taken()
         if length > LARGEST_IN_MEMORY or self._memory.used + length > MEMORY:
@@ -388,7 +368,9 @@ class ItemFetches:
             raise _changed()
         return InMemoryItem(data, crc32(data), share)
 
-    async def _into_store(self, wanted: Wanted, stream: ByteStream, growing: GrowingBlob) -> StoredItem:
+    async def _into_store(
+        self, wanted: Wanted, stream: ByteStream, growing: GrowingBlob, *, for_good: bool
+    ) -> StoredItem:
         try:
             ref = await growing.fill(stream, wanted.digest)
             with disk_faults():
@@ -401,7 +383,7 @@ class ItemFetches:
         access = Access(content.id, wanted.index, ref.digest, False, self._services.now(), wanted.identity)
         score = self._services.scores.of(content, wanted.index)
         entering = Entering(access, dataset_pool(content.id), 0 if wanted.store_only else 1, score)
-        await self._store.keep_item(ref, entering, for_good=not may_evict_for(wanted.mode))
+        await self._store.keep_item(ref, entering, for_good=for_good)
         return StoredItem(blob)
 
     # --- items that only pass through
