@@ -19,8 +19,8 @@ from tests.demand import BATCH, Schedule, TrainingJob, dataset_of, run
 from tests.fleet.digests import fleet_of
 from tests.gateways import Settings, gateway
 
-ITEMS, SIZE = 640, 2048
-EPOCHS = 4
+ITEMS, SIZE = 480, 2048
+EPOCHS = 3
 
 
 def reads_per_epoch(origin: FakeOrigin, data: Stock, jobs: Sequence[Schedule]) -> float:
@@ -44,7 +44,7 @@ def correlation(orders: Sequence[Sequence[int]]) -> float:
     return max(abs(float(np.corrcoef(one, other)[0, 1])) for one, other in pairwise(places))
 
 
-@pytest.mark.parametrize(("share", "workers"), [(0.2, 1), (0.8, 2), (0.95, 1)])
+@pytest.mark.parametrize(("share", "workers"), [(0.2, 1), (0.95, 2)])
 def test_a_job_alone_reads_what_is_not_cached(tmp_path: Path, share: float, workers: int) -> None:
     """Rule: at most 1.05 (1 - c) + 0.02 reads per item and epoch, in the job's own order."""
     with OriginThread() as origin:
@@ -63,7 +63,7 @@ def test_a_job_alone_reads_what_is_not_cached(tmp_path: Path, share: float, work
     [
         pytest.param((0, 0), (1, 1), 1.05, 0.05, id="two in step"),
         pytest.param((0, 0, 0, 0), (1, 1, 1, 1), 1.05, 0.05, id="four in step"),
-        pytest.param((0, 10, 20, 30), (1, 1, 1, 1), 1.10, 0.08, id="four staggered by a quarter"),
+        pytest.param((0, 8, 15, 23), (1, 1, 1, 1), 1.10, 0.08, id="four staggered by a quarter"),
         pytest.param((0, 0, 0), (1, 2, 4), 1.10, 0.08, id="speeds 1:2:4"),
     ],
 )
@@ -71,7 +71,7 @@ def test_jobs_share_their_reads(
     tmp_path: Path, starts: tuple[int, ...], paces: tuple[int, ...], factor: float, more: float
 ) -> None:
     """Rule: jobs that read at the same time read hardly more together than one of them alone."""
-    assert ITEMS // BATCH == 40
+    assert ITEMS // BATCH == 30
     with OriginThread() as origin:
         data = dataset_of(origin, tmp_path, ITEMS, SIZE)
         settings = Settings(origin.endpoint, tmp_path / "cache", str(ITEMS * SIZE // 2))

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,12 +58,17 @@ class Reserved:
 
     Args:
         blob: begun for the item; ``None``: there is no room.
-        instead: whether others were evicted for it, so that it is stored whatever others have stored meanwhile.
+        ended: called at the end, if others were evicted for the item.
     """
 
-    def __init__(self, blob: GrowingBlob | None = None, *, instead: bool = False) -> None:
-        self.instead = instead
+    def __init__(self, blob: GrowingBlob | None = None, ended: Callable[[], None] | None = None) -> None:
         self._blob = blob
+        self._ended = ended
+
+    @property
+    def instead(self) -> bool:
+        """Whether others were evicted for the item, so that it is stored whatever came meanwhile."""
+        return self._ended is not None
 
     @property
     def held(self) -> bool:
@@ -76,9 +81,11 @@ class Reserved:
         return blob
 
     def end(self) -> None:
-        """Give back the room that was not taken."""
+        """Give back the room that was not taken, once the item is stored or is not going to be."""
         if self._blob is not None:
             self._blob.end()
+        if self._ended is not None:
+            self._ended()
 
 
 @dataclass(eq=False, slots=True)
@@ -88,15 +95,14 @@ class _Entering:
     need: int
     size: int
     room: asyncio.Future[Reserved]
-    begun: GrowingBlob | None = None
+    reserved: Reserved = field(default_factory=Reserved)
 
     def settle(self) -> None:
         """Hand over the room."""
-        reserved = Reserved(self.begun, instead=True)
         if self.room.done():
-            reserved.end()
+            self.reserved.end()
         else:
-            self.room.set_result(reserved)
+            self.room.set_result(self.reserved)
 
 
 class Demand:
@@ -109,6 +115,8 @@ class Demand:
         self._tasks = Tasks()
         self._random = np.random.default_rng()
         self._noted: dict[str, float] = {}
+        self._replacing = 0
+        """Bytes of items under way that others were evicted for."""
 
     async def close(self) -> None:
         """Stop evicting."""
@@ -167,8 +175,8 @@ class Demand:
         content = wanted.registration.content
         self._note(content)
         need = self._need_after(wanted)
-        # What nobody waits for leaves some room: counts lag, and loads under way have evicted others for theirs.
-        if self._store.admits(size) and (need or self._store.admits(size + self._store.status().filling)):
+        # What nobody waits for leaves the room of loads that others were evicted for: the store's counts lag a little.
+        if self._store.admits(size if need else size + self._replacing):
             return Reserved(self._begun(size))
         if not need:
             return Reserved()
@@ -196,6 +204,14 @@ class Demand:
         except DiskUnavailable:
             return None
 
+    def _instead(self, size: int) -> Reserved:
+        def ended() -> None:
+            self._replacing -= size
+
+        blob = self._store.begin_instead(size)
+        self._replacing += size
+        return Reserved(blob, ended)
+
     async def _replace(self, content: Content) -> None:
         """Evict what the items that wait replace, and begin their blobs."""
         waiting = self._entering.pop(content)
@@ -207,7 +223,7 @@ class Demand:
                 chosen = victims(entering.need, entering.size, residents)
                 if chosen:
                     # Before the eviction, or others would take the room meanwhile.
-                    entering.begun = self._store.begin_instead(entering.size)
+                    entering.reserved = self._instead(entering.size)
                     digests += [content.digest(index) for index in chosen]
             if digests:
                 # At once, or what is chosen next, here and by other workers, would count on them too.
