@@ -143,6 +143,7 @@ class SpaceMeter:
         if abs(size - known) <= self._settings.capacity // _STEADY_STEPS and now < noted_at + _STEADY_FOR / 24:
             return
         self._noted[tag] = size, now
+        self.steady = max(self.steady, sum(noted for noted, at in self._noted.values() if at > now - _STEADY_FOR))
         self._disk.post(lambda connection: blob_rows.note_steady(connection, tag, size, now), lambda: None)
 
     @property

@@ -11,8 +11,10 @@ from gateway.policies.watermarks import (
     admits,
     decide_eviction,
     falls_short,
+    marks_of,
     room_for_blobs,
     spare,
+    spare_for_good,
 )
 
 sizes = st.integers(0, 10**12)
@@ -134,3 +136,20 @@ def test_no_more_is_spare_than_the_limits_allow(space, more):
     """Requests beyond ``spare`` are not admitted or require an eviction, unless the cache is empty."""
     wanted = max(0, spare(space)) + more
     assert not space.used or not space.blobs or not admits(space, wanted) or decide_eviction(space, wanted).needed
+
+
+def test_what_is_replaced_one_by_one_needs_no_strides():
+    """A cache full of such items is filled to 99 %, and nothing of it goes; one without any keeps the usual watermarks."""
+    steady = Space(used=990, capacity=1000, free=PLENTY, reserve=0, steady=990)
+    assert not decide_eviction(steady).needed
+    assert decide_eviction(steady._replace(steady=0)).size == 90
+    assert marks_of(steady._replace(steady=0)) == Watermarks()
+
+
+@given(st.integers(1, 10**12), st.floats(0, 1), st.floats(0, 1))
+def test_filling_up_for_good_is_never_answered_by_an_eviction(capacity, steady, filled):
+    """Whatever is steady: what fits for good stays below the mark above which something goes, and within the capacity."""
+    space = Space(0, capacity, PLENTY, 0, steady=int(steady * capacity))
+    used = int(filled * spare_for_good(space))
+    assert not decide_eviction(space._replace(used=used)).needed
+    assert marks_of(space).low < marks_of(space).high < 1

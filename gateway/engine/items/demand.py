@@ -36,7 +36,7 @@ from gateway.tasks import Tasks
 WINDOW = 65_536
 """Items of a dataset that are looked at for victims and offers: a random part of a larger one, which bounds the cost."""
 _SPARE_VICTIMS = 8
-_NOTED_EVERY = 1.0
+_NOTED_EVERY = 0.1
 """Seconds between estimates of the bytes that a dataset holds."""
 
 
