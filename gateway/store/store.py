@@ -281,26 +281,14 @@ class Store:
             return False
         return self._disk.usable() and admits_for_good(space, size)
 
-    def begin(self, size: int) -> GrowingBlob:
-        """Begin a blob of ``size`` bytes, reserved until it is committed or ended.
+    def begin(self, size: int, *, instead: bool = False) -> GrowingBlob:
+        """Begin a blob of ``size`` bytes, reserved until it is committed or ended. ``instead``: the caller evicts others for it.
 
         Raises:
             DiskUnavailable: ``no-space`` if capacity or reserve do not allow it, ``disk`` if the disk is failing.
         """
         blob = GrowingBlob(self, size)
-        self._reserve_now(blob)
-        return blob
-
-    def begin_instead(self, size: int) -> GrowingBlob:
-        """``begin`` for a blob that takes the place of others, which the caller evicts.
-
-        Raises:
-            DiskUnavailable: the disk is failing.
-        """
-        self._disk.require()
-        blob = GrowingBlob(self, size)
-        self._space.filling += size
-        blob.reserved = size
+        self._reserve_now(blob, instead=instead)
         return blob
 
     async def create(self, size: int) -> GrowingBlob:
@@ -329,9 +317,9 @@ class Store:
         else:
             raise DiskUnavailable("no-space", f"no room for {size} bytes")
 
-    def _reserve_now(self, blob: GrowingBlob) -> None:
+    def _reserve_now(self, blob: GrowingBlob, *, instead: bool = False) -> None:
         self._disk.require()
-        if not admits(self._space.current(), blob.length):
+        if not instead and not admits(self._space.current(), blob.length):
             raise DiskUnavailable("no-space", f"{blob.length} more bytes do not fit")
         self._space.filling += blob.length
         blob.reserved = blob.length

@@ -208,7 +208,7 @@ class Demand:
         def ended() -> None:
             self._replacing -= size
 
-        blob = self._store.begin_instead(size)
+        blob = self._store.begin(size, instead=True)
         self._replacing += size
         return Reserved(blob, ended)
 
