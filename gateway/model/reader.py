@@ -14,7 +14,7 @@ _VALUE = re.compile(r"([0-9]{1,18}):([!-~]{1,1600})")
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class ReadingJob:
     """One job in one epoch. ``key`` stands for tenant and job, the same on every node; 0 stands for no job."""
 
     tenant: str
@@ -27,12 +27,12 @@ class Reader:
         object.__setattr__(self, "key", int.from_bytes(blake2b(name, digest_size=8).digest(), "little") or 1)
 
 
-def reader_header(reader: Reader) -> tuple[str, str]:
+def reader_header(reader: ReadingJob) -> tuple[str, str]:
     """The header that names a reader; the tenant is that of the principal."""
     return READER, f"{reader.epoch}:{quote(reader.job, safe='', errors='surrogatepass')}"
 
 
-def read_reader(tenant: str, text: str) -> Reader | None:
+def read_reader(tenant: str, text: str) -> ReadingJob | None:
     """Parse the header's value; ``None`` if it is malformed: it carries nothing but a hint."""
     match = _VALUE.fullmatch(text)
-    return None if match is None else Reader(tenant, unquote(match[2], errors="surrogatepass"), int(match[1]))
+    return None if match is None else ReadingJob(tenant, unquote(match[2], errors="surrogatepass"), int(match[1]))

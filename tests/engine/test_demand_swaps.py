@@ -9,14 +9,14 @@ import pytest
 
 from gateway.engine.items.answers import BatchAsk
 from gateway.model.frames import ItemFlag, ItemStatus
-from gateway.model.reader import Reader
+from gateway.model.reader import ReadingJob
 from gateway.policies.items.batch import BatchMode
 from gateway.testing.origin_faults import Refuse
 from tests.engine.datasets import Batch, Data, Shelf, equal_bodies, shelved, until
 
 SIZE = 1000
 CAPACITY = 100 * SIZE
-ONE, OTHER = Reader("t", "one", 0), Reader("t", "other", 0)
+ONE, OTHER = ReadingJob("t", "one", 0), ReadingJob("t", "other", 0)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def data(small: Shelf) -> Data:
 
 
 def ask(
-    data: Data, mode: BatchMode, indices: Iterable[int], reader: Reader, take: int = 0, offers: int = 0
+    data: Data, mode: BatchMode, indices: Iterable[int], reader: ReadingJob, take: int = 0, offers: int = 0
 ) -> BatchAsk:
     """A batch for a job."""
     plain = data.ask(mode, indices, take or None)
@@ -51,7 +51,7 @@ def ask(
     )
 
 
-async def read(data: Data, indices: Iterable[int], reader: Reader) -> Batch:
+async def read(data: Data, indices: Iterable[int], reader: ReadingJob) -> Batch:
     """An exact batch for a job."""
     batch = await data.shelf.drain(ask(data, BatchMode.EXACT, indices, reader))
     assert not batch.failed
@@ -155,7 +155,9 @@ async def test_what_another_job_has_consumed_is_offered(data: Data) -> None:
     assert sorted((await data.shelf.batches.known.offers(asked, 100)).tolist()) == [5, 6]
     await read(data, [6], ONE)
     assert (await data.shelf.batches.known.offers(asked, 100)).tolist() == [5]
-    assert (await data.shelf.batches.known.offers(ask(data, BatchMode.EXACT, [], Reader("t", "one", 1)), 1)).size == 1
+    assert (
+        await data.shelf.batches.known.offers(ask(data, BatchMode.EXACT, [], ReadingJob("t", "one", 1)), 1)
+    ).size == 1
 
 
 async def test_a_batch_outlives_a_failing_origin_while_there_are_residents(data: Data) -> None:

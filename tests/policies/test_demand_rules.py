@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policies.items.demand import JOBS, Outlook, Room, choose, enough, merged, need_of, offered, victims
+from gateway.policies.items.demand import JOBS, Outlook, SwapRoom, choose, enough, merged, need_of, offered, victims
 
 NEEDS = st.integers(0, 4)
 
 
 def outlook(need: list[int], free: int = 0, held: list[int] | None = None) -> Outlook:
     """All candidates at one home."""
-    rooms = [Room(free, held or [0] * (JOBS + 1))]
+    rooms = [SwapRoom(free, held or [0] * (JOBS + 1))]
     return Outlook(np.array(need, np.uint8), np.zeros(len(need), np.int16), rooms)
 
 
@@ -205,7 +205,9 @@ class Epochs:
         candidates = np.array([*own, *offers, *rest])
         need = need_of(world.bits[candidates], world.active & ~self.bit)
         held = np.bincount(need_of(world.bits[world.resident], world.active), minlength=JOBS + 1).tolist()
-        facts = Outlook(need, np.zeros(len(candidates), np.int16), [Room(world.room - int(world.resident.sum()), held)])
+        facts = Outlook(
+            need, np.zeros(len(candidates), np.int16), [SwapRoom(world.room - int(world.resident.sum()), held)]
+        )
         cached = world.resident[candidates]
         choice = choose(len(own), len(offers), cached, np.zeros(len(candidates), dtype=bool), facts)
         taken = candidates[[*choice.resident, *choice.others, *choice.spare][: len(own)]].tolist()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gateway.model.reader import Reader
+from gateway.model.reader import ReadingJob
 from gateway.policies.items.demand import JOBS, SILENT
 from gateway.store.datasets.demand import DemandTable, open_demand
 
@@ -45,9 +45,9 @@ def opened(path: Path, clock: Clock) -> DemandTable:
     return table
 
 
-def job(name: str = "j", epoch: int = 0) -> Reader:
+def job(name: str = "j", epoch: int = 0) -> ReadingJob:
     """A job in an epoch."""
-    return Reader("t", name, epoch)
+    return ReadingJob("t", name, epoch)
 
 
 def consumers(table: DemandTable, item: int) -> int:
@@ -137,7 +137,7 @@ def test_a_job_whose_slot_was_given_away_marks_nothing(workers: tuple[DemandTabl
 def test_jobs_of_two_tenants_with_one_name_are_two_jobs(workers: tuple[DemandTable, DemandTable]) -> None:
     """Rule: tenants share a dataset's bytes, not their jobs."""
     table, _ = workers
-    assert table.bit_of(Reader("a", "j", 0)) != table.bit_of(Reader("b", "j", 0))
+    assert table.bit_of(ReadingJob("a", "j", 0)) != table.bit_of(ReadingJob("b", "j", 0))
 
 
 def test_a_table_that_cannot_be_had_is_done_without(tmp_path: Path) -> None:

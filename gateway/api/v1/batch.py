@@ -27,7 +27,7 @@ from gateway.engine.space.planned import InForce, Planned
 from gateway.model.datasets import ApiError
 from gateway.model.frames import MEDIA_TYPE
 from gateway.model.keys import Principal
-from gateway.model.reader import Reader
+from gateway.model.reader import ReadingJob
 from gateway.policies.items.batch import BatchMode
 from gateway.policies.items.datasets import CachingMode
 from gateway.server.asgi_types import RawHeaders, Scope, Send
@@ -55,9 +55,9 @@ class BatchQuery:
     epoch: int | None = None
     offers: int | None = None
 
-    def reader(self, tenant: str) -> Reader | None:
+    def reader(self, tenant: str) -> ReadingJob | None:
         """The job that the request is for, if it names one and its epoch."""
-        return Reader(tenant, self.job, self.epoch) if self.job and self.epoch is not None else None
+        return ReadingJob(tenant, self.job, self.epoch) if self.job and self.epoch is not None else None
 
 
 def parse_query(raw: bytes) -> BatchQuery:
@@ -312,7 +312,7 @@ class BatchEndpoint:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    def _directives(self, content: Content, plan: InForce, reader: Reader | None = None) -> RawHeaders:
+    def _directives(self, content: Content, plan: InForce, reader: ReadingJob | None = None) -> RawHeaders:
         """The headers for the job: how its dataset is cached, where to begin, the version of the plan, and who shares it."""
         chunk = plan.chunk
         if chunk < 0 and plan.caching is CachingMode.CHUNKED:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gateway.engine.items.wanted import Outcome
 from gateway.model.frames import ItemStatus
 from gateway.model.keys import OriginIdentity
-from gateway.model.reader import Reader
+from gateway.model.reader import ReadingJob
 from gateway.policies.items.batch import BatchMode, Positions
 from gateway.policies.items.datasets import CachingMode
 from gateway.store.datasets.opened import Registration
@@ -35,7 +35,7 @@ class BatchAsk:
     take: int
     ordered: bool = False
     here: bool = False
-    reader: Reader | None = None
+    reader: ReadingJob | None = None
     offers: int | None = None
 
 

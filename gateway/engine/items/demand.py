@@ -24,7 +24,7 @@ from gateway import metrics
 from gateway.engine.items.answers import Arrival, BatchAsk
 from gateway.engine.items.wanted import FailedItem, Purpose, Wanted
 from gateway.model.errors import DiskUnavailable
-from gateway.model.reader import Reader
+from gateway.model.reader import ReadingJob
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.items.demand import JOBS, Needs, need_of, offered, victims
 from gateway.store.datasets.content import UNKNOWN_LENGTH, Content
@@ -45,7 +45,7 @@ class Consumer:
     """A job that reads from this node: its ``bit`` in the table, 0 if it has none."""
 
     table: DemandTable
-    reader: Reader
+    reader: ReadingJob
     bit: int
 
     def note(self, indices: NDArray[np.integer] | int) -> None:
@@ -105,7 +105,7 @@ class _Entering:
             self.room.set_result(self.reserved)
 
 
-class Demand:
+class ItemDemand:
     """The demand for the items of this node, for one worker."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
@@ -125,7 +125,7 @@ class Demand:
     # --- who reads
 
     @staticmethod
-    def consumer(content: Content, caching: CachingMode, reader: Reader | None) -> Consumer | None:
+    def consumer(content: Content, caching: CachingMode, reader: ReadingJob | None) -> Consumer | None:
         """The job that a batch is for; ``None`` if it names none, or if demand does not govern the dataset."""
         if reader is None or caching is not CachingMode.STATIC:
             return None
@@ -133,7 +133,7 @@ class Demand:
         return None if table is None else Consumer(table, reader, table.bit_of(reader))
 
     @staticmethod
-    def sharing(content: Content, caching: CachingMode, reader: Reader | None) -> int:
+    def sharing(content: Content, caching: CachingMode, reader: ReadingJob | None) -> int:
         """The number of active jobs on a dataset, other than the reader's."""
         table = content.demand() if caching is CachingMode.STATIC else None
         if table is None:
@@ -150,7 +150,7 @@ class Demand:
         return need_of(consumer.table.bits[indices], consumer.table.active() & ~consumer.bit)
 
     def room(self, content: Content, table: DemandTable) -> tuple[int, list[int]]:
-        """How many items fit without an eviction, and the number of residents by need; see ``Room``."""
+        """How many items fit without an eviction, and the number of residents by need; see ``SwapRoom``."""
         start, stop, resident = self._window(content)
         need = need_of(table.bits[start:stop][resident], table.active())
         counts = np.bincount(need, minlength=JOBS + 1) * (content.items // max(1, stop - start))

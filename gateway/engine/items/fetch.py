@@ -29,7 +29,7 @@ from zlib import crc32
 
 from gateway import metrics
 from gateway.engine.fetching import ByteStream, pause
-from gateway.engine.items.demand import Demand, Reserved
+from gateway.engine.items.demand import ItemDemand, Reserved
 from gateway.engine.items.homes import Neighbours, Node
 from gateway.engine.items.peer_items import PeerItems
 from gateway.engine.items.wanted import (
@@ -103,7 +103,7 @@ class ItemFetches:
         self._fleet = services.fleet
         self.peers = PeerItems(services.fleet) if services.fleet else None
         self.neighbours = Neighbours(services.fleet, services.block_size) if services.fleet else None
-        self.demand = Demand(services.store)
+        self.demand = ItemDemand(services.store)
 
     @property
     def active(self) -> int:

@@ -30,7 +30,7 @@ from gateway.model.errors import LarderError
 from gateway.model.fleet import Node as Node
 from gateway.net.exchange import StreamedResponse
 from gateway.policies.fleet.ring import path_key
-from gateway.policies.items.demand import Outlook, Room
+from gateway.policies.items.demand import Outlook, SwapRoom
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.opened import Registration
 
@@ -91,7 +91,7 @@ class AtHome:
     """What a home knows of the items that it was asked about.
 
     ``resident`` and ``fetching`` by position. ``need`` of jobs other than the reader's, and ``room`` (see
-    ``policies.items.demand.Room``), are ``None`` if the home does not know them.
+    ``policies.items.demand.SwapRoom``), are ``None`` if the home does not know them.
     """
 
     resident: NDArray[np.bool_]
@@ -125,7 +125,7 @@ class Elsewhere:
     def outlook(self, need: NDArray[np.uint8], room: tuple[int, list[int]]) -> Outlook:
         """All that is known for the choice of a batch, with ``need`` and ``room`` as known here."""
         return Outlook(
-            np.where(self._far, self._need, need), self._homes, [Room(*each) for each in [room, *self._rooms]]
+            np.where(self._far, self._need, need), self._homes, [SwapRoom(*each) for each in [room, *self._rooms]]
         )
 
 

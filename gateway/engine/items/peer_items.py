@@ -39,7 +39,7 @@ from gateway.model.errors import LarderError
 from gateway.model.frames import FrameEntry, ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
 from gateway.model.peer.principal import principal_header
-from gateway.model.reader import Reader, reader_header
+from gateway.model.reader import ReadingJob, reader_header
 from gateway.policies.items.datasets import CachingMode
 from gateway.policies.items.demand import JOBS
 from gateway.store.datasets.opened import Registration
@@ -58,7 +58,7 @@ _LARGEST_JSON = 64 * 1024
 
 log = logging.getLogger("larder.peers")
 
-_Key = tuple[str, Registration, OriginIdentity, CachingMode, Reader | None]
+_Key = tuple[str, Registration, OriginIdentity, CachingMode, ReadingJob | None]
 
 
 @dataclass(eq=False, slots=True)

@@ -13,7 +13,7 @@ from gateway.engine.fetching import ByteStream
 from gateway.engine.items.homes import HolderLookup
 from gateway.model.frames import ItemFlag, ItemStatus
 from gateway.model.keys import OriginIdentity
-from gateway.model.reader import Reader
+from gateway.model.reader import ReadingJob
 from gateway.policies.items.datasets import CachingMode
 from gateway.store.datasets.locations import Location
 from gateway.store.datasets.opened import Registration
@@ -46,7 +46,7 @@ class Wanted:
     purpose: Purpose = Purpose.READER
     here: bool = False
     source: HolderLookup | None = field(default=None, compare=False)
-    reader: Reader | None = None
+    reader: ReadingJob | None = None
 
     @property
     def digest(self) -> bytes:

@@ -47,7 +47,7 @@ def need_of(bits: Bits, active: int) -> Needs:
     return need
 
 
-class Room:
+class SwapRoom:
     """The items that a home could still store, by the need that they will have, while a batch is chosen.
 
     Args:
@@ -80,7 +80,7 @@ class Outlook:
 
     need: Needs
     homes: NDArray[np.int16]
-    rooms: Sequence[Room]
+    rooms: Sequence[SwapRoom]
 
 
 def enough(take: int, resident: NDArray[np.bool_]) -> bool:

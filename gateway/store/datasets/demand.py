@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.model.reader import Reader
+from gateway.model.reader import ReadingJob
 from gateway.policies.items.demand import JOBS, SILENT, Bits
 
 _MAGIC = b"LRDDMND1"
@@ -61,7 +61,7 @@ class DemandTable:
                 mask |= 1 << slot
         return mask
 
-    def bit_of(self, reader: Reader) -> int:
+    def bit_of(self, reader: ReadingJob) -> int:
         """The bit of a job in its current epoch, which a request of the job keeps active; 0 if none can be had.
 
         A later epoch than the known one clears the job's bits. A rank that lags behind in an earlier epoch has no bit.
@@ -79,13 +79,13 @@ class DemandTable:
             self._seen[slot] = now
         return 1 << slot
 
-    def consumed(self, reader: Reader, bit: int, indices: NDArray[np.integer] | int) -> None:
+    def consumed(self, reader: ReadingJob, bit: int, indices: NDArray[np.integer] | int) -> None:
         """Note that a job was delivered items; nothing is noted if its epoch is over, or its slot another job's by now."""
         slot = bit.bit_length() - 1
         if bit and self._keys[slot] == reader.key and self._epochs[slot] == reader.epoch:
             self.bits[indices] |= np.uint16(bit)
 
-    def _claim(self, reader: Reader, now: float) -> int:
+    def _claim(self, reader: ReadingJob, now: float) -> int:
         seen = self._seen.tolist()
         silent = [slot for slot in range(JOBS) if not self._keys[slot] or seen[slot] <= now - SILENT]
         if not silent:
