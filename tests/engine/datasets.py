@@ -101,6 +101,14 @@ class Data:
         batch = await self.exact(indices)
         assert not batch.failed
 
+    async def fill(self, indices: Iterable[int]) -> None:
+        """Have as many of these items in the cache as fit: its last percents are used once it is known what fills it."""
+        wanted, before = list(indices), -1
+        while len(self.resident) > before:
+            before = len(self.resident)
+            self.shelf.batches.fetches.demand._noted.clear()
+            await self.warm(wanted)
+
     def reads(self, index: int | None = None) -> int:
         """The number of reads of the origin, for one item or for all."""
         return self.shelf.bench.origin.count("GET", f"/{BUCKET}/" if index is None else self.path(index))

@@ -30,7 +30,7 @@ async def small(tmp_path: Path) -> AsyncIterator[Shelf]:
 async def data(small: Shelf) -> Data:
     """Returns a static dataset of two hundred items, the first ones of which fill the cache."""
     made = await small.dataset(equal_bodies(200, SIZE), "static")
-    await made.warm(range(100))
+    await made.fill(range(100))
     return made
 
 
