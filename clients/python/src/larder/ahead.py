@@ -23,6 +23,7 @@ from larder.frames import HIT, JOINED
 from larder.merging import Fetched
 from larder.planner import Candidates, EpochPlan
 from larder.planner.mixing import Numbering
+from larder.sharing import SharedReads
 from larder.source import ItemReader
 from larder.stats import Stats
 
@@ -50,6 +51,7 @@ class RunContext(NamedTuple):
         caching: caching mode of a dataset of which nothing is cached yet: its items are announced from the first batch on. Empty
             if unknown; then the first answer decides.
         numbering: of the items of a mixture; ``None`` for a single dataset.
+        shared: reads what other jobs on the dataset load; ``None`` if the order must be followed exactly.
     """
 
     reader: ItemReader
@@ -59,6 +61,7 @@ class RunContext(NamedTuple):
     preloaded: Callable[[], bool] = bool
     caching: str = ""
     numbering: Numbering | None = None
+    shared: SharedReads | None = None
 
 
 class ChunkAnnouncements:
@@ -128,6 +131,10 @@ class LookAhead:
         """Items for the current batch, kept ones or else by a request. Raises as `BatchReader.fetch`."""
         if (kept := self._from_kept(offered)) is not None:
             return kept
+        shared = self._context.shared
+        if shared is not None and not offered.padding and (fetched := shared.fetch(offered, epoch)) is not None:
+            self._learn(fetched)
+            return fetched
         several = self._several(plan, offered)
         asked = offered.indices if several is None else several
         exact = len(asked) == offered.take or several is not None
@@ -178,6 +185,8 @@ class LookAhead:
         their flags.
         """
         self._caching = fetched.directives.caching
+        if self._context.shared is not None:
+            self._context.shared.learn(fetched)
         self._warm = bool(len(fetched.flags)) and bool((fetched.flags & HIT).all())
         announced = np.isin(fetched.indices, self._announced)
         if announced.any():

@@ -50,6 +50,8 @@ Indices = NDArray[np.integer[Any]] | Sequence[int]
 T = TypeVar("T")
 _MAX_MOVES = 64
 """Requests of one batch that move to other nodes without progress before they count as a failed attempt."""
+MOST_OFFERS = 65_536
+"""Items that a gateway offers at most."""
 _BYTES_FOR = 60.0
 """Seconds for which bytes are requested after a request for open files failed: they may be the reason."""
 _INDICES_TYPE = "application/octet-stream"
@@ -192,10 +194,15 @@ class BatchReader:
         if (take is None) is (mode == "substitute") or (take is not None and take < 0):
             raise ValueError(f"take (at least 0) is required in mode substitute only; got mode={mode!r}, take={take}")
         request = self._checked(indices, distinct=mode == "substitute")
+        return self._fetched(request, take, {"mode": mode, "epoch": str(epoch), "job": job}, ordered=ordered)
+
+    def _fetched(
+        self, request: NDArray[np.uint32], take: int | None, parameters: dict[str, str], *, ordered: bool = False
+    ) -> Fetched:
+        """Items from the gateway, or else from the fallback."""
         merge = Merge(request, take, self._api.retry.attempts)
         directives = Directives()
         if not (self._origin and self._probation.waiting):
-            parameters = {"mode": mode, "epoch": str(epoch), "job": job}
             try:
                 # A gateway on probation gets a single attempt.
                 patience = Patience(replace(self._retry, attempts=1) if self._probation.active else self._retry)
@@ -213,6 +220,30 @@ class BatchReader:
             self.stats.add("fallback_reads", len(asked))
             merge.accept(asked, self._origin.read(request[asked]), final=True)
         return merge.result(directives, ordered=ordered)
+
+    def fetch_shared(self, indices: NDArray[np.uint32], *, take: int, offers: int, epoch: int, job: str) -> Fetched:
+        """Fetch ``take`` candidates: the first ``take`` of ``indices``, or what serves other jobs too. Raises as `fetch`.
+
+        Args:
+            indices: the next ones of the job's own order, then the gateway's offers, then more of the order.
+            take: number of candidates to deliver, and of the first ones.
+            offers: number of the candidates after these that the gateway offered.
+            epoch: epoch of the training run.
+            job: name of the training run.
+        """
+        shared = {"mode": "substitute", "epoch": str(epoch), "job": job, "offers": str(offers)}
+        return self._fetched(self._checked(indices, distinct=True), take, shared)
+
+    def offers(self, most: int, *, epoch: int, job: str) -> NDArray[np.uint32]:
+        """Cached items that other jobs have read in their epochs and this one has not: they leave the cache soon.
+
+        Raises:
+            GatewayUnavailable: and others, as ``fetch``.
+        """
+        query = encode_query([("epoch", str(epoch)), ("job", job), ("most", str(min(most, MOST_OFFERS)))])
+        _, body = self._api.ask("GET", self._path("offers"), query=query)
+        items = np.frombuffer(body[: len(body) // 4 * 4], "<u4")
+        return items[items < self.dataset.items].astype(np.uint32)
 
     def prefetch(self, indices: Indices) -> dict[str, int]:
         """Ask the gateway to cache items soon. Returns the numbers of ``resident``, ``fetching`` and ``refused`` ones.
@@ -268,6 +299,8 @@ class BatchReader:
                 break
             if pause is None:
                 raise self._gone(merge, patience.failures, outcome)
+            # What is left is not in three parts any more.
+            parameters = {name: value for name, value in parameters.items() if name != "offers"}
             self.stats.add("retries", 1)
             time.sleep(max(pause, outcome.error.retry_after if isinstance(outcome.error, Busy) else 0.0))
         return directives
@@ -275,11 +308,18 @@ class BatchReader:
     def _round(self, indices: NDArray[np.uint32], wanted: int, parameters: Mapping[str, str]) -> RequestOutcome:
         """Send one request to each home node, or to the one address. Raises as ``_request``."""
         ask = partial(self._request, parameters)
-        scattered = None if self._scatter is None else self._scatter.round(indices, wanted, ask)
-        return ask(self._api, indices, wanted) if scattered is None else scattered
+        offers = int(parameters["offers"]) if "offers" in parameters else None
+        scattered = None if self._scatter is None else self._scatter.round(indices, wanted, ask, offers)
+        return ask(self._api, indices, wanted, offers=offers) if scattered is None else scattered
 
     def _request(
-        self, parameters: Mapping[str, str], api: Api, indices: NDArray[np.uint32], wanted: int
+        self,
+        parameters: Mapping[str, str],
+        api: Api,
+        indices: NDArray[np.uint32],
+        wanted: int,
+        *,
+        offers: int | None = None,
     ) -> RequestOutcome:
         """Send one request. Received items count, however it ends.
 
@@ -288,6 +328,8 @@ class BatchReader:
         """
         outcome, way = RequestOutcome(), ""
         sent = {**parameters, "take": str(wanted) if parameters["mode"] == "substitute" else ""}
+        if offers is not None:
+            sent["offers"] = str(offers)
         query = encode_query((name, value) for name, value in sent.items() if value)
         headers = {"Accept": MEDIA_TYPE, "Content-Type": _INDICES_TYPE}
         connection = api.connection

@@ -114,11 +114,13 @@ class Directives:
         caching: mode in force; with ``chunked``, readers announce the next chunk. Empty without an answer of a gateway.
         chunk: the chunk with most items in the cache; -1 for none.
         plan: version of the gateway's decisions.
+        sharing: other jobs that read the dataset now; -1 from a gateway that makes no offers.
     """
 
     caching: str = ""
     chunk: int = -1
     plan: int = 0
+    sharing: int = -1
 
     @classmethod
     def from_headers(cls, headers: Message) -> Directives:
@@ -131,6 +133,7 @@ class Directives:
             headers.get("x-larder-caching", ""),
             int(headers.get("x-larder-chunk") or -1),
             int(headers.get("x-larder-plan") or 0),
+            int(headers.get("x-larder-sharing") or -1),
         )
 
 

@@ -29,6 +29,7 @@ from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard
 from larder.planner.mixing import MixedOrder
 from larder.planner.upcoming import Upcoming
 from larder.run import Batch, EpochRun
+from larder.sharing import SharedReads, Sharing
 from larder.source import Access, DatasetName, GatewaySource, ItemReader, Keys, Source
 from larder.stats import Stats
 
@@ -204,6 +205,7 @@ class Loader:
         self._reader: ItemReader | None = None
         self._keys: Keys | None = None
         self._agreed: Agreement | None = None
+        self._sharing = Sharing()
         self._start: tuple[int, dict[str, Any] | None] = (0, None)
         self._latest: EpochRun | None = None
 
@@ -406,7 +408,8 @@ class Loader:
         cold = not self.info.resident and not self.stats.batches
         caching = agreed.caching if cold else ""
         numbering = None if self.mixture is None else numbering_of(self.mixture)
-        context = RunContext(self.reader, self.stats, background, chunked, self._preloaded, caching, numbering)
+        shared = SharedReads(self.reader, self._sharing, shard, settings.job_name) if settings.candidates > 1 else None
+        context = RunContext(self.reader, self.stats, background, chunked, self._preloaded, caching, numbering, shared)
         if own is None:
             # One worker inherits the earlier counts of skipped and padded items, so that the sum over all workers is right.
             own = start if shard.worker == 0 else replace(start, skipped=0, padded=0)
@@ -436,7 +439,7 @@ class Loader:
             kind = "mixed"
         elif kind == "auto":
             rotated = info.caching == "chunked" or not isinstance(self.settings.job, str)
-            kind = "striped" if rotated else "shuffled"
+            kind = "striped" if rotated and info.caching != "static" else "shuffled"
         return Layout(info.samples, info.partitions, info.units, kind, int(info.id[:16], 16))
 
     def __getstate__(self) -> dict[str, Any]:

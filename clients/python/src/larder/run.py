@@ -304,6 +304,8 @@ class EpochRun:
         if self._context.chunked and not self._context.preloaded():
             self._chunks.make(plan)
         if self._partial is None:
+            if self._context.shared is not None:
+                self._context.shared.ask(plan, self._settings.batch_size, self.epoch)
             if (offered := plan.candidates()) is None:
                 return None
             self._partial = _PartialBatch(offered.batch)

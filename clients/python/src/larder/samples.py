@@ -66,6 +66,21 @@ class SampleReader:
         if mode == "exact":
             return self._whole(samples, self._reader.fetch(self._items(samples), epoch=epoch, job=job))
         first = self._reader.fetch(samples * np.uint32(self._count), mode=mode, take=take, epoch=epoch, job=job)
+        return self._completed(first, epoch, job)
+
+    def fetch_shared(self, indices: NDArray[np.uint32], *, take: int, offers: int, epoch: int, job: str) -> Fetched:
+        """As `BatchReader.fetch_shared`, for samples."""
+        firsts = np.asarray(indices, np.uint32) * np.uint32(self._count)
+        first = self._reader.fetch_shared(firsts, take=take, offers=offers, epoch=epoch, job=job)
+        return self._completed(first, epoch, job)
+
+    def offers(self, most: int, *, epoch: int, job: str) -> NDArray[np.uint32]:
+        """As `BatchReader.offers`: the samples whose first member is offered."""
+        items = self._reader.offers(most * self._count, epoch=epoch, job=job)
+        return np.asarray(items[items % self._count == 0] // np.uint32(self._count), np.uint32)
+
+    def _completed(self, first: Fetched, epoch: int, job: str) -> Fetched:
+        """The samples of these first members, with the others."""
         chosen = first.indices // np.uint32(self._count)
         others = self._reader.fetch(self._items(chosen, 1), epoch=epoch, job=job)
         both = replace(

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from larder.api import Api, Busy
+from larder.api import Busy
 from larder.background import BackgroundThread
 from larder.dataset import Directives
 from larder.errors import UnexpectedAnswer, UnknownDataset
 from larder.fleet import Fleet
 from larder.frames import OK, ORIGIN_ERROR, Received
 
-Ask = Callable[[Api, NDArray[np.uint32], int], "RequestOutcome"]
-"""Sends one request for a number of these items to one gateway."""
+Ask = Callable[..., "RequestOutcome"]
+"""Sends one request: to which gateway, which items, how many of them to deliver; with ``offers``, how many were offered."""
 
 
 @dataclass(slots=True)
@@ -66,11 +66,17 @@ class RequestOutcome:
 
 
 class NodeRequest(NamedTuple):
-    """One node's part of a request: ``places`` in the whole request, and how many of them to deliver."""
+    """One node's part of a request: ``places`` in the whole request, how many of them to deliver, how many were offered."""
 
     node: str
     places: NDArray[np.intp]
     take: int
+    offers: int | None = None
+
+    @property
+    def offered(self) -> dict[str, int]:
+        """The argument of ``Ask`` about offers."""
+        return {} if self.offers is None else {"offers": self.offers}
 
 
 def parts_of(nodes: tuple[str, ...], homes: NDArray[np.int16], wanted: int) -> list[NodeRequest]:
@@ -94,6 +100,19 @@ def parts_of(nodes: tuple[str, ...], homes: NDArray[np.int16], wanted: int) -> l
     ]
 
 
+def shared_parts_of(nodes: tuple[str, ...], homes: NDArray[np.int16], wanted: int, offers: int) -> list[NodeRequest]:
+    """Divide a request whose first ``wanted`` candidates are the job's own, and the next ``offers`` were offered.
+
+    Each node delivers as many as it has of the job's own.
+    """
+    takes = np.bincount(homes[:wanted], minlength=len(nodes))
+    offered = np.bincount(homes[wanted : wanted + offers], minlength=len(nodes))
+    return [
+        NodeRequest(nodes[number], np.flatnonzero(homes == number), int(takes[number]), int(offered[number]))
+        for number in np.flatnonzero(takes).tolist()
+    ]
+
+
 class Scatter:
     """Sends a batch's request to several nodes in parallel. Safe for threads, to fork and to pickle.
 
@@ -111,8 +130,16 @@ class Scatter:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["fleet"])  # type: ignore[misc]
 
-    def round(self, indices: NDArray[np.uint32], wanted: int, ask: Ask) -> RequestOutcome | None:
+    def round(
+        self, indices: NDArray[np.uint32], wanted: int, ask: Ask, offers: int | None = None
+    ) -> RequestOutcome | None:
         """Request ``wanted`` of these items from their homes; ``None`` if only the one address is usable.
+
+        Args:
+            indices: the candidates.
+            wanted: how many to deliver.
+            ask: sends one request.
+            offers: how many of the candidates after the first ``wanted`` a gateway offered; ``None``: all are equal.
 
         Raises:
             RequestRefused: a node refused the request.
@@ -123,8 +150,12 @@ class Scatter:
         homes = view.ring.homes(view.keys[indices], without=self.fleet.excluded())
         if not len(homes) or int(homes.min()) < 0:
             return None
-        parts = parts_of(view.ring.ids, homes, min(wanted, len(indices)))
-        asked = [partial(ask, view.apis[part.node], indices[part.places], part.take) for part in parts]
+        wanted = min(wanted, len(indices))
+        if offers is None:
+            parts = parts_of(view.ring.ids, homes, wanted)
+        else:
+            parts = shared_parts_of(view.ring.ids, homes, wanted, offers)
+        asked = [partial(ask, view.apis[part.node], indices[part.places], part.take, **part.offered) for part in parts]
         return self._gathered(parts, self._all(asked))
 
     def _all(self, calls: Sequence[Callable[[], RequestOutcome]]) -> list[RequestOutcome | Exception]:

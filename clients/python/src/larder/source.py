@@ -54,6 +54,17 @@ class ItemReader(Protocol):
         """As `BatchReader.prefetch`."""
 
 
+@runtime_checkable
+class SharingReader(ItemReader, Protocol):
+    """Reads items of a gateway that offers what other jobs load."""
+
+    def fetch_shared(self, indices: NDArray[np.uint32], *, take: int, offers: int, epoch: int, job: str) -> Fetched:
+        """As `BatchReader.fetch_shared`."""
+
+    def offers(self, most: int, *, epoch: int, job: str) -> NDArray[np.uint32]:
+        """As `BatchReader.offers`."""
+
+
 class Source(Protocol):
     """A dataset and its reader. Must survive fork, pickling and copying; sends no request before a method is called."""
 

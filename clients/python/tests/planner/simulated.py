@@ -9,6 +9,7 @@ import numpy as np
 from larder.planner import Candidates, EpochOrder, EpochPlan, Progress, Shard, merge, union
 
 Answer = Callable[[Candidates], np.ndarray]
+Offer = Callable[[], np.ndarray]
 
 
 def changing_cache(seed: int) -> Answer:
@@ -23,6 +24,21 @@ def changing_cache(seed: int) -> Answer:
     return answer
 
 
+def offering(seed: int, items: int) -> Offer:
+    """A gateway that offers a new random part of the dataset before each batch, in any order, with items that are not pending."""
+    chance = np.random.default_rng(seed)
+
+    def offer() -> np.ndarray:
+        return chance.integers(0, max(1, items), chance.integers(0, 40)).astype(np.uint32)
+
+    return offer
+
+
+def nothing() -> np.ndarray:
+    """A gateway without offers."""
+    return np.zeros(0, np.uint32)
+
+
 def contrary(candidates: Candidates) -> np.ndarray:
     """Answers what spoils the order most: the last candidates, so that the first one stays pending."""
     return candidates.indices[-candidates.take :]
@@ -33,8 +49,9 @@ def canonical(candidates: Candidates) -> np.ndarray:
     return candidates.indices[: candidates.take]
 
 
-def next_batch(plan: EpochPlan, answer: Answer) -> tuple[np.ndarray, np.ndarray]:
+def next_batch(plan: EpochPlan, answer: Answer, offer: Offer = nothing) -> tuple[np.ndarray, np.ndarray]:
     """The items of one batch, and the repetitions among them."""
+    plan.offer(offer())
     own, repeated = [np.zeros(0, np.uint32)], [np.zeros(0, np.uint32)]
     candidates = plan.candidates()
     number = candidates.batch
@@ -58,6 +75,7 @@ class Session:
     tail: str = "short"
     answer: Answer = canonical
     reach: int = 1
+    offer: Offer = nothing
     delivered: list[np.ndarray] = field(default_factory=list)
     repeated: int = 0
     counts: list[int] = field(default_factory=list)
@@ -85,7 +103,7 @@ class Session:
         self.promised.append(sum(map(len, plans)))
         taken = 0
         while taken < min(steps, self.promised[-1]):
-            own, repeated = next_batch(plans[taken % self.workers], self.answer)
+            own, repeated = next_batch(plans[taken % self.workers], self.answer, self.offer)
             self.delivered.append(own)
             self.repeated += len(repeated)
             self.sizes.append(len(own) + len(repeated))

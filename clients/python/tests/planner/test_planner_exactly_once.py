@@ -5,7 +5,18 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated import Session, all_items, canonical, changing_cache, contrary, fresh, next_batch, through_json, whole
+from simulated import (
+    Session,
+    all_items,
+    canonical,
+    changing_cache,
+    contrary,
+    fresh,
+    next_batch,
+    offering,
+    through_json,
+    whole,
+)
 
 from larder.planner import EpochOrder, EpochPlan, Layout, Progress, Shard, union
 
@@ -107,16 +118,39 @@ def test_static_cache_hits(substitute, cached):
     assert sum(hits) == cached * 2000
 
 
+@settings(max_examples=examples(60))
+@given(
+    orders(), WORLDS, WORKERS, BATCHES, FACTORS, st.sampled_from(["short", "pad", "drop"]), answers, st.integers(0, 99)
+)
+def test_offers(order, world, workers, batch_size, substitute, tail, answer, seed):
+    """Whatever a gateway offers, no item comes twice, none is lost, and the number of batches stays."""
+    items = order.layout.items
+    session = Session(fresh(order), world, workers, batch_size, substitute, tail, answer, offer=offering(seed, items))
+    session.run()
+    came = all_items([session])
+    assert len(np.unique(came)) == len(came)
+    assert len(came) == (items // world // batch_size * batch_size * world if tail == "drop" else items)
+    assert session.counts == session.promised
+
+
 steps = st.tuples(WORLDS, WORKERS, BATCHES, FACTORS, st.integers(0, 12))
 
 
 @settings(max_examples=examples(60))
-@given(orders(), st.lists(steps, min_size=1, max_size=4), st.sampled_from(["short", "pad"]), answers, REACHES)
-def test_resumes_with_another_world(order, plan, tail, answer, reach):
+@given(
+    orders(),
+    st.lists(steps, min_size=1, max_size=4),
+    st.sampled_from(["short", "pad"]),
+    answers,
+    REACHES,
+    st.booleans(),
+)
+def test_resumes_with_another_world(order, plan, tail, answer, reach, offered):
     """Stopped at any batch several times, and each time resumed with other ranks, workers and batches: nothing lost or twice."""
     state, sessions = fresh(order), []
+    offer = offering(1, order.layout.items if offered else 1)
     for world, workers, batch_size, substitute, count in plan:
-        sessions.append(Session(state, world, workers, batch_size, substitute, tail, answer, reach))
+        sessions.append(Session(state, world, workers, batch_size, substitute, tail, answer, reach, offer))
         state = whole(sessions[-1].run(count))
         if state.epoch > order.epoch:
             break
@@ -224,3 +258,17 @@ def test_skipped_items(order, seed, workers, batch_size, tail):
     assert batches >= -(-good // (batch_size * workers))
     if tail == "pad" and good:
         assert batches == promised
+
+
+def test_an_offer_replaces_what_is_far_in_the_order():
+    """An offered item of the share follows the own candidates, wherever the order has it; one of another share is none."""
+    order = EpochOrder(Layout(1000, kind="shuffled"), seed=3, epoch=0)
+    plan = EpochPlan(order, Shard(0, 2, 0, 1), batch_size=4)
+    mine, theirs = order.items(900, 901), order.items(901, 902)
+    assert plan.offer(np.concatenate([theirs, mine, mine])) == 1
+    candidates = plan.candidates()
+    assert (candidates.take, candidates.offers) == (4, 1)
+    assert candidates.indices[:4].tolist() == order.at(np.arange(0, 8, 2)).tolist()
+    assert candidates.indices[4] == mine[0]
+    plan.deliver(np.concatenate([mine, candidates.indices[:3]]))
+    assert plan.offer(mine) == 0

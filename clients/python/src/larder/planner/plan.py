@@ -29,12 +29,13 @@ class Candidates:
     """The items to request next.
 
     Attributes:
-        indices: distinct items, preferred ones first.
+        indices: distinct items: the next ``take`` of the order, then ``offers``, then more of the order.
         take: maximum number of them to use; never more than there are.
         chunk: number of the chunk of the first item.
         batch: number of their batch, from 0 in this plan. A batch is complete when the next candidates have another number, or
             there are none.
         padding: repetitions that fill a last batch.
+        offers: how many of the items a gateway offered (``EpochPlan.offer``).
     """
 
     indices: NDArray[np.uint32]
@@ -42,6 +43,7 @@ class Candidates:
     chunk: int
     batch: int
     padding: bool = False
+    offers: int = 0
 
 
 class PlanOptions(TypedDict, total=False):
@@ -141,6 +143,7 @@ class EpochPlan:
         self._filled = self._batch = self._skipped = self._padded = self._repeated = 0
         self._offered: Candidates | None = None
         self._fresh = False  # nothing was delivered or skipped since the offer
+        self._proposed = np.zeros(0, np.uint32)
         if settings.own is not None:
             self._resume(settings.own)
         self._settle()
@@ -157,6 +160,15 @@ class EpochPlan:
             self._offered = self._pending(take) if take else self._repetitions()
             self._fresh = True
         return self._offered
+
+    def offer(self, items: NDArray[np.uint32]) -> int:
+        """Propose items that leave the cache soon, as substitutes in the next candidates; how many of them are pending here.
+
+        They may be anywhere in the dataset: those that are not pending in this share are ignored.
+        """
+        self._proposed = self._window.pending_of(items) if self._substitute > 1 else items[:0]
+        self._fresh = False
+        return len(self._proposed)
 
     def pending(self, count: int) -> NDArray[np.uint32]:
         """The first ``count`` pending items, those of the current batch included, also beyond reach."""
@@ -181,7 +193,7 @@ class EpochPlan:
             self._padding.used(len(slots))
             places = np.zeros(0, np.int64)
         else:
-            places = self._window.remove(slots)
+            places = self._removed(offered, slots)
             self._done.add(places)
         self._after(offered, slots)
         return places
@@ -204,7 +216,7 @@ class EpochPlan:
         if offered.padding:
             places = np.zeros(0, np.int64)
         else:
-            places = self._window.remove(slots)
+            places = self._removed(offered, slots)
             self._done.add(places)
             self._skipped += len(slots)
         self._after(offered, slots)
@@ -272,6 +284,10 @@ class EpochPlan:
         """Whether the number of batches must stay, since other ranks wait."""
         return self._shard.world > 1
 
+    def _removed(self, offered: Candidates, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Remove candidates from the window; without offers they are its first items."""
+        return self._window.remove_items(offered.indices[slots]) if offered.offers else self._window.remove(slots)
+
     def _take(self) -> int:
         """Pending items that the current batch may still take: each later batch must have at least one."""
         if not self._batches:
@@ -315,7 +331,14 @@ class EpochPlan:
         chunks = self._order.chunks
         bound = chunks[min(first + self._reach, len(chunks) - 1)].stop
         indices = self._window.first(wanted, bound)
-        return Candidates(indices, min(take, len(indices)), chunks[first].number, self._batch)
+        take = min(take, len(indices))
+        own = indices[:take]
+        offers = self._proposed[~np.isin(self._proposed, own)][: max(0, wanted - take)]
+        if len(offers):
+            offers = self._window.pending_of(offers)
+            rest = indices[take:][~np.isin(indices[take:], offers)][: wanted - take - len(offers)]
+            indices = np.concatenate([own, offers, rest])
+        return Candidates(indices, take, chunks[first].number, self._batch, offers=len(offers))
 
     def _repetitions(self) -> Candidates | None:
         while self._batches:

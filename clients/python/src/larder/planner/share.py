@@ -78,13 +78,17 @@ class Share:
 
     def places(self, start: int, stop: int) -> NDArray[np.int64]:
         """The places in the rank's share of numbers ``[start, stop)`` of this one."""
-        numbers = np.arange(start, min(stop, self.size), dtype=np.int64)
+        return self.places_of(np.arange(start, min(stop, self.size), dtype=np.int64))
+
+    def places_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The places in the rank's share of these numbers of this one."""
         regular = self._full * self._batch_size
-        even = numbers[numbers < regular]
-        block, within = np.divmod(even, self._batch_size)
+        block, within = np.divmod(numbers, self._batch_size)
         ordinals = (block * self._workers + self._worker) * self._batch_size + within
-        rest = self._rest[numbers[len(even) :] - regular]
-        return self._rank_share.places(np.concatenate([ordinals, rest]))
+        late = numbers >= regular
+        if late.any():
+            ordinals[late] = self._rest[numbers[late] - regular]
+        return self._rank_share.places(ordinals)
 
     def positions(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """The position in the epoch's order of each place."""

@@ -1,4 +1,8 @@
-"""The pending items of a share, and the repetitions that fill a last batch."""
+"""The pending items of a share, and the repetitions that fill a last batch.
+
+Items are numbered from 0 in the share's order. A window holds the pending items below number ``_next``. All later items are
+pending, except those that were taken ahead of the window because a gateway offered them (`Window.pending_of`).
+"""
 
 import math
 
@@ -21,11 +25,15 @@ class Window:
         self._places = np.zeros(0, np.int64)
         self._positions = np.zeros(0, np.int64)
         self._items = np.zeros(0, np.uint32)
+        self._taken = np.zeros(
+            0, np.int64
+        )  # ascending numbers of items beyond the window that are not pending any more
+        self._table: tuple[NDArray[np.uint32], NDArray[np.int64]] | None = None
 
     @property
     def left(self) -> int:
         """Number of pending items."""
-        return len(self._items) + self._share.size - self._next
+        return len(self._items) + self._share.size - self._next - len(self._taken)
 
     @property
     def removed(self) -> int:
@@ -42,26 +50,35 @@ class Window:
         """The position in the epoch's order of the first pending item; -1 if none is pending."""
         if len(self._positions):
             return int(self._positions[0])
-        if self._next >= self._share.size:
-            return -1
-        return int(self._share.positions(self._share.places(self._next, self._next + 1))[0])
+        beyond = self._beyond(1)
+        return int(self._share.positions(beyond)[0]) if len(beyond) else -1
 
     def first(self, count: int, bound: int) -> NDArray[np.uint32]:
         """The first ``count`` pending items whose positions are below ``bound``, which must not decrease between calls."""
         missing = count - len(self._items)
         if missing > 0 and self._next < self._share.size:
-            places = self._share.places(self._next, self._next + missing)
-            positions = self._share.positions(places)
-            within = int(np.searchsorted(positions, bound))
-            self._next += within
-            self._extend(places[:within], positions[:within])
+            numbers = self._numbers_beyond(missing)
+            positions = self._share.positions(self._share.places_of(numbers))
+            within = numbers[: int(np.searchsorted(positions, bound))]
+            self._advance(int(within[-1]) + 1 if len(within) else self._next)
         return self._items[:count]
 
     def peek(self, count: int) -> NDArray[np.uint32]:
         """The first ``count`` pending items, without extending the window."""
-        missing = max(0, count - len(self._items))
-        ahead = self._share.positions(self._share.places(self._next, self._next + missing))
+        ahead = self._share.positions(self._beyond(max(0, count - len(self._items))))
         return np.concatenate([self._items[:count], self._order.at(ahead)])
+
+    def pending_of(self, items: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Those of ``items`` that are pending in this share, wherever in its order, without duplicates.
+
+        The first call in an epoch sorts the share's items: 0.1 s for a million.
+        """
+        if not len(items):
+            return items
+        items = items[np.sort(np.unique(items, return_index=True)[1])]
+        numbers = self._numbers_of(items)
+        ahead = (numbers >= self._next) & ~np.isin(numbers, self._taken)
+        return items[ahead | np.isin(items, self._items)]
 
     def remove(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Remove pending items by their slots in the window; returns their places in the rank's share."""
@@ -71,12 +88,28 @@ class Window:
         self._items = np.delete(self._items, slots)
         return places
 
+    def remove_items(self, items: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Remove pending items, in the window or beyond it; returns their places in the rank's share."""
+        order = np.argsort(items)
+        slots = np.flatnonzero(np.isin(self._items, items))
+        inside = order[np.searchsorted(items[order], self._items[slots])]
+        beyond = np.ones(len(items), np.bool_)
+        beyond[inside] = False
+        places = np.empty(len(items), np.int64)
+        places[inside] = self.remove(slots)
+        if beyond.any():
+            numbers = self._numbers_of(items[beyond])
+            places[beyond] = self._share.places_of(numbers)
+            self._taken = np.sort(np.concatenate([self._taken, numbers]))
+        return places
+
     def between(self, start: int, stop: int) -> NDArray[np.uint32]:
         """The pending items at positions ``[start, stop)``, without extending the window."""
         share = self._share
         low, high = np.searchsorted(self._positions, [start, stop])
         begin = max(self._next, share.first_at(start))
-        ahead = share.positions(share.places(begin, max(begin, share.first_at(stop))))
+        ahead = np.arange(begin, max(begin, share.first_at(stop)), dtype=np.int64)
+        ahead = share.positions(share.places_of(self._untaken(ahead)))
         return np.concatenate([self._items[low:high], self._order.at(ahead)])
 
     def resume(self, done: NumberSet) -> NDArray[np.int64]:
@@ -88,6 +121,39 @@ class Window:
         pending = places[~gone]
         self._extend(pending, self._share.positions(pending))
         return places[gone]
+
+    def _advance(self, end: int) -> None:
+        """Extend the window up to number ``end``."""
+        numbers = np.arange(self._next, end, dtype=np.int64)
+        passed = int(np.searchsorted(self._taken, end))
+        places = self._share.places_of(self._untaken(numbers))
+        self._next, self._taken = end, self._taken[passed:]
+        self._extend(places, self._share.positions(places))
+
+    def _numbers_beyond(self, count: int) -> NDArray[np.int64]:
+        """The numbers of the first ``count`` pending items beyond the window."""
+        numbers = np.arange(self._next, min(self._share.size, self._next + count + len(self._taken)), dtype=np.int64)
+        return self._untaken(numbers)[:count]
+
+    def _untaken(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return numbers[~np.isin(numbers, self._taken)] if len(self._taken) else numbers
+
+    def _beyond(self, count: int) -> NDArray[np.int64]:
+        """The places of the first ``count`` pending items beyond the window."""
+        return self._share.places_of(self._numbers_beyond(count))
+
+    def _numbers_of(self, items: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """The number of each item that is beyond the window, or was when this was first asked; -1 for all others."""
+        if self._table is None:
+            numbers = np.arange(self._next, self._share.size, dtype=np.int64)
+            beyond = self._order.at(self._share.positions(self._share.places_of(numbers)))
+            order = np.argsort(beyond)
+            self._table = beyond[order], numbers[order]
+        known, numbers = self._table
+        if not len(known):
+            return np.full(len(items), -1, np.int64)
+        near = np.minimum(np.searchsorted(known, items), len(known) - 1)
+        return np.where(known[near] == items, numbers[near], -1)
 
     def _extend(self, places: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
         self._places = np.concatenate([self._places, places])
