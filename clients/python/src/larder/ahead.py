@@ -115,7 +115,8 @@ class LookAhead:
     def announce(self, plan: EpochPlan) -> None:
         """Announce the items of the next batches; called before each batch."""
         by_chunk = self._context.chunked and not self._context.preloaded()
-        if not self._active or self._warm or by_chunk or self._caching in ("", "none"):
+        shared = self._context.shared is not None and self._context.shared.others
+        if not self._active or self._warm or by_chunk or shared or self._caching in ("", "none"):
             return
         coming = plan.pending(max(LEAST, BATCHES * self._batch_size))
         new = coming[~np.isin(coming, self._announced)]

@@ -46,6 +46,11 @@ class SharedReads:
         self._readers = shard.world * shard.workers
         self._job = job
 
+    @property
+    def others(self) -> bool:
+        """Whether other jobs read the dataset, so that it is better to take what they load than to announce items."""
+        return self._sharing.jobs > 0
+
     def ask(self, plan: EpochPlan, batch_size: int, epoch: int) -> None:
         """Ask for offers before a batch; without them the batch follows the plan's order."""
         if self._reader is None or self._sharing.jobs <= 0 or not self._job:
