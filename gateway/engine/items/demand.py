@@ -178,7 +178,8 @@ class ItemDemand:
         # What nobody waits for leaves the room of loads that others were evicted for: the store's counts lag a little.
         if self._store.admits(size if need else size + self._replacing):
             return Reserved(self._begun(size))
-        if not need:
+        if not need or wanted.store_only:
+            # What is loaded ahead takes free room only: it would be read twice if its reader comes while others make room for it.
             return Reserved()
         entering = _Entering(need, size, asyncio.get_running_loop().create_future())
         if content not in self._entering:
