@@ -35,7 +35,7 @@ from larder.errors import (
 from larder.fallback import Origin, Probation, warn_once
 from larder.fleet import Fleet
 from larder.frames import LIMIT, MEDIA_TYPE, ORIGIN_ERROR, Decoder, Received
-from larder.local import LocalResponse, acceptable
+from larder.local import LocalResponse, acceptable, way_of
 from larder.merging import MAX_ITEMS, Fetched, Merge
 from larder.options import refuse_unknown
 from larder.retry import Patience, Retry
@@ -350,7 +350,7 @@ class BatchReader:
                     files=response.attached if isinstance(response, LocalResponse) else None,
                 )
                 outcome.received = decoder.received
-                way = _way(response, connection.by_tcp, files)
+                way = way_of(response, connection.by_tcp, files)
                 decoder.decode(response, self._buffers)
         # An invalid answer may be damaged, or a proxy's page while the gateway restarts: try again.
         except (TruncatedBatch, UnexpectedAnswer, Busy, *TRANSIENT) as error:
@@ -490,16 +490,3 @@ class BatchReader:
             if np.any(ordered[1:] == ordered[:-1]):
                 raise ValueError("a candidate is listed twice")
         return wide.astype("<u4")
-
-
-def _way(response: HTTPResponse, by_tcp: str, files: bool) -> str:
-    """The way of the items that come as bytes, as in ``Stats.by_way``; empty if the gateway has no unix socket.
-
-    Args:
-        response: of the gateway.
-        by_tcp: why its address is used, as of its connection.
-        files: whether open files were requested.
-    """
-    if not isinstance(response, LocalResponse):
-        return f"tcp/{by_tcp}" if by_tcp else ""
-    return f"socket/{response.headers.get('x-larder-bytes', 'unknown') if files else 'failed'}"

@@ -195,3 +195,16 @@ class LocalConnection(HTTPConnection):
         """Close the connection, and the files that came over it and were not taken."""
         super().close()
         self.attached.close()
+
+
+def way_of(response: HTTPResponse, by_tcp: str, files: bool) -> str:
+    """The way of the items that come as bytes, as in ``Stats.by_way``; empty if the gateway has no unix socket.
+
+    Args:
+        response: of the gateway.
+        by_tcp: why its address is used, as of its connection.
+        files: whether open files were requested.
+    """
+    if not isinstance(response, LocalResponse):
+        return f"tcp/{by_tcp}" if by_tcp else ""
+    return f"socket/{response.headers.get('x-larder-bytes', 'unknown') if files else 'failed'}"
