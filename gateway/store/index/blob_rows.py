@@ -17,7 +17,7 @@ from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef
 from gateway.store.index import pool_rows, seals
 from gateway.store.index.pool_rows import Entering, NewBlob
-from gateway.store.index.schema import NODE
+from gateway.store.index.schema import NODE, listed
 
 _STEADY, _STEADY_AT = "steady:", "steady-at:"
 """How names in ``meta`` begin, for datasets whose residents replace each other: of their bytes, and when they were noted."""
@@ -85,9 +85,9 @@ def find(connection: Connection, digest: bytes) -> BlobRow | None:
 
 def find_many(connection: Connection, digests: Sequence[bytes]) -> list[BlobRow]:
     """The existing rows of at most 500 blobs."""
-    marks = ",".join("?" * len(digests))
+    marks, padded = listed(digests)
     statement = f"SELECT digest, size, crc32, mtime_ns, boot FROM blobs WHERE digest IN ({marks})"  # noqa: S608 - "?" only
-    return [as_row(row) for row in connection.execute(statement, tuple(digests))]
+    return [as_row(row) for row in connection.execute(statement, padded)]
 
 
 def as_row(values: Sequence[Any]) -> BlobRow:
@@ -104,9 +104,9 @@ def as_row(values: Sequence[Any]) -> BlobRow:
 
 def held(connection: Connection, digests: Sequence[bytes]) -> set[bytes]:
     """The digests among at most 500 whose blobs have a row."""
-    marks = ",".join("?" * len(digests))
+    marks, padded = listed(digests)
     statement = f"SELECT digest FROM blobs WHERE digest IN ({marks})"  # noqa: S608 - "?" only
-    return {digest for (digest,) in connection.execute(statement, tuple(digests))}
+    return {digest for (digest,) in connection.execute(statement, padded)}
 
 
 def fit(connection: Connection, sizes: Mapping[bytes, int], capacity: int) -> bool:
@@ -205,12 +205,12 @@ def evict_pool(connection: Connection, name: str, limit: int) -> Evicted:
 
 def evict_items(connection: Connection, digests: Sequence[bytes]) -> Evicted:
     """Delete the rows of those of these blobs that are stored for their own sake only."""
-    marks = ",".join("?" * len(digests))
+    marks, padded = listed(digests)
     statement = (
         f"SELECT digest, size FROM blobs WHERE digest IN ({marks}) AND item = 1 "  # noqa: S608 - "?" only
         "AND NOT EXISTS (SELECT 1 FROM object_blocks WHERE object_blocks.digest = blobs.digest)"
     )
-    return _evict(connection, connection.execute(statement, tuple(digests)).fetchall())
+    return _evict(connection, connection.execute(statement, padded).fetchall())
 
 
 def _evict(connection: Connection, chosen: list[tuple[bytes, int]]) -> Evicted:

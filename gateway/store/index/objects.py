@@ -16,7 +16,7 @@ from gateway.model.keys import ObjectKey
 from gateway.model.objects import BlobRef, Header, ObjectMeta, ObjectRecord
 from gateway.policies.reads.freshness import latest
 from gateway.store.index import seals
-from gateway.store.index.schema import DEFAULT_POOL
+from gateway.store.index.schema import DEFAULT_POOL, listed
 from gateway.store.shared.generations import slots_of
 
 _OBJECT = "id, confirmed_at, seal, slot, etag, size, last_modified, headers, checksums, block_size"
@@ -100,9 +100,9 @@ def present(connection: Connection, keys: Sequence[ObjectKey]) -> set[ObjectKey]
     """The keys that have a row."""
     found: set[ObjectKey] = set()
     for origin, bucket, names in _pages(keys):
-        marks = ",".join("?" * len(names))
+        marks, padded = listed(names)
         statement = f"SELECT key FROM objects WHERE origin = ? AND bucket = ? AND key IN ({marks})"  # noqa: S608 - "?" only
-        for (key,) in connection.execute(statement, (origin, bucket, *names)):
+        for (key,) in connection.execute(statement, (origin, bucket, *padded)):
             found.add(ObjectKey(origin, bucket, key))
     return found
 
@@ -111,12 +111,12 @@ def versions(connection: Connection, keys: Sequence[ObjectKey]) -> dict[ObjectKe
     """ETag, size and time of the keys that have a row."""
     known: dict[ObjectKey, ObjectMeta] = {}
     for origin, bucket, names in _pages(keys):
-        marks = ",".join("?" * len(names))
+        marks, padded = listed(names)
         statement = (
             "SELECT key, etag, size, last_modified FROM objects "  # noqa: S608 - "?" only
             f"WHERE origin = ? AND bucket = ? AND key IN ({marks})"
         )
-        for key, etag, size, last_modified in connection.execute(statement, (origin, bucket, *names)):
+        for key, etag, size, last_modified in connection.execute(statement, (origin, bucket, *padded)):
             known[ObjectKey(origin, bucket, key)] = ObjectMeta(etag, size, last_modified)
     return known
 

@@ -31,7 +31,7 @@ from gateway.policies.pools import (
     order_named,
     pools_of_key,
 )
-from gateway.store.index.schema import NODE
+from gateway.store.index.schema import NODE, listed
 from gateway.store.shared.accesses import Folded
 
 T = TypeVar("T")
@@ -111,10 +111,11 @@ def pools(connection: Connection) -> dict[int, PoolRow]:
 
 def _pool(connection: Connection, *names: str) -> PoolRow:
     """The active pool with the longest of these names; ``default`` if there is none."""
+    marks, padded = listed(names)
     found = connection.execute(
-        f"SELECT {_COLUMNS} FROM pools WHERE name IN ({_marks(names)}, '{DEFAULT}') AND NOT retired "  # noqa: S608
+        f"SELECT {_COLUMNS} FROM pools WHERE name IN ({marks}, '{DEFAULT}') AND NOT retired "  # noqa: S608
         f"ORDER BY name = '{DEFAULT}', length(name) DESC LIMIT 1",
-        names,
+        padded,
     ).fetchone()
     return _row(found)
 
@@ -194,9 +195,10 @@ def charge(
     row = _pool(connection, name)
     entering = []
     for page in _pages(digests):
+        marks, padded = listed(page)
         found = connection.execute(
-            f"SELECT digest, size FROM blobs WHERE digest IN ({_marks(page)}) AND pool <> ?",  # noqa: S608
-            (*page, row.id),
+            f"SELECT digest, size FROM blobs WHERE digest IN ({marks}) AND pool <> ?",  # noqa: S608
+            (*padded, row.id),
         ).fetchall()
         for digest, size in found:
             access = Access(row.pool.name, 0, digest, False, now, _NOBODY)
@@ -227,12 +229,14 @@ def charge_below(connection: Connection, place: ObjectKey, after: str, now: floa
     numbers = _numbers(rows)
     movable = [number for number, row in rows.items() if row.pool.name == DEFAULT or row.pool.name.startswith(OF_KEYS)]
     moved: dict[str, list[bytes]] = {}
+    pool_marks, padded_pools = listed(movable)
     for page in _pages(list(keys)):
+        marks, padded = listed(page)
         held = connection.execute(
             # CROSS: from the objects to their blobs, or SQLite compares every blob of the pools with every object of the page.
             "SELECT object_id, digest, pool FROM object_blocks CROSS JOIN blobs USING (digest) "  # noqa: S608
-            f"WHERE object_id IN ({_marks(page)}) AND pool IN ({_marks(movable)})",
-            (*page, *movable),
+            f"WHERE object_id IN ({marks}) AND pool IN ({pool_marks})",
+            (*padded, *padded_pools),
         )
         for number, digest, pool in held:
             names = pools_of_key(place._replace(key=keys[number]))
@@ -293,10 +297,9 @@ def note_uses(connection: Connection, folded: Folded, now: float) -> None:
     ranked: list[tuple[float, bytes]] = []
     hits = dict.fromkeys(rows, 0)
     for page in _pages(list(uses)):
-        found = connection.execute(
-            f"SELECT digest, pool, rank, size FROM blobs WHERE digest IN ({_marks(page)})",  # noqa: S608
-            page,
-        )
+        marks, padded = listed(page)
+        statement = f"SELECT digest, pool, rank, size FROM blobs WHERE digest IN ({marks})"  # noqa: S608
+        found = connection.execute(statement, padded)
         for digest, number, rank, size in found:
             row, use = rows[number], uses[digest]
             hits[number] += use.reads
@@ -494,7 +497,3 @@ def correct(connection: Connection, differences: Iterable[Miscount]) -> None:
 def _pages(values: Sequence[T]) -> Iterator[Sequence[T]]:
     for start in range(0, len(values), _PAGE):
         yield values[start : start + _PAGE]
-
-
-def _marks(page: Sequence[object]) -> str:
-    return ",".join("?" * len(page))

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -44,14 +45,15 @@ from sqlalchemy.pool import NullPool
 
 from gateway.policies.pools import DEFAULT
 
+T = TypeVar("T")
 SCHEMA_VERSION = 4
 NODE, DEFAULT_POOL = 0, 1
 """Ids of pools: all blobs together, and ``policies.pools.DEFAULT``."""
 
 ROWS = 64
-"""Rows of one statement at most: each number of rows is a statement of its own, which a connection keeps prepared."""
-_STATEMENTS = 1024
-"""Statements that a connection keeps prepared."""
+"""Rows of one statement at most: a power of two."""
+_STATEMENTS = 256
+"""Statements that a connection keeps prepared, at most. A long one takes 100 KB, so ``listed`` and ``insert`` use few lengths."""
 
 metadata = MetaData()
 
@@ -193,17 +195,25 @@ def prepare_connection(connection: Connection) -> None:
         connection.exec_driver_sql(f"PRAGMA {pragma}").close()
 
 
-def insert(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]]) -> int:
-    """Insert rows, ``ROWS`` by one statement; the number of the last one. ``table`` is its name and, in brackets, its columns.
+def listed(values: Sequence[T]) -> tuple[str, tuple[T, ...]]:
+    """The ``?`` of a list after ``IN``, and its values: their number is a power of two, and the last one fills the places."""
+    missing = (1 << (len(values) - 1).bit_length()) - len(values) if values else 0
+    return ",".join("?" * (len(values) + missing)), (*values, *values[-1:] * missing)
 
-    A conflict rolls the transaction back. If it undid the statement alone, SQLite would copy each page before a change, from 16
-    pages on into a temporary file.
+
+def insert(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]]) -> int:
+    """Insert rows; the number of the last one. ``table`` is its name and, in brackets, its columns.
+
+    A statement inserts ``ROWS`` rows, or a smaller power of two. A conflict rolls the transaction back. If it undid the statement
+    alone, SQLite would copy each page before a change, from 16 pages on into a temporary file.
     """
-    last = 0
-    for start in range(0, len(rows), ROWS):
-        page = rows[start : start + ROWS]
-        written = connection.execute(_insertion(table, len(page[0]), len(page)), tuple(chain.from_iterable(page)))
+    last = start = 0
+    while start < len(rows):
+        count = min(ROWS, 1 << ((len(rows) - start).bit_length() - 1))
+        page = rows[start : start + count]
+        written = connection.execute(_insertion(table, len(page[0]), count), tuple(chain.from_iterable(page)))
         last = written.lastrowid or 0
+        start += count
     return last
 
 
