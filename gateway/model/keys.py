@@ -126,11 +126,15 @@ def glob_matches(pattern: str, path: str) -> bool:
     return _compiled(pattern).match(path) is not None
 
 
-@lru_cache(maxsize=256)
 def is_bucket_name(text: str) -> bool:
     """Whether a text can be a bucket name, which also rules out paths.
 
     The origin applies the stricter rules; old buckets have longer names, with capitals and underscores.
     """
+    return 1 <= len(text) <= 255 and _is_bucket_name(text)
+
+
+@lru_cache(maxsize=256)
+def _is_bucket_name(text: str) -> bool:
     raw = text.encode("ascii", "replace")
-    return 1 <= len(raw) <= 255 and _BUCKET_BYTES.issuperset(raw) and raw[0] not in b".-" and b".." not in raw
+    return _BUCKET_BYTES.issuperset(raw) and raw[0] not in b".-" and b".." not in raw

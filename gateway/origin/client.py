@@ -299,6 +299,7 @@ class OriginClient:
             for origin in origins
         }
         self._ring = KeyRing(origins, credentials, self._chain)
+        self._accepted = {identity: at for identity, at in self._accepted.items() if self._ring.has(identity)}
         kept = set(map(id, self._links.values()))
         retired = self._retired + [link for link in old.values() if id(link) not in kept]
         self._retired = [link for link in retired if link.active]

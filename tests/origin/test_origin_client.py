@@ -370,6 +370,20 @@ async def test_replace_changes_keys_and_keeps_answers_that_are_under_way() -> No
         await client.close()
 
 
+async def test_nothing_is_remembered_of_keys_that_are_gone() -> None:
+    """Tenants may change their keys as often as they like: a reload forgets those that it no longer has."""
+    async with FakeOrigin() as origin:
+        origin.put("b", "k", b"body")
+        client = await client_for(origin_at(origin.endpoint))
+        (await client.send(AS_ALICE, "HEAD", "/b/k", "", ())).release()
+        await client.replace([origin_at(origin.endpoint)], [])
+        assert set(client._accepted) == {AS_ALICE}
+        bob = {"access_key_id": BOB.access_key_id, "secret_access_key": BOB.secret_access_key}
+        await client.replace([origin_at(origin.endpoint, **bob)], [])
+        assert not client._accepted
+        await client.close()
+
+
 async def test_an_answer_before_the_body_was_read_is_returned() -> None:
     """S3 may refuse an upload early; the caller gets that answer, and the connection is not used again."""
     refusal = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"

@@ -22,6 +22,9 @@ from email.utils import parsedate_to_datetime
 from enum import Enum
 from functools import lru_cache
 
+_LONGEST_DATE = 64
+"""Characters of a date; those of HTTP have half as many. Dates are remembered, and a header may have 64 KiB."""
+
 
 class ConditionVerdict(Enum):
     """The result of the preconditions of a GET or HEAD."""
@@ -166,11 +169,13 @@ def _tags(header: str) -> list[str]:
     return tags
 
 
-@lru_cache(maxsize=4096)
 def http_date(text: str | None) -> float | None:
     """Seconds since the epoch of an HTTP date in any of its three forms; ``None`` if absent or invalid."""
-    if not text:
-        return None
+    return _http_date(text) if text and len(text) <= _LONGEST_DATE else None
+
+
+@lru_cache(maxsize=4096)
+def _http_date(text: str) -> float | None:
     try:
         moment = parsedate_to_datetime(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -194,11 +194,13 @@ def trailer_signature(key: bytes, amz_date: str, scope: bytes, previous: bytes, 
     return keyed_hash(key, text).encode()
 
 
-@lru_cache(maxsize=256)
 def parse_amz_date(text: str) -> float | None:
     """Seconds since the epoch of an ISO 8601 basic time, ``20130524T000000Z``; ``None`` if it is invalid."""
-    if len(text) != 16 or not text.isascii():
-        return None
+    return _parse_amz_date(text) if len(text) == 16 and text.isascii() else None
+
+
+@lru_cache(maxsize=256)
+def _parse_amz_date(text: str) -> float | None:
     try:
         return datetime.strptime(text, _AMZ_DATE).replace(tzinfo=UTC).timestamp()
     except ValueError:

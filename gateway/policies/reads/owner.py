@@ -19,6 +19,8 @@ from gateway.model.objects import Header
 from gateway.model.s3.conditions import cache_directives, delta_seconds
 from gateway.policies.reads.rules import ALWAYS, IMMUTABLE, Caching
 
+_LONGEST_KEPT = 256
+"""Characters of a header whose meaning is remembered."""
 _NEVER_STALE = frozenset({"no-cache", "must-revalidate", "proxy-revalidate", "s-maxage"})
 
 
@@ -33,10 +35,16 @@ def obeyed(rule: Caching, headers: Iterable[Header]) -> Caching:
     for name, line in headers:
         if name.lower() == "cache-control":
             value = f"{value}, {line}" if value else line
-    return _obeyed(rule, value) if value and rule.freshness != IMMUTABLE else rule
+    if not value or rule.freshness == IMMUTABLE:
+        return rule
+    return _obeyed(rule, value) if len(value) > _LONGEST_KEPT else _kept(rule, value)
 
 
 @lru_cache(maxsize=1024)
+def _kept(rule: Caching, value: str) -> Caching:
+    return _obeyed(rule, value)
+
+
 def _obeyed(rule: Caching, value: str) -> Caching:
     directives = cache_directives(value)
     freshness, stale = rule.freshness, rule.stale_if_error
