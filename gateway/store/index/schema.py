@@ -21,7 +21,7 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TypeVar
 
@@ -197,8 +197,10 @@ def prepare_connection(connection: Connection) -> None:
 
 def listed(values: Sequence[T]) -> tuple[str, tuple[T, ...]]:
     """The ``?`` of a list after ``IN``, and its values: their number is a power of two, and the last one fills the places."""
-    missing = (1 << (len(values) - 1).bit_length()) - len(values) if values else 0
-    return ",".join("?" * (len(values) + missing)), (*values, *values[-1:] * missing)
+    if not values:
+        return "", ()
+    count = 1 << (len(values) - 1).bit_length()
+    return ",".join("?" * count), (*values, *repeat(values[-1], count - len(values)))
 
 
 def insert(connection: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]]) -> int:
