@@ -161,7 +161,7 @@ def warn_once(endpoint: str, cause: Exception) -> None:
     _warned_in = os.getpid()
     message = f"{cause}; items are read from their origin until the gateway at {endpoint} answers again"
     _log.warning("%s", message)
-    warnings.warn(message, LarderWarning, stacklevel=3)
+    warnings.warn(message, LarderWarning, stacklevel=4)  # past `BatchReader.fetch`
 
 
 def _store(endpoint: str, timeout: float, retry: Retry) -> S3:
