@@ -478,6 +478,7 @@ def test_the_description_has_every_address(running: Running) -> None:
         "/v1/datasets/{name}/batch": ["post"],
         "/v1/datasets/{name}/lookup": ["post"],
         "/v1/datasets/{name}/homes": ["get"],
+        "/v1/datasets/{name}/offers": ["get"],
         "/v1/blobs/{digest}": ["get", "head"],
     }
     schemas = document["components"]["schemas"]
