@@ -475,10 +475,8 @@ def test_the_description_has_every_address(running: Running) -> None:
         "/v1/datasets": ["get"],
         "/v1/datasets/{name}": ["delete", "get", "put"],
         "/v1/datasets/{name}/items": ["get"],
-        "/v1/datasets/{name}/batch": ["post"],
-        "/v1/datasets/{name}/lookup": ["post"],
-        "/v1/datasets/{name}/homes": ["get"],
-        "/v1/datasets/{name}/offers": ["get"],
+        **{f"/v1/datasets/{{name}}/{what}": ["post"] for what in ("batch", "lookup")},
+        **{f"/v1/datasets/{{name}}/{what}": ["get"] for what in ("homes", "offers")},
         "/v1/blobs/{digest}": ["get", "head"],
     }
     schemas = document["components"]["schemas"]
