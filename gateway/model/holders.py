@@ -19,4 +19,4 @@ HOLDER: ContextVar[Holder] = ContextVar("larder.holder", default=OWN)
 
 def holder_of(principal: Principal) -> Holder:
     """The account of a caller."""
-    return None if principal.anonymous else principal.tenant
+    return principal.tenant if principal.access_key_id else None

@@ -28,8 +28,7 @@ class Places(Shares):
         Raises:
             TimeoutError: that took longer than ``WITHIN`` seconds.
         """
-        if holder not in self._waiting and self.allows(holder, amount):
-            self.take(holder, amount)
+        if holder not in self._waiting and self.claim(holder, amount):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = amount, turn
@@ -47,7 +46,8 @@ class Places(Shares):
     def give_back(self, holder: Holder, amount: float = 1) -> None:
         """Return an amount, which those who wait may take."""
         super().give_back(holder, amount)
-        self._serve()
+        if self._waiting:
+            self._serve()
 
     def _leave(self, holder: Holder, entry: tuple[float, asyncio.Future[None]]) -> None:
         queue = self._waiting.get(holder)
@@ -66,7 +66,7 @@ class Places(Shares):
             for holder in tuple(self._waiting):
                 queue = self._waiting[holder]
                 amount, turn = queue[0]
-                if not turn.done() and not self.allows(holder, amount):
+                if not turn.done() and not self.claim(holder, amount):
                     continue
                 queue.popleft()
                 if queue:
@@ -75,5 +75,4 @@ class Places(Shares):
                     del self._waiting[holder]
                 served = True
                 if not turn.done():
-                    self.take(holder, amount)
                     turn.set_result(None)

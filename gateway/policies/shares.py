@@ -51,10 +51,20 @@ class Shares:
         weight = WEIGHT_WITHOUT_KEY if holder is None else WEIGHT
         return self.limit * weight / (1 + weight)
 
+    def claim(self, holder: Holder, amount: float = 1) -> bool:
+        """Take an amount if it is allowed; returns whether it is. One call, because each request makes several."""
+        held = self._held.get(holder, 0.0)
+        free = self.limit - self.used
+        if amount > free or held >= (WEIGHT_WITHOUT_KEY if holder is None else WEIGHT) * free:
+            return False
+        self.used += amount
+        self._held[holder] = held + amount
+        return True
+
     def take(self, holder: Holder, amount: float = 1) -> None:
         """Note that a holder has taken an amount, whether it is allowed or not."""
         self.used += amount
-        self._held[holder] = self.held(holder) + amount
+        self._held[holder] = self._held.get(holder, 0.0) + amount
 
     def give_back(self, holder: Holder, amount: float = 1) -> None:
         """Note that a holder has given back an amount."""

@@ -33,10 +33,11 @@ class RequestPlace:
 
     def admit(self, holder: Holder) -> bool:
         """Take the place on somebody's account; returns whether its share allows it."""
-        self.leave()  # of a form, whose signature is in its body
-        if not self._shares.allows(holder):
+        if self._held is not None:
+            self.leave()  # of a form, whose signature is in its body
+        if not self._shares.claim(holder):
             return False
-        self.enter(holder)
+        self._holder, self._held = holder, True
         return True
 
     def enter(self, holder: Holder) -> None:
@@ -68,5 +69,6 @@ class RequestPlace:
 
     def leave(self) -> None:
         """The request is answered."""
-        self.rest()
+        if self._held:
+            self._shares.give_back(self._holder)
         self._held = None

@@ -45,9 +45,8 @@ async def counted(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     holder, held = HOLDER.get(), 0
     try:
         async for piece in pieces:
-            if not BODIES.allows(holder, len(piece)):
+            if not BODIES.claim(holder, len(piece)):
                 raise _full()
-            BODIES.take(holder, len(piece))
             held += len(piece)
             yield piece
     finally:

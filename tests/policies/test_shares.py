@@ -66,3 +66,19 @@ def test_no_more_is_taken_than_there_is(steps: Sequence[tuple[Holder, int]], lim
     for holder, amount in taken:
         shares.give_back(holder, amount)
     assert (shares.used, [shares.held(holder) for holder in HOLDERS]) == (0, [0] * len(HOLDERS))
+
+
+@given(
+    steps=st.lists(st.tuples(st.sampled_from(HOLDERS), st.integers(1, 40)), max_size=60),
+    limit=st.integers(1, 300),
+)
+@settings(max_examples=examples(100), deadline=None)
+def test_a_claim_is_what_is_allowed_and_taken(steps: Sequence[tuple[Holder, int]], limit: int) -> None:
+    """Rule: a claim succeeds exactly where its amount is allowed, and is then taken; a refused one changes nothing."""
+    claimed, taken = Shares(limit), Shares(limit)
+    for holder, amount in steps:
+        allowed = taken.allows(holder, amount)
+        if allowed:
+            taken.take(holder, amount)
+        assert claimed.claim(holder, amount) is allowed
+        assert (claimed.used, claimed.held(holder)) == (taken.used, taken.held(holder))

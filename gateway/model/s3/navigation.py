@@ -22,7 +22,7 @@ NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 
 _MODES = frozenset({b"navigate", b"nested-navigate"})
 _DOCUMENTS = frozenset({b"document", b"embed", b"fencedframe", b"frame", b"iframe", b"nested-document", b"object"})
-_PREFETCHES = (b"sec-purpose", b"purpose", b"x-moz")
+_PREFETCHES = frozenset({b"sec-purpose", b"purpose", b"x-moz"})
 
 
 def accepts_pages(fields: Mapping[bytes, bytes]) -> bool:
@@ -40,7 +40,7 @@ def accepts_pages(fields: Mapping[bytes, bytes]) -> bool:
 def opens_document(fields: Mapping[bytes, bytes]) -> bool:
     """Whether a browser may show the answer as a document, now or later; ``fields``: the headers of the request."""
     mode, destination = fields.get(b"sec-fetch-mode"), fields.get(b"sec-fetch-dest")
-    if mode in _MODES or destination in _DOCUMENTS or any(name in fields for name in _PREFETCHES):
+    if mode in _MODES or destination in _DOCUMENTS or not _PREFETCHES.isdisjoint(fields):
         return True
     if mode is not None or destination is not None:
         return False
