@@ -10,11 +10,12 @@ import itertools
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from typing import Any
 from drill.load import Act, batch, reads, writes
 from drill.world import World, usual_clients
 from gateway.store.disk.threads import HUNG_AFTER
-from gateway.store.shared.generations import table_of
+from gateway.store.shared.table_file import table_of
 from tests.origins.processes import wait_until
 from tests.scenarios.clients import get, workers_of
 from tests.scenarios.mounts import filled, hung, locked_index
@@ -69,9 +70,16 @@ class Drill:
 # --- the cache disk
 
 
-def frozen_disk(world: World) -> AbstractContextManager[None]:
+@contextmanager
+def frozen_disk(world: World) -> Iterator[None]:
     """The file system of the cache answers no write."""
-    return hung(_mount_of(world.cache))
+    with hung(_mount_of(world.cache)):
+        probe = threading.Thread(target=_takes_files, args=(world.cache,))
+        probe.start()
+        yield
+        assert probe.is_alive(), "the disk still takes files"
+        assert _bypasses_the_disk(world), "the gateway still uses the disk"
+    probe.join()
 
 
 @contextmanager
@@ -94,9 +102,13 @@ def read_only_disk(world: World) -> Iterator[None]:
     assert world.gateways[0].metric("larder_disk_state") > 1, "the gateway still uses the disk"
 
 
-def index_locked(world: World) -> AbstractContextManager[None]:
+@contextmanager
+def index_locked(world: World) -> Iterator[None]:
     """Another process holds the index's lock."""
-    return locked_index(world.cache)
+    with locked_index(world.cache):
+        assert _is_locked(world.cache / "index.db"), "the index is not locked"
+        yield
+        assert _bypasses_the_disk(world), "the gateway still uses the disk"
 
 
 @contextmanager
@@ -116,15 +128,19 @@ def immovable_blob(world: World) -> Iterator[None]:
 @contextmanager
 def scarce_disk(world: World) -> Iterator[None]:
     """The file system itself is the fault: the cache must keep caching in the remaining space."""
+    gateway = world.gateways[0]
     yield
+    share = gateway.metric("larder_cache_bytes") / gateway.metric("larder_cache_capacity_bytes")
+    assert share < 0.5, f"{share:.0%} of the capacity is full: the file system was not what was scarce"
+    assert gateway.metric("larder_evicted_blobs_total"), "nothing was evicted: the file system was not full"
     path = world.cold.path(len(world.cold.rows) - 1)
-    states = [get(world.gateways[0], path).cache for _ in range(3)]
+    states = [get(gateway, path).cache for _ in range(3)]
     assert states[-1] == "HIT", f"a read, repeated, gives {states}: the cache stores nothing any more"
 
 
 @contextmanager
 def damaged_table(world: World) -> Iterator[None]:
-    """The table that the workers map is truncated: each dies at its next access, and its successor must make a new table."""
+    """The table that the workers map is truncated: each dies at its next access, and its successor must complete it."""
     table = table_of(world.cache)
     whole, workers = table.stat(), set(workers_of(world.gateways[0]))
     assert whole.st_size, f"{table} is no table"
@@ -132,7 +148,7 @@ def damaged_table(world: World) -> Iterator[None]:
     yield
     now = table.stat()
     assert not workers & set(workers_of(world.gateways[0])), "a worker outlived its table: it does not use this file"
-    assert (now.st_size, now.st_ino != whole.st_ino) == (whole.st_size, True), f"{table} was not made again"
+    assert (now.st_size, now.st_ino) == (whole.st_size, whole.st_ino), f"{table} was not completed in place"
 
 
 # --- the origin
@@ -343,6 +359,21 @@ def _takes_files(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _is_locked(index: Path) -> bool:
+    """Whether another connection holds the lock of a SQLite file for writing."""
+    with closing(sqlite3.connect(index, timeout=0)) as other:
+        try:
+            other.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            return "locked" in str(error)
+    return False
+
+
+def _bypasses_the_disk(world: World) -> bool:
+    """Whether the first gateway says that it does without its disk."""
+    return b"disk-down" in get(world.gateways[0], "/-/readyz").body
 
 
 def _mount_of(path: Path) -> Path:

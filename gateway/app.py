@@ -61,7 +61,7 @@ from gateway.fleet.nodes.delegation import Delegation
 from gateway.fleet.nodes.invalidations import HeardWrites, InvalidationChannel, Invalidations, NullInvalidations
 from gateway.imports import imported
 from gateway.logs import set_up
-from gateway.model.keys import ObjectKey
+from gateway.model.keys import ObjectKey, reader_of
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.origin.client import OriginClient
 from gateway.origin.listing import Listings
@@ -232,7 +232,7 @@ class Larder:
         reads, hot = ObjectReads(engine), HotReads(engine, fleet.membership)
         relayed = RelayedReads(reads, engine, fleet.membership, fleet.peers)
         forwarder = Forwarder(engine, spooling(settings, store), relayed.warm)
-        rights = ReaderRights(listings, finder(authenticator))
+        rights = ReaderRights(listings, partial(reader_of, find=finder(authenticator)))
         note = watch_streams(settings, management, engine, rights, self._admin.catalog, stack)
         direct, of_buckets = DirectReads(engine, fleet.peers, note, accounting), BucketReads(relayed, forwarder, engine)
         ways = ReadPaths(hot, relayed, direct, of_buckets, note)

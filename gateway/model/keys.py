@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import lru_cache
 from re import Pattern, escape
@@ -35,9 +36,9 @@ class ObjectKey(NamedTuple):
         return f"/{self.bucket}/{quote(self.key, safe='/-_.~')}"
 
 
-def unpaid(identity: str) -> str:
-    """The name of an identity that does not pay: what it may read, it may read paying too."""
-    return identity.removesuffix(_PAYING)
+def unpaid(name: str) -> str:
+    """The name of an identity or reader that does not pay: what it may read, it may read paying too."""
+    return name.removesuffix(_PAYING)
 
 
 def rights_in(key: ObjectKey) -> ObjectKey:
@@ -65,6 +66,10 @@ class OriginIdentity:
         name = f"{self.origin}/{self.access_key_id}"
         object.__setattr__(self, "name", name + _PAYING if self.pays else name)
 
+    def paying(self) -> OriginIdentity:
+        """The same keys, for a reader who accepts the charges."""
+        return self if self.pays else OriginIdentity(self.origin, self.access_key_id, pays=True)
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:
@@ -81,9 +86,24 @@ class Principal:
         """Whether the request carried no credentials."""
         return not self.access_key_id
 
+    @property
+    def reader(self) -> str:
+        """The access key, with a mark if it accepts the charges of its reads; ``reader_of`` finds the principal again."""
+        return self.access_key_id + _PAYING if self.identity.pays else self.access_key_id
+
+    def paying(self) -> Principal:
+        """The same caller, who accepts the charges of requester-pays buckets."""
+        return self if self.identity.pays else replace(self, identity=self.identity.paying())
+
     def may_touch(self, path: str) -> bool:
         """Whether the allow-list covers ``bucket/key``; an empty list covers everything."""
         return not self.allow or any(glob_matches(pattern, path) for pattern in self.allow)
+
+
+def reader_of(name: str, find: Callable[[str], Principal | None]) -> Principal | None:
+    """The principal that ``Principal.reader`` named; ``None`` for an access key that is no longer known."""
+    principal = find(unpaid(name))
+    return principal.paying() if principal is not None and name.endswith(_PAYING) else principal
 
 
 @lru_cache(maxsize=4096)

@@ -96,6 +96,19 @@ def test_a_dataset_is_loaded_at_its_homes(world: Zone, tmp_path: Path) -> None:
     assert (short["dataset"], short["there"]) == (made.id, 700)
 
 
+def test_a_warm_up_may_accept_charges(world: Zone) -> None:
+    """Rule: with request_payer the listing and the reads carry the payer, at every home; without, none does."""
+
+    def payers(prefix: str) -> set[str]:
+        seen = [each for each in world.origin.s3.seen if prefix in each.raw_path + each.query]
+        return {each.header("x-amz-request-payer") for each in seen}
+
+    for prefix, wanted, expected in (("paid/", {"request_payer": True}, "requester"), ("free/", {}, "")):
+        filled(world, prefix, 20)
+        assert ended(world, begun(world, bucket="bucket", prefix=prefix, **wanted))["failed"] == 0
+        assert payers(prefix.strip("/")) == {expected}
+
+
 def test_what_cannot_be_had_is_counted_with_reasons(world: Zone, tmp_path: Path) -> None:
     """Rule: items missing at the origin count as failures with a reason; the others are loaded."""
     made = stock(world.origin.s3, tmp_path, "holes", bytes_of(20, 500, "holes"))

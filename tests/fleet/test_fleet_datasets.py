@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.batches import Stock, bytes_of, stock
+from tests.batches import Stock, bytes_of, decoded, stock
 from tests.fleet.digests import World, fleet_of
 from tests.gateways import Running
 from tests.origins.processes import wait_until
 from tests.v1 import GWA, Key, ask
 
+PAYS = {"x-amz-request-payer": "requester"}
 GWB: Key = ("GWB", "gateway-secret-b")
 CREDENTIALS = (
     {"access_key_id": GWA[0], "secret_access_key": GWA[1], "tenant": "a"},
@@ -95,6 +96,46 @@ def test_tenants_stay_apart(world: World) -> None:
     theirs.register(world.nodes[1], key=GWB)
     assert [shown(node, mine.name) for node in world.nodes] == [mine.id] * 3
     assert [shown(node, mine.name, GWB) for node in world.nodes] == [theirs.id] * 3
+
+
+def payers(world: World, made: Stock) -> set[str]:
+    """What the reads of a dataset's items said to the origin about their charges, so far; those reads are forgotten."""
+    paths = {made.path(index) for index in range(len(made.rows))}
+    reads = [seen for seen in world.origin.seen if seen.method == "GET" and seen.raw_path in paths]
+    world.origin.seen = [seen for seen in world.origin.seen if seen not in reads]
+    return {seen.header(name) for seen in reads for name in PAYS}
+
+
+def test_who_registers_a_dataset_may_accept_its_charges(world: World) -> None:
+    """Rule: reads of its items, and of its digest file at the origin, carry the payer on every node, prefetches too; so do they
+    until it is registered without."""
+    made = stock(world.origin, world.home / "files", "paid", bytes_of(60, 1000, "paid"))
+    world.origin.put("data", "paid.parquet", made.file.read_bytes())
+    source = b'{"source": "s3://data/paid.parquet"}'
+    json = {"content-type": "application/json"}
+    assert ask(world.nodes[0], "PUT", "/v1/datasets/paid?caching=full", source, headers=json | PAYS).status == 201
+    assert world.origin.seen[-1].header("x-amz-request-payer") == "requester"
+    assert made.read(world.nodes[1], range(20)) == made.expected(range(20))
+    made.ask(world.nodes[2], range(20, 40), "mode=prefetch")
+    wait_until(lambda: made.missing(world.nodes[1]) == list(range(40, 60)), 30, "the announced items")
+    assert payers(world, made) == {"requester"}
+    assert [ask(node, "GET", "/v1/datasets/paid").json["request_payer"] for node in world.nodes] == [True] * 3
+    assert ask(world.nodes[1], "PUT", "/v1/datasets/paid?caching=full", source, headers=json).status == 200
+    wait_until(
+        lambda: not any(ask(node, "GET", "/v1/datasets/paid").json["request_payer"] for node in world.nodes),
+        20,
+        "the news that nobody pays",
+    )
+    made.read(world.nodes[2], range(40, 60))
+    assert payers(world, made) == {""}
+
+
+def test_a_reader_of_a_batch_may_accept_its_charges(world: World) -> None:
+    """Rule: items of a batch whose request has the payer are read with it, by their homes too."""
+    made = world.dataset(bytes_of(60, 1000, "paid by its reader"))
+    reply = made.ask(world.nodes[1], range(60), headers=PAYS)
+    assert len(decoded(range(60), reply.body).positions) == 60
+    assert payers(world, made) == {"requester"}
 
 
 def test_a_redis_that_forgets_contradicts_nothing(world: World) -> None:

@@ -24,7 +24,7 @@ from larder.torch import CachedMapDataset, ImportanceSampler
 from tests.digests import Row, write
 from tests.gateways import Running, Settings, finish, start
 from tests.loader.making import BATCH, index_of, map_of
-from tests.loader.test_processes import killed
+from tests.loader.test_processes import killed, shut_down
 from tests.origins.processes import free_port, wait_until
 from tests.v1 import ask
 
@@ -171,7 +171,7 @@ def until_a_worker_is_killed(rank: int, batches: int) -> tuple[Epoch, dict[str, 
             for batch in iterator:
                 came.append(step(sampler, batch))
                 state = sampler.state_dict()
-    iterator._shutdown_workers()
+    shut_down(iterator)
     return came, state
 
 
@@ -191,7 +191,7 @@ def test_after_a_killed_worker_a_loop_goes_on_where_it_was() -> None:
     with killed(step_and_worker(sampler, iterator)):
         for batch in iterator:
             step(sampler, batch)
-    iterator._shutdown_workers()
+    shut_down(iterator)
     state = sampler.state_dict()
     sampler.load_state_dict(state)
     rest = flat([step(sampler, batch) for batch in loader])

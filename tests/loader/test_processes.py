@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
+from typing import Any
 
 import pytest
 import torch
@@ -56,13 +57,28 @@ def killed(worker: int) -> Iterator[None]:
         gc.enable()
 
 
+def shut_down(iterator: Any) -> None:
+    """End the workers of a loader's iterator, as its finalizer does.
+
+    In a finalizer, errors of PyTorch's SIGCHLD handler have no effect. Called by hand, it would fail for a worker that ends badly
+    because another one was killed: the handler raises in whatever code runs then. So there is no handler meanwhile.
+    """
+    with suppress(RuntimeError):  # of a signal that has arrived before
+        signal.raise_signal(signal.SIGCHLD)
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        iterator._shutdown_workers()
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+
+
 def test_a_killed_worker_is_an_error_and_nothing_more():
     """After ``kill -9`` of a worker the loader raises; the next iteration is the whole epoch, with nothing to clean up."""
     dataset = dataset_of(1003, transform=process_of, collate=list)
     iterator = iter(loader_of(dataset, 2, timeout=30))
     with killed(int(next(iterator)[0])):
         list(iterator)
-    iterator._shutdown_workers()
+    shut_down(iterator)
     assert sum(map(len, loader_of(dataset, 2))) == 1003
     assert dataset._context.rounds.now().epoch == 0
 
@@ -75,7 +91,7 @@ def test_after_a_killed_worker_a_watched_loader_goes_on_where_it_was():
     inner = iterator._iterator
     with killed(inner._workers[1].pid):
         first.extend(number for batch in iterator for number in numbers([batch]))
-    inner._shutdown_workers()
+    shut_down(inner)
     loader.load_state_dict(loader.state_dict())
     assert Counter(first + numbers(loader)) == whole(1003)
 

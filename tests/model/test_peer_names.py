@@ -71,24 +71,25 @@ def test_other_words_are_refused(text: str) -> None:
         CacheStatus.read(text)
 
 
-@given(st.text(), st.text(), st.text())
-def test_a_principal_is_read_as_it_was_told(tenant: str, origin: str, key: str) -> None:
-    """Rule: any name crosses, in ASCII."""
-    name, value = principal_header(tenant, OriginIdentity(origin, key))
+@given(st.text(), st.text(), st.text(), st.booleans())
+def test_a_principal_is_read_as_it_was_told(tenant: str, origin: str, key: str, pays: bool) -> None:
+    """Rule: any name crosses, in ASCII, and so does the word on charges."""
+    name, value = principal_header(tenant, OriginIdentity(origin, key, pays))
     assert name == "x-larder-principal"
     assert value.isascii()
     assert value.isprintable()
     principal = read_principal(value)
-    assert (principal.tenant, principal.identity) == (tenant, OriginIdentity(origin, key))
+    assert (principal.tenant, principal.identity) == (tenant, OriginIdentity(origin, key, pays))
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "null", '"a"', '{"tenant":"t","origin":"o"}', '{"tenant":"t","origin":"o","access_key_id":1}',
-     '{"tenant":"t","origin":"o","access_key_id":"k","allow":"**"}', "[" * 100_000],
+     '{"tenant":"t","origin":"o","access_key_id":"k","allow":"**"}',
+     '{"tenant":"t","origin":"o","access_key_id":"k","pays":"requester"}', "[" * 100_000],
 )  # fmt: skip
 def test_a_principal_in_another_form_is_refused(text: str) -> None:
-    """Rule: a principal has exactly its three names, as texts."""
+    """Rule: a principal has exactly its three names, as texts, and at most a truth value on charges."""
     with pytest.raises(ValueError, match="tenant"):
         read_principal(text)
 

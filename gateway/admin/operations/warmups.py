@@ -55,6 +55,7 @@ class WarmupRequest(RequestModel):
     profile: Name | None = Field(
         None, description="of the tenant of the access key; instead of bucket and prefix", examples=[None]
     )
+    request_payer: bool = Field(False, description="accept the charges of a requester-pays bucket", examples=[False])
 
     @model_validator(mode="after")
     def _one_of_them(self) -> WarmupRequest:
@@ -66,7 +67,8 @@ class WarmupRequest(RequestModel):
 
     def wanted(self) -> dict[str, Any]:
         """The fields that count, for the row and the audit log."""
-        return self.model_dump(include={"access_key_id"} | self._named)
+        payer = {"request_payer"} if self.request_payer else set()
+        return self.model_dump(include={"access_key_id"} | payer | self._named)
 
     @property
     def _named(self) -> set[str]:
@@ -152,6 +154,8 @@ def warmup_factory(
 
     def make(request: WarmupRequest) -> WarmPrefix | WarmDataset | WarmProfile:
         principal = partial(find, request.access_key_id)
+        if request.request_payer:
+            principal = partial(_paying, principal)
         if request.dataset:
             return WarmDataset(request.dataset, principal, datasets, capacity)
         if request.profile:
@@ -159,6 +163,11 @@ def warmup_factory(
         return WarmPrefix(request.bucket or "", request.prefix, principal, listings, loads, capacity)
 
     return make
+
+
+def _paying(find: Callable[[], Principal | None]) -> Principal | None:
+    principal = find()
+    return None if principal is None else principal.paying()
 
 
 class Warmups:

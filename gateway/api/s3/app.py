@@ -166,7 +166,7 @@ class S3App(Edge):
         if answer.span is not None and trace.key is not None:
             served = answer.outcome in (Outcome.HIT, Outcome.STALE)
             waited = time.perf_counter() - trace.started
-            who = auth.principal.access_key_id
+            who = call.auth.principal.reader
             self._note(trace.key, *answer.span, served, trace.time, who, scope.get("client"), waited)
         await self._send(scope, send, trace, answer)
 

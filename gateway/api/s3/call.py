@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 
 from gateway.api.s3.auth import Authenticated
 from gateway.model.errors import S3Error
-from gateway.model.keys import ObjectKey, is_bucket_name
+from gateway.model.keys import ObjectKey, Principal, is_bucket_name
 from gateway.model.s3.query import require_valid_escapes
 from gateway.model.s3.request_headers import PAYER, REQUESTER
 from gateway.model.s3.sigv4 import WireRequest
@@ -49,9 +49,13 @@ class S3Call:
         """The read by a client that accepts the charges of a requester-pays bucket; the same call if it does not say so."""
         if self.request.method not in ("GET", "HEAD") or self.request.fields.get(PAYER, b"").strip() != REQUESTER:
             return self
-        principal = self.auth.principal
-        identity = replace(principal.identity, pays=True)
-        return replace(self, auth=self.auth._replace(principal=replace(principal, identity=identity)))
+        return replace(self, auth=self.auth._replace(principal=self.auth.principal.paying()))
+
+    @property
+    def reader(self) -> Principal:
+        """The caller, as one who reads the object later, with the same word on charges."""
+        pays = self.request.fields.get(PAYER, b"").strip() == REQUESTER
+        return self.auth.principal.paying() if pays else self.auth.principal
 
     @property
     def keys(self) -> tuple[ObjectKey, ...]:

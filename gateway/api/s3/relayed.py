@@ -151,13 +151,13 @@ class RelayedReads:
 
     def warm(self, call: S3Call) -> None:
         """Read an object into the cache of its home, in the background."""
-        key, identity = call.key, call.auth.principal.identity
+        key, principal = call.key, call.reader
         assert key is not None
         home, _ = self.home(call)
         if home is None:
-            self._engine.warm(key, identity)
+            self._engine.warm(key, principal.identity)
         else:
-            self._engine.blocks.tasks.start(self._warm_at(home, key, call.auth.principal))
+            self._engine.blocks.tasks.start(self._warm_at(home, key, principal))
 
     async def _warm_at(self, home: Node, key: ObjectKey, principal: Principal) -> None:
         told = [principal_header(principal.tenant, principal.identity)]

@@ -108,7 +108,9 @@ class DatasetService:
                     await self._take(caller, request, file)
             if additive:
                 await self._registrations.find(tenant, name, now=True)  # it may be registered at another node only
-            source = DigestSource(file.fingerprint, caller.principal.allow, by_content, additive)
+            source = DigestSource(
+                file.fingerprint, caller.principal.allow, by_content, additive, caller.principal.identity.pays
+            )
             registered = await registry.register(tenant, name, file.path, caching, source)
         await self._registrations.registered()
         return registered
@@ -144,6 +146,7 @@ class DatasetService:
             plan=plan.version,
             resident=content.states.resident,
             registered_at=moment(registration.registered_at),
+            request_payer=registration.pays,
         )
 
     async def page(self, principal: Principal, registration: Registration, start: int, count: int) -> bytes:

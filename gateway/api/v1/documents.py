@@ -42,6 +42,10 @@ class Dataset(BaseModel):
         examples=[256_000],
     )
     registered_at: str = Field(description="ISO 8601", examples=["2026-03-01T09:30:00.000Z"])
+    request_payer: bool = Field(
+        description="it was registered with x-amz-request-payer: requester, so reads of its items carry that header",
+        examples=[False],
+    )
 
 
 class Datasets(BaseModel):

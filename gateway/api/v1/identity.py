@@ -18,6 +18,7 @@ from gateway.model.errors import S3Error
 from gateway.model.holders import HOLDER
 from gateway.model.keys import Principal
 from gateway.model.s3.aws_chunked import PayloadForm
+from gateway.model.s3.request_headers import PAYER, REQUESTER
 from gateway.model.s3.sigv4 import WireRequest
 from gateway.server.asgi_types import Scope
 from gateway.server.callers import authenticated
@@ -88,9 +89,14 @@ class Identities:
                 "InvalidRequest",
                 explain="Under /-/v1, x-amz-content-sha256 must be the hash of the body or UNSIGNED-PAYLOAD.",
             )
-        scope[CALLER] = found.principal
+        scope[CALLER] = principal = _paying(found.principal, request)
         if self._rates.limits:
             needed = _NEEDED.fullmatch(f"{scope['method']} {scope['path']}")
             (self._rates.count if needed else self._rates.admit)(found.principal.tenant)
         hashed = found.payload_form is PayloadForm.HASHED
-        return Caller(found.principal, found.payload_hash.lower() if hashed else "")
+        return Caller(principal, found.payload_hash.lower() if hashed else "")
+
+
+def _paying(principal: Principal, request: WireRequest) -> Principal:
+    """The caller, who may accept the charges of requester-pays buckets."""
+    return principal.paying() if request.fields.get(PAYER, b"").strip() == REQUESTER else principal

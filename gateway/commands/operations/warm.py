@@ -69,6 +69,7 @@ def add(command: ArgumentParser) -> None:
     others.add_argument("--cancel", metavar="ID", help="cancel a warm-up; loaded objects stay")
     others.add_argument("--resume", metavar="ID", help="resume a cancelled or failed warm-up")
     command.add_argument("--as", metavar="ACCESS_KEY", dest="key", help="the access key whose rights are used")
+    command.add_argument("--request-payer", action="store_true", help="accept the charges of a requester-pays bucket")
     command.add_argument("--detach", action="store_true", help="do not wait for the end")
     pages(command, 50)
     asking(command)
@@ -93,10 +94,11 @@ def _warm(options: Namespace) -> int:
 def _request(options: Namespace) -> dict[str, Any]:
     if options.key is None:
         raise ConfigError("--as: name the access key whose rights are used")
+    reader = {"access_key_id": options.key} | ({"request_payer": True} if options.request_payer else {})
     if options.dataset is not None:
-        return {"dataset": options.dataset, "access_key_id": options.key}
+        return {"dataset": options.dataset} | reader
     bucket, prefix = options.place
-    return {"bucket": bucket, "prefix": prefix, "access_key_id": options.key}
+    return {"bucket": bucket, "prefix": prefix} | reader
 
 
 def follow(options: Namespace, admin: Admin, begun: Mapping[str, Any]) -> int:

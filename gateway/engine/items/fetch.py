@@ -324,7 +324,8 @@ class ItemFetches:
         if offset or skip or length is not None:
             last = "" if length is None else str(offset + length - 1)
             headers.append(("Range", f"bytes={offset + skip}-{last}"))
-        response = await self._services.origin.send(wanted.identity, "GET", key.raw_path, "", headers)
+        identity = wanted.registration.read_by(wanted.identity)
+        response = await self._services.origin.send(identity, "GET", key.raw_path, "", headers)
         expected = int(wanted.registration.content.lengths[wanted.index])
         expected -= skip if expected != UNKNOWN_LENGTH else 0
         try:

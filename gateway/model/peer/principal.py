@@ -13,6 +13,8 @@ from gateway.model.keys import OriginIdentity, Principal
 
 PRINCIPAL = "x-larder-principal"
 _FIELDS = ("tenant", "origin", "access_key_id")
+_PAYS = "pays"
+"""A further field, true, of a principal who accepts the charges of requester-pays buckets."""
 _KEPT = 1024
 """Principals whose header is kept, each way; it is in every request."""
 
@@ -21,7 +23,8 @@ _KEPT = 1024
 def principal_header(tenant: str, identity: OriginIdentity) -> tuple[str, str]:
     """The header that names the principal; ASCII, whatever the names are."""
     told = (tenant, identity.origin, identity.access_key_id)
-    return PRINCIPAL, json.dumps(dict(zip(_FIELDS, told, strict=True)))
+    pays = {_PAYS: True} if identity.pays else {}
+    return PRINCIPAL, json.dumps(dict(zip(_FIELDS, told, strict=True)) | pays)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -35,11 +38,13 @@ def read_principal(text: str) -> Principal:
         told = json.loads(text)
     except (ValueError, RecursionError):
         told = None
+    pays = isinstance(told, dict) and told.pop(_PAYS, False)
     if (
         not isinstance(told, dict)
+        or not isinstance(pays, bool)
         or sorted(told) != sorted(_FIELDS)
         or not all(isinstance(v, str) for v in told.values())
     ):
         raise ValueError(f'{PRINCIPAL} must be JSON with the strings "tenant", "origin" and "access_key_id"')
-    identity = OriginIdentity(told["origin"], told["access_key_id"])
+    identity = OriginIdentity(told["origin"], told["access_key_id"], pays)
     return Principal(identity.access_key_id, told["tenant"], identity)

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gateway.model.keys import unpaid
 from gateway.model.s3.ranges import block_span
 
 MOST_BLOCKS = 100_000
@@ -49,7 +50,7 @@ class ProfileRecording:
 
     def wants(self, principal: str, bucket: str, key: str, at: float) -> bool:
         """Whether a read belongs to it."""
-        mine = principal == self.access_key_id and bucket == self.bucket
+        mine = unpaid(principal) == self.access_key_id and bucket == self.bucket
         return mine and at < self.until and key.startswith(self.prefix)
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gateway.store.datasets.folders import REGISTRATION, Folders, read_document, write_document
+from gateway.store.datasets.folders import PAYS, REGISTRATION, Folders, read_document, write_document
 
 _FILE = "announced.json"
 Name = tuple[str, str]
@@ -31,7 +31,8 @@ class AnnouncedRegistration(NamedTuple):
 
 def known_of(document: Mapping[str, Any]) -> AnnouncedRegistration:
     """The identity of a registration. The name of its locations file is unique to it, and the same on all nodes."""
-    return AnnouncedRegistration(str(document.get("content")), f"{document.get('locations')}/{document.get('caching')}")
+    stamp = f"{document.get('locations')}/{document.get('caching')}"
+    return AnnouncedRegistration(str(document.get("content")), f"{stamp}/{PAYS}" if document.get(PAYS) else stamp)
 
 
 def inventory(folders: Folders) -> dict[Name, AnnouncedRegistration]:

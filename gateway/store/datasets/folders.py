@@ -31,6 +31,11 @@ DATASETS = "datasets"
 REGISTRATION = "registration.json"
 READERS = 2
 """Conversions at once on a node: a long one does not block those of other tenants."""
+PAYS = "pays"
+"""A field of a registration's document: true if its reads pay (``Registration.pays``), left out otherwise."""
+TERMS = frozenset({"caching", PAYS})
+"""The fields that registering the same file again may change."""
+Terms = dict[str, str | bool]
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LARGEST_REGISTRATION = 1024 * 1024
 
@@ -113,6 +118,11 @@ class Folders:
         for path in doomed + free:
             move(path, into)
         return len(free) < len(unused)
+
+
+def terms_of(caching: str, pays: bool) -> Terms:
+    """The ``TERMS`` of a registration's document."""
+    return {"caching": caching, PAYS: True} if pays else {"caching": caching}
 
 
 def read_document(path: Path) -> dict[str, Any] | None:

@@ -13,8 +13,9 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from gateway.model.datasets import CACHING, is_dataset_id, is_name
+from gateway.model.keys import OriginIdentity
 from gateway.store.datasets.content import Content
-from gateway.store.datasets.folders import REGISTRATION, Folders, read_document
+from gateway.store.datasets.folders import PAYS, REGISTRATION, Folders, read_document
 from gateway.store.datasets.layout import Damaged
 from gateway.store.datasets.locations import Locations, open_locations
 from gateway.store.datasets.parcel import VERSION
@@ -30,7 +31,11 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Registration:
-    """One dataset under one tenant's name. ``caching`` is the requested mode; ``registered_at`` in seconds since the epoch."""
+    """One dataset under one tenant's name.
+
+    ``caching`` is the requested mode; ``registered_at`` in seconds since the epoch. ``pays``: the tenant accepts the charges of
+    requester-pays buckets for reads of the items.
+    """
 
     tenant: str
     name: str
@@ -38,6 +43,11 @@ class Registration:
     locations: Locations
     caching: str
     registered_at: float
+    pays: bool = False
+
+    def read_by(self, identity: OriginIdentity) -> OriginIdentity:
+        """The identity that reads the items from the origin, for a reader with this one."""
+        return identity.paying() if self.pays else identity
 
 
 FindRegistration = Callable[[str, str], Awaitable[Registration | None]]
@@ -190,6 +200,8 @@ class OpenRegistrations:
             caching, registered_at = str(document["caching"]), float(document["registered_at"])
             assert "/" not in tag + locations
             assert caching in CACHING
+            pays = document.get(PAYS, False)
+            assert isinstance(pays, bool)
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             raise Damaged(f"{folder / REGISTRATION} has an unsupported version or is damaged") from error
         content = self._contents.get(tag)
@@ -199,7 +211,7 @@ class OpenRegistrations:
         opened = open_locations(folder / locations)
         if opened.items != content.items:
             raise Damaged(f"{folder / locations} belongs to another dataset")
-        return Registration(tenant, name, content, opened, caching, registered_at)
+        return Registration(tenant, name, content, opened, caching, registered_at, pays)
 
     def _forget_damaged(self, path: Path, stamp: Stamp) -> None:
         try:

@@ -23,7 +23,7 @@ from aiofiles.os import mkdir
 
 from gateway.model.datasets import CACHING, MAX_ITEMS
 from gateway.model.errors import LarderError
-from gateway.store.datasets.folders import REGISTRATION
+from gateway.store.datasets.folders import PAYS, REGISTRATION
 from gateway.store.datasets.incoming import incoming
 from gateway.store.datasets.index import Index, Repeated, total_of
 from gateway.store.datasets.layout import (
@@ -180,13 +180,15 @@ def _document(body: bytes) -> dict[str, Any]:
         document = json.loads(body)
     except (ValueError, RecursionError):
         document = None
-    if not isinstance(document, dict) or set(document) != set(_FIELDS):
+    if not isinstance(document, dict) or document.keys() - {PAYS} != _FIELDS.keys():
         raise Unfit("its document lacks required fields")
     right = all(type(document[name]) is kind for name, kind in _FIELDS.items())
     if not right or document["version"] != VERSION or document["caching"] not in CACHING:
         raise Unfit("its document has an unsupported version")
     if not _TAG.fullmatch(document["content"]) or not _LOCATIONS_NAME.fullmatch(document["locations"]):
         raise Unfit("its document has invalid file names")
+    if document.get(PAYS, True) is not True:
+        raise Unfit("its document does not say who pays")
     if not all(isinstance(glob, str) for glob in document["allow"]):
         raise Unfit("its document has an invalid allow-list")
     return document

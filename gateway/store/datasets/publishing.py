@@ -21,7 +21,16 @@ from gateway.model.datasets import ApiError
 from gateway.policies.items.dataset_quota import Limit, Quota, Usage, exceeded, is_near, refusal
 from gateway.store.datasets.announced import AnnouncedRegistration, Name, known_of
 from gateway.store.datasets.content import Content
-from gateway.store.datasets.folders import REGISTRATION, Folders, move, read_document, sync_folder, write_document
+from gateway.store.datasets.folders import (
+    REGISTRATION,
+    TERMS,
+    Folders,
+    Terms,
+    move,
+    read_document,
+    sync_folder,
+    write_document,
+)
 from gateway.store.datasets.layout import INDEX, LOCATIONS, Damaged
 from gateway.store.datasets.parcel import VERSION
 from gateway.store.datasets.usage import disk_bytes, items_of, usage_of
@@ -85,8 +94,8 @@ class Publisher:
             raise over_quota(limit, self.quota, used)
         return used
 
-    def known(self, tenant: str, name: str, caching: str | None, fingerprint: str, allow: tuple[str, ...]) -> bool:
-        """Whether the name already has this very file; if only ``caching`` differs, it is updated (not to ``None``)."""
+    def known(self, tenant: str, name: str, terms: Terms | None, fingerprint: str, allow: tuple[str, ...]) -> bool:
+        """Whether the name already has this very file; if only the terms differ, they are updated (not to ``None``)."""
         path = self.folders.of_tenant(tenant) / name / REGISTRATION
         document = read_document(path)
         if not fingerprint or document is None:
@@ -94,11 +103,12 @@ class Publisher:
         same = (document.get("version"), document.get("fingerprint"), document.get("allow"))
         if same != (VERSION, fingerprint, list(allow)):
             return False
-        if caching is not None and document.get("caching") != caching:
+        kept = {name: value for name, value in document.items() if name not in TERMS}
+        if terms is not None and {**kept, **terms} != document:
             with self.folders.locked():
                 if read_document(path) != document:
                     return False
-                write_document(path, {**document, "caching": caching})
+                write_document(path, {**kept, **terms})
         return True
 
     def content_names(self, tenant: str, name: str) -> list[str]:

@@ -24,7 +24,7 @@ from gateway.policies.items.dataset_quota import Limit, Quota, allowance
 from gateway.store.datasets.announced import AnnouncedRegistration, Name
 from gateway.store.datasets.content import Content
 from gateway.store.datasets.conversion import Converted, Grant, GrantExceeded, Limits, convert
-from gateway.store.datasets.folders import READERS, REGISTRATION, Folders, read_document
+from gateway.store.datasets.folders import READERS, REGISTRATION, Folders, read_document, terms_of
 from gateway.store.datasets.layout import INDEX, LOCATIONS
 from gateway.store.datasets.opened import BELIEVED, OpenRegistrations, Registration
 from gateway.store.datasets.parcel import VERSION, Parcel
@@ -43,13 +43,15 @@ class DigestSource:
 
     ``fingerprint`` is the SHA-256 of its bytes, so that the same file is not read twice; empty if unknown. ``allow`` is
     the allow-list of the registering caller, which must cover every item. ``content_name`` requests a content name
-    (publishing.py). ``additive``: a registration that is there is not replaced.
+    (publishing.py). ``additive``: a registration that is there is not replaced. ``pays``: the tenant accepts the charges of
+    requester-pays buckets for reads of the items.
     """
 
     fingerprint: str = ""
     allow: tuple[str, ...] = ()
     content_name: bool = False
     additive: bool = False
+    pays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,8 +335,8 @@ class Registry:
         look = self._publisher
         names = await self.work.chore(partial(look.content_names, tenant, name)) if source.content_name else [name]
         for each in names:
-            wanted = None if source.additive else caching
-            if await self.work.chore(partial(look.known, tenant, each, wanted, source.fingerprint, source.allow)):
+            terms = None if source.additive else terms_of(caching, source.pays)
+            if await self.work.chore(partial(look.known, tenant, each, terms, source.fingerprint, source.allow)):
                 return await self.work.glance(partial(self._opened.refreshed, tenant, each))
         return None
 
@@ -395,7 +397,7 @@ def _document(tenant: str, name: str, caching: str, source: DigestSource, conver
         "version": VERSION,
         "tenant": tenant,
         "name": name,
-        "caching": caching,
+        **terms_of(caching, source.pays),
         "registered_at": time.time(),
         "fingerprint": source.fingerprint,
         "allow": list(source.allow),

@@ -447,7 +447,13 @@ class BatchReader:
         try:
             # By content: the file may have changed, and must not replace the registration of this name.
             stem = self.dataset.name.removesuffix(f"-{self.dataset.id[:16]}")
-            known = client.register(stem, digest_file, caching=self.dataset.caching, by_content=True)
+            known = client.register(
+                stem,
+                digest_file,
+                caching=self.dataset.caching,
+                by_content=True,
+                request_payer=self.dataset.request_payer,
+            )
         finally:
             client.close()
         if known.id != self.dataset.id:

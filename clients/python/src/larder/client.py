@@ -15,6 +15,7 @@ from larder.credentials import Credentials, CredentialSource
 from larder.dataset import DatasetInfo, ItemLocation, check_name
 from larder.errors import DigestFileError, UnexpectedAnswer
 from larder.retry import Retry
+from larder.s3 import PAYS
 from larder.signing import encode_query
 
 _REGISTER_TIMEOUT = 900.0
@@ -92,7 +93,13 @@ class Client:
         return self._api.json("GET", "/-/healthz", signed=False)
 
     def register(
-        self, name: str, source: str | os.PathLike[str], *, caching: str = "auto", by_content: bool = False
+        self,
+        name: str,
+        source: str | os.PathLike[str],
+        *,
+        caching: str = "auto",
+        by_content: bool = False,
+        request_payer: bool = False,
     ) -> DatasetInfo:
         """Tell the gateway of a dataset; again is harmless, and another content replaces the one that had the name.
 
@@ -102,6 +109,7 @@ class Client:
             caching: ``auto``, ``full``, ``static``, ``chunked`` or ``none``.
             by_content: register it under ``name`` with the first digits of its id, which no other dataset can displace.
                 It expires after some days without use.
+            request_payer: accept the charges of requester-pays buckets, for the digest file and for all reads of the items.
 
         Raises:
             DigestFileError: there is no such file.
@@ -113,14 +121,15 @@ class Client:
         path = f"/-/v1/datasets/{check_name(name)}"
         query = encode_query([("caching", caching), *([("by_content", "true")] if by_content else [])])
         patient = self._patient_api()
+        payer = PAYS if request_payer else {}
         if isinstance(source, str) and source.startswith("s3://"):
             body = json.dumps({"source": source}).encode()
-            headers = {"Content-Type": "application/json"}
+            headers = {"Content-Type": "application/json"} | payer
             document = patient.json("PUT", path, query=query, headers=headers, body=body, expected=_CREATED)
             return self._info(document)
         with ExitStack() as stack:
             size, sha256, opened = _upload(Path(source), stack)
-            headers = {"Content-Type": "application/vnd.apache.parquet", "Content-Length": str(size)}
+            headers = {"Content-Type": "application/vnd.apache.parquet", "Content-Length": str(size)} | payer
             document = patient.json(
                 "PUT", path, query=query, headers=headers, payload_hash=sha256, opened=opened, expected=_CREATED
             )

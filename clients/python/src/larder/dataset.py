@@ -28,6 +28,7 @@ class DatasetInfo:
         plan: version of the gateway's decisions about this dataset.
         resident: cached items of the node that answered, at that time; in a fleet, its share.
         members: items of a sample, which are adjacent; 1 without samples.
+        request_payer: whether reads of the items accept the charges of requester-pays buckets.
     """
 
     name: str
@@ -40,6 +41,7 @@ class DatasetInfo:
     plan: int = 1
     resident: int = 0
     members: int = 1
+    request_payer: bool = False
 
     @property
     def samples(self) -> int:
@@ -69,6 +71,7 @@ class DatasetInfo:
             plan=_typed(document, "plan", int),
             resident=_typed(document, "resident", int),
             members=max(1, _typed({"members": 1, **document}, "members", int)),
+            request_payer=_typed({"request_payer": False, **document}, "request_payer", bool),
         )
 
 

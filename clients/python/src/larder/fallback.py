@@ -101,7 +101,7 @@ class Origin:
             raise LarderError(
                 'a fallback to the origin reads a digest file, which needs pyarrow: pip install "larder[digest]"'
             )
-        self._store = store if isinstance(store, S3) else _store(store, timeout, retry)
+        self._store = store if isinstance(store, S3) else _store(store, timeout, retry, dataset.request_payer)
         self._path = os.fspath(digest_file)
         self._dataset = dataset
         self._file: DigestFile | None = None
@@ -164,11 +164,11 @@ def warn_once(endpoint: str, cause: Exception) -> None:
     warnings.warn(message, LarderWarning, stacklevel=4)  # past `BatchReader.fetch`
 
 
-def _store(endpoint: str, timeout: float, retry: Retry) -> S3:
+def _store(endpoint: str, timeout: float, retry: Retry, request_payer: bool) -> S3:
     if endpoint == "origin":
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
         endpoint = os.environ.get("LARDER_ORIGIN_ENDPOINT") or f"https://s3.{region}.amazonaws.com"
-    return S3(endpoint, credentials=CredentialSource(), timeout=timeout, retry=retry)
+    return S3(endpoint, credentials=CredentialSource(), timeout=timeout, retry=retry, request_payer=request_payer)
 
 
 def _status(error: S3Error) -> int:

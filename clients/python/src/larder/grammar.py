@@ -165,6 +165,11 @@ def _add_datasets(commands: Any) -> None:
     register.add_argument("name", metavar="NAME", help="1 to 128 of A-Z a-z 0-9 . _ -")
     register.add_argument("source", metavar="FILE|s3://BUCKET/KEY", help="the digest file")
     register.add_argument("--caching", choices=_CACHING, default="auto", help="how it is cached (auto)")
+    register.add_argument(
+        "--request-payer",
+        action="store_true",
+        help="accept the charges of requester-pays buckets for reads of its items",
+    )
     known = _command(
         commands, "list", "larder.commands.dataset:listing", "all datasets", "List the registered datasets."
     )

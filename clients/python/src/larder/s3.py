@@ -31,7 +31,7 @@ T = TypeVar("T")
 _AGAIN_STATUS = frozenset({429, 500, 502, 503, 504})
 _AGAIN_CODES = frozenset({"SlowDown", "RequestTimeout", "ServiceUnavailable", "InternalError"})
 _HEAD_CODES = {301: "PermanentRedirect", 403: "AccessDenied", 404: "NoSuchKey", 412: "PreconditionFailed"}
-_PAYS = {"x-amz-request-payer": "requester"}
+PAYS = {"x-amz-request-payer": "requester"}
 log = logging.getLogger("larder")
 _ERROR_BODY = 1 << 16
 """Bytes of an error's body that are read."""
@@ -212,10 +212,10 @@ class S3:
         path = object_path(bucket, key) if key else object_path(bucket)
         pays = bool(self._request_payer) or bucket in self._charging
         with ExitStack() as stack:
-            sent = {**headers, **_PAYS} if pays else dict(headers)
+            sent = {**headers, **PAYS} if pays else dict(headers)
             response = stack.enter_context(self._connection.exchange(method, path, headers=sent, query=query))
             if response.status == 403 and not pays and self._request_payer is None:
-                again = self._connection.exchange(method, path, headers={**headers, **_PAYS}, query=query)
+                again = self._connection.exchange(method, path, headers={**headers, **PAYS}, query=query)
                 paid = stack.enter_context(again)
                 if paid.status != 403:
                     log.warning("bucket %s: the requester pays for reads (request_payer=False refuses that)", bucket)

@@ -105,6 +105,7 @@ class Access:
         digest_file: of the dataset, for ``fallback`` and for registering it again; not needed if the dataset is given by it.
         caching: mode for registering a digest file: ``auto``, ``full``, ``static``, ``chunked`` or ``none``.
         split: request items directly from their home nodes, if the fleet has several and all are reachable.
+        request_payer: register a digest file as one whose reads accept the charges of requester-pays buckets.
     """
 
     credentials: Credentials | Callable[[], Credentials] | CredentialSource | None = None
@@ -114,6 +115,7 @@ class Access:
     digest_file: str | os.PathLike[str] | None = None
     caching: str = "auto"
     split: bool = True
+    request_payer: bool = False
 
 
 class GatewaySource:
@@ -150,7 +152,14 @@ class GatewaySource:
         if not is_file(dataset):
             return self._known(os.fspath(dataset))
         text = os.fspath(dataset)
-        return self._client.register(PurePosixPath(text).stem, text, caching=self._access.caching, by_content=True)
+        access = self._access
+        return self._client.register(
+            PurePosixPath(text).stem,
+            text,
+            caching=access.caching,
+            by_content=True,
+            request_payer=access.request_payer,
+        )
 
     def _known(self, name: str) -> DatasetInfo:
         try:

@@ -13,7 +13,10 @@ from larder.dataset import DatasetInfo
 
 def register(arguments: Namespace) -> int:
     """``larder dataset register``."""
-    _tell(arguments, _client(arguments).register(arguments.name, arguments.source, caching=arguments.caching))
+    registered = _client(arguments).register(
+        arguments.name, arguments.source, caching=arguments.caching, request_payer=arguments.request_payer
+    )
+    _tell(arguments, registered)
     return 0
 
 
