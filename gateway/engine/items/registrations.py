@@ -22,9 +22,10 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from cachetools import TLRUCache
 
@@ -65,6 +66,18 @@ class Shared:
     table: DatasetTable
 
 
+class _Rest(NamedTuple):
+    """A failed copy, which is not tried again before a time."""
+
+    listed: ListedRegistration
+    failure: LarderError | None
+    until: float
+
+
+class _Forgotten(parcel.Unfit):
+    """The node does not have the registration any more."""
+
+
 class Registrations:
     """The registrations of the fleet, as one worker sees them.
 
@@ -86,10 +99,8 @@ class Registrations:
         self._looks = 0
         self._looking = asyncio.Lock()
         self._blind_until = float("-inf")
-        self._copies: SingleFlight[Name, None] = SingleFlight()
-        self._resting: TLRUCache[Name, tuple[ListedRegistration, float]] = TLRUCache(
-            math.inf, lambda _, rest, __: rest[1], clock
-        )
+        self._copies: SingleFlight[Name, LarderError | None] = SingleFlight()
+        self._resting: TLRUCache[Name, _Rest] = TLRUCache(math.inf, lambda _, rest, __: rest.until, clock)
 
     # --- looking
 
@@ -97,35 +108,42 @@ class Registrations:
         """A tenant's dataset by its name or id, wherever it was registered; ``None`` if it is unknown.
 
         Raises:
-            ApiError: SlowDown while it is being copied from another node.
+            ApiError: SlowDown while it is being copied from another node; ServiceUnavailable if the fleet has it, but this node
+                could not copy it.
         """
         found = await self.registry.get(tenant, name_or_id, now=now)
         if found is not None or self._shared is None or not (is_dataset_id(name_or_id) or is_name(name_or_id)):
             return found
         await self._look(self._shared.table)
-        for name in self._names(tenant, name_or_id):
-            await self._copy(self._shared, name)
+        failure = None
+        for name, listed in self._entries(tenant, name_or_id):
+            failure = await self._copy(self._shared, name, listed) or failure
             if (found := await self.registry.get(tenant, name_or_id, now=True)) is not None:
                 return found
+        if failure is not None:
+            raise ApiError(
+                "ServiceUnavailable",
+                f"The dataset is registered, but could not be copied from another gateway ({failure}); try again.",
+                headers={"Retry-After": "5"},
+            )
         return None
 
-    def _names(self, tenant: str, name_or_id: str) -> Iterator[Name]:
-        if not is_dataset_id(name_or_id):
-            if (tenant, name_or_id) in self._listed:
-                yield tenant, name_or_id
-            return
-        for name, listed in list(self._listed.items()):
-            if name[0] == tenant and listed.tag.startswith(name_or_id):
-                yield name
+    def _entries(self, tenant: str, name_or_id: str) -> list[tuple[Name, ListedRegistration]]:
+        """The entries of the table for a name or an id."""
+        if is_dataset_id(name_or_id):
+            entries = self._listed.items()
+            return [each for each in entries if each[0][0] == tenant and each[1].tag.startswith(name_or_id)]
+        listed = self._listed.get((tenant, name_or_id))
+        return [] if listed is None else [((tenant, name_or_id), listed)]
 
     async def bring(self, tenant: str) -> None:
         """Copy every available dataset of a tenant to this node, in order to list them."""
         if self._shared is None:
             return
         await self._look(self._shared.table)
-        for name in [name for name in self._listed if name[0] == tenant]:
+        for name, listed in [each for each in self._listed.items() if each[0][0] == tenant]:
             if await self.registry.get(*name) is None:
-                await self._copy(self._shared, name)
+                await self._copy(self._shared, name, listed)
 
     # --- changing
 
@@ -231,35 +249,37 @@ class Registrations:
 
     # --- copying
 
-    async def _copy(self, shared: Shared, name: Name) -> None:
+    async def _copy(self, shared: Shared, name: Name, listed: ListedRegistration) -> LarderError | None:
+        """Copy a registration from a node that has it; returns why that failed, ``None`` if no node has it any more."""
         if name not in self._copies:
             rest = self._resting.get(name)
-            if rest is not None and rest[0] == self._listed.get(name):
-                return
+            if rest is not None and rest.listed == listed:
+                return rest.failure
         try:
             async with asyncio.timeout(_PATIENCE):
-                await self._copies.result(name, partial(self._copy_from_any, shared.fleet, name))
+                return await self._copies.result(name, partial(self._copy_from_any, shared.fleet, name, listed))
         except TimeoutError:
             raise ApiError(
                 "SlowDown", "The dataset is being copied from another gateway; try again.", headers={"Retry-After": "5"}
             ) from None
 
-    async def _copy_from_any(self, fleet: PeerNodes, name: Name) -> None:
-        listed, began = self._listed.get(name), self._clock()
+    async def _copy_from_any(self, fleet: PeerNodes, name: Name, listed: ListedRegistration) -> LarderError | None:
+        began = self._clock()
+        failed: LarderError | None = None
         self._resting.pop(name, None)
-        if listed is None:
-            return
         nodes = [node for node in fleet.members.nodes.values() if node.id != fleet.members.me]
         for node in sorted(nodes, key=lambda node: node.id != listed.node):
             try:
                 await self._copy_from(fleet, node, name, listed)
-                return
+                return None
             except LarderError as failure:
+                failed = failed if isinstance(failure, _Forgotten) else failure
                 log.info(
                     "copying a registration from node %(node)s failed: %(error)s", {"node": node.id, "error": failure}
                 )
         now = self._clock()
-        self._resting[name] = listed, now + min(_LONGEST_REST, _REST * (now - began))
+        self._resting[name] = _Rest(listed, failed, now + min(_LONGEST_REST, _REST * (now - began)))
+        return failed
 
     async def _copy_from(self, fleet: PeerNodes, node: Node, name: Name, listed: ListedRegistration) -> None:
         identity = listed.tag.partition("-")[0]
@@ -268,7 +288,7 @@ class Registrations:
         )
         try:
             if answer.status != 200:
-                raise parcel.Unfit(f"it answered {answer.status}")
+                raise (_Forgotten if answer.status == 404 else parcel.Unfit)(f"it answered {answer.status}")
             grant = await self.registry.grant(*name)
             async with self.registry.draft() as draft:
                 reserve = self.registry.limits.reserve
