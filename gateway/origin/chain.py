@@ -22,6 +22,11 @@ _USABLE_FOR = 300.0
 """Seconds for which keys are used while the chain renews them."""
 
 
+_FAILURES = (BotoCoreError, ClientError, RuntimeError, OSError, LookupError, ValueError)
+"""What links of the chain raise. Keys that are still expired after their renewal are a bare ``RuntimeError`` of botocore, and
+an answer or a file in another form is whatever its parser raises."""
+
+
 class CredentialChain:
     """The keys of one worker.
 
@@ -58,8 +63,8 @@ class CredentialChain:
     async def _ask(self) -> None:
         try:
             self._keys = await self._look_up()
-        except (BotoCoreError, ClientError) as error:
-            self._problem = str(error)
+        except _FAILURES as error:
+            self._problem = str(error) or type(error).__name__
             return
         self._problem = ""
         self._asked_at = self._now() if self._keys else float("inf")

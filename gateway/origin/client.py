@@ -334,7 +334,7 @@ class OriginClient:
 
         Raises:
             OriginUnavailable: no connection, or it broke or fell silent before the head of an answer.
-            GatewayRefused: the origin does not accept the keys, the clock or the region of the gateway, or redirects it.
+            GatewayRefused: the origin does not accept the gateway's keys, clock or region, or redirects it; or it has none.
             S3Error: ``InvalidURI``: path or query fit no request line; ``IncompleteBody``: the body has another length.
             IdentityGone: the origin or the identity is not configured.
         """
@@ -343,6 +343,8 @@ class OriginClient:
             keys = self._ring.fixed.get(identity) or await self._ring.keys(identity)
         except KeyError:
             raise IdentityGone("the origin, or the keys for it, are no longer configured") from None
+        except OriginUnavailable as failure:
+            raise self._refusals.without_keys(identity, failure) from failure
         headers, target = _charged(identity, headers), _target(raw_path, query)
         host, region = link.address.name, link.origin.region
         pairs = self._signer.signed(method, raw_path, query, headers, keys, host, region, payload_hash)
@@ -378,7 +380,7 @@ class OriginClient:
         if refusal is not None:
             response.abort()
             self._refusals.refused(identity, refusal)
-            own = identity in self._ring.own
+            own = self._ring.owns(identity)
             what = f"the origin {identity.origin!r} refuses the gateway: {refusal.said}"
             raise GatewayRefused(what, body, own=own, revokes=own and refusal.withdraws)
         if method != "HEAD":

@@ -58,14 +58,13 @@ class KeyRing:
             if origin.access_key_id:
                 keys = Keys(origin.access_key_id, origin.secret_access_key, origin.session_token)
                 self.fixed[OriginIdentity(origin.name, origin.access_key_id)] = keys
-        self.own: set[OriginIdentity] = set()
-        """Identities with keys that a credential has for itself, and the origin has not."""
+        self._own: set[OriginIdentity] = set()
         for own in credentials:
             if own.origin_access_key_id:
                 keys = Keys(own.origin_access_key_id, own.origin_secret_access_key, own.origin_session_token)
                 identity = OriginIdentity(own.origin, own.origin_access_key_id)
                 if identity not in self.fixed:
-                    self.own.add(identity)
+                    self._own.add(identity)
                 self.fixed[identity] = keys
         # Tuples of strings, which are hashed without a call of Python: every read of another node looks one up.
         self._known = {(each.origin, each.access_key_id) for each in self.fixed}
@@ -76,11 +75,16 @@ class KeyRing:
         """Whether requests may be sent as this identity."""
         return (identity.origin, identity.access_key_id) in self._known
 
+    def owns(self, identity: OriginIdentity) -> bool:
+        """Whether the keys are those that a credential has for itself, and the origin has not."""
+        return OriginIdentity(identity.origin, identity.access_key_id) in self._own
+
     async def keys(self, identity: OriginIdentity) -> Keys | None:
         """The keys to sign with, or ``None`` to send the request unsigned.
 
         Raises:
             KeyError: the identity is not configured; do not send the request unsigned instead.
+            OriginUnavailable: the credential chain has no keys any more.
         """
         if not identity.access_key_id:
             return None

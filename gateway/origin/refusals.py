@@ -21,6 +21,7 @@ from collections.abc import Callable
 from html import unescape
 from typing import NamedTuple
 
+from gateway.model.errors import GatewayRefused, OriginUnavailable
 from gateway.model.keys import OriginIdentity
 
 _KEYS = (
@@ -31,6 +32,8 @@ _RENEW = (
     "renew the keys and origins.session_token, or those of the credential, or leave origins.access_key_id empty, so that the AWS "
     "credential chain renews them"
 )
+NO_KEYS = "NoKeys"
+"""The code of a gateway that has no keys to sign with any more. It sends no request, so no origin says so."""
 _PLACE = "correct origins.endpoint and origins.region"
 _REMEDIES = {
     "AccountProblem": "the store's owner must restore the account",
@@ -40,6 +43,7 @@ _REMEDIES = {
     "InvalidAccessKeyId": _KEYS,
     "InvalidSecurity": _KEYS,
     "InvalidToken": _RENEW,
+    NO_KEYS: "give the AWS credential chain keys again: a login, the role of this machine, or the profile that names them",
     "NotSignedUp": "the store's owner must sign the account up",
     "PermanentRedirect": _PLACE,
     "Redirect": _PLACE,
@@ -131,6 +135,19 @@ class Refusals:
             )
         self.current[identity] = self._now() + _REMEMBERED, refusal
 
+    def without_keys(self, identity: OriginIdentity, failure: OriginUnavailable) -> GatewayRefused:
+        """Note that the gateway has no keys for an identity any more; returns the error of the request.
+
+        Nobody took a right from a reader, and an unsigned request would ask for something else.
+        """
+        refusal = Refusal(NO_KEYS, f"{failure}; {_REMEDIES[NO_KEYS]}")
+        if identity not in self.current:
+            log.warning(
+                "no keys for the origin %(origin)r: %(error)s", {"origin": identity.origin, "error": refusal.said}
+            )
+        self.current[identity] = self._now() + _REMEMBERED, refusal
+        return GatewayRefused(f"the gateway has no keys for the origin {identity.origin!r}: {failure}")
+
     def accepted(self, identity: OriginIdentity) -> None:
         """Note that the origin has answered a request of this identity."""
         self.current.pop(identity, None)
@@ -144,7 +161,9 @@ class Refusals:
         if not refused:
             return ""
         what = [
-            f"the origin {origin!r} {'redirects the gateway' if refusal.redirects else 'refuses a key of the gateway'}: "
+            f"the gateway has no keys for the origin {origin!r}"
+            if refusal.code == NO_KEYS
+            else f"the origin {origin!r} {'redirects the gateway' if refusal.redirects else 'refuses a key of the gateway'}: "
             f"{refusal.code}"
             for origin, refusal in refused
         ]

@@ -87,7 +87,7 @@ def test_a_dataset_is_registered_shown_and_removed(running: Running, name: str, 
     assert abs(moment - datetime.now(UTC)) < timedelta(minutes=5)
     assert document == {
         "name": name, "id": id_of(rows), "items": 30, "members": 1, "bytes": 3000, "caching": "full",
-        "chunks": {"partitions": 10, "units": 10}, "plan": 1, "resident": 0,
+        "chunks": {"partitions": 10, "units": 10}, "plan": 1, "resident": 0, "request_payer": False,
     }  # fmt: skip
     for known_as in (name, id_of(rows)):
         shown = show(running, known_as)

@@ -112,19 +112,15 @@ async def test_a_dataset_that_could_not_be_copied_is_not_called_unknown(
 async def test_a_copy_needs_no_table_that_stays(
     registrations: Registrations, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule: a registration that was listed when it was requested is copied, though an older answer of Redis comes in meanwhile."""
-    request = elsewhere.request
+    """Rule: a registration that was listed when it was asked for is copied, though an older answer of Redis comes in later."""
+    table = elsewhere.all
 
-    async def later(*asked: Any, **how: Any) -> Any:
-        return await request(*asked, **how)
+    async def overtaken() -> tuple[State, dict[Name, ListedRegistration]]:
+        asyncio.get_running_loop().call_soon(setattr, registrations, "_listed", {})
+        return await table()
 
-    monkeypatch.setattr(elsewhere, "request", later)
-    finding = asyncio.ensure_future(registrations.find(*NAME))
-    while not registrations._copies:
-        await asyncio.sleep(0)
-    registrations._listed = {}
-    with pytest.raises(ApiError):
-        await finding
+    monkeypatch.setattr(elsewhere, "all", overtaken)
+    assert await refused(registrations) == "ServiceUnavailable"
     assert elsewhere.asked == 1
 
 

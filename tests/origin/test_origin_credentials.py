@@ -69,6 +69,20 @@ def test_identity_is_the_tenants_own_key_then_the_origins_then_the_chain() -> No
     assert identity_of(keyed, None) == OriginIdentity("default", "")
 
 
+def test_keys_are_a_tenants_own_whoever_pays() -> None:
+    """Rule: who accepts the charges of a read signs with the same keys, so their withdrawal revokes the same."""
+    own = Credential(access_key_id="g", secret_access_key="s", origin_access_key_id="o", origin_secret_access_key="t")
+    ring = KeyRing([KEYLESS], [own, PLAIN], CredentialChain(Clock(), Chain()))
+    identity = identity_of(KEYLESS, own)
+    shared = identity_of(KEYLESS, PLAIN)
+    assert [ring.owns(each) for each in (identity, identity.paying(), shared, shared.paying())] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
 async def test_an_anonymous_caller_does_not_get_the_chains_keys() -> None:
     """An unauthenticated caller does not use the gateway's role."""
     ring = KeyRing([KEYLESS], [], CredentialChain(Clock(), Chain()))
@@ -116,6 +130,10 @@ async def test_after_a_long_idle_time_the_caller_waits_for_new_keys() -> None:
     [
         MetadataRetrievalError(error_msg="no answer"),
         ClientError({"Error": {"Code": "AccessDenied", "Message": "no answer"}}, "AssumeRole"),
+        RuntimeError("no answer: Credentials were refreshed, but the refreshed credentials are still expired."),
+        PermissionError("no answer"),
+        KeyError("no answer"),
+        ValueError("no answer"),
     ],
 )
 async def test_keys_that_cannot_be_renewed_are_an_unavailable_origin(failure: Exception) -> None:

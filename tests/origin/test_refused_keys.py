@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError
 
+from gateway.config import Origin
 from gateway.model.errors import GatewayRefused
 from gateway.model.keys import OriginIdentity
+from gateway.origin.chain import CredentialChain
 from gateway.origin.client import OriginClient
+from gateway.origin.credentials import identity_of
 from gateway.origin.refusals import Refusals, refusal_of
 from gateway.testing.origin import ALICE, FakeOrigin, OriginThread
 from gateway.testing.origin_auth import User
 from tests.gateways import Settings, gateway
 from tests.origin.raw_server import AS_ALICE, client_for, origin_at
+from tests.origin.test_origin_credentials import PLAIN, Chain, Clock
 from tests.v1 import ask
 
 SAID = "he origin 'default' refuses a key of the gateway: SignatureDoesNotMatch; the log names it"
@@ -42,6 +47,33 @@ async def test_a_refused_key_is_a_problem_until_it_is_accepted(caplog: pytest.Lo
         assert f"refuses the gateway's key {ALICE.access_key_id}: SignatureDoesNotMatch" in logged.getMessage()
         origin.users = [ALICE]
         assert await read(client, "/b/k") == (200, b"body")
+        assert client.refused_keys == ""
+        await client.close()
+
+
+async def test_a_chain_that_lost_its_keys_is_a_problem_of_the_gateway(caplog: pytest.LogCaptureFixture) -> None:
+    """Rule: requests raise ``GatewayRefused``, which serves STALE and ends no grant, and none is sent unsigned; the problem has a
+    remedy, is logged once, and ends with new keys."""
+    session, clock = Chain("origin-key-a"), Clock()
+    async with FakeOrigin([User("origin-key-a", "secret", "token")]) as origin:
+        client = OriginClient([Origin(endpoint=origin.endpoint)], [PLAIN], now=time.time)
+        client._chain._chain = CredentialChain(clock, session)
+        identity = identity_of(Origin(endpoint=origin.endpoint), PLAIN)
+        (await client.send(identity, "HEAD", "/b/k", "", ())).release()
+        clock.time, session.failure = clock.time + 600, RuntimeError("still expired")
+        with caplog.at_level(logging.WARNING, "larder.origin"):
+            for paying in (False, True, False):
+                with pytest.raises(GatewayRefused, match="still expired") as refused:
+                    await client.send(identity.paying() if paying else identity, "GET", "/b/k", "", ())
+                assert not refused.value.revokes
+        assert len(origin.seen) == 1
+        assert client.refused_keys.startswith(
+            "the gateway has no keys for the origin 'default'; the log names it; give the"
+        )
+        assert [each.getMessage()[:30] for each in caplog.records[:1]] == ["no keys for the origin 'defaul"]
+        session.failure = None
+        for each in (identity, identity.paying()):
+            (await client.send(each, "HEAD", "/b/k", "", ())).release()
         assert client.refused_keys == ""
         await client.close()
 
