@@ -55,7 +55,13 @@ RATE_LIMITED = Counter(
     "Requests answered 503 SlowDown because their tenant has reached its limit, by tenant",
     ["tenant"],
 )
-SHED = Counter("larder_shed_requests_total", "Requests answered 503 SlowDown because of overload")
+SHED = Counter(
+    "larder_shed_requests_total",
+    "Requests answered 503 SlowDown for want of something that all share, by the shortage: requests (server.max_in_flight), "
+    "bodies (server.body_memory), uploads (server.spool), digests (digest files being received), origin "
+    "(origins.max_connections), process (descriptors, memory or threads)",
+    ["shortage"],
+)
 CONNECTIONS = Gauge("larder_connections", "Connections of clients and other nodes now", multiprocess_mode="livesum")
 OPENED_CONNECTIONS = Counter("larder_connections_opened_total", "Connections of clients and other nodes accepted")
 CALLERS_CLOSED = Counter(

@@ -76,7 +76,7 @@ class Edge(ABC):
             raise self._shed()
 
     def _shed(self) -> ApiError:
-        metrics.SHED.inc()
+        metrics.SHED.labels("requests").inc()
         self.shed_at = time.monotonic()
         return ApiError("SlowDown", self.overloaded, headers=RETRY)
 

@@ -104,12 +104,13 @@ def _as_refusal(error: Exception) -> ApiError:
             what = f"The catalog cannot be reached ({error}); nothing was changed. Gateways continue with their last snapshot."
             return ApiError("ServiceUnavailable", what, headers=LATER)
         case OriginBusy():
+            metrics.SHED.labels("origin").inc()
             return ApiError("SlowDown", "All connections to the origin are in use; try again.", headers=RETRY)
         case GatewayRefused():
             what = "The origin refuses the gateway's own request; the operator of the gateway must act, not the caller."
             return ApiError("ServiceUnavailable", what, headers=RETRY)
         case OutOfResources():
-            return ApiError("SlowDown", "The gateway is out of descriptors or memory; try again.", headers=RETRY)
+            return _exhausted()
         case OriginUnavailable():
             return ApiError("ServiceUnavailable", "The origin cannot be reached; try again.", headers=RETRY)
         case DiskUnavailable():
@@ -120,8 +121,13 @@ def _as_refusal(error: Exception) -> ApiError:
         case LarderError():
             return ApiError("SlowDown", "The data changed during the request; try again.", headers=RETRY)
     if SHORTAGES.note(error, "answering a request"):
-        return ApiError("SlowDown", "The gateway is out of descriptors or memory; try again.", headers=RETRY)
+        return _exhausted()
     return ApiError("InternalError", "Internal error; see the gateway's log.")
+
+
+def _exhausted() -> ApiError:
+    metrics.SHED.labels("process").inc()
+    return ApiError("SlowDown", "The gateway is out of descriptors or memory; try again.", headers=RETRY)
 
 
 def invalid_request(mistakes: Iterable[Mapping[str, Any]]) -> ApiError:

@@ -7,6 +7,7 @@ connection, and nothing that others need.
 
 from __future__ import annotations
 
+from gateway import metrics
 from gateway.model.datasets import ApiError
 from gateway.model.holders import Holder
 from gateway.policies.shares import Shares
@@ -64,6 +65,7 @@ class RequestPlace:
             ApiError: SlowDown, because others have taken the holder's share meanwhile.
         """
         if self._held is False and not self._shares.allows(self._holder):
+            metrics.SHED.labels("requests").inc()
             raise ApiError("SlowDown", "Too many requests of this caller at once; try again.", headers=SOON)
         self.go_on()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from gateway import metrics
 from gateway.model.datasets import ApiError
 from gateway.model.errors import ClientGone
 from gateway.model.holders import HOLDER
@@ -115,4 +116,5 @@ def too_large(limit: int) -> ApiError:
 
 
 def _full() -> ApiError:
+    metrics.SHED.labels("bodies").inc()
     return ApiError("SlowDown", "The bodies of too many requests are being received; try again.", headers=SOON)

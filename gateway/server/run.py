@@ -57,6 +57,7 @@ _LOOK = 0.1
 _WITHHELD = {signal.SIGINT, signal.SIGHUP}
 """Signals blocked until a worker has handlers for them: by default SIGINT prints a traceback, and SIGHUP ends the process."""
 _PROTOCOL = "gateway.server.protocol"
+_HANDSHAKE = "gateway.server.handshake"
 _OF_WORKERS = (_PROTOCOL, "uvicorn.lifespan.on", "uvicorn.loops.uvloop")
 """Modules that uvicorn imports when a worker starts."""
 _FORKING = multiprocessing.get_context("fork")
@@ -81,6 +82,18 @@ class Launch:
     modules: tuple[str, ...] = ()
     ready: Callable[[], None] | None = None
     operators: str | None = None
+
+
+class TlsConfig(Config):
+    """uvicorn's configuration, whose server takes plain connections; ``handshake.py`` secures them with ``tls``."""
+
+    tls: ssl.SSLContext
+
+    def load(self) -> None:
+        """Load what the configuration names."""
+        super().load()
+        assert self.ssl is not None
+        self.tls, self.ssl = self.ssl, None
 
 
 def serve(settings: ServerSettings, launch: Launch) -> int:
@@ -184,11 +197,11 @@ def _config(settings: ServerSettings, launch: Launch) -> Config:
                 "server.tls_cert, server.tls_key: must be a PEM certificate chain and its private key, without a password"
             ) from None
     supervisor = os.getpid() if settings.workers > 1 else 0
-    config = Config(
+    config = (TlsConfig if settings.tls_cert else Config)(
         app=partial(_load, launch.factory, supervisor),
         factory=True,
         interface="asgi3",
-        http=f"{_PROTOCOL}:GatewayProtocol",
+        http=f"{_HANDSHAKE}:Handshake" if settings.tls_cert else f"{_PROTOCOL}:GatewayProtocol",
         ws="none",
         loop=launch.loop,
         lifespan="on",

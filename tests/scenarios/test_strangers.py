@@ -6,14 +6,16 @@ import json
 import re
 import select
 import socket
+import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from gateway.testing.signed_requests import ClientSigner
 from tests.gateways import Running, Settings, finish, start
 from tests.scenarios.clients import Client
 from tests.scenarios.world import Origin, content, eventually
@@ -56,6 +58,29 @@ def test_strangers_do_not_keep_others_out(few: Running, origin: Origin, sent: by
     times = said(few)
     assert times
     assert all(later - earlier > timedelta(seconds=59) for earlier, later in pairwise(times)), "once a minute"
+
+
+def test_handshakes_that_are_not_completed_keep_nobody_out(origin: Origin, tmp_path: Path) -> None:
+    """Rule: a client that connects and begins no TLS handshake counts among the connections without a key."""
+    body = origin.put("/strangers/tls", content(100_000, "tls"))
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
+    server = {"tls_cert": str(cert), "tls_key": str(key)}
+    running = start(Settings(origin.endpoint, tmp_path / "cache", server=server), tmp_path, files=FILES)
+    with ExitStack() as stack:
+        stack.callback(finish, running)
+        strangers = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=60))
+            for _ in range(3 * FILES)
+        ]
+        eventually(lambda: open_of(strangers), lambda count: count <= FILES // 4, "the strangers' share")
+        signed = ClientSigner("GWA", "gateway-secret-a").header("GET", f"{running.endpoint}/strangers/tls", {}).headers
+        client = stack.enter_context(closing(running.connection()))
+        for _ in range(2):
+            client.request("GET", "/strangers/tls", headers={name.decode(): text.decode() for name, text in signed})
+            assert client.getresponse().read() == body
+        assert running.metric("larder_unauthenticated_connections_closed_total") >= 3 * FILES - FILES // 4
 
 
 def said(running: Running) -> list[datetime]:

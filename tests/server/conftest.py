@@ -20,9 +20,11 @@ from uvicorn.server import Server
 
 from gateway.config_server import ServerSettings
 from gateway.server.asgi_types import Receive, Scope, Send
+from gateway.server.handshake import Handshake
 from gateway.server.listening import listen
 from gateway.server.local import LocalListener
 from gateway.server.protocol import GatewayProtocol
+from gateway.server.run import TlsConfig
 from gateway.server.send import send_file
 from tests.server.applications import Handler, head, with_lifespan
 
@@ -157,9 +159,10 @@ def start(loop_name: str) -> Iterator[Callable[..., Running]]:
             local = LocalListener(unix_socket, 16)
             closing.callback(local.close)
             sockets.append(local.socket)
-        config = Config(
+        tls = "ssl_certfile" in options
+        config = (TlsConfig if tls else Config)(
             app=with_lifespan(handler),
-            http=protocol,
+            http=type("Greeting", (Handshake,), {"following": protocol}) if tls else protocol,
             loop=loop_name,
             ws="none",
             interface="asgi3",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gateway import metrics
 from gateway.edge.problems import RETRY
 from gateway.model.datasets import ApiError
 from gateway.model.errors import (
@@ -68,11 +69,13 @@ def as_s3_error(failure: LarderError) -> S3Error:
     if isinstance(failure, ApiError) and failure.code in S3_CODES:
         return S3Error(failure.code, headers=failure.headers)
     if isinstance(failure, OriginBusy):
+        metrics.SHED.labels("origin").inc()
         explain = "All connections to the origin are in use. Please try again."
         return S3Error("SlowDown", explain=explain, headers=RETRY, detail=str(failure))
     if isinstance(failure, GatewayRefused):
         return S3Error("ServiceUnavailable", explain=_REFUSED, headers=RETRY, detail=str(failure))
     if isinstance(failure, OutOfResources):
+        metrics.SHED.labels("process").inc()
         explain = "The gateway is out of descriptors or memory. Please try again."
         return S3Error("SlowDown", explain=explain, headers=RETRY, detail=str(failure))
     if isinstance(failure, OriginUnavailable):

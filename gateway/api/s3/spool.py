@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from gateway import metrics
 from gateway.model.errors import DiskUnavailable, S3Error
 from gateway.model.holders import HOLDER
 from gateway.policies.shares import Shares
@@ -67,6 +68,7 @@ class Spool:
         """
         size = len(piece)
         if not self._room.allows(self._holder, size):
+            metrics.SHED.labels("uploads").inc()
             raise S3Error("SlowDown", explain="Too many uploads are being verified.", headers={"Retry-After": "5"})
         self._room.take(self._holder, size)
         self._held += size

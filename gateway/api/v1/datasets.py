@@ -37,6 +37,7 @@ from gateway.model.datasets import ApiError, UnknownDataset, check_name
 from gateway.model.errors import LarderError
 from gateway.model.keys import ObjectKey, Principal, is_bucket_name
 from gateway.origin.client import OriginClient
+from gateway.policies.shares import WEIGHT, Shares
 from gateway.server.received import request_body
 from gateway.store.datasets.incoming import Incoming, incoming
 from gateway.store.datasets.opened import Registration
@@ -60,11 +61,14 @@ class Bounds:
 
     largest: int
     reserve: int
+    room: Shares
+    """The bytes of all digest files that are being registered: so many that a tenant alone may register the largest."""
 
 
 def bounds_of(settings: Settings) -> Bounds:
     """The limits that the configuration sets."""
-    return Bounds(settings.datasets.max_digest_file, settings.cache.reserve)
+    largest = settings.datasets.max_digest_file
+    return Bounds(largest, settings.cache.reserve, Shares(largest * (1 + 1 / WEIGHT)))
 
 
 class DatasetService:
@@ -101,17 +105,18 @@ class DatasetService:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         registry, tenant, additive = self._registrations.registry, caller.principal.tenant, caller.principal.read_only
         async with registry.turn(tenant), registry.draft() as draft:
-            async with incoming(draft / "digests.parquet", self._bounds.largest, self._bounds.reserve) as file:
+            bounds = self._bounds
+            async with incoming(draft / "digests.parquet", bounds.largest, bounds.reserve, bounds.room) as file:
                 if kind == "application/json":
                     await self._fetch(caller, await _source(caller, request), file)
                 else:
                     await self._take(caller, request, file)
-            if additive:
-                await self._registrations.find(tenant, name, now=True)  # it may be registered at another node only
-            source = DigestSource(
-                file.fingerprint, caller.principal.allow, by_content, additive, caller.principal.identity.pays
-            )
-            registered = await registry.register(tenant, name, file.path, caching, source)
+                if additive:
+                    await self._registrations.find(tenant, name, now=True)  # it may be registered at another node only
+                source = DigestSource(
+                    file.fingerprint, caller.principal.allow, by_content, additive, caller.principal.identity.pays
+                )
+                registered = await registry.register(tenant, name, file.path, caching, source)
         await self._registrations.registered()
         return registered
 

@@ -13,7 +13,10 @@ from pathlib import Path
 import aiofiles
 from aiofiles.threadpool.binary import AsyncBufferedIOBase
 
+from gateway import metrics
 from gateway.model.datasets import ApiError
+from gateway.model.holders import HOLDER
+from gateway.policies.shares import Shares
 from gateway.store.disk.failures import disk_faults
 from gateway.store.disk.threads import HUNG_AFTER, once
 
@@ -29,11 +32,17 @@ class Incoming:
         file: open for writing.
         limit: most bytes of the file.
         reserve: bytes of the file system to keep free.
+        room: bytes that all such files of the worker may have; ``None``: not limited.
     """
 
-    def __init__(self, path: Path, file: AsyncBufferedIOBase, limit: int, reserve: int) -> None:
+    def __init__(
+        self, path: Path, file: AsyncBufferedIOBase, limit: int, reserve: int, room: Shares | None = None
+    ) -> None:
         self.path = path
         self.size = 0
+        self._room = room
+        self._holder = HOLDER.get()
+        self._held = 0
         self._file = file
         self._limit = limit
         self._reserve = reserve
@@ -46,10 +55,10 @@ class Incoming:
         return self._hash.hexdigest()
 
     def expect(self, size: int) -> None:
-        """Refuse a file whose announced size is too large.
+        """Take the room for a file of an announced size.
 
         Raises:
-            ApiError: TooLarge.
+            ApiError: TooLarge; SlowDown, because other files have the room.
         """
         if size > self._limit:
             raise ApiError(
@@ -57,11 +66,28 @@ class Incoming:
                 f"A digest file may have at most {self._limit} bytes (setting datasets.max_digest_file), not {size} or more.",
             )
 
+        more = size - self._held
+        if self._room is None or more <= 0:
+            return
+        if not self._room.allows(self._holder, more):
+            metrics.SHED.labels("digests").inc()
+            raise ApiError(
+                "SlowDown", "Too many digest files are being received; try again.", headers={"Retry-After": "5"}
+            )
+        self._room.take(self._holder, more)
+        self._held = size
+
+    def leave(self) -> None:
+        """Give the room back."""
+        if self._room is not None and self._held:
+            self._room.give_back(self._holder, self._held)
+            self._held = 0
+
     async def write(self, piece: bytes) -> None:
         """Append bytes.
 
         Raises:
-            ApiError: TooLarge.
+            ApiError: as for ``expect``.
             DiskFault: the disk is full, or hangs.
         """
         self.expect(self.size + len(piece))
@@ -88,8 +114,9 @@ class Incoming:
 
 
 @asynccontextmanager
-async def incoming(path: Path, limit: int, reserve: int) -> AsyncIterator[Incoming]:
-    """A new file, closed at the end; ``path`` must not exist. The other arguments are those of ``Incoming``.
+async def incoming(path: Path, limit: int, reserve: int, room: Shares | None = None) -> AsyncIterator[Incoming]:
+    """A new file, closed at the end, when its room is given back; ``path`` must not exist. The other arguments are those of
+    ``Incoming``.
 
     Raises:
         DiskFault: it cannot be created.
@@ -97,9 +124,11 @@ async def incoming(path: Path, limit: int, reserve: int) -> AsyncIterator[Incomi
     with disk_faults():
         async with asyncio.timeout(HUNG_AFTER):
             file = await aiofiles.open(path, "xb", opener=_private, executor=once)
+    made = Incoming(path, file, limit, reserve, room)
     try:
-        yield Incoming(path, file, limit, reserve)
+        yield made
     finally:
+        made.leave()
         with suppress(OSError):  # includes the TimeoutError of a hung disk
             async with asyncio.timeout(HUNG_AFTER):
                 await file.close()

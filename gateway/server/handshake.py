@@ -1,0 +1,82 @@
+"""TLS handshakes of clients, which count among the connections without a key.
+
+Servers of asyncio tell a protocol of a connection when its handshake is complete. Until then it would have a descriptor and
+memory that nobody counts, and anyone can open connections and send nothing. So the server takes plain connections, each is
+counted at once (gateway/server/callers.py), and its socket is handed to a TLS connection of the loop.
+
+The loop's ``start_tls`` cannot do it: under uvloop, the client's first bytes may reach the plain protocol before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from contextlib import suppress
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from gateway.server.callers import callers_of
+from gateway.server.limits import ClientLimits
+from gateway.server.protocol import GatewayProtocol
+from gateway.shortages import SHORTAGES
+
+
+class Handshake(asyncio.Protocol):
+    """One connection until its TLS handshake is complete; the arguments are those of ``GatewayProtocol``."""
+
+    following = GatewayProtocol
+    """The protocol of the connection afterwards."""
+    idle = True
+    """The client is waited for, so the connection may be closed if its caller has too many."""
+    waits = True
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        if not config.loaded:
+            config.load()
+        self.loop = _loop or asyncio.get_running_loop()
+        self.deadline = self.loop.time() + self.following.head_timeout
+        limits: ClientLimits = getattr(config, "limits", None) or ClientLimits()
+        self._callers = callers_of(server_state, self.loop, limits.connections)
+        self._context: ssl.SSLContext = config.tls  # type: ignore[attr-defined]  # of run.TlsConfig
+        self._protocol = self.following(config, server_state, app_state, _loop)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection, take its socket, and begin the handshake."""
+        try:
+            self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        except OSError as error:
+            SHORTAGES.note(error, "accepting a connection")
+            return
+        finally:
+            transport.abort()  # type: ignore[attr-defined]  # it closes its own descriptor
+        self._callers.add(self, None)
+        # Not among the server's tasks: a stop does not wait for clients that have asked nothing yet.
+        self._task = self.loop.create_task(self._secure())
+
+    def turn_away(self) -> None:
+        """Close the connection."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    async def _secure(self) -> None:
+        try:
+            await self.loop.connect_accepted_socket(
+                lambda: self._protocol,
+                self._socket,
+                ssl=self._context,
+                ssl_handshake_timeout=self.following.head_timeout,
+            )
+        except OSError:  # ssl.SSLError and TimeoutError too; the loop has closed the socket
+            return
+        finally:
+            self._callers.discard(self, None)
