@@ -71,6 +71,10 @@ check: $(VENV)/.dev-installed ## Lint, format, types, floors of the architecture
 system-packages: ## Install the servers that tests run against (Redis, nginx, Ceph)
 	scripts/install-system-packages
 
+.PHONY: store-programs
+store-programs: | $(BIN)/python
+	@scripts/install-stores $(BIN)/python
+
 .PHONY: test-client
 # It needs nothing of the environment, and runs while pip fills that on one core.
 test-client: | $(BIN)/python ## Test the Python client alone, in a clean environment
@@ -78,7 +82,7 @@ test-client: | $(BIN)/python ## Test the Python client alone, in a clean environ
 
 FIRST := tests/scenarios/ tests/store/
 .PHONY: test-gateway
-test-gateway: $(VENV)/.dev-installed system-packages ## Test the gateway, against real parts
+test-gateway: $(VENV)/.dev-installed system-packages store-programs ## Test the gateway, against real parts
 	@# Once, and not in each of the processes that begin together.
 	$(BIN)/python -m compileall -q gateway clients/python/src
 	@# First the scenarios, which wait most, while the checks and the client's tests use the processors. Then the other folders in
@@ -99,6 +103,10 @@ fuzz: $(VENV)/.dev-installed system-packages ## Explore for long: attack a gatew
 clients: $(VENV)/.dev-installed system-packages ## Try a dozen S3 clients and write what passed into docs/s3-compatibility.md
 	scripts/install-system-packages clients
 	$(BIN)/python -m scripts.client_matrix
+
+.PHONY: stores
+stores: $(VENV)/.dev-installed system-packages store-programs ## Ask moto, radosgw, SeaweedFS, rclone and JuiceFS, and write how they differ into docs/s3-compatibility.md
+	$(BIN)/python -m tests.differential.store_table
 
 .PHONY: constraints
 constraints: ## Take the newest versions of all dependencies into constraints.txt

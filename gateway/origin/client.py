@@ -45,6 +45,7 @@ from gateway.net.exchange import Connections, StreamedResponse, probe
 from gateway.net.places import WITHIN
 from gateway.net.requests import OWN_HEADERS, Upload
 from gateway.origin.credentials import KeyRing, Keys, KeySource, is_chained
+from gateway.origin.headers import has_what_was_asked
 from gateway.origin.reach import Reach
 from gateway.origin.refusals import DENIED, SUSPECT, TRUSTED, Refusals, refusal_of
 from gateway.tasks import SingleFlight
@@ -350,7 +351,8 @@ class OriginClient:
         pairs = self._signer.signed(method, raw_path, query, headers, keys, host, region, payload_hash)
         began = time.perf_counter()
         response = await _sent(link, method, target, pairs, body, content_length)
-        if not 200 <= response.status < 600:  # not a final HTTP status (RFC 9110 section 15), so it cannot be relayed
+        # Relayed is a final HTTP status (RFC 9110 section 15), with what was asked for.
+        if not 200 <= response.status < 600 or (method == "GET" and not has_what_was_asked(response, headers, query)):
             raise _invalid(link, method, response)
         link.reach.heard()
         _series(link.origin.name, method, response.status // 100).observe(time.perf_counter() - began)
@@ -471,7 +473,7 @@ def _ended(link: _Link, method: str, failure: BaseException) -> None:
 
 
 def _invalid(link: _Link, method: str, response: StreamedResponse) -> OriginUnavailable:
-    """The failure of a request whose answer has an invalid status."""
+    """The failure of a request whose answer has an invalid status, or one that was not asked for."""
     response.abort()
     ORIGIN_FAILURES.labels("invalid").inc()
     link.reach.doubt()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gateway.model.objects import Header, ObjectMeta
+from gateway.net.connection import IncomingAnswer
 
 HOP_BY_HOP = frozenset(
     {
@@ -101,6 +102,29 @@ def content_range(value: str) -> tuple[int, int, int] | None:
     if unit.lower() != "bytes" or not all(part.isascii() and part.isdigit() for part in (first, last, total)):
         return None
     return int(first), int(last), int(total)
+
+
+def has_what_was_asked(answer: IncomingAnswer, headers: Iterable[Header], query: str) -> bool:
+    """Whether an answer to a GET is no part, or one that was asked for; its status is made what its bytes are (RFC 9110, 15.3.7).
+
+    ``rclone serve s3`` sends a range with 200 and a Content-Range: taken for the whole, its bytes would come to a wrong place.
+    Other stores may send the whole with 206.
+    """
+    value = answer.fields.get("content-range")
+    if answer.status != 206 and (answer.status != 200 or value is None):
+        return True
+    if any(name.lower() == "range" for name, _ in headers):
+        answer.status = 206
+        return True
+    if "partNumber=" in query:
+        return True
+    span = content_range(value or "")
+    if span is None or (span[0], span[1] + 1) != (0, span[2]):
+        return False
+    answer.status = 200
+    answer.headers = [pair for pair in answer.headers if pair[0].lower() != "content-range"]
+    answer.fields = {name: text for name, text in answer.fields.items() if name != "content-range"}
+    return True
 
 
 def _tokens(value: str) -> Iterable[str]:

@@ -364,6 +364,32 @@ async def test_names_that_sort_oddly_are_each_loaded_once(training: Training, na
     assert training.whole.report("b/train/").loaded >= 60
 
 
+class Reordered(Pages):
+    """Listings in an order of the store's own, as SeaweedFS has one: here, even numbers first."""
+
+    names = NAMES[::2] + NAMES[1::2]
+
+    async def list_page(self, *asked: object, **how: object) -> ListingPage:
+        """See ``Listings``."""
+        self.count += 1
+        after = how["token"] or how["start_after"]
+        first = self.names.index(str(after)) + 1 if after else 0
+        page = self.names[first : first + 30]
+        truncated = first + 30 < len(self.names)
+        return ListingPage(
+            tuple(ListedObject(name, SMALL) for name in page), (), truncated, page[-1] if truncated else ""
+        )
+
+
+async def test_a_listing_in_another_order_is_loaded_whole(training: Training) -> None:
+    """Rule: what is loaded does not depend on the order of the listing; each object is loaded once, and none is left out."""
+    training.pages = Reordered(training.bench)
+    training.__post_init__()
+    for _ in range(3):
+        await training.train(ORDER)
+    assert sorted(training.fetched()) == [f"/b/{name}" for name in NAMES]
+
+
 async def test_blocks_of_a_large_object_are_loaded(training: Training) -> None:
     """Rule: an object whose blocks are read at random is loaded by blocks; one with small ranges is not."""
     training.bench.origin.put("b", "shard", bytes(60 * BLOCK))

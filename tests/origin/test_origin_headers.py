@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from gateway.origin.headers import content_range, entity_headers, relayable
+from gateway.net.connection import IncomingAnswer
+from gateway.origin.headers import content_range, entity_headers, has_what_was_asked, relayable
 
 ANSWER = [
     ("Date", "Tue, 18 Nov 2026 10:00:00 GMT"), ("Server", "AmazonS3"), ("x-amz-request-id", "1"), ("x-amz-id-2", "2"),
@@ -82,3 +85,35 @@ def test_the_headers_of_another_larder_are_its_own() -> None:
     """Rule: behind another gateway the client sees the cache status of the one that it asked, once."""
     sent = [("X-Larder-Cache", "HIT"), ("x-larder-request-id", "1"), ("ETag", '"e"')]
     assert relayable(sent) == [("ETag", '"e"')]
+
+
+RANGE = ("range", "bytes=0-2")
+
+
+@pytest.mark.parametrize(
+    ("status", "span", "asked", "query", "right", "meant"),
+    [
+        (200, None, [], "", True, 200),
+        (200, None, [RANGE], "", True, 200),  # a store that knows no ranges
+        (206, "bytes 0-2/9", [RANGE], "", True, 206),
+        (206, None, [RANGE], "", True, 206),  # several ranges
+        (200, "bytes 0-2/9", [RANGE], "", True, 206),  # rclone serve s3
+        (206, "bytes 0-8/9", [], "", True, 200),
+        (206, "bytes 0-2/9", [], "", False, 206),
+        (206, "bytes 0-2/*", [], "", False, 206),
+        (200, "bytes 3-8/9", [], "", False, 200),
+        (206, None, [], "", False, 206),
+        (206, "bytes 0-2/9", [], "partNumber=1", True, 206),
+        (416, "bytes */9", [RANGE], "", True, 416),
+        (404, None, [], "", True, 404),
+    ],
+)
+async def test_a_status_says_what_the_bytes_are(
+    status: int, span: str | None, asked: list[tuple[str, str]], query: str, right: bool, meant: int
+) -> None:
+    """Rule: a part has status 206 and the whole 200, whatever the store says; a part that nobody asked for is no answer."""
+    answer = IncomingAnswer(asyncio.get_running_loop())
+    answer.status, answer.headers = status, [("Content-Range", span)] if span else []
+    answer.fields = {"content-range": span} if span else {}
+    assert (has_what_was_asked(answer, asked, query), answer.status) == (right, meant)
+    assert ("content-range" in answer.fields) == (span is not None and not (right and meant == 200))

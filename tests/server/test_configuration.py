@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from gateway.cli import main
 from gateway.config import load_settings, sections
 from gateway.config_environment import lookalikes
 from gateway.model.errors import ConfigError
-from gateway.testing.origin import OriginThread
+from gateway.testing.origin import ALICE, OriginThread
 from tests.gateways import Running, Settings, gateway
 from tests.origins.processes import wait_until
 
@@ -141,6 +142,35 @@ def test_a_file_that_cannot_be_read_is_told_so(tmp_path: Path, capsys: pytest.Ca
     for path in (tmp_path / "missing.toml", tmp_path):
         assert main(["check-config", str(path)]) == 2
         assert f"{path}: cannot be read: " in capsys.readouterr().err
+
+
+def _configured(tmp_path: Path, endpoint: str) -> str:
+    """A configuration with one origin, and ALICE's keys for it."""
+    path = tmp_path / "larder.toml"
+    keys = f'access_key_id = "{ALICE.access_key_id}"\nsecret_access_key = "{ALICE.secret_access_key}"\n'
+    path.write_text(f'[[origins]]\nname = "here"\nendpoint = "{endpoint}"\n{keys}')
+    return str(path)
+
+
+def test_an_origin_says_what_it_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rule: with --origin, the document names the object that was read and what the store lacks; nothing is written there."""
+    with OriginThread() as origin:
+        origin.put("b", "k", b"body")
+        assert main(["check-config", _configured(tmp_path, origin.endpoint), "--origin", "here"]) == 0
+        outcome = json.loads(capsys.readouterr().out)
+        assert (outcome["origin"], outcome["read"]) == ("here", "b/k")
+        assert [lack for lack in outcome["lacks"] if "If-" in lack or lack.startswith("ranges")] == []
+        assert {seen.method for seen in origin.seen} == {"GET", "HEAD"}
+
+
+@pytest.mark.parametrize(("name", "told"), [("there", "no origin 'there', but here"), ("here", "shows an object")])
+def test_an_origin_that_cannot_be_examined_is_told_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, told: str
+) -> None:
+    """Rule: a name that is not configured, and a store without objects, are errors that say what to do."""
+    with OriginThread() as origin:
+        assert main(["check-config", _configured(tmp_path, origin.endpoint), "--origin", name]) == 2
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

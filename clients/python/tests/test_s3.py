@@ -121,6 +121,19 @@ def test_typed_errors(s3):
         s3.get("bucket", "key", if_match='"other"')
 
 
+def test_a_store_that_ignores_what_is_asked(s3, server):
+    """A part sent with status 200 is that part, and another ETag than If-Match is a changed object, as with rclone serve s3."""
+
+    def answer(handler, asked):
+        return handler.send(200, BODY[5:9], ETag='"etag"', Content_Range="bytes 5-8/100")
+
+    server.faults = [answer, answer, answer]
+    assert s3.get("bucket", "key", offset=5, length=4) == BODY[5:9]
+    assert s3.get("bucket", "key", offset=5, length=4, if_match="etag") == BODY[5:9]
+    with pytest.raises(larder.ObjectChanged, match="its ETag is"):
+        s3.get("bucket", "key", offset=5, length=4, if_match='"other"')
+
+
 def test_a_refusal(s3, server):
     """A 403 is not retried."""
     server.faults = [lambda handler, asked: _error(handler, 403, "AccessDenied")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import re
 from argparse import ArgumentParser, Namespace
@@ -12,6 +14,8 @@ from gateway.commands.common.grammar import describe
 from gateway.commands.common.output import note
 from gateway.config import Settings, load_settings, sections
 from gateway.config_environment import lookalikes
+from gateway.model.errors import ConfigError, LarderError
+from gateway.origin.examination import examine
 
 
 def add(command: ArgumentParser) -> None:
@@ -20,11 +24,18 @@ def add(command: ArgumentParser) -> None:
         command,
         _check_config,
         "Read a configuration as serve does, environment included, and print the result as JSON, with secrets hidden.\n"
-        "Errors name the field; the exit status is 2 then.",
+        "Errors name the field; the exit status is 2 then.\n\n"
+        "With --origin, one of its origins is asked instead: an object is read in several ways, and the document says what "
+        "that store cannot do of S3. Nothing is written there.",
         "larder-gateway check-config larder.toml",
+        "larder-gateway check-config larder.toml --origin default --bucket training",
     )
     command.add_argument(
         "file", metavar="FILE", type=Path, nargs="?", help="TOML file; without one: defaults and environment"
+    )
+    command.add_argument("--origin", metavar="NAME", help="say what this origin of the configuration cannot do")
+    command.add_argument(
+        "--bucket", default="", help="with --origin: read an object of this bucket; else of the first that has one"
     )
     command.add_argument(
         "--json", action="store_true", help="accepted for consistency: the output is always one JSON document"
@@ -35,8 +46,27 @@ def _check_config(options: Namespace) -> int:
     settings = load_settings(options.file, os.environ)
     for warning in lookalikes(os.environ, sections()):
         note(f"warning: {warning}")
+    if options.origin is not None:
+        print(json.dumps(_examined(settings, options.origin, options.bucket), indent=2))
+        return 0
     print(_without_secrets(settings).model_dump_json(indent=2))
     return 0
+
+
+def _examined(settings: Settings, name: str, bucket: str) -> dict[str, Any]:
+    """What an origin cannot do.
+
+    Raises:
+        ConfigError: there is no such origin, it cannot be asked, or has nothing to read.
+    """
+    origins = {origin.name: origin for origin in settings.origins}
+    if name not in origins:
+        raise ConfigError(f"--origin: there is no origin {name!r}, but {', '.join(origins)}")
+    try:
+        examination = asyncio.run(examine(origins[name], bucket))
+    except LarderError as error:
+        raise ConfigError(f"the origin {name!r}: {error}") from None
+    return {"origin": name, "read": examination.read, "lacks": list(examination.lacks)}
 
 
 def _without_secrets(settings: Settings) -> Settings:

@@ -90,20 +90,20 @@ class WarmPrefix:
         progress.total, progress.total_bytes = count, size
 
     async def _pages(self, after: str) -> AsyncIterator[tuple[ListedObject, ...]]:
-        """The objects after a key, in the origin's order."""
-        more = True
+        """The objects after a key, in the origin's order, which need not be that of the keys' bytes."""
+        more, token = True, ""
         while more:
-            page = await self._page(require_valid(self._principal).identity, after)
-            more = page.truncated
+            page = await self._page(require_valid(self._principal).identity, after, token)
+            more, token = page.truncated, page.token
             if page.objects:
                 if page.objects[-1].key == after:
                     raise WarmupFailed("the origin repeats a page of its listing; it seems to ignore start-after")
                 yield page.objects
                 after = page.objects[-1].key
 
-    async def _page(self, identity: OriginIdentity, after: str) -> ListingPage:
+    async def _page(self, identity: OriginIdentity, after: str, token: str) -> ListingPage:
         try:
-            return await self._listings.list_page(identity, self._bucket, self._prefix, start_after=after)
+            return await self._listings.list_page(identity, self._bucket, self._prefix, start_after=after, token=token)
         except OriginUnavailable as failure:
             raise WarmupFailed(failure.told) from None
         except ListingUnreadable:

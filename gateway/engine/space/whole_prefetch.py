@@ -339,11 +339,13 @@ class WholeStreams:
         by_name = not (walk.token or page.token)
         objects = [each for each in page.objects if not by_name or each.key > walk.after]
         last = not page.truncated or not objects
-        if walk.wrapped:
-            walk.ended = last or objects[-1].key > walk.first
-            objects = [each for each in objects if each.key <= walk.first]
         if objects:
             walk.after = objects[-1].key
+        if walk.wrapped:
+            # Not by comparison: SeaweedFS lists in another order than that of the keys' bytes.
+            come_round = [at for at, each in enumerate(objects) if f"{each.key}/".startswith(f"{walk.first}/")]
+            walk.ended = last or bool(come_round)
+            objects = objects[: come_round[0] + 1] if come_round else objects
         walk.token = page.token
         if last and not walk.wrapped:
             walk.wrapped, walk.after, walk.token = True, "", ""
