@@ -413,6 +413,7 @@ def _begin_at_zero() -> None:
         (SUSPECTS, ("silent", "refused")),
         (PEER_REQUESTS, ("answered", "failed", "refused", "unavailable", "broken")),
         (CONFIG_RELOADS, ("loaded", "refused")),
+        (SHED, ("requests", "bodies", "uploads", "digests", "origin", "process")),
         (STREAM_PREFETCHED, ("loaded", "used", "wasted")),
     ):
         for value in values:

@@ -94,7 +94,7 @@ def shortage_of(error: BaseException) -> str:
             if code in _NAMELESS:
                 return _descriptors()
         elif isinstance(each, socket.gaierror):
-            return _descriptors()
+            return _ERRNO[errno.ENOMEM] if each.errno == socket.EAI_MEMORY else _descriptors()
         elif isinstance(each, OSError) and each.errno in _ERRNO:
             return _ERRNO[each.errno]
     return ""

@@ -80,9 +80,10 @@ def test_every_series_that_an_alert_waits_for_is_there_from_the_start(used: Runn
         ("larder_invalidations_late_total", "what", "unanswered"),
         ("larder_peer_requests_total", "result", "unavailable"),
         ("larder_origin_failures_total", "kind", "timeout"),
+        ("larder_shed_requests_total", "shortage", "uploads"),
     ):
         assert f'\n{counter}{{{label}="{value}"}} ' in text
-    for counter in ("larder_shed_requests_total", "larder_corrupt_blobs_total", "larder_evicted_bytes_total"):
+    for counter in ("larder_corrupt_blobs_total", "larder_evicted_bytes_total"):
         assert f"\n{counter} 0.0\n" in text
 
 

@@ -44,6 +44,7 @@ def caused(error: Exception) -> Exception:
         (OSError(errno.ECONNREFUSED, "x"), ""),
         (OSError(errno.EIO, "x"), ""),
         (socket.gaierror(socket.EAI_AGAIN, "x"), ""),
+        (socket.gaierror(socket.EAI_MEMORY, "x"), "memory or address space"),
         (sqlite3.OperationalError("unable to open database file"), ""),
     ],
     ids=str,
