@@ -19,6 +19,7 @@ class Proxy:
         self._target = target
         self._delay = 0.0
         self._refusing = False
+        self.losing: int | None = None
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._listener = Listener(self._link)
@@ -56,6 +57,10 @@ class Proxy:
         finally:
             self._refusing = False
 
+    def lose_reply(self, after: int = 0) -> None:
+        """Disconnect instead of passing on the next reply, or one later; the other side has done what it was asked."""
+        self.losing = after
+
     @contextmanager
     def silent(self) -> Iterator[None]:
         """Connections stay open and are made, and nothing arrives, as behind a firewall that drops packets."""
@@ -81,14 +86,18 @@ class Proxy:
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._pump(reader, onward))
-                both.create_task(self._pump(back, writer))
+                both.create_task(self._pump(back, writer, replies=True))
         except* OSError:
             pass
         finally:
             onward.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, replies: bool = False) -> None:
         while data := await reader.read(_PIECE):
+            if replies and self.losing is not None:
+                self.losing = self.losing - 1 if self.losing else None
+                if self.losing is None:
+                    raise ConnectionResetError("the reply is lost")
             await self._flowing.wait()
             if self._delay:
                 await asyncio.sleep(self._delay)

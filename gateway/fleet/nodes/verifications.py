@@ -21,6 +21,7 @@ MOST = 100
 """Number of verifications that are kept."""
 _KEPT = 7 * 24 * 3600
 _NEW = """
+if redis.call('EXISTS', KEYS[2] .. ARGV[1]) == 1 then return 1 end
 local time = redis.call('TIME')
 local at = string.format('%.3f', time[1] + time[2] / 1000000)
 redis.call('HSET', KEYS[2] .. ARGV[1], 'at', at)

@@ -1,0 +1,203 @@
+"""Redis does what it is asked, and its reply is lost: nothing is sent a second time unseen, and who asks again does no harm.
+
+redis-py 8 repeats commands whose reply was lost, writes and scripts among them, unless its client is told not to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from gateway.fleet.jobs.jobs import Jobs
+from gateway.fleet.jobs.leadership import Leadership
+from gateway.fleet.jobs.plans import Plans
+from gateway.fleet.jobs.result_claims import ResultClaims
+from gateway.fleet.nodes.beginnings import Beginnings
+from gateway.fleet.nodes.reports import CHUNKS, NodeReport, NodeReports
+from gateway.fleet.nodes.samples import Samples
+from gateway.fleet.redis.compare_and_set import Change, CompareAndSet
+from gateway.fleet.redis.connection import commands
+from gateway.fleet.redis.tenant_index import TenantIndex
+from gateway.policies.space.plan import Plan
+from tests.fleet.job_book import LONG, beat, order, record
+from tests.scenarios.proxy import Proxy
+from tests.scenarios.redis_server import RedisServer
+
+Z = "larder:z:"
+Do = Callable[[Redis], Awaitable[Any]]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    """One redis-server for the module."""
+    with RedisServer() as started:
+        yield started
+
+
+@pytest.fixture
+async def lossy(server: RedisServer) -> AsyncIterator[tuple[Redis, Proxy]]:
+    """A gateway's client, and the proxy through which it speaks."""
+    server.flush()
+    with Proxy(server.port) as proxy:
+        client = commands(f"redis://127.0.0.1:{proxy.port}", 5.0)
+        await client.ping()
+        yield client, proxy
+        await client.aclose()
+
+
+async def _transaction(redis: Redis) -> Any:
+    pipeline = redis.pipeline(transaction=True)
+    pipeline.incr("counter")
+    return await pipeline.execute()
+
+
+async def _pipeline(redis: Redis) -> Any:
+    pipeline = redis.pipeline(transaction=False)
+    pipeline.incr("counter")
+    pipeline.lpush("list", 1)
+    return await pipeline.execute()
+
+
+COMMANDS: dict[str, Do] = {
+    "hset": lambda redis: redis.hset("hash", "field", "1"),
+    "hsetnx": lambda redis: redis.hsetnx("hash", "field", "1"),
+    "hdel": lambda redis: redis.hdel("hash", "field"),
+    "set": lambda redis: redis.set("key", "1", px=10_000),
+    "del": lambda redis: redis.delete("key"),
+    "pexpire": lambda redis: redis.pexpire("key", 10_000),
+    "publish": lambda redis: redis.publish("channel", "1"),
+    "incr": lambda redis: redis.incr("counter"),
+    "lpush": lambda redis: redis.lpush("list", 1),
+    "zadd": lambda redis: redis.zadd("sorted", {"a": 1}),
+    "incr in a transaction": _transaction,
+    "incr and lpush in a pipeline": _pipeline,
+    "eval": lambda redis: redis.eval("return redis.call('INCR', KEYS[1])", 1, "counter"),
+    "evalsha": lambda redis: redis.register_script("return redis.call('INCR', KEYS[1])")(keys=["counter"]),
+}
+
+
+def _calls(server: RedisServer, name: str) -> int:
+    """How often Redis has executed a command."""
+    return int(server.ask("INFO", "commandstats").get(f"cmdstat_{name}", {}).get("calls", 0))
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+async def test_a_command_whose_reply_is_lost_is_sent_once(
+    server: RedisServer, lossy: tuple[Redis, Proxy], kind: str
+) -> None:
+    """Rule: every kind of write and script fails for its caller, and Redis has seen it once."""
+    redis, proxy = lossy
+    await COMMANDS[kind](redis)  # its script is known from here on
+    counted = {"incr": "incrby"}.get(kind, "incrby" if kind.startswith("incr ") else kind)
+    before = _calls(server, counted)
+    proxy.lose_reply()
+    with pytest.raises(RedisConnectionError):
+        await COMMANDS[kind](redis)
+    assert _calls(server, counted) == before + 1
+
+
+async def _led(redis: Redis) -> Any:
+    return await Leadership(redis, Z, "me", LONG).lead(0)
+
+
+async def _planned(redis: Redis) -> Any:
+    await redis.set(f"{Z}leader", "3 me")
+    return await Plans(redis, Z).write(Plan(3, 1, {}, {}), [{"what": "first"}, {"what": "second"}])
+
+
+async def _swapped(redis: Redis) -> Any:
+    async def decide() -> Change[None]:
+        seen = await redis.hget("hash", "version")
+        if seen is not None:
+            return Change(None)
+        return Change(None, [("hash", "version", seen)], [("HINCRBY", "hash", "version", 1), ("LPUSH", "list", 1)])
+
+    return await CompareAndSet(redis)(decide)
+
+
+async def _registered(redis: Redis) -> Any:
+    return await Jobs(redis, Z, LONG).register(record())
+
+
+async def _beaten(redis: Redis) -> Any:
+    await Jobs(redis, Z, LONG).register(record())
+    return await Jobs(redis, Z, LONG).beat("t/j", beat(1, left=2, items=3))
+
+
+async def _opened(redis: Redis) -> Any:
+    await Jobs(redis, Z, LONG).register(record())
+    return await order(Jobs(redis, Z, LONG), "t/j", 0, (2, 0, 1), None)
+
+
+async def _removed(redis: Redis) -> Any:
+    jobs = Jobs(redis, Z, LONG)
+    if not await redis.exists("began"):
+        await jobs.register(record())
+        await jobs.register(record("other"))
+        await redis.set("began", 1)
+    return await jobs.remove("t/j")
+
+
+async def _claimed(redis: Redis) -> Any:
+    return await ResultClaims(redis, Z).take("c", [1, 2, 3], "me", 100.0)
+
+
+async def _sampled(redis: Redis) -> Any:
+    return await Samples(redis, Z).say("node", {"name": "node"})
+
+
+CHANGES: dict[str, Do] = {
+    "the plan and its history": _planned,
+    "a compare-and-set": _swapped,
+    "a registration, with ranks and counters": _registered,
+    "a heartbeat": _beaten,
+    "the order of an epoch": _opened,
+    "a removal": _removed,
+    "claims of results": _claimed,
+    "a status": _sampled,
+    "a report": lambda redis: NodeReports(redis, Z, CHUNKS, LONG).tell("node", {"d": NodeReport(1, 2)}),
+    "beginnings of problems": lambda redis: Beginnings(redis, Z).note(["problem"]),
+    "a speaker": lambda redis: Samples(redis, Z).speaks("node", "me"),
+    "a thing of a tenant": lambda redis: TenantIndex(redis, f"{Z}of:", 3, 10_000).enter("t", "thing"),
+}
+
+
+def _state(server: RedisServer) -> dict[str, Any]:
+    """All that Redis has, without times."""
+    reading = {"hash": ("HGETALL",), "string": ("GET",), "list": ("LRANGE", "0", "-1"), "zset": ("ZRANGE", "0", "-1")}
+    found = {}
+    for key in server.ask("KEYS", "*"):
+        command, *rest = reading[str(server.ask("TYPE", key))]
+        value = server.ask(command, key, *rest)
+        found[key] = re.sub(
+            r"\d{10,}(\.\d+)?|\d+\.\d{3,}", "T", repr(sorted(value.items()) if isinstance(value, dict) else value)
+        )
+    return found
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_who_asks_again_does_no_harm(server: RedisServer, lossy: tuple[Redis, Proxy], change: str) -> None:
+    """Rule: a change that was made, though its reply was lost, and is asked for once more leaves Redis as one change does."""
+    redis, proxy = lossy
+    do = CHANGES[change]
+    await do(redis)
+    wanted = _state(server)
+    lost = 0
+    while True:
+        server.flush()
+        proxy.lose_reply(lost)
+        with suppress(RedisConnectionError):
+            await do(redis)
+        if proxy.losing is not None:
+            break  # it asks no more often
+        await do(redis)
+        assert _state(server) == wanted, f"the reply of request {lost} is lost"
+        lost += 1
+    proxy.losing = None
+    assert lost
