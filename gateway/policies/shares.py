@@ -69,8 +69,9 @@ class Shares:
     def give_back(self, holder: Holder, amount: float = 1) -> None:
         """Note that a holder has given back an amount."""
         self.used -= amount
-        left = self._held[holder] - amount
+        left = self.held(holder) - amount
         if left > 0:
             self._held[holder] = left
         else:
-            del self._held[holder]
+            # Nothing may have been taken several times over, by requests without a body, and this is not the first to end.
+            self._held.pop(holder, None)

@@ -95,10 +95,14 @@ async def room_for(scope: Scope, limit: int) -> AsyncIterator[None]:
     Raises:
         ApiError: TooLarge; SlowDown, because the caller's share of the memory was taken for too long.
     """
-    announced = dict(scope["headers"]).get(b"content-length", b"")
+    headers = dict(scope["headers"])
+    announced = headers.get(b"content-length", b"" if b"transfer-encoding" in headers else b"0")
     length = int(announced) if announced.isdigit() and len(announced) < 18 else limit
     if length > limit:
         raise too_large(limit)
+    if not length:
+        yield  # it waits for nobody's memory
+        return
     holder, amount = HOLDER.get(), min(length, BODIES.limit // 2)
     try:
         await BODIES.wait(holder, amount)

@@ -51,7 +51,7 @@ def test_the_smallest_limit_serves_everybody(holder: Holder) -> None:
 
 
 @given(
-    steps=st.lists(st.tuples(st.sampled_from(HOLDERS), st.integers(1, 40)), max_size=60),
+    steps=st.lists(st.tuples(st.sampled_from(HOLDERS), st.integers(0, 40)), max_size=60),
     limit=st.integers(1, 300),
 )
 @settings(max_examples=examples(100), deadline=None)
