@@ -107,6 +107,26 @@ def test_a_forgotten_dataset(running, reader):
     check(reader.fetch([1, 2, 3]), [1, 2, 3])
 
 
+def test_a_reader_keeps_to_its_word_on_charges(running, origin, tmp_path):
+    """Items of a digest file that was registered by one who pays are read with the payer, after the gateway forgot it too."""
+    bodies = [b"paid %d" % number for number in range(4)]
+    rows = [Row(hashlib.sha256(body).digest(), "paid", f"key-{number}") for number, body in enumerate(bodies)]
+    for number, body in enumerate(bodies):
+        origin.put("paid", f"key-{number}", body)
+    file = write(tmp_path / "paid.parquet", rows)
+    access = larder.Access(credentials=KEY, retry=AT_ONCE, request_payer=True)
+    loader = larder.Loader(running.endpoint, file, batch_size=2, access=access)
+    assert sorted(bytes(data) for batch in loader for data in batch.data) == bodies
+    info = loader.info
+    assert info.request_payer
+    reader = larder.BatchReader(running.endpoint, info, credentials=KEY, retry=AT_ONCE, digest_file=file)
+    larder.Client(running.endpoint, credentials=KEY).remove(info.name)
+    assert not reader.fetch(range(4)).failed
+    assert larder.Client(running.endpoint, credentials=KEY).dataset(info.id).request_payer
+    reads = [seen for seen in origin.seen if seen.raw_path.startswith("/paid/") and seen.method == "GET"]
+    assert {seen.header("x-amz-request-payer") for seen in reads} == {"requester"}
+
+
 def test_a_gateway_that_dies_and_comes_back(file, origin, tmp_path):
     """While the gateway is down, the origin is read, verified and with a warning; afterwards the gateway is used again."""
     fallback._warned_in = 0

@@ -71,7 +71,7 @@ class DatasetInfo:
             plan=_typed(document, "plan", int),
             resident=_typed(document, "resident", int),
             members=max(1, _typed({"members": 1, **document}, "members", int)),
-            request_payer=_typed({"request_payer": False, **document}, "request_payer", bool),
+            request_payer=document.get("request_payer", False) is True,
         )
 
 
