@@ -48,7 +48,8 @@ local lease = redis.call('GET', KEYS[1] .. 'leader')
 local stamp = redis.call('GET', KEYS[1] .. 'plan:stamp')
 if not lease or tonumber(string.match(lease, '^%d+')) ~= fence then return 0 end
 if stamp and tonumber(string.match(stamp, '^%d+')) > fence then return 0 end
-if stamp == ARGV[2] and redis.call('GET', KEYS[1] .. 'plan') == ARGV[3] then return 1 end
+local written = stamp == ARGV[2] and redis.call('GET', KEYS[1] .. 'plan') == ARGV[3]
+if written and (not ARGV[6] or redis.call('LINDEX', KEYS[1] .. 'history', 0) == ARGV[#ARGV]) then return 1 end
 redis.call('SET', KEYS[1] .. 'plan', ARGV[3])
 redis.call('SET', KEYS[1] .. 'plan:stamp', ARGV[2])
 redis.call('SET', KEYS[1] .. 'plan:memory', ARGV[5])
