@@ -54,6 +54,7 @@ class Handshake(asyncio.Protocol):
         """Count the connection, take its socket, and begin the handshake."""
         try:
             self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             SHORTAGES.note(error, "accepting a connection")
             return

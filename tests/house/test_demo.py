@@ -136,7 +136,7 @@ def test_the_demo_proves_what_it_prints(folder: Path):
     assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
 
 
-MOMENTS = ["*", "*/origin.port", "*/gateway.log", "*/cache/blobs/*/*", "*/digits.parquet*", "*/epochs.jsonl"]
+MOMENTS = ["*", "*/origin.port", "*/cache/blobs/*/*", "*/digits.parquet*", "*/epochs.jsonl"]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -73,7 +73,7 @@ def begun(loader: DataLoader[Any]) -> None:
         del iterator
 
 
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (1, "fork"), (1, "spawn"), (1, "forkserver")])
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (1, "fork"), (1, "forkserver")])
 def test_a_dispatcher_of_batches_is_refused(accelerate: types.ModuleType, workers: int, method: str | None) -> None:
     """Rule: Accelerate's prepare would train on half of each share, so it is an error for every kind of dataset."""
     dataset = dataset_of(rank=0, world=2)

@@ -64,7 +64,7 @@ def test_seeds_of_the_training_process_are_not_disturbed(transform):
     assert (random.random(), np.random.random(), torch.rand(()).item()) == expected
 
 
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (1, "fork"), (1, "spawn")])
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (1, "fork")])
 def test_random_numbers_of_an_indexed_item(workers, method):
     """Rule: with a seed and the same epoch, a sample is that of a `CachedDataset`; persistent workers learn of each epoch."""
     whole = dataset_of(seed=3, transform=draw_by_item, collate=list)

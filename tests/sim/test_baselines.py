@@ -53,7 +53,7 @@ def test_a_cache_that_never_evicts_hits_what_it_holds(simulated):
 
 def test_lru_hits_what_the_closed_form_says(simulated):
     """Rule: c + (1 - c) ln(1 - c), for one job that reads everything once per epoch in random order."""
-    lru = simulated(*ONE, run("lru", "lru", warm=True), duration=8000, measure_from=1000)["lru"]
+    lru = simulated(*ONE, run("lru", "lru", warm=True), duration=4000, measure_from=1000)["lru"]
     assert lru.jobs[0].hits == pytest.approx(0.5 + 0.5 * log(0.5), abs=0.04)
 
 
@@ -61,7 +61,7 @@ def test_belady_is_no_worse_than_the_others(simulated):
     """Rule: MIN knows the future; no other cache with the same order of reads hits more often."""
     runs = [run(mode, mode, warm=True) for mode in ("static", "lru", "belady")]
     tables = (dataset("d", "4GB"), job("j", "d", count=3), *runs)
-    results = simulated(*tables, duration=2000, measure_from=500)
+    results = simulated(*tables, duration=1000, measure_from=300)
     hits = {name: sum(each.hits for each in result.jobs) for name, result in results.items()}
     assert hits["belady"] > max(hits["static"], hits["lru"])
 
