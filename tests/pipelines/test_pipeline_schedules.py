@@ -167,12 +167,11 @@ def test_nothing_comes_twice_and_nothing_is_lost(origin: FakeOrigin, file: Path,
 
 
 @pytest.mark.filterwarnings("ignore:some results:larder.LarderWarning")  # while the gateway is away, it stores none
-@pytest.mark.parametrize("seed", range(1))
-def test_marks_that_are_put_and_read_change_nothing(origin: FakeOrigin, file: Path, tmp_path: Path, seed: int) -> None:
+def test_marks_that_are_put_and_read_change_nothing(origin: FakeOrigin, file: Path, tmp_path: Path) -> None:
     """The same events while an epoch stores results, and while the next one reads them: the same elements in the same order as
     without a mark, each with its own contents; and most of the second epoch was read."""
     settings = Settings(origin.endpoint, tmp_path / "cache", server={"port": free_port()})
-    run = CachingRun(settings, tmp_path, file, seed)
+    run = CachingRun(settings, tmp_path, file, 0)
     try:
         came = [run.epoch() for _ in range(2)]
         read = run.read + run.results()["read"]
