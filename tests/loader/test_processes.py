@@ -159,8 +159,8 @@ def test_the_worker_init_function_runs_as_always():
 
 
 def test_the_memory_of_a_worker_stays_flat():
-    """Over three epochs of its share of 300,000 items, a worker's memory does not grow with the delivered items."""
-    dataset = dataset_of(300_000, batch_size=500, substitute=1, collate=memory_after, rank=1, world=3)
+    """Over three epochs of its share of a million items, a worker's memory does not grow with the delivered items."""
+    dataset = dataset_of(1_000_000, batch_size=500, substitute=1, collate=memory_after, rank=3, world=10)
     loader = loader_of(dataset, 1, persistent_workers=True)
     first, second, third = (max(loader) for _ in range(3))
     assert third - first < 16 * 1024 * 1024
