@@ -117,3 +117,11 @@ async def test_a_status_says_what_the_bytes_are(
     answer.fields = {"content-range": span} if span else {}
     assert (has_what_was_asked(answer, asked, query), answer.status) == (right, meant)
     assert ("content-range" in answer.fields) == (span is not None and not (right and meant == 200))
+
+
+async def test_the_whole_stays_whole_where_no_range_was_asked_for() -> None:
+    """Rule: radosgw answers a header that is no range with the whole, 200 and a Content-Range; both are relayed."""
+    answer = IncomingAnswer(asyncio.get_running_loop())
+    answer.status, answer.fields = 200, {"content-range": "bytes 0-8/9"}
+    assert has_what_was_asked(answer, [("Range", "items=0-1")], "")
+    assert (answer.status, answer.fields) == (200, {"content-range": "bytes 0-8/9"})
