@@ -377,8 +377,8 @@ def test_a_dataset_is_a_name_or_a_digest_file(dataset, registered, monkeypatch):
     asked = []
     monkeypatch.setattr(source._client, "dataset", lambda name: asked.append((name, None)))
 
-    def register(name, file, caching, by_content):
-        assert by_content
+    def register(name, file, caching, by_content, request_payer):
+        assert (by_content, request_payer) == (True, False)
         asked.append((file, name))
 
     monkeypatch.setattr(source._client, "register", register)
