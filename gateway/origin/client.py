@@ -291,8 +291,7 @@ class OriginClient:
     async def replace(self, origins: Sequence[Origin], credentials: Sequence[Credential]) -> None:
         """Adopt a reloaded configuration.
 
-        Unchanged origins keep their connections. Answers in progress from a changed or removed origin are completed; its idle
-        connections are closed after the last of them, at the next reload or close.
+        Unchanged origins keep their connections; others' are closed after their last answer, at the next reload or close.
         """
         old = self._links
         self._links = {
