@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -20,6 +22,8 @@ from gateway.demo.interrupts import Interrupts
 from gateway.demo.processes import Child, DemoFailed
 
 CAPACITY = 1000**3
+PORTS = range(10_000, 32_768)
+"""Below the ports that Linux gives to connections: none of them takes one between its choice and its use."""
 
 GATEWAY = f"""\
 [server]
@@ -169,17 +173,19 @@ def start_gateway(
 
 
 def free_port(wanted: int = 0) -> int:
-    """A port of 127.0.0.1 that nothing listens on: ``wanted``, or any.
+    """A port of 127.0.0.1 that nothing listens on: ``wanted``, or any of `PORTS`.
 
     Raises:
         DemoFailed: the wanted port is taken.
     """
-    try:
-        with socket.create_server(("127.0.0.1", wanted)) as listener:
-            port: int = listener.getsockname()[1]
+    while True:
+        port = wanted or random.choice(PORTS)  # noqa: S311 - a choice, no secret
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
             return port
-    except OSError as error:
-        raise DemoFailed(f"port {wanted} cannot be used: {error.strerror}") from None
+        except OSError as error:
+            if wanted or error.errno != errno.EADDRINUSE:
+                raise DemoFailed(f"port {port} cannot be used: {error.strerror}") from None
 
 
 def ready(endpoint: str, path: str = "/-/readyz") -> bool:

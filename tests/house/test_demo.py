@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.demo.world import free_port
 from tests.origins.processes import spawn, wait_until
 
 COMMAND = (sys.executable, "-m", "gateway", "demo")
@@ -200,3 +201,9 @@ def test_a_taken_port_is_a_clear_failure(folder: Path):
     assert demo.returncode == 1
     assert f"port {port} cannot be used" in output
     assert (list(folder.iterdir()), processes_below(folder)) == ([], [])
+
+
+def test_a_chosen_port_is_none_that_connections_take():
+    """The demo's own ports lie outside the range from which the kernel serves outgoing connections."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(free_port() < lowest for _ in range(100))
